@@ -38,6 +38,7 @@ __all__ = [
     "decode_examples",
     "encode_examples",
     "is_sealed_manifest",
+    "json_columns",
     "keys_of_strings",
     "pack_examples",
     "parquet_footer",
@@ -922,6 +923,21 @@ def check_csv(
 
     Raises:
         ValueError: As of `CsvFields`.
+    """
+
+def json_columns(
+    objects: Sequence[bytes], names: Sequence[str], kinds: Sequence[str]
+) -> list[NDArray[np.int64] | NDArray[np.float64] | list[str]] | None:
+    """Return columns of objects of JSON: arrays of int64 or float64, lists of text.
+
+    Args:
+        objects: One a record.
+        names: Of the columns.
+        kinds: Of each: int64, float or bytes.
+
+    Returns:
+        None: an object is none, or has a value that is not as its column usually has it; it may
+        be right all the same.
     """
 
 def parse_libsvm(

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticdl._core import CsvFields, check_csv, decode_examples
+from elasticdl._core import CsvFields, check_csv, decode_examples, json_columns
 from elasticdl.data import arrow_messages
 from elasticdl.data.base import Aside, Metadata, Records
 from elasticdl.data.csv_columns import KINDS, CsvColumns, require_names
@@ -256,21 +256,42 @@ def _column(names: Sequence[str], number: int) -> str:
 
 
 def _json(kinds: Mapping[str, str], event_time: str) -> Callable[[Sequence[bytes]], Parsed]:
+    guesses = ["float", "bytes"] if event_time and event_time not in kinds else [""]
+
     def parse(values: Sequence[bytes]) -> Parsed:
-        rows: list[Mapping[str, Any]] = []
-        why: dict[int, str] = {}
-        for place, value in enumerate(values):
-            try:
-                rows.append(_object(value))
-            except (ValueError, RecursionError) as error:
-                why[place] = f"no JSON object: {error}"
-        if not why:
-            columns = _columns(rows, kinds)
-            if columns is not None:
-                return Parsed(columns, why, _times(rows, event_time))
+        for guess in guesses:
+            parsed = _at_once(values, kinds, event_time, guess)
+            if parsed is not None:
+                guesses.sort(key=lambda each: each != guess)  # so are the next ones, most likely
+                return parsed
         return _one_by_one(values, kinds, event_time)
 
     return parse
+
+
+def _at_once(
+    values: Sequence[bytes], kinds: Mapping[str, str], event_time: str, guess: str
+) -> Parsed | None:
+    """Return what messages have that are all as usual; None: some have to be looked at closely.
+
+    Args:
+        values: The messages.
+        kinds: Of the columns.
+        event_time: A field, or "".
+        guess: The kind of that field, if it is no column.
+    """
+    asked = {**kinds, event_time: guess} if guess else kinds
+    found = json_columns(values, list(asked), list(asked.values()))
+    if found is None:
+        return None
+    said = dict(zip(asked, found, strict=True))
+    columns = {name: _array(said[name], kind) for name, kind in kinds.items()}
+    if not event_time:
+        return Parsed(columns, {})
+    times = said[event_time]
+    if isinstance(times, list):
+        return None if "" in times else Parsed(columns, {}, times)
+    return None if np.isnan(times).any() else Parsed(columns, {}, times.tolist())
 
 
 def _times(rows: Sequence[Mapping[str, Any]], event_time: str) -> list[Any]:
@@ -313,32 +334,10 @@ _DECODER = json.JSONDecoder(
 )  # to make one takes as long as to use it
 
 
-def _columns(
-    rows: Sequence[Mapping[str, Any]], kinds: Mapping[str, str]
-) -> dict[str, Column] | None:
-    """Return the columns of objects; None if a value is not as its column usually has it."""
-    columns: dict[str, Column] = {}
-    for name, kind in kinds.items():
-        values = [row.get(name) for row in rows]
-        if not set(map(type, values)) <= _USUAL[kind]:
-            return None
-        try:
-            columns[name] = _array(values, kind)
-        except (OverflowError, UnicodeEncodeError):
-            return None
-        if kind == "float" and not np.isfinite(columns[name]).all():
-            return None
-    return columns
-
-
-_USUAL: dict[str, set[type]] = {"int64": {int}, "float": {int, float}, "bytes": {str}}
-"""Types of values that need no look at each."""
-
-
-def _array(values: Sequence[Any], kind: str) -> Column:
+def _array(values: Sequence[Any] | NDArray[Any], kind: str) -> Column:
+    if isinstance(values, np.ndarray):
+        return values
     array = np.empty(len(values), _NUMPY[kind])
-    if kind == "bytes":
-        "".join(values).encode()  # what no UTF-8 has
     array[:] = values
     return array
 

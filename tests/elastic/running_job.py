@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -26,6 +27,26 @@ def run(words, **where):
     done = subprocess.run(words, capture_output=True, text=True, timeout=300, **where)
     assert done.returncode == 0, done.stdout + done.stderr
     return done
+
+
+@contextlib.contextmanager
+def serving(export, **where):
+    """Serve an export, newest version first; yields the address."""
+    words = elasticdl("serve", export, port=0)
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, **where) as process:
+        try:
+            said = []
+            for line in process.stdout:
+                said.append(line)
+                if found := re.search(r"listens at (\S+)", line):
+                    address = found.group(1)
+                if "is served" in line:
+                    break
+            else:
+                raise AssertionError("".join(said))
+            yield address
+        finally:
+            process.terminate()
 
 
 class RunningJob:

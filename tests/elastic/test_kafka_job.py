@@ -16,6 +16,7 @@ from elasticdl.data.base import Records
 from elasticdl.data.open import open_reader
 from elasticdl.errors import DataError
 from elasticdl.job import Shard
+from elasticdl.serving.versions import Versions
 from scripts.chaos import job as counting
 from scripts.kafka.broker import PASSWORD, READER, STRANGER
 from tests.elastic.running_job import RunningJob, elasticdl, run
@@ -164,6 +165,7 @@ def test_worker_master_and_broker_are_killed_and_each_message_is_trained_once(
     topic.send(8_000)
     place = f"kafka://{broker.address}/endless?start=earliest"
     flags = {"metrics_window": "1h", "max_lateness": "6h", "on_late": "drop"}
+    flags |= {"export_dir": tmp_path / "exports", "export_every": "0.3s"}
     with StreamJob(tmp_path, place, **flags) as job:
         job.until_trained(2_000)
         sending = topic.keep_sending(15, 2_000, 0.5)
@@ -185,6 +187,11 @@ def test_worker_master_and_broker_are_killed_and_each_message_is_trained_once(
     job.check_windows(summary, topic)
     assert summary["num_late"] == topic.num_late
     assert all(partition["lag"] == 0 for partition in summary["partitions"])
+    served = Versions(tmp_path / "exports", tmp_path).next(None)
+    rows = np.zeros((counting.NUM_IDS, 2), np.float32)
+    served.tables.look_up(0, np.arange(counting.NUM_IDS), 0.0, rows)
+    np.testing.assert_array_equal(rows[:, 0], topic.occurrences)
+    assert served.manifest.number > 5
 
 
 @pytest.mark.long

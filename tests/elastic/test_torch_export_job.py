@@ -5,12 +5,13 @@
 
 import json
 import sys
+import urllib.request
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.elastic.running_job import elasticdl, run
+from tests.elastic.running_job import elasticdl, run, serving
 from tests.elastic.synthetic import write_flights
 
 pytest.importorskip("torch", reason="PyTorch is not installed; make test-torch has it")
@@ -24,6 +25,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(400)]
 # Nothing of elasticdl can be imported here.
 SCORE = """
 import sys
+import urllib.request
 sys.modules["elasticdl"] = None
 import numpy as np
 import torch
@@ -34,6 +36,7 @@ np.save(sys.argv[3], program(ids).detach().numpy())
 
 SCORE_BESIDE = """
 import sys
+import urllib.request
 sys.modules["elasticdl"] = None
 import json
 import numpy as np
@@ -150,3 +153,26 @@ def test_the_exported_program_predicts_the_same_without_elasticdl(predictions, f
     run([sys.executable, "-c", SCORE, *map(str, files)])
 
     np.testing.assert_allclose(np.load(tmp_path / "out.npy"), predictions, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "is_in_bucket", [False, pytest.param(True, marks=[pytest.mark.s3, pytest.mark.long])]
+)
+def test_what_is_served_scores_as_what_is_exported(folder, is_in_bucket, tmp_path, request):
+    pytest.importorskip("aiohttp")
+    exports = f"{request.getfixturevalue('s3')}/exports" if is_in_bucket else tmp_path / "exports"
+    output = f"served-{is_in_bucket}"
+    train(folder, output, f"--export_dir={exports}", "--export_every=20")
+    save_ids(folder, tmp_path / "ids.npy")
+    files = [folder / output / "model.pt2", tmp_path / "ids.npy", tmp_path / "out.npy"]
+    run([sys.executable, "-c", SCORE, *map(str, files)])
+
+    with serving(exports) as address:
+        body = json.dumps({"instances": np.load(tmp_path / "ids.npy").tolist()}).encode()
+        with urllib.request.urlopen(f"{address}/v1/predict", body, timeout=60) as answer:
+            said = json.load(answer)
+
+    online, offline = np.array(said["predictions"], np.float32), np.load(tmp_path / "out.npy")
+    assert said["version"] > 1
+    assert np.ptp(offline) > 0.1
+    assert online.tobytes() == offline.tobytes()

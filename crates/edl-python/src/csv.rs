@@ -1,17 +1,19 @@
-//! Fields of lines of CSV and LIBSVM, their numbers, and footers of Parquet files, for Python.
+//! Fields of lines of CSV and LIBSVM, objects of JSON, and footers of Parquet files, for Python.
 
 use edl_recordio::csv::{Fault, NumberKind, TextColumn, check, not_a_number, split};
+use edl_recordio::json;
 use edl_recordio::libsvm;
 use edl_recordio::numbers::TextKind;
 use numpy::{IntoPyArray, PyArray1};
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyList, PyString};
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<CsvFields>()?;
     module.add_function(wrap_pyfunction!(check_csv, module)?)?;
     module.add_function(wrap_pyfunction!(parse_libsvm, module)?)?;
+    module.add_function(wrap_pyfunction!(json_columns, module)?)?;
     module.add_function(wrap_pyfunction!(parquet_footer, module)?)
 }
 
@@ -167,6 +169,44 @@ fn parse_libsvm<'py>(py: Python<'py>, lines: Lines<'py>) -> PyResult<LibsvmArray
         found.ids.into_pyarray(py),
         found.values.into_pyarray(py),
     ))
+}
+
+/// Reads columns of objects of JSON: arrays of numbers, lists of text. None: see `json::columns`.
+#[pyfunction]
+fn json_columns<'py>(
+    py: Python<'py>,
+    objects: Lines<'py>,
+    names: Vec<String>,
+    kinds: Vec<String>,
+) -> PyResult<Option<Vec<Bound<'py, PyAny>>>> {
+    let mut wanted = Vec::with_capacity(names.len());
+    for (name, kind) in names.into_iter().zip(&kinds) {
+        let kind = match kind.as_str() {
+            "int64" => json::Kind::Int64,
+            "float" => json::Kind::Float64,
+            "bytes" => json::Kind::Text,
+            _ => return Err(PyValueError::new_err(format!("no kind: {kind:?}"))),
+        };
+        wanted.push((name, kind));
+    }
+    let bytes: Vec<&[u8]> = objects.iter().map(|object| object.as_bytes()).collect();
+    let Some(found) = py.detach(|| json::columns(bytes.iter().copied(), &wanted)) else {
+        return Ok(None);
+    };
+    let columns = found.into_iter().map(|column| match column {
+        json::Column::Int64(values) => Ok(values.into_pyarray(py).into_any()),
+        json::Column::Float64(values) => Ok(values.into_pyarray(py).into_any()),
+        json::Column::Text { data, ends } => texts(py, &data, &ends),
+    });
+    columns.collect::<PyResult<_>>().map(Some)
+}
+
+fn texts<'py>(py: Python<'py>, data: &str, ends: &[usize]) -> PyResult<Bound<'py, PyAny>> {
+    let starts = std::iter::once(&0).chain(ends);
+    let words = starts
+        .zip(ends)
+        .map(|(&start, &end)| PyString::new(py, &data[start..end]));
+    Ok(PyList::new(py, words.collect::<Vec<_>>())?.into_any())
 }
 
 /// Reads the footer of a Parquet file: the paths of its columns, and which may have nulls.

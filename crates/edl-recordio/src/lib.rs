@@ -5,7 +5,8 @@
 //! - [`TfRecordReader`] and [`TfRecordWriter`]: TensorFlow's TFRecord, which has no index of its
 //!   own and gets one beside it ([`side_index`]).
 //! - [`LineReader`]: lines of text, such as CSV, with the same kind of index; [`csv`]: their
-//!   fields, [`numbers`]: which text is a number; [`parquet`]: what a footer says.
+//!   fields, [`numbers`]: which text is a number; [`json`]: objects of JSON; [`parquet`]: what a
+//!   footer says.
 //! - [`encode_examples`], [`decode_examples`]: columns to `tf.train.Example` messages, and back;
 //!   [`LineEncoder`]: lines of fields to such messages; [`ExampleCounts`]: how often each value
 //!   occurs in them.
@@ -24,6 +25,7 @@ mod error;
 mod example;
 mod field_lines;
 pub mod format;
+pub mod json;
 pub mod libsvm;
 mod lines;
 pub mod numbers;

@@ -1,13 +1,14 @@
 """Messages to records, and what is not readable of them (elasticdl/data/messages.py)."""
 
 import math
+import random
 import re
 
 import numpy as np
 import pytest
 
 from elasticdl.data.example import encode_examples
-from elasticdl.data.messages import Late, format_of
+from elasticdl.data.messages import Late, _kinds, _one_by_one, format_of
 from elasticdl.data.params import Params
 from elasticdl.errors import ConfigError
 
@@ -322,3 +323,75 @@ def test_rows_of_arrow_have_the_time_stamp_of_their_message():
     messages = [stream_of({"n": [1, 2]}), b"none", stream_of({"n": [3]})]
     found = form.records(messages, [0, 1, 2], [10.0, 20.0, 30.0])
     assert found.times.tolist() == [10.0, 10.0, 30.0]
+
+
+_WHOLE = ("0", "1", "-7", "9223372036854775807", "-9223372036854775808")
+_REAL = (
+    *_WHOLE,
+    "-0",
+    "-0.0",
+    "0.1",
+    "5e-324",
+    "1.7976931348623157e308",
+    "9007199254740993",
+    "2E+3",
+)
+_LARGE = ("9007199254740993", "123456789012345678901234567890", "null")
+_TEXT = ('""', '"a"', '"\\u00e9"', '"\\ud83d\\ude00"', '"\\u0000"', '"\u00e9"', "null")
+_ODD = (
+    "null",
+    "true",
+    "1.0",
+    "1e400",
+    "9223372036854775808",
+    '"\\ud800"',
+    "NaN",
+    "[1]",
+    "{}",
+    "01",
+    "1.",
+)
+_DEEP = ('"\\ud800"', "1.", "1" * 4301, "[" * 150 + "]" * 150, "[" * 2000 + "]" * 2000)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_json_is_read_by_rust_as_it_is_by_python(seed):
+    rng, kinds = random.Random(seed), _kinds(["n:int64", "x:float", "w"])
+    parse = format_of(Params("format=json;columns=n:int64,x:float,w")).parse
+    usual = {
+        "n": _WHOLE,
+        "x": (*_REAL, *_LARGE, "null"),
+        "w": _TEXT,
+        "other": (*_REAL, *_TEXT, "[{}]"),
+    }
+    num_readable = 0
+    for _ in range(300):
+        keys = ["n", *rng.choices(list(usual), k=rng.randrange(5))]
+        odd = (*_ODD, *_DEEP, *usual[rng.choice(keys)]) if rng.random() < 0.2 else ()
+        pairs = [f'"{key}": {rng.choice(odd or usual[key])}' for key in keys]
+        form = rng.choice(("{%s", "[%s]", "{%s} x", "\ufeff{%s}", " {%s}\n")) * (rng.random() < 0.1)
+        message = (form or "{%s}").replace("%s", ", ".join(pairs)).encode()
+        if rng.random() < 0.03:
+            message += b"\xff"
+        (fast, why, _), (slow, why_not, _) = parse([message]), _one_by_one([message], kinds, "")
+        assert why == why_not, message
+        num_readable += not why
+        for name in kinds:
+            assert fast[name].dtype == slow[name].dtype
+            assert repr(fast[name].tolist()) == repr(slow[name].tolist()), message
+    assert 100 < num_readable < 280
+
+
+@pytest.mark.parametrize("columns", ["n:int64", "n:int64,ts:int64", "n:int64,ts"])
+@pytest.mark.parametrize(
+    "times", [["5", "7.5"], ['"5"', '"2026-01-31T12:00:00Z"'], ["5", '"5"'], ["5", "null"], ['""']]
+)
+def test_event_times_read_by_rust_are_those_read_by_python(columns, times):
+    params = Params(f"format=json;columns={columns};event_time=ts")
+    parse, kinds = format_of(params).parse, _kinds(columns.split(","))
+    messages = [f'{{"n": 1, "ts": {time}}}'.encode() for time in times]
+    for _ in range(2):  # the second time it is known what kind the field has
+        found, expected = parse(messages), _one_by_one(messages, kinds, "ts")
+        assert (list(found.times), found.why) == (expected.times, expected.why)
+        for name in kinds:
+            assert found.columns[name].tolist() == expected.columns[name].tolist()
