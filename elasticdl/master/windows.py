@@ -20,8 +20,6 @@ _KEPT = 60
 """Windows that are over and still shown."""
 _MOST = 512
 """Windows that are known; beyond, the oldest is over, whatever is still to be known of it."""
-_WITH_SUMS = 4
-"""Windows that are over and may still be added to."""
 _TOGETHER = 32
 """Windows whose metrics are asked for at once, at most,"""
 _TOGETHER_BYTES = 1 << 20
@@ -75,8 +73,8 @@ class Windows:
         """Add what the first lease of a task has scored."""
         for each in found:
             window = self._window(each.number) if each.num_trained else None
-            if window is None or (window.is_told and window.num_measured < window.told_measured):
-                continue  # its sums are forgotten, or an earlier master had them
+            if window is None or window.is_told:
+                continue  # what it came to is said
             window.num_trained += each.num_trained
             window.loss_sum += each.loss_sum
             window.loss = window.loss_sum / window.num_trained
@@ -102,7 +100,7 @@ class Windows:
         """Take in the metrics of the windows that were asked for."""
         for number, num_measured in self._asked.items():
             window = self._windows.get(number)
-            if window is not None:
+            if window is not None and not window.is_told:
                 window.metrics = dict(metrics.get(str(number), {}))
                 window.told_measured = num_measured
         self._asked = {}
@@ -174,10 +172,8 @@ class Windows:
     ) -> None:
         window = self._windows[number]
         window.is_told, window.loss, window.metrics = True, loss, dict(metrics)
-        window.told_measured = num_measured
+        window.told_measured, window.states = num_measured, {}
         told = [each for each in sorted(self._windows) if self._windows[each].is_told]
-        for each in told[:-_WITH_SUMS]:
-            self._windows[each].num_measured, self._windows[each].states = 0, {}
         for each in told[:-_KEPT]:
             del self._windows[each]
             self._first = max(self._first, each + 1)

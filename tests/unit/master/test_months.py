@@ -6,7 +6,16 @@ import json
 import numpy as np
 import pytest
 
-from elasticdl.job import Lease, Outcome, Role, Shard, TaskAudit, TaskKind, TaskReport
+from elasticdl.job import (
+    Lease,
+    MeasuredWindow,
+    Outcome,
+    Role,
+    Shard,
+    TaskAudit,
+    TaskKind,
+    TaskReport,
+)
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master.actions import AskAudit, AskWatermarks, WriteCheckpoint
 from elasticdl.master.core import JobCore
@@ -30,6 +39,7 @@ class Months:
             validation_data="",
             minibatch_size=per_task // MINIBATCHES,
             num_minibatches_per_task=MINIBATCHES,
+            max_lateness="30s",
         )
         self.core = self.make_core()
         self.now, self.version, self.arrived, self.requests = 0.0, 0, 0, 0
@@ -79,6 +89,11 @@ class Months:
             self.version += minibatches
             values = {"end_index": minibatches, "num_examples": records, "num_missing": missing}
             values |= {"num_records": records, "model_version": self.version}
+            values |= {"num_late": records, "time": self.now}
+            window = MeasuredWindow(
+                int(self.now // 60), records, records, 0.5 * records, 10, {"auc": [np.zeros(200)]}
+            )
+            values["windows"] = (window,)
         report = TaskReport(task.id, lease.number, Outcome.DONE, **values)
         assert self.core.report(0, "s", report, self.now)
 
@@ -173,6 +188,8 @@ def test_a_hundred_million_messages_take_as_much_memory_as_ten_million(master_ki
     (line,) = status.ledger
     assert line.records == line.trained_once == status.records_done
     assert line.records + months.core.ledger.num_missing == 100_000_000
+    assert sum(window.num_messages for window in status.windows) == line.records
+    assert status.num_late == line.records
     assert (line.repeated, line.lost) == (0, 0)
     assert months.firsts[0] > 6_000
 

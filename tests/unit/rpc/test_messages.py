@@ -13,6 +13,7 @@ from elasticdl.job import (
     Finished,
     JobStatus,
     Lease,
+    MeasuredWindow,
     Outcome,
     Position,
     Progress,
@@ -22,6 +23,7 @@ from elasticdl.job import (
     TaskKind,
     TaskReport,
     Wait,
+    WindowStatus,
 )
 from elasticdl.rpc import elasticdl_pb2 as pb
 from elasticdl.rpc import messages
@@ -39,9 +41,9 @@ def through_the_wire(message):
     return type(message).FromString(message.SerializeToString())
 
 
-@given(TASKS, INT64, st.booleans())
-def test_lease(task, number, is_suspect):
-    lease = Lease(task, number, is_suspect=is_suspect)
+@given(TASKS, INT64, st.booleans(), FLOATS)
+def test_lease(task, number, is_suspect, late_before):
+    lease = Lease(task, number, is_suspect=is_suspect, late_before=late_before)
     assert (
         messages.answer_from_message(through_the_wire(messages.answer_to_message(lease))) == lease
     )
@@ -76,6 +78,11 @@ def test_answer_without_a_task(answer):
         skipped=st.lists(INT64, max_size=3).map(tuple),
         num_examples=INT64,
         skipped_examples=st.lists(INT64, max_size=3).map(tuple),
+        num_late=INT64,
+        time=FLOATS,
+        windows=st.lists(
+            st.builds(MeasuredWindow, INT64, INT64, INT64, FLOATS, INT64, st.just({})), max_size=2
+        ).map(tuple),
         metric_states=st.just({}),
         metrics=st.dictionaries(NAMES, FLOATS, max_size=3),
     )
@@ -119,6 +126,12 @@ def test_status(loss):
         output="out",
         best=BestEvaluation("out/auc", "max", 0.75, 100, 2, None if loss is None else 100),
         overfitting="the model overfits",
+        num_late=3,
+        watermark=1.5e9,
+        windows=(
+            WindowStatus(1.2e9, 60.0, 10, 5, loss, {"out/auc": 0.75}, is_over=True),
+            WindowStatus(1.2e9 + 60, 60.0, 1),
+        ),
     )
     assert len(dataclasses.fields(status)) == len(pb.JobStatus.DESCRIPTOR.fields)
     packed = through_the_wire(messages.status_to_message(status))
