@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from elasticdl.data.base import DataReader, Metadata, Records
+from elasticdl.data.base import DataReader, HasHoles, Metadata, Records
 from elasticdl.data.example import decode_example
 from elasticdl.job import Shard
 
@@ -33,21 +33,30 @@ class Sample:
     """Some records of a data set.
 
     num_records: of the data set. pieces: consecutive records, each from another place.
+    are_positions: whether shards count positions, not each of which has one record (a topic).
     """
 
     num_records: int
     pieces: tuple[tuple[Shard, tuple[Records, ...]], ...]
     columns: Mapping[str, Words] = field(default_factory=dict)
+    are_positions: bool = False
 
     @property
     def num_looked_at(self) -> int:
         """How many records it has."""
+        if self.are_positions:
+            return sum(len(chunk) for _, chunks in self.pieces for chunk in chunks)
         return sum(shard.num_records for shard, _ in self.pieces)
 
     @property
     def is_all(self) -> bool:
         """Whether it has all records of the data set."""
-        return self.num_looked_at == self.num_records
+        return sum(shard.num_records for shard, _ in self.pieces) == self.num_records
+
+    @property
+    def size(self) -> str:
+        """How large the data set is, in words."""
+        return f"{self.num_records:,} {'positions' if self.are_positions else 'records'}"
 
 
 def take_sample(reader: DataReader, names: Sequence[str] = ()) -> Sample:
@@ -69,7 +78,8 @@ def take_sample(reader: DataReader, names: Sequence[str] = ()) -> Sample:
         if time.monotonic() > deadline:
             break
     chunks = [chunk for _, chunks in pieces for chunk in chunks]
-    return Sample(num_records, tuple(pieces), columns_of(chunks, reader.metadata, names))
+    columns = columns_of(chunks, reader.metadata, names)
+    return Sample(num_records, tuple(pieces), columns, isinstance(reader, HasHoles))
 
 
 def places(shards: Sequence[Shard], num_records: int) -> Iterator[Shard]:

@@ -191,11 +191,12 @@ def _size(data: DataSet) -> str:
     looked = "all" if sample.is_all else f"{sample.num_looked_at:,}"
     names = list(data.metadata.column_names or data.metadata.column_dtypes)
     columns = f", columns {_listed(names)}" if names else ""
-    return f"{data.kind}: {sample.num_records:,} records, {looked} looked at{columns}"
+    looked += " records" if sample.are_positions else ""
+    return f"{data.kind}: {sample.size}, {looked} looked at{columns}"
 
 
 def _schema(main: DataSet, other: DataSet) -> str:
-    text = f"{other.kind}: {other.sample.num_records:,} records"
+    text = f"{other.kind}: {other.sample.size}"
     ours = list(main.metadata.column_names or main.sample.columns)
     theirs = list(other.metadata.column_names or other.sample.columns)
     if not ours or not theirs:

@@ -11,6 +11,7 @@ from elasticdl.data.kafka_reader import KafkaReader
 from elasticdl.data.messages import format_of
 from elasticdl.data.open import open_reader
 from elasticdl.data.params import Params
+from elasticdl.data.sample import take_sample
 from elasticdl.data.shuffled import with_shuffle
 from elasticdl.data.topic import Topic
 from elasticdl.errors import AwayError, ConfigError, DataError
@@ -217,6 +218,11 @@ def test_a_job_that_starts_at_a_time_reads_from_the_first_message_of_it(first, s
     endless = reader_of(broker, "2026-01-31T12:00:00Z")
     assert endless.beginning() == [shard]
     assert endless.look() == endless.shards() == [Shard("t-0", 0, 5)]
+
+
+def test_a_sample_of_a_topic_counts_positions_and_the_records_that_it_has():
+    sample = take_sample(reader_of(Broker(WITH_HOLES, high=11), is_endless=False))
+    assert (sample.size, sample.num_looked_at, sample.is_all) == ("11 positions", 5, True)
 
 
 def test_between_two_looks_at_all_there_is_only_ends_are_asked_for():
