@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _SHOWN_CHARACTERS = 60
+_MOST_CHARACTERS = 40  # of text in an array, all of which has the width of the longest
 _STEPS = (1e11, 1e14, 1e17)
 _UNITS = np.array([1.0, 1e3, 1e6, 1e9])
 
@@ -49,7 +50,7 @@ def _numbers(values: Sequence[Any]) -> NDArray[np.float64] | None:
     try:
         if kinds <= {int, float}:
             return np.array(values, np.float64)
-        if kinds in ({bytes}, {str}):
+        if kinds in ({bytes}, {str}) and max(map(len, values)) <= _MOST_CHARACTERS:
             return np.array(values).astype(np.float64)
     except (ValueError, OverflowError):
         pass
