@@ -50,6 +50,9 @@ def picture_event(core: JobCore, status: JobStatus) -> JobPicture:
         ps_replicas=status.num_ps_alive,
         task_map=task_map,
         doing=doing,
+        lag=sum(each.lag for each in status.partitions) if status.partitions else None,
+        watermark=status.watermark,
+        num_late=status.num_late,
     )
 
 

@@ -141,6 +141,9 @@ class JobPicture(Kind):
         Sequence[tuple[int, int]],
         "of tasks of the epoch that are leased: which of the parts, worker",
     ] = ()
+    lag: Annotated[int | None, "positions of a stream that are not trained"] = None
+    watermark: Annotated[float, "of a stream, in seconds since 1970; 0: not known"] = 0.0
+    num_late: Annotated[int, "records of a stream that came late"] = 0
 
 
 @dataclass(frozen=True)

@@ -132,6 +132,8 @@ def _of_training(history: History, picture: Mapping[str, Any]) -> Iterator[Metri
     if picture["loss"] is not None:
         yield _gauge("elasticdl_training_loss", "Mean over recent records.", picture["loss"])
     yield _gauge("elasticdl_model_version", "Updates of the model.", picture["model_version"])
+    if picture.get("lag") is not None:
+        yield from _of_stream(picture)
     yield _staleness(picture)
     measured = GaugeMetricFamily(
         "elasticdl_model_metric", "The newest value of a metric.", labels=["metric", "of"]
@@ -149,6 +151,19 @@ def _of_training(history: History, picture: Mapping[str, Any]) -> Iterator[Metri
     for name, seconds in islice(sorted(history.stages.items()), _MOST_NAMES):
         stages.add_metric([name], seconds)
     yield stages
+
+
+def _of_stream(picture: Mapping[str, Any]) -> Iterator[Metric]:
+    yield _gauge(
+        "elasticdl_stream_lag", "Positions of the stream that are not trained.", picture["lag"]
+    )
+    yield _counter("elasticdl_stream_late", "Records that came late.", picture["num_late"])
+    if picture["watermark"]:
+        yield _gauge(
+            "elasticdl_stream_watermark_timestamp_seconds",
+            "Event time up to which the stream is trained.",
+            picture["watermark"],
+        )
 
 
 def _staleness(picture: Mapping[str, Any]) -> Metric:

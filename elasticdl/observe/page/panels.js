@@ -32,12 +32,23 @@ const panels = (() => {
       ["ps replicas", `${p.ps_replicas ?? "–"}${lost("ps")}`],
       ["goodput", store.goodput && store.goodput.workers.seconds ? words.percent(store.goodput.workers.share) : "–"],
     ];
-    for (const [name, text] of best()) tiles.push([name, text]);
+    for (const [name, text] of [...stream(p), ...best()]) tiles.push([name, text]);
     by("tiles").replaceChildren(...tiles.filter(([name]) => store.ended === null || name !== "time left").map(([name, value]) => {
       const tile = words.element("div");
       tile.append(words.element("dt", name), words.element("dd", value));
       return tile;
     }));
+  }
+
+  function stream(p) {
+    if (p.lag === null || p.lag === undefined) return [];
+    const tiles = [["lag", words.count(p.lag)]];
+    if (p.watermark) {
+      const behind = Math.max(0, (store.ended ?? store.latest) - p.watermark);
+      tiles.push(["event time", `${words.duration(behind)} behind`]);
+    }
+    if (p.num_late) tiles.push(["late", words.count(p.num_late)]);
+    return tiles;
   }
 
   function best() {

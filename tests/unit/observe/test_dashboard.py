@@ -1,5 +1,6 @@
 """The page's server: who may ask, what is answered, and what it costs whoever puts events."""
 
+import dataclasses
 import gzip
 import http.client
 import json
@@ -156,6 +157,18 @@ def test_metrics_are_those_of_the_history(page):
     assert 'elasticdl_events_total{event="phase"} 1.0' in text
     assert 'elasticdl_job_phase{elasticdl_job_phase="training"} 1.0' in text
     assert text.endswith("# EOF\n")
+
+
+def test_a_stream_has_lag_late_records_and_its_watermark(page):
+    from elasticdl.observe.kinds import JobPicture
+
+    nothing = dict.fromkeys((each.name for each in dataclasses.fields(JobPicture)), 0)
+    given = {"staleness": [], "loss": None, "lag": 7, "num_late": 3, "watermark": 1.7e9}
+    page.put(fact("", event="picture", **{**nothing, **given}))
+    text = with_token(page, "/metrics")[1].decode()
+    assert "elasticdl_stream_lag 7.0" in text
+    assert "elasticdl_stream_late_total 3.0" in text
+    assert "elasticdl_stream_watermark_timestamp_seconds 1.7e+09" in text
 
 
 def test_a_server_for_other_hosts_gives_the_metrics_of_the_page(page):
