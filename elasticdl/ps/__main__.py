@@ -33,7 +33,9 @@ log = logging.getLogger(__name__)
 def main() -> None:
     """Restore or create the store, serve it, and tell the master where."""
     arguments = process.start(Role.PS)
-    master = GrpcMasterClient(arguments.master, arguments.token, tls=arguments.tls)
+    master = GrpcMasterClient(
+        arguments.master, arguments.token, tls=arguments.tls, where=arguments.master_now
+    )
     with process.renewal(arguments, Role.PS, master.renew_certificate):
         serve(arguments, master)
 

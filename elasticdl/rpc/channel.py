@@ -111,6 +111,7 @@ class Connection:
         on_unreachable: Callable[[str], None] | None = None,
         attempt_seconds: float = ATTEMPT_SECONDS,
         tls: TlsFiles | None = None,
+        where: Callable[[], str | None] | None = None,
     ) -> None:
         """Prepare to connect; nothing is sent yet.
 
@@ -121,14 +122,16 @@ class Connection:
                 Default: a warning in the log.
             attempt_seconds: Deadline of one attempt.
             tls: What to speak TLS with; None: in clear text.
+            where: Asked after an attempt that failed; returns where the master is now, if it knows.
 
         Raises:
             ConfigError: A file of TLS is missing.
         """
         self.address = address
+        self._where = where
         self._tls = tls
         self._channels: list[Any] = []  # the newest last; an older one may have calls under way
-        self._stamp: Stamp = ()
+        self._stamp: tuple[str, Stamp] = ("", ())
         self._opening = threading.Lock()
         self._has_answered = False
         self.metadata = ((TOKEN_KEY, token),)
@@ -138,9 +141,9 @@ class Connection:
         self.channel()
 
     def channel(self) -> Any:
-        """Return the channel; another one when the certificate has been renewed."""
+        """Return the channel; another one when the certificate is renewed, or the master moved."""
         with self._opening:
-            stamp = self._tls.stamp() if self._tls is not None else ()
+            stamp = (self.address, self._tls.stamp() if self._tls is not None else ())
             if self._channels and stamp == self._stamp:
                 return self._channels[-1]
             self._channels.append(open_channel(self.address, CLIENT_OPTIONS, self._tls))
@@ -190,8 +193,20 @@ class Connection:
     def retry(self, give_up_seconds: float | None = None) -> Retry:
         """Return the pauses for one call."""
         return Retry(
-            self.address, self._on_unreachable, self._closed, give_up_seconds, self._why_refused
+            self.address,
+            self._on_unreachable,
+            self._closed,
+            give_up_seconds,
+            self._why_refused,
+            self._look_again,
         )
+
+    def _look_again(self) -> None:
+        """Take the master's address of now; the next attempt has a channel to it."""
+        found = self._where() if self._where is not None else None
+        if found and found != self.address:
+            log.info("the master is at %s now, and was at %s", found, self.address)
+            self.address = found
 
     def _why_refused(self) -> str:
         """Return what is wrong with TLS; "" if nothing is known.
@@ -246,8 +261,10 @@ class Retry:
         closed: threading.Event,
         give_up_seconds: float | None = None,
         why_refused: Callable[[], str] = str,
+        look_again: Callable[[], None] | None = None,
     ) -> None:
         self._why_refused = why_refused
+        self._look_again = look_again
         self._address = address
         self._complain = complain
         self._closed = closed
@@ -265,6 +282,8 @@ class Retry:
             # ValueError is how gRPC refuses a call on a closed channel.
             raise UnavailableError(f"the connection to the master at {self._address} is closed")
         _raise_unless_transient(error, self._address)
+        if self._look_again is not None:
+            self._look_again()
         now = time.monotonic()
         silent_seconds = now - self._started
         if self._give_up_seconds is not None and silent_seconds >= self._give_up_seconds:

@@ -73,9 +73,10 @@ class GrpcMasterClient:
         on_unreachable: Callable[[str], None] | None = None,
         attempt_seconds: float = ATTEMPT_SECONDS,
         tls: TlsFiles | None = None,
+        where: Callable[[], str | None] | None = None,
     ) -> None:
         """Prepare to talk to the master at `address`; see `Connection`."""
-        self._connection = Connection(address, token, on_unreachable, attempt_seconds, tls)
+        self._connection = Connection(address, token, on_unreachable, attempt_seconds, tls, where)
         self._master = self._connection.stub(MasterStub)
         self._certificates = self._connection.stub(CertificatesStub)
         self._session = uuid.uuid4().hex  # tells this process from its successor

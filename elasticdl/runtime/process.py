@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import faulthandler
+import json
 import logging
 import os
 import signal
@@ -26,7 +27,7 @@ from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError, ElasticdlError
 from elasticdl.job import Role
 from elasticdl.runtime import log_lines, open_files
-from elasticdl.runtime.addresses import LOOPBACK, Listening
+from elasticdl.runtime.addresses import LOOPBACK, Listening, is_loopback
 from elasticdl.runtime.credentials import job as credentials
 from elasticdl.runtime.credentials.files import TlsFiles
 from elasticdl.runtime.secret_files import check_secret
@@ -90,6 +91,19 @@ class ProcessArguments:
     listening: Listening
     tls_dir: Path | None = None
     tls: TlsFiles | None = None
+
+    def master_now(self) -> str | None:
+        """Return where the job's folder says that the master is, if that is on this machine."""
+        is_here = is_loopback(self.master.rpartition(":")[0])
+        return master_address(self.job_dir) if is_here else None
+
+
+def master_address(job_dir: Path) -> str | None:
+    """Return where the master of a local job listens; None if it has not said so yet."""
+    try:
+        return str(json.loads((job_dir / ADDRESS_FILE).read_text())["address"])
+    except (OSError, ValueError, KeyError):
+        return None
 
 
 def command(

@@ -43,7 +43,9 @@ _TELL_SECONDS = 3.0  # for the master to answer a worker that leaves
 def main() -> None:
     """Register with the master, build the model, work until the job is finished."""
     arguments = process.start(Role.WORKER)
-    master = GrpcMasterClient(arguments.master, arguments.token, tls=arguments.tls)
+    master = GrpcMasterClient(
+        arguments.master, arguments.token, tls=arguments.tls, where=arguments.master_now
+    )
     with process.renewal(arguments, Role.WORKER, master.renew_certificate):
         work(arguments, master)
 

@@ -139,7 +139,7 @@ class LocalJob:
     def connect(self, timeout_seconds: float) -> JobClient:
         """Return a client of the master, once it has said where it listens."""
         deadline = time.monotonic() + timeout_seconds
-        while (address := self._address()) is None:
+        while (address := process.master_address(self._job_dir)) is None:
             if self._wait(_LOOK_SECONDS) or time.monotonic() >= deadline:
                 raise UnavailableError(
                     f"the job in {self._job_dir} has no master that listens; its log is "
@@ -210,12 +210,6 @@ class LocalJob:
     def delete(self) -> None:
         """End the job's processes; the folder stays."""
         self.interrupt(at_once=True)
-
-    def _address(self) -> str | None:
-        try:
-            return str(json.loads((self._job_dir / process.ADDRESS_FILE).read_text())["address"])
-        except (FileNotFoundError, ValueError):
-            return None  # not there yet
 
     def _wait(self, timeout_seconds: float) -> bool:
         """Wait for the end of the process that runs the job; return whether it has ended."""

@@ -1,5 +1,6 @@
 """A master that comes back at another address, under the name that it had."""
 
+import json
 import socket
 import struct
 import threading
@@ -8,8 +9,11 @@ import pytest
 
 from elasticdl.job import Role
 from elasticdl.rpc import elasticdl_pb2 as pb
+from elasticdl.rpc.client import GrpcMasterClient
+from elasticdl.runtime.addresses import Listening
+from elasticdl.runtime.process import ADDRESS_FILE, ProcessArguments
 
-from .test_channel import HEARTBEAT, Answers, Server, connect  # noqa: F401  # a fixture
+from .test_channel import HEARTBEAT, TOKEN, Answers, Server, connect  # noqa: F401  # a fixture
 
 A, IN = 1, 1
 
@@ -70,3 +74,26 @@ def test_a_master_that_comes_back_elsewhere_is_found_by_its_name(names, connect)
     finally:
         second.close()
     assert [name for name, _ in servicer.seen] == ["Heartbeat"]
+
+
+def test_a_master_that_had_to_take_another_port_is_found_where_the_jobs_folder_says(tmp_path):
+    first = Server(Answers(Heartbeat=HEARTBEAT))
+    arguments = ProcessArguments(None, TOKEN, tmp_path, first.address, 0, Listening())
+    client = GrpcMasterClient(
+        arguments.master, TOKEN, attempt_seconds=0.3, where=arguments.master_now
+    )
+    beats = [client.heartbeat(Role.WORKER, 0)]
+    first.close()
+    with socket.create_server(("127.0.0.1", first.port)):  # a stranger has its port now
+        second = Server(Answers(Heartbeat=HEARTBEAT))
+        (tmp_path / ADDRESS_FILE).write_text(json.dumps({"address": second.address}))
+        beats.append(client.heartbeat(Role.WORKER, 0))
+        client.close()
+        second.close()
+    assert beats[0] == beats[1]
+
+
+def test_a_master_of_another_machine_is_never_looked_for_in_a_folder(tmp_path):
+    (tmp_path / ADDRESS_FILE).write_text(json.dumps({"address": "127.0.0.1:1"}))
+    arguments = ProcessArguments(None, TOKEN, tmp_path, "10.0.0.7:5000", 0, Listening())
+    assert arguments.master_now() is None
