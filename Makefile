@@ -245,6 +245,11 @@ online: build ## Online learning: Kafka, a job, a server that follows: make onli
 	@$(PYTHON) -m scripts.kafka.jars
 	@PYTHONPATH=$(CURDIR) $(PYTHON) examples/online/run.py $(FLAGS)
 
+.PHONY: nightly
+SEEDS ?= 100000
+nightly: build ## Run simulated jobs in which things go wrong, and prove every count: make nightly SEEDS=1000000
+	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.simulation.many --seeds=$(SEEDS)
+
 chaos: build ## Kill processes of a job and prove that every count is exact: make chaos SEED=7
 	@$(PYTHON) -m scripts.chaos --seed $(SEED)
 

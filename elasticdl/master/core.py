@@ -429,6 +429,8 @@ class JobCore:
             return Finished()  # given up, or replaced
         if not self.processes.are_workers_needed:
             return Finished()
+        is_new = request > member.newest_request
+        member.newest_request = max(request, member.newest_request)
         again = self.ledger.lease_of_request(worker_id, request)
         if again is not None:
             task_id, number = again
@@ -436,6 +438,10 @@ class JobCore:
             return self._completed(Lease(self.tasks.task(task_id), number, is_suspect=is_suspect))
         if member.is_stopping or member.is_leaving:
             return Finished()
+        if not is_new:
+            # It was told to wait, or works on what it was given: an attempt that comes late. What
+            # it was leased now nobody would know of, and the job would wait for it.
+            return Wait(_WAIT_SECONDS)
         if self._wants_metrics(now):
             return self.training_metrics.lease(worker_id, now)
         if not self._has_work(worker_id, now):

@@ -55,6 +55,7 @@ class Member:
     since: float = 0.0  # when it was planned, has registered, or this master began
     interval_seconds: float = 0.0  # the longest until its next heartbeat, as both sides know
     usage: Usage | None = None  # as it said last
+    newest_request: int = 0  # for a task: the worker has an answer to all before it
 
     def is_process(self, handle: str) -> bool:
         """Whether it is the process of that handle; "": one that could not be started."""
@@ -94,7 +95,16 @@ class Member:
 
 
 _NOT_JOURNALLED = frozenset(
-    {"last_heard", "pending", "is_running", "is_up", "since", "interval_seconds", "usage"}
+    {
+        "last_heard",
+        "pending",
+        "is_running",
+        "is_up",
+        "since",
+        "interval_seconds",
+        "usage",
+        "newest_request",
+    }
 )
 _JOURNALLED = [field.name for field in fields(Member) if field.name not in _NOT_JOURNALLED]
 

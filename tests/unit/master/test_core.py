@@ -17,6 +17,7 @@ from elasticdl.job import (
     Role,
     TaskAudit,
     TaskKind,
+    TaskReport,
     Wait,
 )
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
@@ -171,6 +172,19 @@ def test_repeated_lease_call_gives_the_same_lease(master_kit):
     again = play.core.lease(0, "s", 41, 0.0)
     other = play.core.lease(0, "s", 42, 0.0)
     assert first == again != other
+
+
+def test_an_attempt_that_comes_late_is_leased_nothing(master_kit):
+    """Its worker has an answer to that call, so nobody would know of the lease."""
+    core = start(master_kit).core
+    first = core.lease(0, "s", 1, 0.0)
+    second = core.lease(0, "s", 2, 0.0)
+    assert isinstance(core.lease(0, "s", 3, 0.0), Wait)
+    for number, lease in enumerate((first, second), 1):
+        assert core.report(0, "s", TaskReport(lease.task.id, 1, Outcome.RETURNED), 0.0)
+        assert isinstance(core.lease(0, "s", number, 0.0), Wait)
+    assert isinstance(core.lease(0, "s", 3, 0.0), Wait)
+    assert isinstance(core.lease(0, "s", 4, 0.0), Lease)
 
 
 def test_worker_that_never_registered_is_refused(master_kit):

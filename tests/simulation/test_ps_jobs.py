@@ -1,0 +1,110 @@
+"""Thousands of jobs with ps replicas, and what goes wrong in them: see `ps_job.py`.
+
+Each sabotage takes away one thing that counts depend on. A simulation that does not find it would
+not find a fault of that kind either.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from elasticdl._core import Store
+from elasticdl.master.core import JobCore
+from elasticdl.master.durable import DurableJob
+from elasticdl.master.ledger import Ledger
+from elasticdl.master.membership import Member
+from tests.simulation.ps_job import PROCESS_FAULTS, Many, PsJob, folder_in_memory
+
+SEEDS = range(100)
+MORE_SEEDS = [range(first, first + 1_000) for first in range(1_000, 4_000, 1_000)]
+
+
+@pytest.fixture
+def folder():
+    with folder_in_memory() as folder:
+        yield Path(folder)
+
+
+@pytest.mark.parametrize(
+    "seeds", [SEEDS, *(pytest.param(more, marks=pytest.mark.long) for more in MORE_SEEDS)], ids=str
+)
+def test_every_record_counts_once_whatever_goes_wrong(seeds, folder):
+    if (story := Many(folder).first_of(seeds)) is not None:
+        pytest.fail(story)
+
+
+def test_the_same_seed_and_faults_are_the_same_run(folder):
+    stories = [Many(folder).run(7)[1].scheduler.story for _ in range(2)]
+    assert stories[0] == stories[1]
+
+
+class WithoutNames(PsJob):
+    """Each push is of a task of its own."""
+
+    def named(self, task, lease, index):
+        return task + 1_000_000 * (1 + self.scheduler.count("push")), 1, 0
+
+
+class WithoutGenerations(PsJob):
+    """Workers take a lease before they know where the replicas are that it speaks of."""
+
+    def is_ahead(self, lease, route):
+        return False
+
+
+class WithoutWatermarks(PsJob):
+    """A replica that is restored has forgotten what it has applied."""
+
+    def restore(self, folder):
+        return Store.restore(str(folder), keep_watermarks=False)
+
+
+def no_replay(monkeypatch):
+    monkeypatch.setattr(Ledger, "replay", lambda *_, **__: [])
+
+
+def no_journal_before_answers(monkeypatch):
+    def handle(job, event):
+        answer = job.happen(event)
+        late, job.late = getattr(job, "late", []), job.core.journal.take()
+        job._state.append(late)
+        return answer, job.core.take_actions()
+
+    monkeypatch.setattr(DurableJob, "handle", handle)
+
+
+def no_late_attempts(monkeypatch):
+    lease = JobCore.lease
+
+    def forget_requests(core, worker_id, session, request, now):
+        for member in core.members:
+            member.newest_request = 0
+        return lease(core, worker_id, session, request, now)
+
+    assert hasattr(Member("worker", 0), "newest_request")
+    monkeypatch.setattr(JobCore, "lease", forget_requests)
+
+
+SABOTAGES = {
+    "deduplication": (WithoutNames, PROCESS_FAULTS),
+    "generations": (WithoutGenerations, ["cut off ps", "pause ps", "kill worker"]),
+    "watermarks of a checkpoint": (WithoutWatermarks, PROCESS_FAULTS),
+    "replay": (no_replay, PROCESS_FAULTS),
+    "the journal before answers": (no_journal_before_answers, ["kill master"]),
+    "late attempts": (no_late_attempts, PROCESS_FAULTS),
+}
+FOUND_LATE = {"generations", "the journal before answers", "late attempts"}
+
+
+@pytest.mark.parametrize(
+    "what",
+    [pytest.param(name, marks=[pytest.mark.long] * (name in FOUND_LATE)) for name in SABOTAGES],
+)
+def test_a_job_without_one_of_its_safeguards_is_found(what, folder, monkeypatch):
+    sabotage, process_faults = SABOTAGES[what]
+    kind = sabotage if isinstance(sabotage, type) else PsJob
+    if kind is PsJob:
+        sabotage(monkeypatch)
+    story = Many(folder, kind, process_faults).first_of(range(10_000))
+    assert story is not None
+    print(story)
