@@ -109,7 +109,9 @@ class Computation:
         sums.num_trained += item.minibatch.num_records
         sums.loss_sum += item.result.loss * item.minibatch.num_records
         is_new = item.window is not None and item.window > self._newest_window
-        if not (self._budget.allows or (is_new and self._budget.lends)):
+        # A call of a metric costs more than its records, so others of the window come along.
+        comes_along = bool(running.to_measure) and item.window == running.window
+        if not (comes_along or self._budget.allows or (is_new and self._budget.lends)):
             return
         if item.window is not None:
             self._newest_window = max(self._newest_window, item.window)
