@@ -8,6 +8,7 @@ from pathlib import Path
 
 _LAYERS = {"Embedding", "EmbeddingBag", "SparseEmbedding"}
 _HOMES = ("elasticdl.layers", "elasticdl.preprocessing")
+_TABULAR = "elasticdl.preprocessing.tabular"
 _OF_TABLE = {"vectors", "linear", "flat"}  # of `preprocessing.tabular.Table`
 _WITHOUT_TABLES = {"keras", "tensorflow", "torch", "numpy", "math", "functools", "typing"}
 
@@ -52,6 +53,9 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
         elif isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 yield alias.asname or alias.name, f"{node.module or '.'}.{alias.name}"
+                if alias.name == "*":  # what of it is looked for
+                    for name in (*_LAYERS, "Table"):
+                        yield name, f"{node.module or '.'}.{name}"
 
 
 def _reached(tree: ast.Module, function: str) -> Iterator[ast.AST]:
@@ -99,7 +103,7 @@ def _is_table(call: ast.Call, imports: Mapping[str, str]) -> bool:
 
 
 def _is_of_table(call: ast.Call, imports: Mapping[str, str]) -> bool:
-    has_table = "elasticdl.preprocessing.tabular.Table" in imports.values()
+    has_table = not {_TABULAR, f"{_TABULAR}.Table"}.isdisjoint(imports.values())
     return has_table and isinstance(call.func, ast.Attribute) and call.func.attr in _OF_TABLE
 
 

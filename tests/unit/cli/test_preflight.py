@@ -222,6 +222,13 @@ TABLES = {
     "def forward(): return Net()": True,
     "from elasticdl.preprocessing.tabular import Category, Table\nTABLE = Table([])\n"
     "def forward(): return TABLE.encode(TABLE.inputs()).linear()": True,
+    "from elasticdl.preprocessing.tabular import *\nT = Table([])\n"
+    "def forward(): return T.encode(1).flat(4)": True,
+    "from elasticdl.preprocessing import tabular\nT = tabular.Table([])\n"
+    "def forward(): return T.encode(1).flat(4)": True,
+    "from elasticdl.layers import *\ndef forward(): return Embedding(8)": True,
+    "from elasticdl.layers import *\nfrom keras.layers import *\n"
+    "def forward(): return Embedding(9, 8)": None,
     "import keras\nfrom elasticdl.layers import Embedding\ndef other(): return Embedding(8)\n"
     "def forward(): return keras.layers.Dense(1)": False,
     "import keras\ndef forward(): return keras.layers.Embedding(10**9, 8)": None,
