@@ -413,9 +413,16 @@ class JobCore:
                 self.holder.handed_over(member, version, now)
 
     def lease(
-        self, worker_id: int, session: str, request: int, now: float
+        self, worker_id: int, session: str, request: int, now: float, goes_on: bool = False
     ) -> Lease | Wait | Finished:
         """A worker asks for a task; `request` is the same for all attempts at one call.
+
+        Args:
+            worker_id: Who asks.
+            session: Of that worker.
+            request: Its number of the call.
+            now: The time.
+            goes_on: This attempt was to wait before, and was not answered so: see `awaits`.
 
         Raises:
             ElasticdlError: No worker of that number and session has registered.
@@ -429,8 +436,9 @@ class JobCore:
             return Finished()  # given up, or replaced
         if not self.processes.are_workers_needed:
             return Finished()
-        is_new = request > member.newest_request
-        member.newest_request = max(request, member.newest_request)
+        is_new = request > member.newest_request or (goes_on and self._awaits(member, request))
+        if request > member.newest_request:
+            member.newest_request, member.is_told_to_wait = request, False
         again = self.ledger.lease_of_request(worker_id, request)
         if again is not None:
             task_id, number = again
@@ -441,6 +449,7 @@ class JobCore:
         if not is_new:
             # It was told to wait, or works on what it was given: an attempt that comes late. What
             # it was leased now nobody would know of, and the job would wait for it.
+            member.is_told_to_wait = True  # so an earlier attempt is leased nothing either
             return Wait(_WAIT_SECONDS)
         if self._wants_metrics(now):
             return self.training_metrics.lease(worker_id, now)
@@ -448,6 +457,15 @@ class JobCore:
             return Wait(max(_WAIT_SECONDS, self.pace_seconds))
         self.history.begin(now)
         return self._completed(self.ledger.lease(worker_id, request))
+
+    def awaits(self, worker_id: int, session: str, request: int) -> bool:
+        """Whether a worker still waits for the answer to an attempt that was not answered."""
+        member = self.members.find(Role.WORKER, worker_id)
+        return member is not None and member.session == session and self._awaits(member, request)
+
+    @staticmethod
+    def _awaits(member: Member, request: int) -> bool:
+        return request == member.newest_request and not member.is_told_to_wait
 
     def has_word_for(self, worker_id: int, session: str, now: float) -> bool:
         """Whether a worker that asks for a task would be told something else than to wait."""

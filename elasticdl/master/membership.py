@@ -56,6 +56,7 @@ class Member:
     interval_seconds: float = 0.0  # the longest until its next heartbeat, as both sides know
     usage: Usage | None = None  # as it said last
     newest_request: int = 0  # for a task: the worker has an answer to all before it
+    is_told_to_wait: bool = False  # by an answer to another attempt at that request
 
     def is_process(self, handle: str) -> bool:
         """Whether it is the process of that handle; "": one that could not be started."""
@@ -104,6 +105,7 @@ _NOT_JOURNALLED = frozenset(
         "interval_seconds",
         "usage",
         "newest_request",
+        "is_told_to_wait",
     }
 )
 _JOURNALLED = [field.name for field in fields(Member) if field.name not in _NOT_JOURNALLED]

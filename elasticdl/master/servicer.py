@@ -152,9 +152,9 @@ class Servicer(MasterServicer):
         """A worker asks for a task."""
         core, session = self._master.core, request.session
 
-        def lease() -> Any:
+        def lease(goes_on: bool = False) -> Any:
             now = self._master.now()
-            answer = core.lease(request.worker_id, session, request.request, now)
+            answer = core.lease(request.worker_id, session, request.request, now, goes_on)
             if isinstance(answer, Wait) and core.lets_workers_wait:
                 answer = Wait(0.0)
             return messages.answer_to_message(answer)  # before the next event changes what is in it
@@ -165,16 +165,17 @@ class Servicer(MasterServicer):
             request.is_patient
             and core.lets_workers_wait
             and answer.HasField("wait")
+            and core.awaits(request.worker_id, session, request.request)
             and self._master.now() < deadline
         ):
-            await self._turn_of(request.worker_id, session, deadline)
-            answer = await self._event(context, lease)
+            await self._turn_of(request.worker_id, session, request.request, deadline)
+            answer = await self._event(context, lambda: lease(goes_on=True))
         return answer
 
-    async def _turn_of(self, worker_id: int, session: str, deadline: float) -> None:
+    async def _turn_of(self, worker_id: int, session: str, request: int, deadline: float) -> None:
         """Wait until there is something for a worker, or as long as it may wait."""
         core = self._master.core
-        while self._master.now() < deadline:
+        while self._master.now() < deadline and core.awaits(worker_id, session, request):
             # However much happens, and however many wait: the master has other things to do.
             await asyncio.sleep(core.pace_seconds)
             now = self._master.now()

@@ -187,6 +187,27 @@ def test_an_attempt_that_comes_late_is_leased_nothing(master_kit):
     assert isinstance(core.lease(0, "s", 4, 0.0), Lease)
 
 
+def test_an_attempt_that_waits_is_leased_nothing_once_its_worker_has_another_answer(master_kit):
+    core = start(master_kit).core
+    leases = [core.lease(0, "s", number, 0.0) for number in (1, 2)]
+    assert isinstance(core.lease(0, "s", 3, 0.0), Wait)
+
+    def hand_back(lease):
+        assert core.report(0, "s", TaskReport(lease.task.id, 1, Outcome.RETURNED), 0.0)
+
+    assert core.awaits(0, "s", 3)
+    hand_back(leases[0])
+    assert isinstance(again := core.lease(0, "s", 3, 0.0, goes_on=True), Lease)
+    assert core.lease(0, "s", 3, 0.0) == again  # that answer was lost
+    assert isinstance(core.lease(0, "s", 4, 0.0), Wait)
+    assert isinstance(core.lease(0, "s", 4, 0.0), Wait)  # another attempt, which is answered
+    hand_back(leases[1])
+    assert not core.awaits(0, "s", 4)
+    assert isinstance(core.lease(0, "s", 4, 0.0, goes_on=True), Wait)
+    assert isinstance(core.lease(0, "s", 5, 0.0), Lease)
+    assert not core.awaits(0, "s", 4)
+
+
 def test_worker_that_never_registered_is_refused(master_kit):
     play = start(master_kit)
     with pytest.raises(ElasticdlError, match="worker 5 asks for a task, but has not registered"):
