@@ -91,6 +91,7 @@ class KafkaReader:
         self._places: list[_Place] = []  # that of which was read last is the last
         self._extents: dict[int, Extent] = {}  # as they were at the last look,
         self._looked_at = 0.0  # and when they were looked at as a whole
+        self._is_flowing = False  # whether that look found something new
         self._watch = Watch(kafka)
         self._commits = Commits(kafka, topic.commit) if topic.commit else None
 
@@ -145,22 +146,28 @@ class KafkaReader:
             AwayError: No broker answers.
             DataError: There is no such topic any more, or the brokers refuse.
         """
+        before, self._extents = self._extents, self._look(self._extents)
+        self._is_flowing = before != self._extents
+        return self._as_shards(self._extents)
+
+    def _look(self, before: Mapping[int, Extent]) -> dict[int, Extent]:
         now = time.monotonic()
-        if self._extents and now - self._looked_at < _ALL_SECONDS:
+        if before and now - self._looked_at < _ALL_SECONDS:
             try:
-                ends = self._kafka.ends(list(self._extents))
+                ends = self._kafka.ends(list(before))
             except AwayError:
                 pass  # with all that is asked there is more to be told
             else:
-                lows = {at: extent.low for at, extent in self._extents.items()}
-                self._extents = {at: Extent(low, max(low, ends[at])) for at, low in lows.items()}
-                return self._as_shards(self._extents)
-        self._extents = self._kafka.extents(_LOOK_SECONDS)
+                lows = {at: extent.low for at, extent in before.items()}
+                return {at: Extent(low, max(low, ends[at])) for at, low in lows.items()}
+        found = self._kafka.extents(_LOOK_SECONDS)
         self._looked_at = now
-        return self._as_shards(self._extents)
+        return found
 
     def wait(self) -> None:
         """Return when something may have come since the last look, after a second at the latest."""
+        if self._is_flowing:
+            return  # more of it has come, most likely
         ends = {at: extent.high for at, extent in self._extents.items()}
         self._watch.wait(ends, LONGEST_SECONDS)
 

@@ -76,6 +76,7 @@ T = TypeVar("T")
 
 _GRACE_SECONDS = 5.0
 _LAST_WORD_SECONDS = 4.0
+_SLOW_LOOK_SECONDS = 2.0
 _LEAVE_SECONDS = 10.0  # for workers to end by themselves when the job is finished
 _TELL_SECONDS = 5.0  # for somebody to fetch the job's last picture
 _PICTURE_SECONDS = 60.0  # for a disk to have room for it
@@ -357,6 +358,7 @@ class Master:
             pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="stream")
             ends.callback(pool.shutdown, wait=False, cancel_futures=True)
             while not (self.core.has_ended or self._leaves_for):
+                began = self.now()
                 try:
                     found = await loop.run_in_executor(pool, stream.look)
                 except AwayError as error:
@@ -366,6 +368,8 @@ class Master:
                     self.happen(partial(self.core.stream_failed, words, self.now()))
                     return
                 else:
+                    if (seconds := self.now() - began) > _SLOW_LOOK_SECONDS:
+                        log.warning("the source of the stream answered after %.1f s", seconds)
                     await self.written()  # while the journal is away no task is cut
                     self.happen(partial(self.core.arrived, found, self.now()))
                 await loop.run_in_executor(pool, stream.trained, self.core.trained_up_to())
