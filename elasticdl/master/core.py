@@ -60,7 +60,7 @@ from elasticdl.master.processes import Leaving, Loss, Processes
 from elasticdl.master.progress import Meter
 from elasticdl.master.results import Failure, TaskResults
 from elasticdl.master.stream_table import StreamTable
-from elasticdl.master.tasks import JobTasks, records_per_task
+from elasticdl.master.tasks import JobTasks, draws_order, records_per_task
 from elasticdl.master.training_metrics import TASK_ID as TRAINING_METRICS
 from elasticdl.master.training_metrics import TrainingMetrics
 from elasticdl.observe import kinds
@@ -93,7 +93,7 @@ class JobCore:
             tasks,
             self.journal,
             seed=config.training.seed,
-            shuffle=config.training.shuffle_tasks,
+            shuffle=draws_order(config),
             max_retries=config.training.max_task_retries,
             minibatch_size=config.training.minibatch_size,
             updates=UpdateOrder.of(config.training, tasks.per_epoch),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -17,6 +18,7 @@ from elasticdl.job import Moment, MomentKind, Shard, Task, TaskKind
 from elasticdl.master.stream_table import StreamTable
 
 _NO_SHARD = Shard("", 0, 0)
+_MOST_TURNS = 65_536
 
 
 class TaskTable:
@@ -206,6 +208,33 @@ def is_stream(config: JobConfig) -> bool:
     return config.command == "train" and is_topic(place) and parse(place).is_cut_as_it_comes
 
 
+def draws_order(config: JobConfig) -> bool:
+    """Whether the order of training tasks is drawn in each epoch.
+
+    Messages of a topic are trained as they came, its partitions side by side: a range that does not
+    follow the last one of its partition takes a new request, and much is fetched in vain. In a
+    deterministic job workers know the order too, and it is drawn.
+    """
+    is_read_on = is_topic(config.data.training_data) and not config.training.deterministic
+    return config.training.shuffle_tasks and not is_read_on
+
+
+def in_turns(shards: Iterable[Shard], records_per_task: int) -> Iterator[Shard]:
+    """Yield pieces of shards, one of each in turns.
+
+    A piece is a task, or several one after the other where there would be a great many pieces.
+    """
+    left = deque(shards)
+    num_tasks = sum(shard.num_records for shard in left) // records_per_task
+    size = records_per_task * max(1, num_tasks // _MOST_TURNS)
+    while left:
+        shard = left.popleft()
+        end = min(shard.start + size, shard.end)
+        yield Shard(shard.name, shard.start, end)
+        if end < shard.end:
+            left.append(Shard(shard.name, end, shard.end))
+
+
 def records_per_task(config: JobConfig) -> int:
     """Return how many records a task has at most."""
     return config.training.minibatch_size * config.training.num_minibatches_per_task
@@ -226,8 +255,11 @@ def make_tasks(
     if is_stream(config):
         evaluated = _validation(config, TaskTable(validation, per_task))
         return JobTasks(StreamTable(training), evaluated, TaskTable((), per_task), 1)
+    trained: Iterable[Shard] = training if config.command == "train" else ()
+    if is_topic(config.data.training_data):
+        trained = in_turns(trained, per_task)
     tables = {
-        "train": TaskTable(training if config.command == "train" else (), per_task),
+        "train": TaskTable(trained, per_task),
         "evaluate": TaskTable(validation if config.command != "predict" else (), per_task),
         "predict": TaskTable(prediction if config.command == "predict" else (), per_task),
     }

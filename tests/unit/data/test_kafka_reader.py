@@ -56,7 +56,7 @@ class Broker:
     def poll(self, timeout):
         return (self.consume(1, 0) or [None])[0]
 
-    def consumer(self, settings):
+    def consumer(self):
         return self
 
     def position(self, partition, offset):
@@ -114,7 +114,8 @@ def test_a_range_that_follows_is_read_on_without_asking_anew():
     assert broker.assigned == [0, 1]
 
 
-def test_what_others_read_is_passed_over_if_it_is_little():
+def test_what_others_read_is_passed_over_if_it_is_little(monkeypatch):
+    monkeypatch.setattr("elasticdl.data.kafka_reader._CHUNK_RECORDS", 2)
     broker = Broker({offset: b"%d" % offset for offset in range(40)})
     reader = reader_of(broker)
     assert list(read(reader, 0, 3)) == [0, 1, 2]

@@ -1,5 +1,9 @@
+from types import SimpleNamespace
+
+import pytest
+
 from elasticdl.job import Moment, MomentKind, Shard, TaskKind
-from elasticdl.master.tasks import JobTasks, TaskTable
+from elasticdl.master.tasks import JobTasks, TaskTable, draws_order, in_turns
 
 
 def make_tasks(training=(), validation=(), prediction=(), per_task=30, num_epochs=2):
@@ -81,3 +85,35 @@ def test_a_partial_evaluation_is_of_chosen_minibatches_of_all_the_data(master_ki
     assert chosen(seed=3)[0] == shards
     assert chosen(seed=4)[0] != shards
     assert sum(shard.num_records for shard in chosen(seed=3, count=1000)[0]) == 495
+
+
+def test_tasks_of_a_topic_come_as_its_messages_came_partitions_in_turns():
+    shards = [Shard("t-0", 5, 30), Shard("t-1", 0, 0), Shard("t-2", 0, 12)]
+    pieces = [piece for piece in in_turns(shards, 10) if piece.num_records]
+    assert pieces == [
+        Shard("t-0", 5, 15),
+        Shard("t-2", 0, 10),
+        Shard("t-0", 15, 25),
+        Shard("t-2", 10, 12),
+        Shard("t-0", 25, 30),
+    ]
+    many = list(in_turns([Shard("t-0", 0, 10**9), Shard("t-1", 0, 10**9)], 10))
+    assert len(many) <= 2 * 65_536
+    assert sum(piece.num_records for piece in many) == 2 * 10**9
+    assert [piece.name for piece in many[:4]] == ["t-0", "t-1"] * 2
+    assert all(piece.num_records % 10 == 0 for piece in many)
+
+
+@pytest.mark.parametrize(
+    ("place", "shuffle_tasks", "deterministic", "is_drawn"),
+    [
+        ("files", True, False, True),
+        ("files", False, False, False),
+        ("kafka://b/t?end=latest", True, False, False),
+        ("kafka://b/t?end=latest", True, True, True),
+    ],
+)
+def test_the_order_of_a_topic_is_not_drawn(place, shuffle_tasks, deterministic, is_drawn):
+    training = SimpleNamespace(shuffle_tasks=shuffle_tasks, deterministic=deterministic)
+    config = SimpleNamespace(training=training, data=SimpleNamespace(training_data=place))
+    assert draws_order(config) is is_drawn
