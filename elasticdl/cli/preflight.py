@@ -59,8 +59,8 @@ def check(config: JobConfig) -> list[str]:
     _check_packages(config)
     if names is not None:
         _check_functions(config, model_file, names)
-        _check_model(config, model_file)
     if config.model.script is None:
+        _check_model(config, model_file)
         _check_names(config, model_file)
     parse_params(config.model.model_params, "--model_params")
     check_topics(config.command, config.data, config.training, config.evaluation.evaluation_steps)
@@ -116,7 +116,7 @@ def _check_for_pods(config: JobConfig) -> None:
         names = defined_names(model_file)
         if names is not None:
             _check_functions(config, model_file, names)
-            _check_model(config, model_file)
+        _check_model(config, model_file)
         _check_names(config, model_file)
 
 

@@ -265,7 +265,7 @@ def test_folders_of_images_have_the_same_classes(place):
 
 def test_a_strategy_that_does_not_suit_the_tables_is_refused_at_once(place):
     model = place / "zoo" / "mnist" / "model.py"
-    with_table = "from elasticdl.layers import Embedding\ndef forward(): Embedding(1)\n"
+    with_table = "from elasticdl.layers import *\ndef forward(): Embedding(1)\n"
     model.write_text(MODEL + with_table)
     with pytest.raises(ModelError, match=r"has embedding tables.*HybridStrategy"):
         check(config(distribution_strategy="AllreduceStrategy"))
