@@ -144,9 +144,9 @@ def check_topics(
     if not topic.is_cut_as_it_comes:
         if data.max_lateness:
             raise ConfigError(
-                f"--max_lateness={data.max_lateness}: the tasks of {data.training_data} come in a "
-                "drawn order, so nothing is late: expected a topic without end=latest, or one with "
-                "order=partition"
+                f"--max_lateness={data.max_lateness}: {data.training_data} is cut into tasks "
+                "before the job begins, and has no watermark: expected a topic without end=latest, "
+                "or one with order=partition"
             )
         return
     why = "has no end" if topic.is_endless else "has an order to keep"
