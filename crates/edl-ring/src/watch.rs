@@ -46,7 +46,7 @@ struct News {
 #[derive(Default)]
 struct State {
     verdict: Option<Verdict>,
-    /// The neighbours have been told of the verdict; the one that it names may not have been.
+    /// The neighbours have been told of the verdict.
     is_told: bool,
     /// How many reductions each rank has come to, as far as it is known here.
     begun: Vec<u64>,
@@ -248,16 +248,17 @@ impl Shared {
         }
         self.has_ended.store(true, Ordering::Relaxed);
         self.numbers.iter().for_each(|socket| socket.shut_down());
-        self.lock().is_told = true;
         self.changed.notify_all();
         for neighbour in self.neighbours.iter().filter(is_culprit) {
             self.tell(neighbour, ENDED, Some(&verdict));
         }
+        self.lock().is_told = true;
+        self.changed.notify_all();
         self.ended(&verdict)
     }
 
-    /// Waits until another thread that has found a verdict has passed it on: who hears of the end of
-    /// a connection before the verdict takes this rank for the cause.
+    /// Waits until another thread that has found a verdict has passed it on, to the rank that it
+    /// names too: who hears of the end of a connection before takes this rank for the cause.
     fn wait_until_told(&self) {
         let is_telling = |state: &mut State| state.verdict.is_some() && !state.is_told;
         let waited = self
