@@ -67,7 +67,7 @@ def _run(config: JobConfig, display: Display, sender: Sender) -> JobStatus:
         _job_data(open_readers(config, spec)),
         audit=lambda: audits(client.audit()),
         checkpoint=lambda directory: _checkpoint(client, sender, directory),
-        expire=lambda: expired_text(client.expire(int(time.time()))),
+        expire=lambda now: expired_text(client.expire(now or int(time.time()))),
         export=lambda request: sender.export(request, client.export),
         tell=lambda note: take_histograms(summaries, note.kind, config, master.job_id),
     )

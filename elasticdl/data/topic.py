@@ -87,6 +87,11 @@ def is_endless(place: str) -> bool:
     return is_topic(place) and parse(place).is_endless
 
 
+def is_cut_as_it_comes(place: str) -> bool:
+    """Tell whether a place is a topic whose tasks are made while the job runs."""
+    return is_topic(place) and parse(place).is_cut_as_it_comes
+
+
 def reader_params(data: DataSection, place: str) -> str:
     """Return the settings of the reader of a place, which may be a topic or not."""
     params = [data.data_reader_params]

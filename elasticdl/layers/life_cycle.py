@@ -72,7 +72,7 @@ class Expiry:
 
     Args:
         steps: It was in none of the last `steps` updates of the model.
-        days: It was in none of the updates of so many days.
+        days: It was in none of the updates of so many days; of event time, in a job on a stream.
         min_norm: The L2 norm of its weights is below this, and its first update was
             `grace_steps` updates of the model ago: a new row may begin near zero.
         grace_steps: See `min_norm`; 0: none. Takes 8 bytes a row where there is a `min_norm`.

@@ -388,6 +388,11 @@ class JobCore:
         return self.members.tell_interval(member, interval_seconds)
 
     @property
+    def event_seconds(self) -> int | None:
+        """How far a stream is in event time, since 1970; 0: not known so far. None: no stream."""
+        return None if self.event_time is None else int(self.event_time.watermark)
+
+    @property
     def is_recovering(self) -> bool:
         """Whether parameters that training needs are lost, and not yet restored."""
         is_begun = self.phase is not Phase.PENDING and not self.has_ended

@@ -72,9 +72,9 @@ class ReplicaAccess:
         """Ask each replica what it holds; as `PsClient.stats` returns it."""
         return self._reach().stats()
 
-    def expire(self) -> str:
+    def expire(self, now_seconds: int | None = None) -> str:
         """Have every replica remove the rows that have come to their end; say how many."""
-        return expired_text(self._reach().expire(int(time.time())))
+        return expired_text(self._reach().expire(now_seconds or int(time.time())))
 
     def checkpoint(self, directory: Location) -> list[str]:
         """Have every replica write its files into a folder."""
@@ -114,9 +114,9 @@ class HybridAccess:
         dense = self._dense.tally()
         return {name: count + dense[name] for name, count in self._rows.tally().items()}
 
-    def expire(self) -> str:
+    def expire(self, now_seconds: int | None = None) -> str:
         """Have rows removed that have come to their end; say how many."""
-        return self._rows.expire()
+        return self._rows.expire(now_seconds)
 
     def export(self, request: str) -> list[str]:
         """Refuse: nobody holds all parameters."""

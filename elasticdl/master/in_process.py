@@ -57,7 +57,7 @@ class InProcessMaster:
         data: JobData,
         audit: Callable[[], Replicas],
         checkpoint: Callable[[Location], list[str]],
-        expire: Callable[[], str] = lambda: "",
+        expire: Callable[[int | None], str] = lambda now_seconds: "",
         export: Callable[[str], list[str]] = lambda request: [],
         state: State | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -70,7 +70,8 @@ class InProcessMaster:
             data: The shards of the job.
             audit: Says what the store has applied of each task (a list with one replica).
             checkpoint: Has the store write its files into a folder; returns its manifest entry.
-            expire: Has the store remove the rows that have come to their end; says how many.
+            expire: Has the store remove the rows that have come to their end by a time (seconds
+                since 1970; None: by the clock); says how many.
             export: Has the store write its part of an export.
             state: Where the job is written down; default: nowhere.
             clock: Seconds since any moment.
@@ -214,11 +215,14 @@ class _StoreAccess:
 
     applied: Callable[[], Replicas]
     checkpoint: Callable[[Location], list[str]]
-    expire: Callable[[], str]
+    remove: Callable[[int | None], str]
     export: Callable[[str], list[str]]
 
     def audit(self, first: int = 0) -> Replicas:
         return self.applied()
+
+    def expire(self, now_seconds: int | None = None) -> str:
+        return self.remove(now_seconds)
 
     def tally(self) -> dict[str, int]:
         return {}  # nobody else pushes to it

@@ -78,8 +78,12 @@ class ParameterAccess(Protocol):
         """Have all parameters written as `edl_export::ExportRequest` says, as JSON."""
         ...
 
-    def expire(self) -> str:
-        """Have rows removed that have come to their end; say how many."""
+    def expire(self, now_seconds: int | None = None) -> str:
+        """Have rows removed that have come to their end; say how many.
+
+        Args:
+            now_seconds: Since 1970, for those that live for days; None: by the clock.
+        """
         ...
 
     def audit(self, first: int = 0) -> Replicas:
@@ -310,8 +314,11 @@ class Interpreter:
         return _nothing
 
     def _expire_rows(self) -> Then:
+        now_seconds = self._core.event_seconds
+        if now_seconds == 0:  # no time of an event is known
+            return _nothing
         try:
-            text = self._access.expire()
+            text = self._access.expire(now_seconds)
         except ElasticdlError as error:
             log.warning("rows could not expire, the next pass will look again: %s", error)
             return _nothing

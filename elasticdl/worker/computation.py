@@ -14,6 +14,7 @@ import numpy as np
 from elasticdl.backends.base import Minibatch, Predictor, StepResult, Trainer
 from elasticdl.backends.outside import check_unchanged, values_in
 from elasticdl.config import JobConfig
+from elasticdl.data.topic import is_cut_as_it_comes
 from elasticdl.errors import ModelError, NonFiniteLossError
 from elasticdl.job import (
     CallbackCall,
@@ -208,7 +209,8 @@ class Computation:
             case TaskKind.EXPORT:
                 assert self._training is not None, "only training jobs have an export"
                 exchange, trainer = self._training.exchange, self._training.trainer
-                if not export(exchange, trainer, self._config.checkpoint, lease):
+                by_clock = not is_cut_as_it_comes(self._config.data.training_data)
+                if not export(exchange, trainer, self._config.checkpoint, lease, by_clock):
                     return running.returned()
         return report
 

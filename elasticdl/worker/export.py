@@ -21,15 +21,30 @@ TABLES = "tables"
 """Folder of the rows in an exported model whose rows lie beside it."""
 
 
-def export(exchange: Exchange, trainer: Trainer, settings: CheckpointSection, lease: Lease) -> bool:
+def export(
+    exchange: Exchange,
+    trainer: Trainer,
+    settings: CheckpointSection,
+    lease: Lease,
+    by_clock: bool = True,
+) -> bool:
     """Write the model and the tables, as far as `settings` asks for them.
+
+    Args:
+        exchange: Who has the parameters.
+        trainer: The model.
+        settings: What is to be written, and where.
+        lease: Of the export.
+        by_clock: Rows that live for days come to their end by the clock, and those that have are
+            not written. In a stream the master has them removed, by the time of events.
 
     Returns:
         Whether it is there. It is not if a replica was lost meanwhile: what was read of its
         successor may lack what is still to be replayed.
     """
     try:
-        exchange.expire()
+        if by_clock:
+            exchange.expire()
         if settings.export_tables is not None:
             exchange.export_tables(settings.export_tables, settings, lease.number)
         if settings.output is not None:

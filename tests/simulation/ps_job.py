@@ -418,7 +418,7 @@ class Master(Node):
         tallies = [json.loads(client.stats())[0]["watermarks"] for client in self.clients()]
         return {name: sum(tally[name] for tally in tallies) for name in tallies[0]}
 
-    def expire(self):
+    def expire(self, now_seconds=None):
         self.clients()
         return ""
 

@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 
 from elasticdl.job import MeasuredWindow, Outcome, Shard, TaskReport
+from elasticdl.master.actions import ExpireRows
+from elasticdl.master.core import JobCore
 from elasticdl.master.event_time import EventTime
+from elasticdl.master.interpreter import Interpreter
 from elasticdl.master.journal import Journal
 from elasticdl.master.stream_table import StreamTable
+from elasticdl.master.tasks import make_tasks
 from elasticdl.master.training_metrics import TrainingMetrics
 from elasticdl.worker.event_times import TaskTimes, WindowSums, measured_windows
 
@@ -312,3 +316,28 @@ def test_messages_without_times_are_in_no_window():
     times.read(np.zeros(3), now=70.0)
     assert times.window_after(3) is None
     assert measured_windows(times.counts, {None: WindowSums(3, 1.0)}) == ()
+
+
+def test_rows_expire_by_the_time_of_events(master_kit):
+    """A stream that is read again, or is behind, is no reason for rows to go."""
+    asked = []
+
+    class Access:
+        def expire(self, now_seconds=None):
+            asked.append(now_seconds)
+            return ""
+
+    def interpreter_of(**settings):
+        config = master_kit.config(num_ps=1, validation_data="", **settings)
+        core = JobCore(config, make_tasks(config, [Shard("t-0", 0, 100)], [], []))
+        run = lambda effect, line: effect()()  # noqa: E731
+        return core, Interpreter(core, Access(), None, None, "job", print, print, run)
+
+    core, interpreter = interpreter_of(training_data="kafka://b/t")
+    interpreter.carry_out(ExpireRows())
+    assert asked == []
+    core.event_time.watermark = 1_000.5
+    interpreter.carry_out(ExpireRows())
+    _, interpreter = interpreter_of(training_data="train/")
+    interpreter.carry_out(ExpireRows())
+    assert asked == [1_000, None]
