@@ -245,6 +245,8 @@ class JobConfig(Section):
             )
 
     def _check_checkpoint(self) -> None:
+        if self.checkpoint.checkpoint_event_time and self.checkpoint.checkpoint_dir is None:
+            raise ValueError("--checkpoint_event_time needs --checkpoint_dir, where to write them")
         if self.checkpoint.checkpoint_steps and self.checkpoint.checkpoint_dir is None:
             raise ValueError("--checkpoint_steps needs --checkpoint_dir, where to write them")
         if self.checkpoint.checkpoint_full_every > 1 and self.checkpoint.checkpoint_dir is None:

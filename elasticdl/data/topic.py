@@ -174,6 +174,19 @@ def check_topics(
         )
 
 
+def check_event_time(flag: str, value: str, place: str) -> None:
+    """Refuse a setting that goes by the watermark where there is none.
+
+    Raises:
+        ConfigError: Training data are no topic that is cut as it comes.
+    """
+    if value and not is_cut_as_it_comes(place):
+        raise ConfigError(
+            f"--{flag}={value} goes by the watermark of a topic: expected --training_data with "
+            f"{_EXAMPLE}, without end=latest or with order=partition; found {place}"
+        )
+
+
 def _check_lateness(data: DataSection) -> None:
     if data.on_late != "train" and not data.max_lateness:
         raise ConfigError(

@@ -143,6 +143,9 @@ class JobCore:
             self.meter,
             self._act,
         )
+        if self.event_time is not None:
+            times = self.event_time
+            self.holder.schedule.event_seconds = lambda: times.watermark
         self.course = Course(
             config,
             self.history,

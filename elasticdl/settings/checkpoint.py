@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt, field_validator
 
 from elasticdl.locations import Location
+from elasticdl.settings.duration import seconds_in
 from elasticdl.settings.section import Only, Section
 
 _TRAIN = Only(("train",))
@@ -28,6 +29,14 @@ class CheckpointSection(Section):
         Field(description="Updates between two checkpoints; 0: write one at the end only."),
         _TRAIN,
     ] = 0
+    checkpoint_event_time: Annotated[
+        str,
+        Field(
+            description="Write a checkpoint whenever the watermark of a topic passes a multiple of "
+            "this length of event time, such as 1h."
+        ),
+        _TRAIN,
+    ] = ""
     checkpoint_full_every: Annotated[
         PositiveInt,
         Field(
@@ -159,3 +168,15 @@ class CheckpointSection(Section):
     def predictions(self) -> Path | None:
         """Where predictions are written; a URL is refused for them."""
         return self.output if isinstance(self.output, Path) else None
+
+    @field_validator("checkpoint_event_time")
+    @classmethod
+    def _is_a_length_of_time(cls, text: str) -> str:
+        if text and not seconds_in(text):
+            raise ValueError(f"expected a length of time such as 30m or 1h, found {text!r}")
+        return text
+
+    @property
+    def event_seconds(self) -> float:
+        """Event time between two checkpoints, in seconds; 0: they do not go by it."""
+        return seconds_in(self.checkpoint_event_time) or 0.0

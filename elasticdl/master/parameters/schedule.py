@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
@@ -33,6 +33,7 @@ class CheckpointSchedule:
 
     kept: versions of the user's that are there. newest: the newest of both kinds. patience: with
     the last one, which must be written. is_last_private: that goes to the job's own folder.
+    event_seconds: asks how far a stream is in event time; 0: not known, or no stream.
     """
 
     def __init__(self, journal: Journal, settings: CheckpointSection) -> None:
@@ -40,6 +41,8 @@ class CheckpointSchedule:
         self._journal = journal
         self._settings = settings
         self._next_version = settings.checkpoint_steps
+        self.event_seconds: Callable[[], float] = lambda: 0.0
+        self._next_event: float | None = None  # event time at which the next one is due
         self._is_again = False  # the last one came to nothing, through no fault of the files
         self.is_best_due = False  # the next one is that of the best evaluation
         self.best: int | None = None  # version that is kept as the best one
@@ -52,6 +55,7 @@ class CheckpointSchedule:
         journal.handle("checkpoint", self._apply_written)
         journal.handle("recovery checkpoint", self._apply_written_for_recovery)
         journal.handle("checkpoint due", self._apply_due)
+        journal.handle("checkpoint due by event time", self._apply_due_by_event)
         journal.handle("best", self._apply_best)
         journal.handle("checkpoint again", self._apply_again)
         journal.handle("recovery checkpoint due", self._apply_recovery_due)
@@ -60,9 +64,17 @@ class CheckpointSchedule:
     # --- events ----------------------------------------------------------------------------------
 
     def begin_training(self, now: float) -> None:
-        """Plan the first recovery checkpoint, unless that has been done."""
+        """Plan the first recovery checkpoint and the first by event time, unless that was done."""
         if self._next_recovery is None:
             self._journal.record("recovery checkpoint due", now + self._settings.recovery_seconds)
+        if self._settings.event_seconds and self._next_event is None and self.event_seconds():
+            self._plan_by_event()
+
+    def _plan_by_event(self) -> None:
+        every = self._settings.event_seconds
+        self._journal.record(
+            "checkpoint due by event time", (self.event_seconds() // every + 1) * every
+        )
 
     def begin(self, version: int) -> None:
         """Note that one for the user is being written; the next is due at the next multiple."""
@@ -71,6 +83,8 @@ class CheckpointSchedule:
         if is_time or self._is_again:
             next_version = (version // every + 1) * every if is_time else self._next_version
             self._journal.record("checkpoint due", next_version)
+        if self._is_due_by_event:
+            self._plan_by_event()
 
     def written(self, version: int) -> None:
         """Note one for the user that is whole; older ones are kept no more, but for the best."""
@@ -120,7 +134,11 @@ class CheckpointSchedule:
         if self._settings.checkpoint_dir is None:
             return False
         is_time = self._settings.checkpoint_steps > 0 and version >= self._next_version
-        return is_time or self._is_again or self.is_best_due
+        return is_time or self._is_again or self.is_best_due or self._is_due_by_event
+
+    @property
+    def _is_due_by_event(self) -> bool:
+        return self._next_event is not None and self.event_seconds() >= self._next_event
 
     def is_recovery_due(self, version: int, now: float) -> bool:
         """Whether a recovery checkpoint should be written while training."""
@@ -145,6 +163,9 @@ class CheckpointSchedule:
     def _apply_due(self, next_version: int) -> None:
         self._next_version = next_version
         self._is_again = False
+
+    def _apply_due_by_event(self, seconds: float) -> None:
+        self._next_event = seconds
 
     def _apply_best(self, version: int) -> None:
         self.is_best_due, self._is_best_given_up = version == -1, version == -2
@@ -174,6 +195,7 @@ class CheckpointSchedule:
         return {
             "kept": list(self.kept),
             "next_version": self._next_version,
+            "next_event": self._next_event,
             "is_again": self._is_again,
             "best": [self.is_best_due, self.best, self._is_best_given_up],
             "next_recovery": self._next_recovery,
@@ -186,6 +208,7 @@ class CheckpointSchedule:
         """Take over the state of a snapshot."""
         self.kept = list(snapshot["kept"])
         self._next_version = snapshot["next_version"]
+        self._next_event = snapshot.get("next_event")
         self._is_again = snapshot["is_again"]
         self.is_best_due, self.best, *given_up = snapshot.get("best", (False, None))
         self._is_best_given_up = any(given_up)

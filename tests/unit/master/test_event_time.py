@@ -7,12 +7,14 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from elasticdl.config import CheckpointSection
 from elasticdl.job import MeasuredWindow, Outcome, Shard, TaskReport
 from elasticdl.master.actions import ExpireRows
 from elasticdl.master.core import JobCore
 from elasticdl.master.event_time import EventTime
 from elasticdl.master.interpreter import Interpreter
 from elasticdl.master.journal import Journal
+from elasticdl.master.parameters.schedule import CheckpointSchedule
 from elasticdl.master.stream_table import StreamTable
 from elasticdl.master.tasks import make_tasks
 from elasticdl.master.training_metrics import TrainingMetrics
@@ -341,3 +343,26 @@ def test_rows_expire_by_the_time_of_events(master_kit):
     _, interpreter = interpreter_of(training_data="train/")
     interpreter.carry_out(ExpireRows())
     assert asked == [1_000, None]
+
+
+def test_checkpoints_are_due_at_multiples_of_event_time():
+    settings = CheckpointSection(checkpoint_dir="here", checkpoint_event_time="1m")
+    journal, facts, watermark = Journal(), [], [0.0]
+
+    def schedule_of(journal):
+        schedule = CheckpointSchedule(journal, settings)
+        schedule.event_seconds = lambda: watermark[0]
+        return schedule
+
+    schedule, due = schedule_of(journal), []
+    for watermark[0] in (0.0, 90.0, 119.0, 120.0, 130.0, 400.0, 419.0, 420.5):
+        schedule.begin_training(0.0)
+        if schedule.is_due(1):
+            due.append(watermark[0])
+            schedule.begin(1)
+        facts += json.loads(json.dumps(journal.take()))
+        again = schedule_of(Journal())
+        for fact in facts:
+            again._journal.replay(fact)
+        assert again.snapshot() == schedule.snapshot()
+    assert due == [120.0, 400.0, 420.5]
