@@ -281,6 +281,9 @@ def test_a_signal_that_changes_each_hour_is_followed_as_windows_of_event_time_sh
         minibatch_size=128,
         num_minibatches_per_task=2,
         metrics_window="15m",
+        checkpoint_dir=tmp_path / "checkpoints",
+        checkpoint_event_time="1h",
+        keep_checkpoint_max=0,
         model_zoo=ONLINE,
         model_def="model.forward",
         job_dir=tmp_path / "job",
@@ -297,6 +300,8 @@ def test_a_signal_that_changes_each_hour_is_followed_as_windows_of_event_time_sh
     first, last = np.mean(losses[4::4]), np.mean(losses[7::4])
     assert last < first - 0.03, losses
     assert np.mean([window["metrics"]["auc"] for window in windows[1:]]) > 0.65
+    # One an hour, where training did not run over several while one was written; and the last.
+    assert 3 <= len(list((tmp_path / "checkpoints").glob("version-*"))) <= 6
 
 
 @pytest.mark.long
