@@ -56,7 +56,17 @@ __all__ = [
 class ServedTables:
     """The tables of one version of an export, to look rows up in; they never change."""
 
-    def __new__(cls, tables: Sequence[tuple[str, int]]) -> ServedTables: ...
+    def __new__(
+        cls, tables: Sequence[tuple[str, int]], folder: PathLike[str] | None = None
+    ) -> ServedTables:
+        """Make tables without rows.
+
+        Args:
+            tables: Name and dim of each.
+            folder: Where rows to come lie in files without a name, which are mapped into memory;
+                None: in memory.
+        """
+
     def apply(self, folder: PathLike[str], replicas: str) -> ServedTables:
         """Return these tables with another version, whose files have their checksums.
 

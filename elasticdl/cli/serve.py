@@ -43,6 +43,12 @@ from elasticdl.errors import ConfigError
     show_default=True,
     help="More than so many at one time are refused.",
 )
+@click.option(
+    "--rows_dir",
+    type=click.Path(exists=True, file_okay=False, writable=True),
+    help="Keep rows in files of this folder, mapped into memory: tables may be larger than memory. "
+    "The files have no name, and go with the server.",
+)
 def serve(
     export: str,
     host: str,
@@ -50,6 +56,7 @@ def serve(
     poll_seconds: float,
     max_request_bytes: int,
     max_connections: int,
+    rows_dir: str | None,
 ) -> None:
     """Answer with the newest version of an export, and follow it.
 
@@ -73,7 +80,8 @@ def serve(
     from elasticdl.serving.versions import Versions
 
     with tempfile.TemporaryDirectory(prefix="elasticdl-serve-") as scratch:
-        versions = Versions(parse(export), Path(scratch))
+        rows = None if rows_dir is None else Path(rows_dir)
+        versions = Versions(parse(export), Path(scratch), rows)
         limits = Limits(max_request_bytes, max_connections)
         server = Server(versions, limits, poll_seconds, lambda text: echo(text))
         run(server, host, port, lambda: echo(f"listens at http://{host}:{server.port}"))

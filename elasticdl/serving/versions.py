@@ -44,10 +44,17 @@ class Version:
 class Versions:
     """The versions of one export. For one thread at a time."""
 
-    def __init__(self, directory: Location, scratch: Path) -> None:
-        """Load nothing yet; what lies behind a URL is fetched into `scratch`."""
+    def __init__(self, directory: Location, scratch: Path, rows_dir: Path | None = None) -> None:
+        """Load nothing yet.
+
+        Args:
+            directory: Where the export lies.
+            scratch: What lies behind a URL is fetched into this folder.
+            rows_dir: Where rows lie in files that are mapped into memory; None: in memory.
+        """
         self._directory = directory
         self._scratch = scratch
+        self._rows_dir = rows_dir
         self._programs: dict[str, Path] = {}
 
     def next(self, loaded: Version | None) -> Version | None:
@@ -77,7 +84,8 @@ class Versions:
         versions = chain(self._manifest, wanted, None if loaded is None else loaded.pointer)
         first, newest = versions[0], versions[-1]
         program = self._program(newest)
-        tables = ServedTables([(table["name"], table["dim"]) for table in first.tables])
+        named = [(table["name"], table["dim"]) for table in first.tables]
+        tables = ServedTables(named, self._rows_dir)
         if not first.is_base:
             assert loaded is not None, "a chain without a version that is loaded begins with a base"
             tables = loaded.tables

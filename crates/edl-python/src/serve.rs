@@ -21,9 +21,10 @@ struct ServedTables {
 #[pymethods]
 impl ServedTables {
     #[new]
-    fn new(tables: Vec<(String, usize)>) -> Self {
+    #[pyo3(signature = (tables, folder=None))]
+    fn new(tables: Vec<(String, usize)>, folder: Option<PathBuf>) -> Self {
         Self {
-            tables: Tables::new(tables),
+            tables: Tables::new(tables, folder.as_deref()),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Reads a file of keys and weights, after its checksum.
 
+use std::io::Error;
 use std::path::Path;
 
 use bytes::Bytes;
@@ -10,33 +11,55 @@ use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
 use sha2::{Digest, Sha256};
 
 use crate::error::ServeError;
+use crate::words::Sink;
 
-/// Rows as a file has them.
-#[derive(Default)]
+/// Rows as files have them.
 pub(crate) struct Rows {
     pub(crate) keys: Vec<u64>,
     /// Of each key as many as the table's dim.
-    pub(crate) weights: Vec<f32>,
+    pub(crate) weights: Sink,
 }
 
-/// Read a file of `folder`: keys, each with `dim` weights; 0: keys alone.
-pub(crate) fn read(folder: &Path, file: &SummedFile, dim: usize) -> Result<Rows, ServeError> {
+impl Rows {
+    /// None yet; their weights go to a file of a folder, or to memory.
+    pub(crate) fn new(folder: Option<&Path>) -> Result<Self, Error> {
+        let (keys, weights) = (Vec::new(), Sink::new(folder)?);
+        Ok(Self { keys, weights })
+    }
+}
+
+/// Read the keys of a file of `folder` that has nothing else.
+pub(crate) fn read_keys_alone(folder: &Path, file: &SummedFile) -> Result<Vec<u64>, ServeError> {
+    let (keys, weights) = (Vec::new(), Sink::Heap(Vec::new()));
+    let mut rows = Rows { keys, weights };
+    read(folder, file, 0, &mut rows)?;
+    Ok(rows.keys)
+}
+
+/// Add the rows of a file of `folder`: keys, each with `dim` weights; 0: keys alone.
+pub(crate) fn read(
+    folder: &Path,
+    file: &SummedFile,
+    dim: usize,
+    rows: &mut Rows,
+) -> Result<(), ServeError> {
     let path = folder.join(&file.path);
     let content = std::fs::read(&path).map_err(|e| ServeError::file(&path, e))?;
     check(&path, file, &content)?;
-    let rows = parse(Bytes::from(content), dim).map_err(|e| ServeError::file(&path, e))?;
-    if rows.keys.len() as u64 != file.rows || rows.weights.len() != rows.keys.len() * dim {
+    let before = (rows.keys.len(), rows.weights.len());
+    parse(Bytes::from(content), dim, rows).map_err(|e| ServeError::file(&path, e))?;
+    let keys = rows.keys.len() - before.0;
+    let weights = rows.weights.len() - before.1;
+    if keys as u64 != file.rows || weights != keys * dim {
         return Err(ServeError::file(
             &path,
             format!(
-                "expected {} rows of {dim} weights, found {} keys and {} weights",
+                "expected {} rows of {dim} weights, found {keys} keys and {weights} weights",
                 file.rows,
-                rows.keys.len(),
-                rows.weights.len()
             ),
         ));
     }
-    Ok(rows)
+    Ok(())
 }
 
 fn check(path: &Path, file: &SummedFile, content: &[u8]) -> Result<(), ServeError> {
@@ -54,18 +77,20 @@ fn check(path: &Path, file: &SummedFile, content: &[u8]) -> Result<(), ServeErro
     Ok(())
 }
 
-fn parse(content: Bytes, dim: usize) -> Result<Rows, ParquetError> {
+fn parse(content: Bytes, dim: usize, rows: &mut Rows) -> Result<(), ParquetError> {
     let reader = SerializedFileReader::new(content)?;
-    let mut rows = Rows::default();
     for number in 0..reader.num_row_groups() {
         let group = reader.get_row_group(number)?;
         let count = usize::try_from(group.metadata().num_rows()).unwrap_or(0);
         read_keys(&*group, count, &mut rows.keys)?;
         if dim > 0 {
-            read_weights(&*group, count, &mut rows.weights)?;
+            let mut weights = Vec::new();
+            read_weights(&*group, count, &mut weights)?;
+            let pushed = rows.weights.push(bytemuck::cast_slice(&weights));
+            pushed.map_err(|error| ParquetError::External(Box::new(error)))?;
         }
     }
-    Ok(rows)
+    Ok(())
 }
 
 fn read_keys(

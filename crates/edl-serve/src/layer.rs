@@ -1,10 +1,12 @@
 //! What one version has of a table: all of it, or what has changed.
 
 use std::ops::Range;
+use std::path::Path;
 
 use edl_store::{NUM_HASH_SLOTS, hash_of_key};
 
 use crate::file::Rows;
+use crate::words::Words;
 
 /// No entry.
 const NONE: u32 = u32::MAX;
@@ -31,7 +33,7 @@ pub(crate) struct Layer {
     places: Vec<u32>,
     /// Of each entry; those with a row come first.
     keys: Vec<u64>,
-    rows: Vec<u32>,
+    rows: Words,
     num_rows: usize,
     /// Hash slots of which it has all rows: what it does not have has gone.
     whole: Vec<Range<u32>>,
@@ -42,11 +44,12 @@ impl Layer {
     /// returned as the error, or `None` if there are too many.
     pub(crate) fn new(
         dim: usize,
-        rows: Rows,
+        keys: Vec<u64>,
+        rows: Words,
         gone: &[u64],
         whole: Vec<Range<u32>>,
     ) -> Result<Self, Option<u64>> {
-        let num_rows = rows.keys.len();
+        let num_rows = keys.len();
         let most = num_rows + gone.len();
         if most >= MAX_ENTRIES {
             return Err(None);
@@ -54,8 +57,8 @@ impl Layer {
         let mut layer = Self {
             dim,
             places: vec![NONE; (most * 2).next_power_of_two().max(2)],
-            keys: rows.keys,
-            rows: rows.weights.into_iter().map(f32::to_bits).collect(),
+            keys,
+            rows,
             num_rows,
             whole,
         };
@@ -78,7 +81,7 @@ impl Layer {
             dim,
             places: vec![NONE; 2],
             keys: Vec::new(),
-            rows: Vec::new(),
+            rows: Words::Heap(Vec::new()),
             num_rows: 0,
             whole: std::iter::once(0..NUM_HASH_SLOTS).collect(),
         }
@@ -153,22 +156,22 @@ impl Layer {
         &self.keys[..self.num_rows]
     }
 
-    /// Return what two layers say together, this one over `below`.
-    pub(crate) fn over(&self, below: &Self) -> Option<Self> {
-        let mut rows = Rows::default();
+    /// Return what two layers say together, this one over `below`; its rows are in a file of a
+    /// folder, or in memory. `None`: that cannot be written, or has too many entries.
+    pub(crate) fn over(&self, below: &Self, folder: Option<&Path>) -> Option<Self> {
+        let mut rows = Rows::new(folder).ok()?;
         let mut append = |layer: &Self, entry: usize| {
             rows.keys.push(layer.keys[entry]);
             let row = &layer.rows[entry * layer.dim..][..layer.dim];
-            rows.weights
-                .extend(row.iter().map(|&bits| f32::from_bits(bits)));
+            rows.weights.push(row).ok()
         };
         for entry in 0..below.num_rows {
             if self.find(below.keys[entry]) == Found::Unsaid {
-                append(below, entry);
+                append(below, entry)?;
             }
         }
         for entry in 0..self.num_rows {
-            append(self, entry);
+            append(self, entry)?;
         }
         let mut whole = below.whole.clone();
         for slots in &self.whole {
@@ -179,7 +182,8 @@ impl Layer {
         let mut gone = self.keys[self.num_rows..].to_vec();
         gone.extend(&below.keys[below.num_rows..]);
         // A key that has gone below, of which this one has a row, has that.
-        Self::new(self.dim, rows, &gone, united(whole)).ok()
+        let words = rows.weights.finish().ok()?;
+        Self::new(self.dim, rows.keys, words, &gone, united(whole)).ok()
     }
 }
 

@@ -4,13 +4,14 @@
 //! what has not changed. So whoever serves swaps one pointer, and a request that is under way goes on
 //! with what it began with. `docs/designs/deltas.md` tells the whole of it.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod error;
 mod file;
 mod layer;
 mod table;
 mod tables;
+mod words;
 
 pub use error::ServeError;
 pub use tables::Tables;

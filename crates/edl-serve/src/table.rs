@@ -1,5 +1,6 @@
 //! A table of one version: layers, the newest last.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::layer::{Found, Layer};
@@ -10,15 +11,22 @@ pub(crate) struct Table {
     pub(crate) dim: usize,
     /// The first one is whole.
     layers: Vec<Arc<Layer>>,
+    /// Where files of rows lie; `None`: rows are in memory.
+    folder: Option<Arc<Path>>,
 }
 
 impl Table {
-    pub(crate) fn empty(name: String, dim: usize) -> Self {
+    pub(crate) fn empty(name: String, dim: usize, folder: Option<Arc<Path>>) -> Self {
         Self {
             name,
             dim,
             layers: vec![Arc::new(Layer::empty(dim))],
+            folder,
         }
+    }
+
+    pub(crate) fn folder(&self) -> Option<&Path> {
+        self.folder.as_deref()
     }
 
     /// Return the table with another layer. Layers become one where an upper one is not much
@@ -34,7 +42,7 @@ impl Table {
             if top.num_entries() * 2 < below.num_entries() {
                 break;
             }
-            let Some(one) = top.over(below) else {
+            let Some(one) = top.over(below, self.folder()) else {
                 break;
             };
             layers.truncate(layers.len() - 2);
@@ -44,6 +52,7 @@ impl Table {
             name: self.name.clone(),
             dim: self.dim,
             layers,
+            folder: self.folder.clone(),
         }
     }
 
@@ -89,21 +98,23 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::file::Rows;
+    use crate::words::Sink;
 
     /// Keys with a row, keys that have gone, and whether the lower half of the slots is whole.
     type Version = (Vec<u64>, Vec<u64>, bool);
 
-    fn layer(number: usize, (keys, gone, is_whole): &Version) -> Layer {
+    fn layer(number: usize, (keys, gone, is_whole): &Version, folder: Option<&Path>) -> Layer {
         let mut keys = keys.clone();
         keys.sort_unstable();
         keys.dedup();
-        let weights = keys.iter().map(|&key| weight(number, key)).collect();
+        let mut weights = Sink::new(folder).unwrap();
+        for &key in &keys {
+            weights.push(&[weight(number, key).to_bits()]).unwrap();
+        }
+        let words = weights.finish().unwrap();
         let half = 0..NUM_HASH_SLOTS / 2;
         let whole = is_whole.then_some(half).into_iter().collect();
-        Layer::new(1, Rows { keys, weights }, gone, whole)
-            .ok()
-            .unwrap()
+        Layer::new(1, keys, words, gone, whole).ok().unwrap()
     }
 
     fn weight(number: usize, key: u64) -> f32 {
@@ -118,17 +129,19 @@ mod tests {
     proptest! {
         #[test]
         fn layers_are_what_their_versions_say_in_turn(
-            versions in prop::collection::vec(version(), 0..12)
+            versions in prop::collection::vec(version(), 0..12),
+            is_mapped in prop::bool::ANY
         ) {
+            let folder: Option<Arc<Path>> = is_mapped.then(|| std::env::temp_dir().into());
             let mut expected: HashMap<u64, f32> = HashMap::new();
-            let mut table = Table::empty("t".to_owned(), 1);
+            let mut table = Table::empty("t".to_owned(), 1, folder.clone());
             for (number, version) in versions.iter().enumerate() {
                 let (keys, gone, is_whole) = version;
                 let is_upper = |key: u64| u32::from(hash_slot_of(key)) >= NUM_HASH_SLOTS / 2;
                 expected.retain(|&key, _| !is_whole || is_upper(key));
                 expected.retain(|key, _| !gone.contains(key));
                 expected.extend(keys.iter().map(|&key| (key, weight(number, key))));
-                table = table.with(layer(number, version));
+                table = table.with(layer(number, version, folder.as_deref()));
                 for key in 0..60 {
                     let found = table.row(key).map(|row| f32::from_bits(row[0]));
                     prop_assert_eq!(found, expected.get(&key).copied());
@@ -145,10 +158,8 @@ mod tests {
 
     #[test]
     fn a_key_with_two_rows_is_told() {
-        let rows = Rows {
-            keys: vec![3, 4, 3],
-            weights: vec![0.0; 3],
-        };
-        assert_eq!(Layer::new(1, rows, &[], Vec::new()).err(), Some(Some(3)));
+        let words = Sink::Heap(vec![0; 3]).finish().unwrap();
+        let layer = Layer::new(1, vec![3, 4, 3], words, &[], Vec::new());
+        assert_eq!(layer.err(), Some(Some(3)));
     }
 }

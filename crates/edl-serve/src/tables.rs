@@ -2,12 +2,13 @@
 
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 use edl_export::{CutTable, ReplicaCut};
 use edl_store::NUM_HASH_SLOTS;
 
 use crate::error::ServeError;
-use crate::file::{Rows, read};
+use crate::file::{Rows, read, read_keys_alone};
 use crate::layer::Layer;
 use crate::table::Table;
 
@@ -18,11 +19,15 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// Make tables of given names and dims, without rows.
-    pub fn new(tables: impl IntoIterator<Item = (String, usize)>) -> Self {
+    /// Make tables of given names and dims, without rows. Rows to come lie in files without a name in
+    /// `folder`, which are mapped; `None`: in memory.
+    pub fn new(tables: impl IntoIterator<Item = (String, usize)>, folder: Option<&Path>) -> Self {
+        let folder: Option<Arc<Path>> = folder.map(Arc::from);
         let tables = tables.into_iter();
         Self {
-            tables: tables.map(|(name, dim)| Table::empty(name, dim)).collect(),
+            tables: tables
+                .map(|(name, dim)| Table::empty(name, dim, folder.clone()))
+                .collect(),
         }
     }
 
@@ -118,22 +123,26 @@ fn apply_to(
     folder: &Path,
     replicas: &[ReplicaCut],
 ) -> Result<Table, ServeError> {
-    let (mut rows, mut gone, mut whole) = (Rows::default(), Vec::new(), Vec::new());
+    let spilt = |error: std::io::Error| match table.folder() {
+        Some(folder) => ServeError::file(folder, error),
+        None => ServeError::Manifest(error.to_string()),
+    };
+    let mut rows = Rows::new(table.folder()).map_err(spilt)?;
+    let (mut gone, mut whole) = (Vec::new(), Vec::new());
     for replica in replicas {
         let part = part_of(table, number, replica)?;
         if let Some(file) = &part.rows {
-            let read = read(folder, file, table.dim)?;
-            rows.keys.extend(read.keys);
-            rows.weights.extend(read.weights);
+            read(folder, file, table.dim, &mut rows)?;
         }
         if let Some(file) = &part.gone {
-            gone.extend(read(folder, file, 0)?.keys);
+            gone.extend(read_keys_alone(folder, file)?);
         }
         if replica.whole {
             whole.push(slots_of(replica));
         }
     }
-    let layer = Layer::new(table.dim, rows, &gone, whole).map_err(|key| {
+    let words = rows.weights.finish().map_err(spilt)?;
+    let layer = Layer::new(table.dim, rows.keys, words, &gone, whole).map_err(|key| {
         let what = match key {
             Some(key) => format!("key {} comes twice", key.cast_signed()),
             None => "more keys than can be numbered".to_owned(),

@@ -48,7 +48,7 @@ def publisher(directory):
 
 def test_base_and_deltas_are_what_the_replicas_hold(job, publisher, directory, tmp_path):
     rng, chance = np.random.default_rng(0), random.Random(0)
-    follower, loaded, kinds, gone = Versions(directory, tmp_path), None, set(), 0
+    follower, loaded, kinds, gone = Versions(directory, tmp_path, tmp_path), None, set(), 0
     saved = tmp_path / "checkpoint"
     for step in range(40):
         for _ in range(chance.randrange(4)):
