@@ -160,6 +160,7 @@ def _points(history: History, since: int) -> dict[str, list[dict[str, Any]]]:
         "window": history.windows.items,
         "learning_rate": history.learning_rates.items,
         "checkpoint": history.checkpoints,
+        "export": history.exports,
     }
     return {
         name: list(items) for name, items in sorts.items() if items and items[-1]["stamp"] > since

@@ -73,6 +73,7 @@ class History:
         self.windows = Points()
         self.bests = Bests()
         self.checkpoints: list[dict[str, Any]] = []
+        self.exports: list[dict[str, Any]] = []  # the newest version alone
         self.facts: list[dict[str, Any]] = []
         self.counts: Counter[str] = Counter()  # of facts, by kind
         self.picture: Event = {}
@@ -97,6 +98,7 @@ class History:
             "overfitting": self.bests.overfits,
             "learning rate": self._learns_at,
             "checkpoint": self._checkpointed,
+            "version exported": self._exported,
             "phase": self._phase_began,
             "data check": self._data_checked,
             "resumed": self._resumed,
@@ -204,6 +206,10 @@ class History:
         )
         del self.checkpoints[:-MOST_POINTS]
         self.bests.kept(event)
+
+    def _exported(self, event: Event) -> None:
+        number = event["number"]
+        self.exports = [{"time": event["time"], "number": number, "stamp": self.version}]
 
     def _phase_began(self, event: Event) -> None:
         self.phase = event["phase"]

@@ -32,7 +32,7 @@ const panels = (() => {
       ["ps replicas", `${p.ps_replicas ?? "–"}${lost("ps")}`],
       ["goodput", store.goodput && store.goodput.workers.seconds ? words.percent(store.goodput.workers.share) : "–"],
     ];
-    for (const [name, text] of [...stream(p), ...best()]) tiles.push([name, text]);
+    for (const [name, text] of [...stream(p), ...exported(), ...best()]) tiles.push([name, text]);
     by("tiles").replaceChildren(...tiles.filter(([name]) => store.ended === null || name !== "time left").map(([name, value]) => {
       const tile = words.element("div");
       tile.append(words.element("dt", name), words.element("dd", value));
@@ -49,6 +49,13 @@ const panels = (() => {
     }
     if (p.num_late) tiles.push(["late", words.count(p.num_late)]);
     return tiles;
+  }
+
+  function exported() {
+    const newest = (store.points.export || []).at(-1);
+    if (newest === undefined) return [];
+    const age = Math.max(0, (store.ended ?? store.latest) - newest.time);
+    return [["export", `version ${newest.number}, ${words.duration(age)} old`]];
   }
 
   function best() {

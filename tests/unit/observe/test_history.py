@@ -253,6 +253,12 @@ def test_the_best_evaluation_is_the_first_of_the_best_by_what_its_name_tells(met
     assert told == ([] if found is None else [found])
 
 
+def test_the_newest_version_of_an_export_is_on_the_page():
+    events = [fact(BEGAN + at, "version exported", number=at) for at in (1, 2)]
+    (point,) = board(History.of(events))["points"]["export"]
+    assert (point["number"], point["time"]) == (2, BEGAN + 2)
+
+
 def test_the_best_evaluation_of_the_flag_comes_first_with_its_checkpoint():
     one, two = ({"auc": 0.7, "y/profit": 3.0}, {"auc": 0.8, "y/profit": 5.0})
     said = {"metric": "y_profit", "mode": "min", "value": 3.0, "version": 10}
