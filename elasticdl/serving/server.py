@@ -213,9 +213,13 @@ class Server:
             case _:
                 raise web.HTTPNotFound(text="expected /v1/predict, /v1/model, /healthz or /metrics")
 
+    def _nothing_served(self) -> web.HTTPServiceUnavailable:
+        why = self._problem or "the first version is being loaded"
+        return web.HTTPServiceUnavailable(text=f"nothing is served so far: {why}")
+
     async def _predict(self, request: web.BaseRequest) -> web.Response:
         if self._scorer is None:
-            raise web.HTTPServiceUnavailable(text=f"nothing is served so far: {self._problem}")
+            raise self._nothing_served()
         body, kind = await self._read(request), request.content_type
         if self._waiting >= self._limits.waiting:
             raise web.HTTPServiceUnavailable(text="too many requests wait; try again")
@@ -265,8 +269,9 @@ class Server:
     def _health(self) -> web.Response:
         """Whether it answers, and whether it follows: 503 if nothing is served."""
         version = self.version
+        word = "ok" if version is not None else "loading"
         content = {
-            "status": "ok" if not self._problem else "behind",
+            "status": "behind" if self._problem else word,
             "version": None if version is None else version.manifest.number,
             "problem": self._problem,
         }
@@ -275,7 +280,7 @@ class Server:
     def _describe(self) -> web.Response:
         scorer = self._scorer
         if scorer is None:
-            raise web.HTTPServiceUnavailable(text=f"nothing is served so far: {self._problem}")
+            raise self._nothing_served()
         manifest = scorer.version.manifest
         features = [
             {"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape)}
