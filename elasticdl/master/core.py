@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 from elasticdl.config import JobConfig
@@ -37,6 +36,7 @@ from elasticdl.job import (
     moment,
 )
 from elasticdl.launchers.base import Exited, Pending, ProcessHandle, Started
+from elasticdl.master import stream_news
 from elasticdl.master.actions import Action, Note
 from elasticdl.master.best import best_of
 from elasticdl.master.callbacks import Callbacks
@@ -551,8 +551,9 @@ class JobCore:
             self.history.say("")
         if settled is Settled.DONE and task.kind is TaskKind.TRAINING:
             self.counters.finished(report)
-            self._tell_unreadable(task, report.num_unreadable)
-            self._tell_late(task, report.num_late)
+            totals = self.ledger.num_unreadable, self.ledger.num_late
+            for note in stream_news.of_task(task.shard, report, *totals, self.config.data):
+                self._act(note)
             if self.intake is not None:
                 self.intake.trained(task.shard.name, report.time)
                 num_positions = task.shard.num_records
@@ -562,28 +563,6 @@ class JobCore:
         self._settle(task, report, settled, now)
         self._advance(now)
         return True
-
-    def _tell_unreadable(self, task: Task, count: int) -> None:
-        """Say that messages cannot be read: of the first ones, then whenever there are twice."""
-        total, folder = self.ledger.num_unreadable, self.config.data.bad_message_dir
-        if count and total.bit_length() != (total - count).bit_length():
-            text = (
-                f"{total:,} message{'s'[: total != 1]} so far cannot be read, {count:,} of them in "
-                f"{task.shard.name} [{task.shard.start}, {task.shard.end}); see {folder}"
-            )
-            self._note(kinds.Unreadable(total, task.shard.name), text, is_warning=True)
-
-    def _tell_late(self, task: Task, count: int) -> None:
-        """Say that messages came late, as often as of unreadable ones."""
-        total, data = self.ledger.num_late, self.config.data
-        if count and total.bit_length() != (total - count).bit_length():
-            fate = {"train": "trained all the same", "drop": "left out", "aside": "set aside"}
-            text = (
-                f"{total:,} message{'s'[: total != 1]} so far came more than {data.max_lateness} "
-                f"late, {count:,} of them in {task.shard.name} [{task.shard.start}, "
-                f"{task.shard.end}); {fate[data.on_late]}"
-            )
-            self._note(kinds.Late(total, task.shard.name), text, is_warning=True)
 
     def _may_write(self, task_id: int, now: float) -> bool:
         """Whether a task may be leased, as far as the place of its results is known to be well."""
@@ -770,36 +749,14 @@ class JobCore:
             self.callbacks.advance(self.phase, is_last and self.course.is_over(self.phase))
         self.holder.ask_what_is_due(now)
         is_over = not is_failing and self.course.is_over(self.phase)
-        is_end = is_over and self.phase is Phase.TRAINING
-        if is_end and self.event_time is not None and self.intake is not None:
-            # All of a short topic may have been trained since its source was looked at.
-            self.event_time.look(self.intake.waiting, now)
-        self._tell_windows(is_end)
+        if self.event_time is not None and self.intake is not None:
+            is_end = is_over and self.phase is Phase.TRAINING
+            if is_end:  # all of a short topic may have been trained since its source was looked at
+                self.event_time.look(self.intake.waiting, now)
+            for window in self.event_time.tell(is_end):
+                self._act(stream_news.of_window(window))
         if is_over:
             self._enter(self.course.after(self.phase), now)
-
-    def _tell_windows(self, is_end: bool) -> None:
-        """Say how the messages of windows were scored that are over."""
-        if self.event_time is None:
-            return
-        for window in self.event_time.tell(is_end):
-            began = datetime.fromtimestamp(window.start, UTC).isoformat().replace("+00:00", "Z")
-            scores = {} if window.loss is None else {"loss": window.loss}
-            words = ", ".join(
-                f"{name} {value:.6g}" for name, value in {**scores, **window.metrics}.items()
-            )
-            text = (
-                f"event time from {began}, {window.num_messages:,} messages: {words or 'no loss'}"
-            )
-            told = kinds.WindowScored(
-                window.start,
-                window.seconds,
-                window.num_messages,
-                window.num_measured,
-                window.loss,
-                window.metrics,
-            )
-            self._note(told, text)
 
     def _enter(self, phase: Phase, now: float) -> None:
         if phase is Phase.FINISHED:

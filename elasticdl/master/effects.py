@@ -72,7 +72,7 @@ class ReplicaAccess:
         """Ask each replica what it holds; as `PsClient.stats` returns it."""
         return self._reach().stats()
 
-    def expire(self, now_seconds: int | None = None) -> str:
+    def expire(self, now_seconds: int | None) -> str:
         """Have every replica remove the rows that have come to their end; say how many."""
         return expired_text(self._reach().expire(now_seconds or int(time.time())))
 
@@ -114,7 +114,7 @@ class HybridAccess:
         dense = self._dense.tally()
         return {name: count + dense[name] for name, count in self._rows.tally().items()}
 
-    def expire(self, now_seconds: int | None = None) -> str:
+    def expire(self, now_seconds: int | None) -> str:
         """Have rows removed that have come to their end; say how many."""
         return self._rows.expire(now_seconds)
 

@@ -215,14 +215,11 @@ class _StoreAccess:
 
     applied: Callable[[], Replicas]
     checkpoint: Callable[[Location], list[str]]
-    remove: Callable[[int | None], str]
+    expire: Callable[[int | None], str]
     export: Callable[[str], list[str]]
 
     def audit(self, first: int = 0) -> Replicas:
         return self.applied()
-
-    def expire(self, now_seconds: int | None = None) -> str:
-        return self.remove(now_seconds)
 
     def tally(self) -> dict[str, int]:
         return {}  # nobody else pushes to it

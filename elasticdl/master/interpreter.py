@@ -78,7 +78,7 @@ class ParameterAccess(Protocol):
         """Have all parameters written as `edl_export::ExportRequest` says, as JSON."""
         ...
 
-    def expire(self, now_seconds: int | None = None) -> str:
+    def expire(self, now_seconds: int | None) -> str:
         """Have rows removed that have come to their end; say how many.
 
         Args:

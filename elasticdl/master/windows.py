@@ -113,11 +113,11 @@ class Windows:
             is_end: No more messages come.
         """
         told = []
-        for number in sorted(self._windows):
+        for number in sorted(n for n, window in self._windows.items() if not window.is_told):
             window = self._windows[number]
             is_over = is_end or (number + 1) * self._seconds <= watermark
             is_complete = is_over and (self.is_given_up or not window.is_behind)
-            if not window.is_told and (is_complete or len(self._windows) > _MOST):
+            if is_complete or len(self._windows) > _MOST:
                 measured = window.told_measured
                 self._journal.record("window", number, window.loss, window.metrics, measured)
                 told.append(self._status(number, window))

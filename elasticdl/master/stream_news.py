@@ -1,0 +1,62 @@
+"""What is said of the messages of a stream: those that are no records, and how windows scored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from elasticdl.config import DataSection
+from elasticdl.job import Shard, TaskReport, WindowStatus
+from elasticdl.master.actions import Note
+from elasticdl.observe import kinds
+
+_FATES = {"train": "trained all the same", "drop": "left out", "aside": "set aside"}
+
+
+def of_task(
+    shard: Shard, report: TaskReport, num_unreadable: int, num_late: int, data: DataSection
+) -> Iterator[Note]:
+    """Yield what is to be said of a task that is done.
+
+    Args:
+        shard: Its positions.
+        report: Of the task.
+        num_unreadable: Of all tasks so far, with this one.
+        num_late: Likewise.
+        data: What becomes of such messages.
+    """
+    if _is_news(num_unreadable, report.num_unreadable):
+        text = _told(num_unreadable, "cannot be read", report.num_unreadable, shard)
+        news = f"{text}; see {data.bad_message_dir}"
+        yield Note(kinds.Unreadable(num_unreadable, shard.name), news, is_warning=True)
+    if _is_news(num_late, report.num_late):
+        text = _told(num_late, f"came more than {data.max_lateness} late", report.num_late, shard)
+        news = f"{text}; {_FATES[data.on_late]}"
+        yield Note(kinds.Late(num_late, shard.name), news, is_warning=True)
+
+
+def of_window(window: WindowStatus) -> Note:
+    """Return what is to be said of a window that is over."""
+    began = datetime.fromtimestamp(window.start, UTC).isoformat().replace("+00:00", "Z")
+    scores = {} if window.loss is None else {"loss": window.loss}
+    scores |= window.metrics
+    words = ", ".join(f"{name} {value:.6g}" for name, value in scores.items()) or "no loss"
+    scored = kinds.WindowScored(
+        window.start,
+        window.seconds,
+        window.num_messages,
+        window.num_measured,
+        window.loss,
+        window.metrics,
+    )
+    return Note(scored, f"event time from {began}, {window.num_messages:,} messages: {words}")
+
+
+def _is_news(total: int, count: int) -> bool:
+    """Whether a task's count is told: of the first ones, then whenever there are twice as many."""
+    return bool(count) and total.bit_length() != (total - count).bit_length()
+
+
+def _told(total: int, what: str, count: int, shard: Shard) -> str:
+    place = f"{shard.name} [{shard.start}, {shard.end})"
+    return f"{total:,} message{'s'[: total != 1]} so far {what}, {count:,} of them in {place}"
