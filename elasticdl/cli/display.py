@@ -278,6 +278,10 @@ def _instant(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
+def _late(status: JobStatus) -> str:
+    return f"{status.num_late:,} message{'s'[: status.num_late != 1]}"
+
+
 def _watermark(status: JobStatus) -> str:
     behind = max(0.0, time.time() - status.watermark)
     return f"{_instant(status.watermark)}, {_duration(behind)} behind"
@@ -314,7 +318,7 @@ def _rows(
     if status.num_unreadable:
         yield "unreadable", _unreadable(status)
     if status.num_late:
-        yield "late", f"{status.num_late:,} message{'s'[: status.num_late != 1]}"
+        yield "late", _late(status)
     if status.overfitting:
         yield "warning", status.overfitting
 
@@ -377,7 +381,7 @@ def _summary(status: JobStatus) -> Text:
     if status.num_unreadable:
         text.append(f"\nunreadable  {_unreadable(status)}")
     if status.num_late:
-        text.append(f"\nlate        {status.num_late:,} message{'s'[: status.num_late != 1]}")
+        text.append(f"\nlate        {_late(status)}")
     if status.num_recomputed:
         text.append(f"\nrecomputed  {status.num_recomputed:,} minibatches that came too late")
     if status.overfitting:

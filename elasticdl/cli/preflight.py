@@ -27,7 +27,7 @@ from elasticdl.data.images import ImageFolderReader
 from elasticdl.data.kafka_reader import KafkaReader
 from elasticdl.data.open import open_reader
 from elasticdl.data.text import TextReader
-from elasticdl.data.topic import check_event_time, check_topics, reader_params
+from elasticdl.data.topic import check_topics, reader_params, require_watermark
 from elasticdl.distribution import install
 from elasticdl.errors import ConfigError, DataError, ElasticdlError, ModelError
 from elasticdl.job import Strategy
@@ -65,7 +65,7 @@ def check(config: JobConfig) -> list[str]:
     parse_params(config.model.model_params, "--model_params")
     check_topics(config.command, config.data, config.training, config.evaluation.evaluation_steps)
     every = config.checkpoint.checkpoint_event_time
-    check_event_time("checkpoint_event_time", every, config.data.training_data)
+    require_watermark("checkpoint_event_time", every, config.data.training_data)
     is_script = config.model.script is not None
     if is_script or (names is not None and config.model.custom_data_reader not in names):
         classes: dict[str, tuple[str, ...]] = {}

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import rich_click as click
 
 from elasticdl.cli.terminal import Terminal, echo
@@ -45,7 +47,7 @@ from elasticdl.errors import ConfigError
 )
 @click.option(
     "--rows_dir",
-    type=click.Path(exists=True, file_okay=False, writable=True),
+    type=click.Path(exists=True, file_okay=False, writable=True, path_type=Path),
     help="Keep rows in files of this folder, mapped into memory: tables may be larger than memory. "
     "The files have no name, and go with the server.",
 )
@@ -56,7 +58,7 @@ def serve(
     poll_seconds: float,
     max_request_bytes: int,
     max_connections: int,
-    rows_dir: str | None,
+    rows_dir: Path | None,
 ) -> None:
     """Answer with the newest version of an export, and follow it.
 
@@ -64,7 +66,6 @@ def serve(
     JSON or Arrow. A version that is missing or damaged is refused, and the one before served on.
     """
     import tempfile
-    from pathlib import Path
 
     from elasticdl.locations import parse
     from elasticdl.runtime.start_up import quiet_tensorflow
@@ -80,8 +81,7 @@ def serve(
     from elasticdl.serving.versions import Versions
 
     with tempfile.TemporaryDirectory(prefix="elasticdl-serve-") as scratch:
-        rows = None if rows_dir is None else Path(rows_dir)
-        versions = Versions(parse(export), Path(scratch), rows)
+        versions = Versions(parse(export), Path(scratch), rows_dir)
         limits = Limits(max_request_bytes, max_connections)
         server = Server(versions, limits, poll_seconds, lambda text: echo(text))
         run(server, host, port, lambda: echo(f"listens at http://{host}:{server.port}"))

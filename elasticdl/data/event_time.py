@@ -37,7 +37,7 @@ def seconds_of(values: Sequence[Any], name: str) -> tuple[NDArray[np.float64], d
         if found is None:
             why[place] = (
                 f"{name!r}: expected an event time, in seconds or milliseconds since 1970 or as "
-                f"text such as 2026-01-31T12:00:00Z, found {_shown(value)}"
+                f"text such as 2026-01-31T12:00:00Z, found {shown(value)}"
             )
         else:
             times[place] = found
@@ -85,7 +85,8 @@ def _of_text(text: str) -> float | None:
     return seconds if seconds > 0 else None
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """Return a value of a message as an error has it."""
     if value is None:
         return "none"
     words = repr(value)

@@ -21,7 +21,7 @@ from elasticdl._core import CsvFields, check_csv, decode_examples, json_columns
 from elasticdl.data import arrow_messages
 from elasticdl.data.base import Aside, Metadata, Records
 from elasticdl.data.csv_columns import KINDS, CsvColumns, require_names
-from elasticdl.data.event_time import seconds_of
+from elasticdl.data.event_time import seconds_of, shown
 from elasticdl.data.params import Params
 from elasticdl.data.strings import Column
 from elasticdl.errors import ConfigError, DataError
@@ -30,7 +30,6 @@ _FORMATS = ("bytes", "csv", "json", "arrow", "example")
 _OF_COLUMNS = ("csv", "json", "arrow")
 _MISSING = [b""]
 _NUMPY = {"int64": np.dtype(np.int64), "float": np.dtype(np.float64), "bytes": np.dtype(object)}
-_SHOWN_CHARACTERS = 60
 
 
 class Parsed(NamedTuple):
@@ -321,7 +320,7 @@ def _one_by_one(values: Sequence[bytes], kinds: Mapping[str, str], event_time: s
 def _object(value: bytes) -> dict[str, Any]:
     found = _DECODER.decode(value.decode())
     if not isinstance(found, dict):
-        raise ValueError(f"expected an object, found {_shown(found)}")
+        raise ValueError(f"expected an object, found {shown(found)}")
     return found
 
 
@@ -351,7 +350,7 @@ def _typed(value: Any, kind: str, name: str) -> Any:
     if kind == "int64":
         if type(value) is int and -(2**63) <= value < 2**63:
             return value
-        raise ValueError(f"{name!r}: expected a whole number of int64, found {_shown(value)}")
+        raise ValueError(f"{name!r}: expected a whole number of int64, found {shown(value)}")
     if kind == "float":
         return _real(value, name)
     if value is None:
@@ -361,9 +360,9 @@ def _typed(value: Any, kind: str, name: str) -> Any:
         try:
             word.encode()
         except UnicodeEncodeError as error:
-            raise ValueError(f"{name!r}: {_shown(value)} is no text: {error.reason}") from error
+            raise ValueError(f"{name!r}: {shown(value)} is no text: {error.reason}") from error
         return word
-    raise ValueError(f"{name!r}: expected text, found {_shown(value)}")
+    raise ValueError(f"{name!r}: expected text, found {shown(value)}")
 
 
 def _real(value: Any, name: str) -> float:
@@ -374,14 +373,7 @@ def _real(value: Any, name: str) -> float:
             return number
     except OverflowError:
         pass
-    raise ValueError(f"{name!r}: expected a number of float64, found {_shown(value)}")
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "none"
-    words = repr(value)
-    return words if len(words) <= _SHOWN_CHARACTERS else f"{words[:_SHOWN_CHARACTERS]}..."
+    raise ValueError(f"{name!r}: expected a number of float64, found {shown(value)}")
 
 
 # --- tf.train.Example ----------------------------------------------------------------------------

@@ -145,14 +145,9 @@ def check_topics(
     _check_lateness(data)
     if command != "train" or not is_topic(data.training_data):
         return
+    require_watermark("max_lateness", data.max_lateness, data.training_data)
     topic = parse(data.training_data)
     if not topic.is_cut_as_it_comes:
-        if data.max_lateness:
-            raise ConfigError(
-                f"--max_lateness={data.max_lateness}: {data.training_data} is cut into tasks "
-                "before the job begins, and has no watermark: expected a topic without end=latest, "
-                "or one with order=partition"
-            )
         return
     why = "has no end" if topic.is_endless else "has an order to keep"
     where = f"--training_data={data.training_data} {why}"
@@ -174,16 +169,16 @@ def check_topics(
         )
 
 
-def check_event_time(flag: str, value: str, place: str) -> None:
-    """Refuse a setting that goes by the watermark where there is none.
+def require_watermark(flag: str, value: str, place: str) -> None:
+    """Refuse a setting that goes by the watermark where training data have none.
 
     Raises:
-        ConfigError: Training data are no topic that is cut as it comes.
+        ConfigError: They are no topic that is cut as it comes.
     """
     if value and not is_cut_as_it_comes(place):
         raise ConfigError(
-            f"--{flag}={value} goes by the watermark of a topic: expected --training_data with "
-            f"{_EXAMPLE}, without end=latest or with order=partition; found {place}"
+            f"--{flag}={value}: {place} is cut into tasks before the job begins, and has no "
+            "watermark: expected a topic without end=latest, or one with order=partition"
         )
 
 
