@@ -17,7 +17,7 @@ from criteo.deepfm import eval_metrics_fn, feed, forward, loss, optimizer, sgd
 from elasticdl.backends.keras.feed import runner, ways
 from elasticdl.backends.keras.model import lookups, step
 from elasticdl.config import JobConfig
-from elasticdl.worker import exchange, loop, stages
+from elasticdl.worker import loop, stages, stores
 
 __all__ = ["eval_metrics_fn", "feed", "forward", "loss", "optimizer", "sgd"]
 
@@ -75,7 +75,7 @@ def overlap():
 
 def merging_in_rust():
     """Look through ids, spread rows and add gradients up in NumPy; Rust gets unique ids."""
-    pull, push = exchange.StoreExchange.pull, exchange.StoreExchange.push
+    pull, push = stores.StoreExchange.pull, stores.StoreExchange.push
 
     def pull_unique(self, ids, step=None):
         if step is None:
@@ -97,7 +97,7 @@ def merging_in_rust():
         # What is pending has other ids than those of this step; it is pulled by itself.
         return push(self, spread.pulled, replace(result, row_grads=grads), *others[:-1], None)
 
-    exchange.StoreExchange.pull, exchange.StoreExchange.push = pull_unique, push_unique
+    stores.StoreExchange.pull, stores.StoreExchange.push = pull_unique, push_unique
 
 
 @dataclass(frozen=True)

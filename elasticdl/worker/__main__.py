@@ -23,7 +23,7 @@ from elasticdl.settings.devices import names
 from elasticdl.worker.all_reduce import RingExchange
 from elasticdl.worker.assemble import assemble, assemble_script
 from elasticdl.worker.departure import Departure
-from elasticdl.worker.exchange import StoreExchange
+from elasticdl.worker.exchange import Exchange
 from elasticdl.worker.heartbeat import Heartbeat
 from elasticdl.worker.loop import Worker
 from elasticdl.worker.profile import Profiler
@@ -32,6 +32,7 @@ from elasticdl.worker.ring_member import RingMember
 from elasticdl.worker.route import Route, connect
 from elasticdl.worker.script import ScriptJob, run_script
 from elasticdl.worker.seat import take_seat
+from elasticdl.worker.stores import StoreExchange
 from elasticdl.worker.watch import Watch
 from elasticdl.worker.watchdog import Watchdog
 
@@ -109,23 +110,24 @@ def work(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None:
                 process.rotate_log(arguments.config, arguments.job_dir)
                 worker.activity.recover(answer.is_recovering)
                 for exchange in reducers:
-                    exchange.world_ends(answer.ended_world)
-                    if exchange.error is not None:
-                        process.fail_now(exchange.error)
+                    exchange.member.world_ends(answer.ended_world)
+                    if exchange.member.error is not None:
+                        process.fail_now(exchange.member.error)
 
             heartbeat.follow = follow
             for exchange in reducers:
-                exchange.when_forming(worker.activity.form)
+                exchange.member.when_forming(worker.activity.form)
             watchdog = Watchdog(arguments.config.training.task_timeout_seconds)
             cluster = arguments.config.cluster
             look, silence = cluster.heartbeat_seconds, cluster.heartbeat_timeout_seconds
             return Watch(watchdog, worker.under_way, master, arguments.index, look, silence)
 
-        def count(trainer: Trainer) -> StoreExchange:
-            return StoreExchange(connect(master.ps_route, dial, route), trainer, route)
+        def hold(trainer: Trainer) -> Exchange:
+            if arguments.config.has_worlds:
+                return Exchange(ring=reduce(trainer))
+            return Exchange(StoreExchange(connect(master.ps_route, dial, route), trainer, route))
 
         def of_script(trainer: Trainer) -> tuple[Worker, RingExchange | None]:
-            hold = reduce if arguments.config.has_worlds else count
             worker = assemble_script(
                 arguments.config, arguments.index, master, trainer, hold, labels
             )
@@ -133,9 +135,9 @@ def work(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None:
 
         def farewell() -> None:
             for exchange in reducers:
-                exchange.leave()
+                exchange.member.leave()
                 if folder := master.leave_holder(arguments.index, _TELL_SECONDS):
-                    version = exchange.hand_over(Path(folder))
+                    version = exchange.replica.hand_over(Path(folder))
                     master.hand_over(arguments.index, version, _TELL_SECONDS)
             leave_world()
 

@@ -28,12 +28,13 @@ from elasticdl.runtime.process import IS_BUILT
 from elasticdl.worker.all_reduce import RingExchange
 from elasticdl.worker.cores import Threads, choose_threads, usable_cores
 from elasticdl.worker.data_check import check_data, metadata_of
-from elasticdl.worker.exchange import NoParameterSource, Parameters, StoreExchange, Training
-from elasticdl.worker.hybrid import HybridExchange
+from elasticdl.worker.exchange import Exchange
 from elasticdl.worker.loop import Worker
+from elasticdl.worker.parameters import Parameters
 from elasticdl.worker.predictions import PredictionSink, make_sink
 from elasticdl.worker.records import sample_minibatch
 from elasticdl.worker.route import Route
+from elasticdl.worker.stores import StoreExchange
 
 log = logging.getLogger(__name__)
 
@@ -88,13 +89,13 @@ def assemble(
     log.info(IS_BUILT)
     check_data(config, spec, model, metadata, readers, master, worker_id)
     sink = partial(make_sink, spec, worker_id, config.checkpoint.predictions)
-    source, has_own_reader = NoParameterSource(), spec.custom_data_reader is not None
+    has_own_reader = spec.custom_data_reader is not None
     return Worker(
         config,
         worker_id,
         master,
         model,
-        source,
+        Exchange(),
         readers,
         sink,
         has_own_reader=has_own_reader,
@@ -140,22 +141,16 @@ def _assemble_trainer(
             f"{type(error).__name__}: {error} ({place_of(error)})"
         ) from error
     check_data(config, spec, trainer, metadata, readers, master, worker_id)
-    steps = config.training.get_model_steps
-    exchange: StoreExchange | RingExchange | HybridExchange
-    if reduce is None:
-        exchange = StoreExchange(connect(), trainer, route or Route(), steps)
-    elif config.num_ps:
-        rows = StoreExchange(connect(), trainer, route or Route())
-        exchange = HybridExchange(rows, reduce(trainer))
-    else:
-        exchange = reduce(trainer)
+    stores = None
+    if reduce is None or config.num_ps:
+        stores = StoreExchange(connect(), trainer, route, config.training.get_model_steps)
+    exchange = Exchange(stores, None if reduce is None else reduce(trainer))
     exchange.declare(description)
     if config.command == "train":
         _write_program(config, worker_id, trainer)
     if config.command == "train" and trainer.callbacks is not None:
         _check_callbacks(config, trainer.callbacks)
         master.has_callbacks(worker_id)
-    training = Training(trainer, exchange)
     sink = partial(make_sink, spec, worker_id, config.checkpoint.predictions)
     has_own_reader = spec.custom_data_reader is not None
     worker = Worker(
@@ -166,7 +161,7 @@ def _assemble_trainer(
         exchange,
         readers,
         sink,
-        training,
+        trainer,
         has_own_reader,
         labels,
     )
@@ -203,7 +198,7 @@ def assemble_script(
     worker_id: int,
     master: MasterClient,
     trainer: Trainer,
-    hold: Callable[[Trainer], RingExchange | StoreExchange],
+    hold: Callable[[Trainer], Exchange],
     labels: LabelClock | None = None,
 ) -> Worker:
     """Return a worker whose gradients are computed by a script.
@@ -223,7 +218,6 @@ def assemble_script(
     def no_predictions() -> PredictionSink:
         raise ModelError("a script has no predictions that the job writes")
 
-    training = Training(trainer, exchange)
     return Worker(
         config,
         worker_id,
@@ -232,7 +226,7 @@ def assemble_script(
         exchange,
         readers,
         no_predictions,
-        training,
+        trainer,
         labels=labels,
     )
 

@@ -26,9 +26,10 @@ from elasticdl.job import (
     TaskReport,
 )
 from elasticdl.worker.event_times import WindowSums, measured_windows
-from elasticdl.worker.exchange import Parameters, Training
+from elasticdl.worker.exchange import Exchange
 from elasticdl.worker.export import export
 from elasticdl.worker.measuring import SHARE, STREAM_SHARE, MeasuringBudget
+from elasticdl.worker.parameters import Parameters
 from elasticdl.worker.predictions import Predicted, PredictionSink
 from elasticdl.worker.running import Item, Running
 from elasticdl.worker.stages import Place
@@ -46,14 +47,16 @@ class Computation:
         self,
         config: JobConfig,
         model: Predictor,
-        training: Training | None,
+        trainer: Trainer | None,
+        exchange: Exchange,
         sink: Callable[[], PredictionSink],
         enter: Enter,
         has_windows: bool = False,
     ) -> None:
         self._config = config
         self._model = model
-        self._training = training
+        self._trainer = trainer
+        self._exchange = exchange
         self._make_sink = sink
         self._sink: PredictionSink | None = None
         self._enter = enter
@@ -90,12 +93,10 @@ class Computation:
                 running.records += minibatch.num_records
 
     def _train(self, item: Item, minibatch: Minibatch, given: Parameters) -> None:
-        assert self._training is not None, "only training jobs have training tasks"
+        assert self._trainer is not None, "only training jobs have training tasks"
         began = time.perf_counter()
         with self._enter("compute", item.running, item.place):
-            item.result = self._training.trainer.train_step(
-                minibatch, given.rows, given.dense, given.state
-            )
+            item.result = self._trainer.train_step(minibatch, given.rows, given.dense, given.state)
         self._budget.computed(time.perf_counter() - began)
         if problem := _problem(item.result):
             self._refuse(item, problem)
@@ -126,14 +127,14 @@ class Computation:
 
     def _measure(self, running: Running) -> None:
         """Add what was taken to the metrics. A metric that fails does not fail the training."""
-        assert self._training is not None, "only training jobs have training tasks"
+        assert self._trainer is not None, "only training jobs have training tasks"
         began = time.perf_counter()
         minibatches, predictions = zip(*running.to_measure, strict=True)
         try:
             with self._enter("metrics", running, Place(running.lease)):
                 if not running.is_measured:
                     self._model.new_metrics()
-                self._training.trainer.measure(minibatches, predictions)
+                self._trainer.measure(minibatches, predictions)
         except ModelError as error:
             log.warning("there are no metrics of training: %s", error)
             self._budget.give_up()
@@ -201,16 +202,16 @@ class Computation:
                     metrics = self._results(lease)
                 return replace(report, metrics=metrics)
             case TaskKind.CALLBACKS:
-                assert self._training is not None, "only training jobs have callbacks"
+                assert self._trainer is not None, "only training jobs have callbacks"
                 assert lease.callbacks is not None
                 with self._enter("callbacks", running, Place(lease)):
-                    result = self._called(self._training.trainer, lease.callbacks)
+                    result = self._called(self._trainer, lease.callbacks)
                 return replace(report, callbacks=result)
             case TaskKind.EXPORT:
-                assert self._training is not None, "only training jobs have an export"
-                exchange, trainer = self._training.exchange, self._training.trainer
+                assert self._trainer is not None, "only training jobs have an export"
                 by_clock = not is_cut_as_it_comes(self._config.data.training_data)
-                if not export(exchange, trainer, self._config.checkpoint, lease, by_clock):
+                settings = self._config.checkpoint
+                if not export(self._exchange, self._trainer, settings, lease, by_clock):
                     return running.returned()
         return report
 

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from elasticdl.backends.base import TableSource, Trainer
-from elasticdl.checkpoints.exports import partial_folder, put_in_place, send_model
+from elasticdl.checkpoints.exports import partial_folder, put_in_place, send_model, write_tables
 from elasticdl.config import CheckpointSection
 from elasticdl.errors import CheckpointError, ElasticdlError
 from elasticdl.job import Lease
@@ -43,10 +43,10 @@ def export(
         successor may lack what is still to be replayed.
     """
     try:
-        if by_clock:
-            exchange.expire()
+        if by_clock and exchange.stores is not None:
+            exchange.stores.expire()
         if settings.export_tables is not None:
-            exchange.export_tables(settings.export_tables, settings, lease.number)
+            _export_tables(exchange, settings.export_tables, settings, lease.number)
         if settings.output is not None:
             _export_model(exchange, trainer, settings, settings.output, lease)
     except ElasticdlError as error:
@@ -54,6 +54,24 @@ def export(
             raise
         log.info("the export is begun anew: %s", error)
     return exchange.generation == lease.generation
+
+
+def _export_tables(
+    exchange: Exchange, directory: Path, settings: CheckpointSection, attempt: int
+) -> None:
+    """Have the tables written as Parquet, by all replicas at once; a new attempt begins anew.
+
+    Raises:
+        CheckpointError: A file cannot be written.
+    """
+    num_rows = write_tables(
+        directory,
+        exchange.client.export,
+        settings.export_threshold,
+        settings.export_since_version,
+        attempt,
+    )
+    log.info("%d rows are exported to %s", num_rows, directory)
 
 
 def _export_model(
@@ -66,7 +84,7 @@ def _export_model(
     """Write the model beside its place, then move it there whole; or here, to be sent there."""
     if is_remote(output):
         with tempfile.TemporaryDirectory(prefix="elasticdl-export-") as scratch:
-            if _write_model(exchange, trainer, Path(scratch), lease, exchange):
+            if _write_model(exchange, trainer, Path(scratch), lease, exchange.client):
                 send_model(Path(scratch), output, lease.number)
         return
     partial = partial_folder(output, lease.number)
@@ -77,8 +95,8 @@ def _export_model(
             every_row = settings.model_copy(
                 update={"export_threshold": None, "export_since_version": None}
             )
-            exchange.export_tables(partial / TABLES, every_row, lease.number)
-        tables = exchange if settings.output_tables == "inside" else None
+            _export_tables(exchange, partial / TABLES, every_row, lease.number)
+        tables = exchange.client if settings.output_tables == "inside" else None
         if _write_model(exchange, trainer, partial, lease, tables):
             put_in_place(partial, output, lease.number)
     except OSError as error:

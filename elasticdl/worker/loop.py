@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from elasticdl.backends.base import Minibatch, Predictor, StepResult
+from elasticdl.backends.base import Minibatch, Predictor, StepResult, Trainer
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader, Records
 from elasticdl.data.topic import is_topic, parse
@@ -51,15 +51,9 @@ from elasticdl.worker.activity import Activity
 from elasticdl.worker.channel import Channel, Closed
 from elasticdl.worker.computation import Computation
 from elasticdl.worker.event_times import TaskTimes
-from elasticdl.worker.exchange import (
-    Committed,
-    Parameters,
-    ParameterSource,
-    PendingPull,
-    Step,
-    Training,
-)
+from elasticdl.worker.exchange import Exchange
 from elasticdl.worker.lookahead import Lookahead
+from elasticdl.worker.parameters import Committed, Parameters, PendingPull, Step
 from elasticdl.worker.predictions import PredictionSink
 from elasticdl.worker.protocol import Arrival, LeaseProtocol, Ruling, Stage
 from elasticdl.worker.records import located, read_all, task_seed, with_ends
@@ -88,10 +82,10 @@ class Worker:
         worker_id: int,
         master: MasterClient,
         model: Predictor,
-        source: ParameterSource,
+        exchange: Exchange,
         readers: dict[TaskKind, DataReader],
         sink: Callable[[], PredictionSink],
-        training: Training | None = None,
+        trainer: Trainer | None = None,
         has_own_reader: bool = False,
         labels: LabelClock | None = None,
     ) -> None:
@@ -102,10 +96,10 @@ class Worker:
             worker_id: Its number.
             master: Who has the tasks.
             model: What computes.
-            source: Where parameters come from.
+            exchange: Where parameters come from, and where gradients go.
             readers: The records, by the kind of task.
             sink: Makes what predictions are written to.
-            training: What a training job has; None in other jobs.
+            trainer: The same model in a training job; None in other jobs.
             has_own_reader: Whether the reader is the user's code.
             labels: Where its time is counted.
         """
@@ -113,8 +107,8 @@ class Worker:
         self._worker_id = worker_id
         self._master = master
         self._model = model
-        self._source = source
-        self._training = training
+        self._exchange = exchange
+        self._trainer = trainer
         self._readers = readers
         self._has_own_reader = has_own_reader
         self._is_deterministic = config.training.deterministic
@@ -131,7 +125,9 @@ class Worker:
         # With one step in flight at the most, its push may bring back what the next one pulls.
         self._pulls_with_push = config.pipeline_depth == 0
         has_windows = bool(self._window_seconds)
-        self._computation = Computation(config, model, training, sink, self._enter, has_windows)
+        self._computation = Computation(
+            config, model, trainer, exchange, sink, self._enter, has_windows
+        )
         self._stop = threading.Event()
         self._fed: Channel[Item] = Channel(capacity=4)
         self._prepared: Channel[Item] = Channel(capacity=2)
@@ -168,8 +164,7 @@ class Worker:
         """Take up nothing more: `run` ends when what was computed has been handed in."""
         self._is_leaving = True
         self._stop.set()
-        if self._training is not None:
-            self._training.exchange.rest()
+        self._exchange.rest()
         for channel in (self._fed, self._prepared):
             channel.abort()
         with self._landed:
@@ -190,8 +185,7 @@ class Worker:
             if not running.is_over:
                 log.info("task %d: given back", running.lease.task.id)
                 self._report(running, running.returned())
-        if self._training is not None:
-            self._training.exchange.settle()
+        self._exchange.settle()
 
     def _thread(self, stage: Callable[[], None]) -> threading.Thread:
         return threading.Thread(
@@ -217,11 +211,6 @@ class Worker:
                 channel.abort()
             with self._landed:
                 self._landed.notify_all()
-
-    @property
-    def _trained(self) -> Training:
-        assert self._training is not None, "only training jobs have training tasks"
-        return self._training
 
     def progress(self) -> Progress:
         """Return what was done so far; for the heartbeat's thread."""
@@ -279,8 +268,7 @@ class Worker:
             with self._clock.measure("no task" if is_waiting else "lease"):
                 answer = self._master.lease(self._worker_id, is_waiting)
             is_waiting = isinstance(answer, Wait)
-            if self._training is not None:
-                self._training.exchange.out_of_work(is_waiting)
+            self._exchange.out_of_work(is_waiting)
             match answer:
                 case Lease():
                     self._activity.feed(Label.WAIT_FOR_DATA)
@@ -294,9 +282,9 @@ class Worker:
     def _feed_lease(self, running: Running) -> TaskReport:
         """Feed what a lease asks for; return its report, with what `feed` made of the task."""
         lease, task = running.lease, running.lease.task
-        if lease.generation > self._source.generation:
+        if lease.generation > self._exchange.generation:
             self._activity.feed(Label.RECOVER)
-        self._source.reach(lease.generation)
+        self._exchange.reach(lease.generation)
         self._activity.feed(Label.WAIT_FOR_DATA)
         mode = _MODES.get(task.kind)
         report = TaskReport(task.id, lease.number, Outcome.DONE)
@@ -305,7 +293,7 @@ class Worker:
         start = num_minibatches = num_examples = 0
         if self._protocol.asks_where_to_begin(lease):
             self._activity.feed(Label.WAIT_FOR_PARAMETERS)
-            start = self._trained.exchange.start_index(lease)
+            start = self._exchange.start_index(lease)
             self._activity.feed(Label.WAIT_FOR_DATA)
         if running.is_training and lease.number > 1:
             log.info("task %d, lease %d: goes on at minibatch %d", task.id, lease.number, start)
@@ -324,7 +312,7 @@ class Worker:
             num_minibatches += 1
             num_examples += minibatch.num_records
             if is_last:
-                self._trained.exchange.ends_at(lease, num_minibatches)
+                self._exchange.ends_at(lease, num_minibatches)
             if index >= start:
                 if running.lease.is_suspect:
                     with self._landed:
@@ -430,7 +418,7 @@ class Worker:
         step = Step(item.running.lease, item.index) if item.running.is_training else None
         self._announce("pull", item.running, item.index)
         with self._clock.measure("pull", item.place):
-            item.parameters = self._source.pull(item.ids, step)
+            item.parameters = self._exchange.pull(item.ids, step)
 
     # --- compute ---------------------------------------------------------------------------------
 
@@ -500,8 +488,7 @@ class Worker:
             if item.running.is_training:
                 self._hand_in(item)
             self._let_go(item)
-        if self._training is not None:
-            self._training.exchange.settle()
+        self._exchange.settle()
 
     def _hand_in(self, item: Item) -> None:
         running = item.running
@@ -510,7 +497,7 @@ class Worker:
         try:
             if item.result is None:
                 with self._clock.measure("push"):
-                    self._trained.exchange.skip(running.lease, item.index)
+                    self._exchange.skip(running.lease, item.index)
                 assert item.minibatch is not None
                 running.skipped[item.index] = item.minibatch.num_records
             else:
@@ -526,8 +513,9 @@ class Worker:
         assert item.parameters is not None
         self._announce("push", item.running, item.index)
         with self._clock.measure("push", item.place):
-            self._trained.exchange.name(item.minibatch, item.ids)
-            return self._trained.exchange.push(
+            if (stores := self._exchange.stores) is not None:
+                stores.name(item.minibatch, item.ids)
+            return self._exchange.push(
                 item.parameters,
                 result,
                 self._learning_rate(item.running, item.parameters.version),
@@ -539,9 +527,9 @@ class Worker:
 
     def _learning_rate(self, running: Running, version: int) -> float:
         given = running.lease.learning_rate  # by a callback, or one of the job before
-        trainer = self._trained.trainer
-        if given is None or trainer.has_schedule:
-            given = trainer.learning_rate(version)
+        assert self._trainer is not None, "only training jobs have training tasks"
+        if given is None or self._trainer.has_schedule:
+            given = self._trainer.learning_rate(version)
         running.learning_rate = given
         return running.learning_rate
 
@@ -561,7 +549,7 @@ class Worker:
 
     def _report(self, running: Running, report: TaskReport) -> None:
         if running.is_training:
-            self._trained.exchange.end_task(running.lease)
+            self._exchange.end_task(running.lease)
         with self._landed:
             is_news = self._protocol.ends(running, report)
             self._landed.notify_all()
@@ -576,7 +564,7 @@ class Worker:
             self._tell(running, trained if is_there else running.returned())
 
         end = report.end_index if report.outcome is Outcome.DONE else 0
-        self._trained.exchange.when_settled(running.lease, end, tell)
+        self._exchange.when_settled(running.lease, end, tell)
 
     def _tell(self, running: Running, report: TaskReport) -> None:
         with self._clock.measure("report"):
@@ -651,7 +639,7 @@ class Worker:
         running = item.running
         is_pulled = running.is_training and item.parameters is not None
         if is_pulled and not self._protocol.goes_on(running):
-            self._trained.exchange.end_task(running.lease)
+            self._exchange.end_task(running.lease)
         if item.result is not None:
             self._lookahead.landed(self._clock.spent("compute"), self._clock.spent(*_EXCHANGE))
         with self._landed:

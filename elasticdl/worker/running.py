@@ -27,7 +27,7 @@ from elasticdl.job import (
     staleness_bucket,
 )
 from elasticdl.worker.event_times import TaskTimes, WindowSums
-from elasticdl.worker.exchange import Committed, Parameters
+from elasticdl.worker.parameters import Committed, Parameters
 from elasticdl.worker.predictions import Predicted
 from elasticdl.worker.stages import Place
 

@@ -81,7 +81,7 @@ class ScriptJob:
 
     def place(self) -> tuple[int, int] | None:
         """Return rank and world size, as they are now; None while there is no world."""
-        return None if self._exchange is None else self._exchange.place()
+        return None if self._exchange is None else self._exchange.member.place()
 
     def finish(self) -> tuple[Float32, Float32]:
         """Return the final parameters and state, and leave the ring.
@@ -94,7 +94,7 @@ class ScriptJob:
             if self._exchange is None:
                 return np.zeros(0, np.float32), np.zeros(0, np.float32)
             try:
-                final = self._exchange.pull([])
+                final = self._exchange.pull()
             except UnavailableError:
                 log.info("the job has finished before this worker had parameters: it ends")
                 raise SystemExit(0) from None

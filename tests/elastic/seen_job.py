@@ -39,15 +39,15 @@ def _gradients(dense, rows, features, labels):
     return _gradients_at_once(dense, rows, features, labels)
 
 
-_exchange = sys.modules.get("elasticdl.worker.exchange")
-if _exchange is not None:
-    _pull_at_once = _exchange.StoreExchange.pull
+_stores = sys.modules.get("elasticdl.worker.stores")
+if _stores is not None:
+    _pull_at_once = _stores.StoreExchange.pull
 
     def _pull(self, ids, step=None):
         _stall("pull")
         return _pull_at_once(self, ids, step)
 
-    _exchange.StoreExchange.pull = _pull
+    _stores.StoreExchange.pull = _pull
 """
 
 

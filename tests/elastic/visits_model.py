@@ -185,9 +185,9 @@ def _watch_stages():
 def _watch():
     from elasticdl.backends.numpy import NumpyTrainer
     from elasticdl.collective.group import Group
-    from elasticdl.worker.exchange import StoreExchange
     from elasticdl.worker.replica import Replica
     from elasticdl.worker.ring_member import RingMember
+    from elasticdl.worker.stores import StoreExchange
 
     for name in ("count", "count_each"):
         _hash_before(Replica, name)

@@ -12,11 +12,12 @@ from elasticdl.errors import ModelError
 from elasticdl.job import Lease, Shard, Task, TaskKind
 from elasticdl.model_spec import ModelSpec
 from elasticdl.worker.all_reduce import RingExchange
-from elasticdl.worker.exchange import Step, StoreExchange
-from elasticdl.worker.hybrid import HybridExchange
+from elasticdl.worker.exchange import Exchange
+from elasticdl.worker.parameters import Step
 from elasticdl.worker.replica import Replica
 from elasticdl.worker.ring_member import RingMember
 from elasticdl.worker.route import Route
+from elasticdl.worker.stores import StoreExchange
 from tests.numerics import test_keras_numerics as keras_numerics
 from tests.numerics.test_keras_numerics import BATCH, CLIPPED, OPTIMIZERS, Ours, Plain, assert_equal
 from tests.unit.worker.ring_workers import TOKEN, Meeting
@@ -56,7 +57,7 @@ class OfBoth(Ours):
         meeting.add(self)
         rows = StoreExchange(PsClient.in_process(Store()), self.backend, Route())
         ring = RingExchange(self.backend, self._replica, self.member)
-        self._exchange, self._ring = HybridExchange(rows, ring), ring
+        self._exchange, self._ring = Exchange(rows, ring), ring
         self._exchange.declare(self.description)
         self._exchange.start_index(LEASE)
 

@@ -25,9 +25,10 @@ from elasticdl.data.base import Metadata, Records
 from elasticdl.job import Finished, Lease, Mode, Outcome, Shard, Task, TaskKind
 from elasticdl.layers import Embedding
 from elasticdl.model_spec import ModelSpec
-from elasticdl.worker.exchange import StoreExchange
-from elasticdl.worker.loop import Training, Worker
+from elasticdl.worker.exchange import Exchange
+from elasticdl.worker.loop import Worker
 from elasticdl.worker.records import sample_minibatch
+from elasticdl.worker.stores import StoreExchange
 
 pytestmark = [pytest.mark.keras, pytest.mark.timeout(300)]
 
@@ -146,7 +147,7 @@ def train(optimizer, client):
     )
     master = TwoEpochs(reader.shards())
     readers = {TaskKind.TRAINING: reader}
-    Worker(config, 0, master, backend, exchange, readers, None, Training(backend, exchange)).run()
+    Worker(config, 0, master, backend, Exchange(exchange), readers, None, backend).run()
     assert {report.outcome for report in master.reports} == {Outcome.DONE}
     end = client.pull([(0, np.arange(NUM_IDS))], training=False)
     return exchange.losses, start, end, description

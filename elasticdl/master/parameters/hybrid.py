@@ -98,7 +98,7 @@ class HybridHolder:
     @property
     def generation(self) -> int:
         """Both generations in one number."""
-        return JointGeneration(self._worlds.generation, self._rows.generation).number
+        return JointGeneration(self._worlds.num_restored, self._rows.generation).number
 
     @property
     def route(self) -> PsRoute:

@@ -15,7 +15,7 @@ from typing import Any
 
 from elasticdl.config import JobConfig
 from elasticdl.errors import ElasticdlError
-from elasticdl.job import Attendance, Finished, PsRoute, Recovery, Role, Wait
+from elasticdl.job import Attendance, Finished, JointGeneration, PsRoute, Recovery, Role, Wait
 from elasticdl.master.actions import Action, AskWatermarks, DeleteHandOvers, Note
 from elasticdl.master.history import JobHistory
 from elasticdl.master.journal import Journal
@@ -73,7 +73,7 @@ class WorkerWorlds:
         self._requests = make_requests(self)
         self._requests.when_written(self._drop_hand_overs)
         self.schedule = self._requests.schedule
-        self.generation = 0
+        self.num_restored = 0
         self.recoveries: list[Recovery] = []
         self._lost_at: float | None = None  # when the last holder was lost
         self._restored_version = 0
@@ -148,7 +148,7 @@ class WorkerWorlds:
         """See `Holder`."""
         if not self._stays(member):
             return Finished()
-        seat = self._rendezvous.seat_of(member.session, said.told_world, self.generation)
+        seat = self._rendezvous.seat_of(member.session, said.told_world, self.num_restored)
         if seat is not None:
             return replace(seat, tasks_per_epoch=self._ledger.per_epoch)
         if member.session == self._rendezvous.restorer and said.version < 0:
@@ -248,6 +248,11 @@ class WorkerWorlds:
         return False
 
     @property
+    def generation(self) -> int:
+        """See `Holder`."""
+        return JointGeneration(self.num_restored, 0).number
+
+    @property
     def is_complete(self) -> bool:
         """Whether the world's first member is there, from whom all others have the parameters."""
         return self._first() is not None
@@ -306,7 +311,7 @@ class WorkerWorlds:
 
     def _apply_restored(self, recovery: dict[str, Any]) -> None:
         self.recoveries.append(Recovery(**recovery))
-        self.generation += 1
+        self.num_restored += 1
         self._lost_at = None
 
     # --- snapshot --------------------------------------------------------------------------------
@@ -315,7 +320,7 @@ class WorkerWorlds:
         """Return the state as JSON has it."""
         return {
             "rendezvous": self._rendezvous.snapshot(),
-            "generation": self.generation,
+            "generation": self.num_restored,
             "recoveries": [asdict(recovery) for recovery in self.recoveries],
             "lost_at": self._lost_at,
             "restored_version": self._restored_version,
@@ -327,7 +332,7 @@ class WorkerWorlds:
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Take over the state of a snapshot."""
         self._rendezvous.restore(snapshot["rendezvous"])
-        self.generation = snapshot["generation"]
+        self.num_restored = snapshot["generation"]
         self.recoveries = [Recovery(**recovery) for recovery in snapshot["recoveries"]]
         self._lost_at = snapshot["lost_at"]
         self._restored_version = snapshot["restored_version"]

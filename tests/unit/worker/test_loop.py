@@ -19,10 +19,12 @@ from elasticdl.data.base import Metadata, Records
 from elasticdl.errors import DataError, ModelError, StaleParametersError, UnavailableError
 from elasticdl.job import Finished, Lease, Outcome, Position, Shard, Task, TaskKind
 from elasticdl.model_spec import ModelSpec
-from elasticdl.worker.exchange import Step, StoreExchange
-from elasticdl.worker.loop import Training, Worker
+from elasticdl.worker.exchange import Exchange
+from elasticdl.worker.loop import Worker
 from elasticdl.worker.measuring import MeasuringBudget
+from elasticdl.worker.parameters import Step
 from elasticdl.worker.records import sample_minibatch, task_seed
+from elasticdl.worker.stores import StoreExchange
 
 SHARD_RECORDS = 40
 MINIBATCH = 4
@@ -167,12 +169,12 @@ class Run:
             0,
             self.master,
             self.trainer,
-            self.exchange,
+            Exchange(self.exchange),
             dict.fromkeys(
                 (TaskKind.TRAINING, TaskKind.EVALUATION, TaskKind.PREDICTION), self._reader
             ),
             lambda: self.sink,
-            Training(self.trainer, self.exchange),
+            self.trainer,
         )
 
     def __call__(self):

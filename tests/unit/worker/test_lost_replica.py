@@ -23,10 +23,11 @@ from elasticdl.data.base import Metadata, Records
 from elasticdl.errors import UnavailableError
 from elasticdl.job import Finished, Lease, Mode, Outcome, PsRoute, Shard, Task, TaskKind
 from elasticdl.model_spec import ModelSpec
-from elasticdl.worker.exchange import StoreExchange
-from elasticdl.worker.loop import Training, Worker
+from elasticdl.worker.exchange import Exchange
+from elasticdl.worker.loop import Worker
 from elasticdl.worker.records import sample_minibatch
 from elasticdl.worker.route import Route, connect
+from elasticdl.worker.stores import StoreExchange
 
 TOKEN = b"k" * 32
 NUM_RECORDS, MINIBATCH = 40, 4
@@ -169,10 +170,10 @@ class Job:
             0,
             self.master,
             backend,
-            self.exchange,
+            Exchange(self.exchange),
             readers,
             lambda: None,
-            Training(backend, self.exchange),
+            backend,
         )
 
     def outcomes(self):

@@ -10,6 +10,7 @@ from elasticdl.backends.base import Minibatch, StepResult
 from elasticdl.job import Lease, Outcome, Shard, Task, TaskKind, TaskReport
 from elasticdl.worker.computation import Computation
 from elasticdl.worker.event_times import TaskTimes
+from elasticdl.worker.exchange import Exchange
 from elasticdl.worker.running import Item, Running
 
 NOTHING = np.zeros(0, np.float32)
@@ -42,9 +43,14 @@ def report_of():
 
     def report(windows, counts=None, is_suspect=False):
         model = Counting()
-        training = SimpleNamespace(trainer=model)
         computation = Computation(
-            SimpleNamespace(), model, training, None, lambda *given: contextlib.nullcontext(), True
+            SimpleNamespace(),
+            model,
+            model,
+            Exchange(),
+            None,
+            lambda *given: contextlib.nullcontext(),
+            True,
         )
         task = Task(0, TaskKind.TRAINING, Shard("t-0", 0, 100))
         running = Running(Lease(task, 1, is_suspect=is_suspect))

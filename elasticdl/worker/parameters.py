@@ -1,0 +1,87 @@
+"""The parameters of a step, and what becomes of it: what the loop and the exchange pass on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from elasticdl._core import Pulled
+from elasticdl.backends.base import Float32, Int64
+from elasticdl.job import Lease
+
+_NONE = np.zeros(0, np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnParameters:
+    """What this worker has itself, in a job whose workers reduce; course and version say which."""
+
+    dense: Float32
+    state: Float32
+    version: int
+    course: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """What one pull brought: all that a step computes on.
+
+    of_stores: The rows, and the dense parameters unless there is a ring. of_ring: These, where
+    there is one. A saved model brings its own parameters, and has neither.
+    """
+
+    of_stores: Pulled | None = None
+    of_ring: OwnParameters | None = None
+
+    @property
+    def rows(self) -> list[Float32]:
+        """For each id site, shape `ids.shape + (dim,)`."""
+        return [] if self.of_stores is None else self.of_stores.rows
+
+    @property
+    def dense(self) -> Float32:
+        """The flat vector of the dense parameters."""
+        holder = self.of_ring or self.of_stores
+        return _NONE if holder is None else holder.dense
+
+    @property
+    def state(self) -> Float32:
+        """The flat vector of the state."""
+        holder = self.of_ring or self.of_stores
+        return _NONE if holder is None else holder.state
+
+    @property
+    def version(self) -> int:
+        """That of the dense parameters."""
+        holder = self.of_ring or self.of_stores
+        return 0 if holder is None else holder.version
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One minibatch of one lease."""
+
+    lease: Lease
+    index: int
+
+
+@dataclass(slots=True)
+class PendingPull:
+    """The pull of a step that has to wait for the push before it.
+
+    parameters: Set by that push if they came with its answer; if not, they are to be pulled.
+    """
+
+    ids: Sequence[Int64]
+    step: Step
+    parameters: Parameters | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """An update that every holder of parameters has applied."""
+
+    version: int
+    staleness: int
