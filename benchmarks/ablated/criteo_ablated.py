@@ -5,7 +5,6 @@ optimisation what would be there without it; the environment variable `SWITCHED_
 with commas between them. The model is that of `model_zoo/criteo/deepfm.py`, unchanged.
 """
 
-import contextlib
 import os
 import threading
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from criteo.deepfm import eval_metrics_fn, feed, forward, loss, optimizer, sgd
 from elasticdl.backends.keras.feed import runner, ways
 from elasticdl.backends.keras.model import lookups, step
 from elasticdl.config import JobConfig
-from elasticdl.worker import loop, stages, stores
+from elasticdl.worker import loop, spans, stores
 
 __all__ = ["eval_metrics_fn", "feed", "forward", "loss", "optimizer", "sgd"]
 
@@ -59,18 +58,20 @@ def pulling_ahead():
 def overlap():
     """Let only one thread of a worker do something at a time: feed, ids, pull, compute or push."""
     turn = threading.RLock()
-    measure, work = stages.StageClock.measure, stages.StageClock.work
+    enter, leave = spans.Span.__enter__, spans.Span.__exit__
     taken = {"feed", "ids", "pull", "compute", "push"}
 
-    def in_turn(plain):
-        @contextlib.contextmanager
-        def alone(clock, stage, *place):
-            with turn if stage in taken else contextlib.nullcontext(), plain(clock, stage, *place):
-                yield
+    def enter_alone(span):
+        if span.stage in taken:
+            turn.acquire()
+        return enter(span)
 
-        return alone
+    def leave_alone(span, *raised):
+        leave(span, *raised)
+        if span.stage in taken:
+            turn.release()
 
-    stages.StageClock.measure, stages.StageClock.work = in_turn(measure), in_turn(work)
+    spans.Span.__enter__, spans.Span.__exit__ = enter_alone, leave_alone
 
 
 def merging_in_rust():

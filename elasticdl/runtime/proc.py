@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 
@@ -64,11 +65,10 @@ def _children(pid: int) -> list[int]:
 def swapped_bytes() -> int:
     """Return what this machine has read back from its swap space since it was started."""
     try:
-        lines = Path("/proc/vmstat").read_text().splitlines()
+        read_back = re.search(r"^pswpin (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE)
     except OSError:  # a sandbox may hide it
         return 0
-    counts = dict(line.split() for line in lines)
-    return int(counts.get("pswpin", 0)) * os.sysconf("SC_PAGE_SIZE")
+    return int(read_back[1] if read_back else 0) * os.sysconf("SC_PAGE_SIZE")
 
 
 def core_wait_seconds() -> float:

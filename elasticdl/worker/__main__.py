@@ -103,12 +103,12 @@ def work(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None:
             departure.worker = worker
             heartbeat.progress = worker.progress
             name = process.process_name(Role.WORKER, arguments.index)
-            profiler = Profiler(worker.stages, arguments.job_dir, name, own_profile.begin)
+            profiler = Profiler(worker.spans, arguments.job_dir, name, own_profile.begin)
 
             def follow(answer: HeartbeatAnswer) -> None:
                 profiler.look()
                 process.rotate_log(arguments.config, arguments.job_dir)
-                worker.activity.recover(answer.is_recovering)
+                worker.spans.activity.recover(answer.is_recovering)
                 for exchange in reducers:
                     exchange.member.world_ends(answer.ended_world)
                     if exchange.member.error is not None:
@@ -116,7 +116,7 @@ def work(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None:
 
             heartbeat.follow = follow
             for exchange in reducers:
-                exchange.member.when_forming(worker.activity.form)
+                exchange.member.when_forming(worker.spans.activity.form)
             watchdog = Watchdog(arguments.config.training.task_timeout_seconds)
             cluster = arguments.config.cluster
             look, silence = cluster.heartbeat_seconds, cluster.heartbeat_timeout_seconds

@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from enum import IntEnum
 
 from elasticdl.job import Label, TaskKind
 from elasticdl.observe.labels import LabelClock
 
-_LABELS = {
+LABELS = {
     TaskKind.TRAINING: Label.TRAIN,
     TaskKind.EVALUATION: Label.EVALUATE,
     TaskKind.PREDICTION: Label.EVALUATE,
@@ -21,81 +22,58 @@ _LABELS = {
     TaskKind.EXPORT: Label.CHECKPOINT,
     TaskKind.CALLBACKS: Label.TRAIN,
 }
+"""What a worker is at that computes for a task."""
+
+
+class Thread(IntEnum):
+    """The threads whose waiting has a label; one before the other in the pipeline."""
+
+    COMPUTE = 0
+    PREPARE = 1
+    FEED = 2
 
 
 class Activity:
-    """Labels the time of a worker. Each method is for the thread that it names."""
+    """Labels the time of a worker, by what each of its threads is at."""
 
     def __init__(self, labels: LabelClock) -> None:
         """Label the time on a clock."""
         self._labels = labels
         self._lock = threading.Lock()
-        # What each thread is at. None: it waits for the one before it.
-        self._compute: Label | None = labels.label
-        self._kind: TaskKind | None = None
-        self._label_of_kind: Label | None = None
-        self._prepare: Label | None = None
-        self._feed = Label.IDLE
+        # By thread. None: it waits for the one before it.
+        self._at: list[Label | None] = [labels.label, None, Label.IDLE]
         self._num_lookups = 0
         self._is_recovering = self._is_forming = False
         self._preparing_thread = 0
 
-    # --- the computing thread --------------------------------------------------------------------
+    def at(self, thread: Thread, label: Label | None) -> None:
+        """Note what a thread is at from now on; None: it waits for the one before it.
 
-    def compute(self, kind: TaskKind) -> None:
-        """It computes for a task of this kind."""
-        if kind is not self._kind:  # to look a label up takes longer than all else here
-            self._kind, self._label_of_kind = kind, _LABELS[kind]
-        self._set_compute(self._label_of_kind)
-
-    def hand_over(self) -> None:
-        """It has computed, and waits until the gradients before are on their way."""
-        self._set_compute(Label.WAIT_FOR_PARAMETERS)
-
-    def wait(self) -> None:
-        """It waits for the next minibatch."""
-        self._set_compute(None)
-
-    def end(self) -> None:
-        """It has nothing more to do."""
-        self._set_compute(Label.IDLE)
+        COMPUTE waits for parameters too while what it has computed cannot be handed over, and is
+        idle when it has nothing more to do.
+        """
+        at = self._at
+        if at[thread] is label:
+            return
+        at[thread] = label
+        # Whoever begins to wait at this moment reads what was set before.
+        if thread is Thread.COMPUTE or at[Thread.COMPUTE] is None:
+            with self._lock:
+                self._settle()
 
     @contextlib.contextmanager
     def waiting_for_parameters(self) -> Iterator[None]:
-        """Within the block it waits for whoever holds the parameters."""
-        before = self._compute
-        self._set_compute(Label.WAIT_FOR_PARAMETERS)
+        """Within the block the computing thread waits for whoever holds the parameters."""
+        before = self._at[Thread.COMPUTE]
+        self.at(Thread.COMPUTE, Label.WAIT_FOR_PARAMETERS)
         try:
             yield
         finally:
-            self._set_compute(before)
-
-    def _set_compute(self, label: Label | None) -> None:
-        with self._lock:
-            self._compute = label
-            self._settle()
-
-    # --- the others ------------------------------------------------------------------------------
+            self.at(Thread.COMPUTE, before)
 
     def prepare_here(self) -> None:
         """The calling thread is the one that prepares."""
         self._preparing_thread = threading.get_ident()
-
-    def prepare(self, label: Label | None) -> None:
-        """The preparing thread is at this; None: it waits for the one that feeds."""
-        self._prepare = label
-        self._upstream_changed()
-
-    def feed(self, label: Label) -> None:
-        """The feeding thread is at this."""
-        self._feed = label
-        self._upstream_changed()
-
-    def _upstream_changed(self) -> None:
-        # Whoever begins to wait at this moment reads what was set before.
-        if self._compute is None:
-            with self._lock:
-                self._settle()
 
     @contextlib.contextmanager
     def looking_up(self) -> Iterator[None]:
@@ -132,11 +110,13 @@ class Activity:
 
     def _settle(self) -> None:
         """Enter the label of the computing thread; the lock is held."""
-        label = self._compute or self._prepare or self._feed
-        if self._num_lookups and self._compute is not None:
+        compute, prepare, feed = self._at
+        label = compute or prepare or feed or Label.IDLE
+        if self._num_lookups and compute is not None:
             label = Label.WAIT_FOR_PARAMETERS
         if label is Label.WAIT_FOR_PARAMETERS and self._is_recovering:
             label = Label.RECOVER
         elif label is Label.WAIT_FOR_PARAMETERS and self._is_forming:
             label = Label.RE_FORM
-        self._labels.enter(label)
+        if label is not self._labels.label:
+            self._labels.enter(label)

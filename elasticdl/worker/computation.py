@@ -6,7 +6,6 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import numpy as np
@@ -32,12 +31,9 @@ from elasticdl.worker.measuring import SHARE, STREAM_SHARE, MeasuringBudget
 from elasticdl.worker.parameters import Parameters
 from elasticdl.worker.predictions import Predicted, PredictionSink
 from elasticdl.worker.running import Item, Running
-from elasticdl.worker.stages import Place
+from elasticdl.worker.spans import Place, Span
 
 log = logging.getLogger(__name__)
-
-Enter = Callable[[str, Running, Place], AbstractContextManager[None]]
-"""Begins a stage that runs the user's code."""
 
 
 class Computation:
@@ -50,7 +46,7 @@ class Computation:
         trainer: Trainer | None,
         exchange: Exchange,
         sink: Callable[[], PredictionSink],
-        enter: Enter,
+        span: Callable[[str, Place | None], Span],
         has_windows: bool = False,
     ) -> None:
         self._config = config
@@ -59,15 +55,13 @@ class Computation:
         self._exchange = exchange
         self._make_sink = sink
         self._sink: PredictionSink | None = None
-        self._enter = enter
-        self._has_windows = has_windows
+        self._span = span
         self._newest_window = -1  # of which a minibatch was measured
         self._budget = MeasuringBudget(STREAM_SHARE if has_windows else SHARE)
 
     def idled(self, seconds: float) -> None:
         """Note how long there was nothing to compute, as no task was there."""
-        if self._has_windows:
-            self._budget.idled(seconds)
+        self._budget.idled(seconds)
 
     def step(self, item: Item) -> None:
         """Train, evaluate or predict; a training step leaves its gradients in `item.result`."""
@@ -78,14 +72,14 @@ class Computation:
             case TaskKind.TRAINING:
                 self._train(item, minibatch, given)
             case TaskKind.EVALUATION:
-                with self._enter("evaluate", item.running, item.place):
+                with self._span("evaluate", item.place):
                     if item.index == 0:
                         self._model.new_metrics()
                     self._model.evaluate_step(minibatch, given.rows, given.dense, given.state)
                 running.records += minibatch.num_records
             case _:
                 assert minibatch.record_numbers is not None
-                with self._enter("predict", item.running, item.place):
+                with self._span("predict", item.place):
                     outputs = self._model.predict_step(
                         minibatch, given.rows, given.dense, given.state
                     )
@@ -94,10 +88,9 @@ class Computation:
 
     def _train(self, item: Item, minibatch: Minibatch, given: Parameters) -> None:
         assert self._trainer is not None, "only training jobs have training tasks"
-        began = time.perf_counter()
-        with self._enter("compute", item.running, item.place):
+        with self._span("compute", item.place) as span:
             item.result = self._trainer.train_step(minibatch, given.rows, given.dense, given.state)
-        self._budget.computed(time.perf_counter() - began)
+        self._budget.computed(span.seconds)
         if problem := _problem(item.result):
             self._refuse(item, problem)
 
@@ -128,19 +121,18 @@ class Computation:
     def _measure(self, running: Running) -> None:
         """Add what was taken to the metrics. A metric that fails does not fail the training."""
         assert self._trainer is not None, "only training jobs have training tasks"
-        began = time.perf_counter()
         minibatches, predictions = zip(*running.to_measure, strict=True)
         try:
-            with self._enter("metrics", running, Place(running.lease)):
+            with self._span("metrics", Place(running.lease)) as span:
                 if not running.is_measured:
                     self._model.new_metrics()
                 self._trainer.measure(minibatches, predictions)
+            self._budget.measured(span.seconds)
         except ModelError as error:
             log.warning("there are no metrics of training: %s", error)
             self._budget.give_up()
         running.is_measured = True
         running.to_measure.clear()
-        self._budget.measured(time.perf_counter() - began)
 
     def _collect(self, running: Running) -> None:
         """Keep the metrics of what was measured since the last call, and begin anew."""
@@ -194,17 +186,17 @@ class Computation:
             case TaskKind.PREDICTION:
                 if self._sink is None:
                     self._sink = self._make_sink()
-                with self._enter("write", running, Place(lease)):
+                with self._span("write", Place(lease)):
                     self._sink.write(lease.task, running.predicted)
                 return replace(report, num_records=running.records)
             case TaskKind.METRICS:
-                with self._enter("metrics", running, Place(lease)):
+                with self._span("metrics", Place(lease)):
                     metrics = self._results(lease)
                 return replace(report, metrics=metrics)
             case TaskKind.CALLBACKS:
                 assert self._trainer is not None, "only training jobs have callbacks"
                 assert lease.callbacks is not None
-                with self._enter("callbacks", running, Place(lease)):
+                with self._span("callbacks", Place(lease)):
                     result = self._called(self._trainer, lease.callbacks)
                 return replace(report, callbacks=result)
             case TaskKind.EXPORT:

@@ -25,6 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 from elasticdl.backends.base import Minibatch, Predictor, StepResult, Trainer
 from elasticdl.config import JobConfig
@@ -37,7 +38,6 @@ from elasticdl.job import (
     Lease,
     Mode,
     Outcome,
-    Position,
     Progress,
     TaskKind,
     TaskReport,
@@ -47,7 +47,7 @@ from elasticdl.observe.labels import LabelClock
 from elasticdl.rpc.base import MasterClient
 from elasticdl.runtime.process import STOPPED_EXIT_CODE
 from elasticdl.worker import side_files
-from elasticdl.worker.activity import Activity
+from elasticdl.worker.activity import LABELS, Activity, Thread
 from elasticdl.worker.channel import Channel, Closed
 from elasticdl.worker.computation import Computation
 from elasticdl.worker.event_times import TaskTimes
@@ -58,7 +58,7 @@ from elasticdl.worker.predictions import PredictionSink
 from elasticdl.worker.protocol import Arrival, LeaseProtocol, Ruling, Stage
 from elasticdl.worker.records import located, read_all, task_seed, with_ends
 from elasticdl.worker.running import Item, Running
-from elasticdl.worker.stages import Place, StageClock, Work, run_after_others
+from elasticdl.worker.spans import Place, Span, Spans, Work, run_after_others
 
 log = logging.getLogger(__name__)
 
@@ -113,8 +113,10 @@ class Worker:
         self._has_own_reader = has_own_reader
         self._is_deterministic = config.training.deterministic
         self._window_seconds = _window_seconds(config)
-        self._clock = StageClock()
         self._activity = Activity(labels or LabelClock())
+        self.spans = Spans(self._activity, lambda position: master.announce(worker_id, position))
+        """Where its time goes."""
+        self._span: Callable[[str, Place | None], Span] = partial(Span, self.spans)
         self._progress = Progress()
         self._lookahead = Lookahead(config.pipeline_depth + 1)
         self._protocol: LeaseProtocol[PendingPull] = LeaseProtocol(
@@ -126,7 +128,7 @@ class Worker:
         self._pulls_with_push = config.pipeline_depth == 0
         has_windows = bool(self._window_seconds)
         self._computation = Computation(
-            config, model, trainer, exchange, sink, self._enter, has_windows
+            config, model, trainer, exchange, sink, self._span, has_windows
         )
         self._stop = threading.Event()
         self._fed: Channel[Item] = Channel(capacity=4)
@@ -148,7 +150,7 @@ class Worker:
         for thread in threads:
             thread.start()
         self._guard(self._compute)
-        self._activity.end()
+        self._activity.at(Thread.COMPUTE, Label.IDLE)
         self._computed.end()
         self._has_computed.set()
         if self._is_leaving:
@@ -214,27 +216,17 @@ class Worker:
 
     def progress(self) -> Progress:
         """Return what was done so far; for the heartbeat's thread."""
-        return replace(self._progress, stage_seconds=self._clock.seconds())
-
-    @property
-    def stages(self) -> StageClock:
-        """Where its time goes."""
-        return self._clock
+        return replace(self._progress, stage_seconds=self.spans.seconds())
 
     def under_way(self) -> list[Work]:
         """Return what of the user's code or the framework runs now; for the watch's thread."""
-        return self._clock.under_way()
+        return self.spans.under_way()
 
     @contextlib.contextmanager
     def looking_up(self, *stages: str) -> Iterator[None]:
         """Have stages not count as under way within the block: they look up rows meanwhile."""
-        with self._clock.waiting(*stages), self._activity.looking_up():
+        with self.spans.waiting(*stages), self._activity.looking_up():
             yield
-
-    @property
-    def activity(self) -> Activity:
-        """What it is at, second by second; other threads say what they know."""
-        return self._activity
 
     # --- feed ------------------------------------------------------------------------------------
 
@@ -264,17 +256,16 @@ class Worker:
     def _leases(self) -> Iterator[Lease]:
         is_waiting = False
         while not self._stop.is_set():
-            self._activity.feed(Label.IDLE)
-            with self._clock.measure("no task" if is_waiting else "lease"):
+            with self._span("no task" if is_waiting else "lease", None):
                 answer = self._master.lease(self._worker_id, is_waiting)
             is_waiting = isinstance(answer, Wait)
             self._exchange.out_of_work(is_waiting)
             match answer:
                 case Lease():
-                    self._activity.feed(Label.WAIT_FOR_DATA)
+                    self._activity.at(Thread.FEED, Label.WAIT_FOR_DATA)
                     yield answer
                 case Wait(seconds):
-                    with self._clock.measure("no task"):
+                    with self._span("no task", None):
                         self._stop.wait(seconds)
                 case Finished():
                     return
@@ -283,18 +274,18 @@ class Worker:
         """Feed what a lease asks for; return its report, with what `feed` made of the task."""
         lease, task = running.lease, running.lease.task
         if lease.generation > self._exchange.generation:
-            self._activity.feed(Label.RECOVER)
+            self._activity.at(Thread.FEED, Label.RECOVER)
         self._exchange.reach(lease.generation)
-        self._activity.feed(Label.WAIT_FOR_DATA)
+        self._activity.at(Thread.FEED, Label.WAIT_FOR_DATA)
         mode = _MODES.get(task.kind)
         report = TaskReport(task.id, lease.number, Outcome.DONE)
         if mode is None:
             return report
         start = num_minibatches = num_examples = 0
         if self._protocol.asks_where_to_begin(lease):
-            self._activity.feed(Label.WAIT_FOR_PARAMETERS)
+            self._activity.at(Thread.FEED, Label.WAIT_FOR_PARAMETERS)
             start = self._exchange.start_index(lease)
-            self._activity.feed(Label.WAIT_FOR_DATA)
+            self._activity.at(Thread.FEED, Label.WAIT_FOR_DATA)
         if running.is_training and lease.number > 1:
             log.info("task %d, lease %d: goes on at minibatch %d", task.id, lease.number, start)
         minibatches = self._model.minibatches(
@@ -318,7 +309,8 @@ class Worker:
                     with self._landed:
                         self._protocol.fed(running)
                 window = None if running.times is None else running.times.window_after(num_examples)
-                self._fed.put(Item(running, index=index, minibatch=minibatch, window=window))
+                place = Place(lease, index, minibatch.num_records)
+                self._fed.put(Item(running, index, place, minibatch, window))
         return replace(
             report,
             end_index=num_minibatches,
@@ -339,7 +331,7 @@ class Worker:
             yield from records
             return
         while True:
-            with self._clock.waiting("feed"):
+            with self.spans.waiting("feed"):
                 block = next(records, None)
             if block is None:
                 running.missing = task.shard.num_records - num_read
@@ -362,7 +354,7 @@ class Worker:
                 with self._landed:
                     self._wait(lambda: self._protocol.may_feed(running))
             place = Place(running.lease, index, max(0, min(size, left - index * size)))
-            with self._enter("feed", running, place):
+            with self._span("feed", place):
                 minibatch = next(minibatches, None)
             if minibatch is None:
                 return
@@ -380,7 +372,7 @@ class Worker:
                     raise
                 except (Exception, SystemExit) as error:
                     item = self._failed(Stage.PREPARE, item, error)
-                self._activity.prepare(None)
+                self._activity.at(Thread.PREPARE, None)
             self._prepared.put(item)
         self._prepared.end()
 
@@ -388,15 +380,13 @@ class Worker:
         """Take an item into flight and pull what it computes on."""
         brought = None
         if item.running.is_training and self._model.ids_need_parameters:
-            self._activity.prepare(Label.WAIT_FOR_PARAMETERS)
-            with self._clock.measure("staleness wait"):
+            with self._span("staleness wait", None):
                 self._wait_for_room(item, None)
-        self._activity.prepare(Label.WAIT_FOR_DATA)
-        with self._enter("ids", item.running, item.place):
+        with self._span("ids", item.place):
             item.ids = self._model.ids(minibatch)
-        self._activity.prepare(Label.WAIT_FOR_PARAMETERS)
+        self._activity.at(Thread.PREPARE, Label.WAIT_FOR_PARAMETERS)
         if item.running.is_training and not self._model.ids_need_parameters:
-            with self._clock.measure("staleness wait"):
+            with self._span("staleness wait", None):
                 brought = self._wait_for_room(item, self._pull_with_push(item))
         if brought is not None:
             item.parameters = brought
@@ -416,15 +406,14 @@ class Worker:
 
     def _pull(self, item: Item) -> None:
         step = Step(item.running.lease, item.index) if item.running.is_training else None
-        self._announce("pull", item.running, item.index)
-        with self._clock.measure("pull", item.place):
+        with self._span("pull", item.place):
             item.parameters = self._exchange.pull(item.ids, step)
 
     # --- compute ---------------------------------------------------------------------------------
 
     def _compute(self) -> None:
         for item in self._waited(self._prepared):
-            self._activity.compute(item.running.lease.task.kind)
+            self._activity.at(Thread.COMPUTE, LABELS[item.running.lease.task.kind])
             try:
                 match self._protocol.arrives(item.running, item.report):
                     case Arrival.STEP:
@@ -439,18 +428,18 @@ class Worker:
                         pass
             except (Exception, SystemExit) as error:
                 item = self._failed(Stage.COMPUTE, item, error)
-            self._activity.hand_over()
+            self._activity.at(Thread.COMPUTE, Label.WAIT_FOR_PARAMETERS)  # until it is on its way
             self._computed.put(item)
 
     def _waited(self, channel: Channel[Item]) -> Iterator[Item]:
         items = iter(channel)
         while True:
-            self._activity.wait()
-            waited, leasing = self._clock.spent("compute wait"), self._clock.spent(*_NO_TASK)
-            with self._clock.measure("compute wait"):
+            before = self.spans.spent(*_NO_TASK) if self._window_seconds else 0.0
+            with self._span("compute wait", None) as waited:
                 item = next(items, None)
-            waited = self._clock.spent("compute wait") - waited
-            self._computation.idled(min(waited, self._clock.spent(*_NO_TASK) - leasing))
+            if self._window_seconds:
+                leasing = self.spans.spent(*_NO_TASK) - before
+                self._computation.idled(min(waited.seconds, leasing))
             if item is None:
                 return
             yield item
@@ -496,7 +485,7 @@ class Worker:
             return
         try:
             if item.result is None:
-                with self._clock.measure("push"):
+                with self._span("push", None):
                     self._exchange.skip(running.lease, item.index)
                 assert item.minibatch is not None
                 running.skipped[item.index] = item.minibatch.num_records
@@ -511,8 +500,7 @@ class Worker:
     def _push(self, item: Item, result: StepResult) -> Committed:
         assert item.minibatch is not None
         assert item.parameters is not None
-        self._announce("push", item.running, item.index)
-        with self._clock.measure("push", item.place):
+        with self._span("push", item.place):
             if (stores := self._exchange.stores) is not None:
                 stores.name(item.minibatch, item.ids)
             return self._exchange.push(
@@ -567,24 +555,9 @@ class Worker:
         self._exchange.when_settled(running.lease, end, tell)
 
     def _tell(self, running: Running, report: TaskReport) -> None:
-        with self._clock.measure("report"):
+        with self._span("report", None):
             self._master.report(self._worker_id, report)
         self._forget(running)
-
-    # --- stages ----------------------------------------------------------------------------------
-
-    def _enter(
-        self, stage: str, running: Running, place: Place
-    ) -> contextlib.AbstractContextManager[None]:
-        """Begin a stage that runs the user's code; it ends with the block."""
-        self._announce(stage, running, place.minibatch)
-        return self._clock.work(stage, place)
-
-    def _announce(self, stage: str, running: Running, index: int) -> None:
-        lease = running.lease
-        if lease.is_suspect:
-            position = Position(lease.task.id, lease.number, index, stage)
-            self._master.announce(self._worker_id, position)
 
     def _wait(self, until: Callable[[], bool]) -> None:
         """Wait, holding the lock, until the protocol says yes."""
@@ -641,7 +614,7 @@ class Worker:
         if is_pulled and not self._protocol.goes_on(running):
             self._exchange.end_task(running.lease)
         if item.result is not None:
-            self._lookahead.landed(self._clock.spent("compute"), self._clock.spent(*_EXCHANGE))
+            self._lookahead.landed(self.spans.spent("compute"), self.spans.spent(*_EXCHANGE))
         with self._landed:
             self._protocol.allow(self._lookahead.num_in_flight)
             self._protocol.landed(running, item.index)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from elasticdl.runtime import process
-from elasticdl.worker.stages import Place, StageClock
+from elasticdl.worker.spans import Span, Spans
 
 LAST_STAGE = "compute"
 """Steps are counted by it."""
@@ -32,21 +32,21 @@ class Profiler:
 
     def __init__(
         self,
-        stages: StageClock,
+        spans: Spans,
         job_dir: Path,
         name: str,
         begin_own: Callable[[Path], Callable[[], None] | None],
     ) -> None:
-        """Record the stages of a clock.
+        """Record the spans of a worker.
 
         Args:
-            stages: Is told of each stage.
+            spans: Tells of each that has ended.
             job_dir: Folder of the job.
             name: That of the process.
             begin_own: Begins the framework's own profile, for files in a folder; returns what ends
                 it, or None if there is none. Both are called by the thread that computes.
         """
-        self._stages = stages
+        self._source = spans
         self._folder = job_dir / process.PROFILE_FOLDER
         self._name = name
         self._begin_own = begin_own
@@ -55,7 +55,7 @@ class Profiler:
         self._id = ""
         self._steps_left = 0
         self._spans: list[tuple[str, int, str, float, float, int, int]] = []
-        # From the clock of stages to seconds since 1970.
+        # From the clock of spans to seconds since 1970.
         self._offset = 0.0
 
     def look(self) -> None:
@@ -77,20 +77,20 @@ class Profiler:
             self._id, self._steps_left, self._spans = wanted, steps, []
             self._wants_own = wants_own
             self._offset = time.time() - time.perf_counter()
-            self._stages.recorder = self._record
+            self._source.recorder = self._record
 
-    def _record(self, stage: str, began: float, ended: float, place: Place | None) -> None:
-        thread = threading.current_thread()
+    def _record(self, span: Span) -> None:
+        thread, stage, place = threading.current_thread(), span.stage, span.place
         task = place.lease.task.id if place is not None else -1
         minibatch = place.minibatch if place is not None else -1
         ident = thread.native_id or 0
-        self._spans.append((stage, ident, thread.name, began, ended, task, minibatch))
+        self._spans.append((stage, ident, thread.name, span.began, span.ended, task, minibatch))
         is_full = len(self._spans) >= _MOST_SPANS
         if stage == LAST_STAGE:
             self._record_own(is_last=self._steps_left <= 1 or is_full)
             self._steps_left -= 1
         if self._steps_left <= 0 or (is_full and self._end_own is None):
-            self._stages.recorder = None
+            self._source.recorder = None
             self._steps_left = 0
 
     def _record_own(self, is_last: bool) -> None:

@@ -29,7 +29,7 @@ from elasticdl.job import (
 from elasticdl.worker.event_times import TaskTimes, WindowSums
 from elasticdl.worker.parameters import Committed, Parameters
 from elasticdl.worker.predictions import Predicted
-from elasticdl.worker.stages import Place
+from elasticdl.worker.spans import Place
 
 _WRITE = frozenset({TaskKind.EXPORT, TaskKind.PREDICTION})  # results, to a disk or a store
 
@@ -125,6 +125,7 @@ class Item:
 
     running: Running
     index: int = -1
+    place: Place | None = None  # which minibatch it is
     minibatch: Minibatch | None = None
     window: int | None = None  # of event time, in which it counts
     ids: Sequence[Int64] = ()  # from prepare on
@@ -132,9 +133,3 @@ class Item:
     result: StepResult | None = None  # from compute on; None for a skipped minibatch
     committed: Committed | None = None  # from commit on; in synchronous training from compute on
     report: TaskReport | None = None  # the end of the lease; nothing of it follows
-
-    @property
-    def place(self) -> Place:
-        """Which minibatch it is."""
-        num_records = self.minibatch.num_records if self.minibatch is not None else 0
-        return Place(self.running.lease, self.index, num_records)

@@ -14,7 +14,7 @@ from elasticdl.rpc.base import MasterClient
 from elasticdl.runtime.background import Background
 from elasticdl.runtime.proc import cpu_seconds
 from elasticdl.runtime.process import TIMED_OUT_EXIT_CODE
-from elasticdl.worker.stages import Work
+from elasticdl.worker.spans import Work
 from elasticdl.worker.watchdog import Overdue, Slow, Watchdog, position
 
 log = logging.getLogger(__name__)

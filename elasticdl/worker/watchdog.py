@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from elasticdl.job import Position
-from elasticdl.worker.stages import Place, Work
+from elasticdl.worker.spans import Place, Work
 
 LEAST_LIMIT_SECONDS = 300.0
 LONGEST_CALLS = 20.0  # the limit, in calls as long as the longest before

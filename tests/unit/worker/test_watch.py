@@ -7,7 +7,7 @@ import time
 
 from elasticdl.job import Lease, Shard, Task, TaskKind
 from elasticdl.runtime.proc import cpu_seconds
-from elasticdl.worker.stages import Place, Work
+from elasticdl.worker.spans import Place, Work
 from elasticdl.worker.watch import Watch
 from elasticdl.worker.watchdog import Watchdog
 

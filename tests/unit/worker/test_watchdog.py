@@ -1,9 +1,7 @@
 """What takes too long, with time as a number."""
 
-import pytest
-
 from elasticdl.job import Lease, Position, Shard, Task, TaskKind
-from elasticdl.worker.stages import Place, StageClock, Work
+from elasticdl.worker.spans import Place, Work
 from elasticdl.worker.watchdog import (
     COMPILE_SECONDS,
     LEAST_LIMIT_SECONDS,
@@ -75,52 +73,3 @@ def test_position_and_words_name_task_minibatch_and_records():
     assert position(Overdue(work(), 9.0)).of(LEASE.task) == (
         "feed of minibatch 3 of training task 7 (records 100 to 200 of a.recordio, epoch 1)"
     )
-
-
-class Time:
-    """A clock that is set."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
-def test_stage_is_under_way_until_it_returns_or_raises():
-    clock = StageClock(Time())
-    with clock.work("feed", PLACE):
-        assert [w.stage for w in clock.under_way()] == ["feed"]
-    assert clock.under_way() == []
-    with pytest.raises(ValueError, match="bad"), clock.work("feed", PLACE):
-        raise ValueError("bad")
-    assert clock.under_way() == []
-
-
-def test_stage_that_waits_for_others_is_not_under_way_and_begins_anew_afterwards():
-    time = Time()
-    clock = StageClock(time)
-    with clock.work("feed", PLACE):
-        time.now = 100.0
-        with clock.waiting("feed"):
-            time.now = 500.0
-            assert clock.under_way() == []
-        (found,) = clock.under_way()
-        assert found.since == 500.0
-
-
-def test_first_calls_are_those_of_a_stage_and_of_each_size():
-    time = Time()
-    clock = StageClock(time)
-
-    def call(num_records, seconds):
-        with clock.work("compute", Place(LEASE, 0, num_records)):
-            (found,) = clock.under_way()
-            time.now += seconds
-        return found.is_first, found.longest
-
-    first = [call(10, 60.0) for _ in range(3)]
-    assert first == [(True, 0.0)] * 3
-    assert call(10, 2.0) == (False, 0.0)
-    assert call(7, 60.0) == (True, 2.0)
-    assert call(7, 1.0) == (False, 2.0)

@@ -1,6 +1,5 @@
 """A worker scores the minibatches of each window of event time, and says so with its task."""
 
-import contextlib
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,10 +7,13 @@ import pytest
 
 from elasticdl.backends.base import Minibatch, StepResult
 from elasticdl.job import Lease, Outcome, Shard, Task, TaskKind, TaskReport
+from elasticdl.observe.labels import LabelClock
+from elasticdl.worker.activity import Activity
 from elasticdl.worker.computation import Computation
 from elasticdl.worker.event_times import TaskTimes
 from elasticdl.worker.exchange import Exchange
 from elasticdl.worker.running import Item, Running
+from elasticdl.worker.spans import Place, Spans
 
 NOTHING = np.zeros(0, np.float32)
 
@@ -37,6 +39,10 @@ class Counting:
         return StepResult(minibatch.labels / 10, (), NOTHING, NOTHING, minibatch.labels)
 
 
+def spans_of_nobody():
+    return Spans(Activity(LabelClock()), announce=lambda position: None)
+
+
 @pytest.fixture
 def report_of():
     """Return what trains minibatches of some windows, and returns the report of their task."""
@@ -49,7 +55,7 @@ def report_of():
             model,
             Exchange(),
             None,
-            lambda *given: contextlib.nullcontext(),
+            spans_of_nobody().span,
             True,
         )
         task = Task(0, TaskKind.TRAINING, Shard("t-0", 0, 100))
@@ -57,7 +63,8 @@ def report_of():
         running.times = TaskTimes(60.0)
         running.times.counts.update(counts or {})
         for index, window in enumerate(windows):
-            item = Item(running, index, Minibatch(None, index + 1, 10), window)
+            place = Place(running.lease, index, 10)
+            item = Item(running, index, place, Minibatch(None, index + 1, 10), window)
             item.parameters = SimpleNamespace(rows=(), dense=NOTHING, state=NOTHING)
             computation.step(item)
             computation.measure(item)
