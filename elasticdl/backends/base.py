@@ -11,7 +11,7 @@ know the variables; `ModelDescription.dense` and `.state` name them for checkpoi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -25,6 +25,25 @@ from elasticdl.layers.life_cycle import Admission, CountAdmission, Expiry, Proba
 
 Float32 = NDArray[np.float32]
 Int64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class FeedWay:
+    """Which way records go through `feed`, and why, for whoever looks at the job.
+
+    is_slow: It is not the fastest, so the log of the process warns of it.
+    """
+
+    text: str
+    is_slow: bool
+
+
+TellFeedWay = Callable[[FeedWay], object]
+"""Is called once for each way that is new, and may be called when the job is long under way."""
+
+
+def tell_nobody(way: FeedWay) -> None:
+    """Tell nobody which way `feed` runs; it is in the log."""
 
 
 @dataclass(frozen=True, slots=True)

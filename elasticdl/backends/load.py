@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elasticdl.backends.base import Trainer
+from elasticdl.backends.base import TellFeedWay, Trainer, tell_nobody
 from elasticdl.backends.exported import ExportKind, kind_of_export
 from elasticdl.backends.handover import Handover
 from elasticdl.backends.script import AskingTrainer
@@ -31,6 +31,7 @@ def load_trainer(
     run_eagerly: bool,
     torch_compile: bool = False,
     device: str | None = None,
+    tell_feed: TellFeedWay = tell_nobody,
 ) -> Trainer:
     """Return the trainer for a model file, importing its framework only now.
 
@@ -43,6 +44,7 @@ def load_trainer(
         run_eagerly: Whether feed, model and loss run as plain Python.
         torch_compile: Whether steps of PyTorch are compiled.
         device: Where it computes; None: PyTorch on the CPU, TensorFlow where it wants to.
+        tell_feed: Is told which way `feed` runs, where there are several.
 
     Raises:
         ModelError: The model function returns something that no framework here knows, or that
@@ -59,7 +61,8 @@ def load_trainer(
         compute_with(num_threads, device)
         # A Keras model must be built by its trainer, which watches its embeddings come to be; what
         # is no Keras model is answered by the trainer's error.
-        return KerasTrainer(spec, metadata, seed, embedding_threshold_bytes, run_eagerly)
+        threshold = embedding_threshold_bytes
+        return KerasTrainer(spec, metadata, seed, threshold, run_eagerly, tell_feed)
 
     if _imported("keras", "tensorflow") and not _imported("torch"):
         return in_keras()
@@ -140,6 +143,7 @@ def load_saved_model(
     directory: Path,
     num_threads: int,
     device: str | None = None,
+    tell_feed: TellFeedWay = tell_nobody,
 ) -> SavedModelPredictor | ExportedPredictor | SavedArraysPredictor:
     """Return an exported model, importing its framework only now.
 
@@ -167,7 +171,7 @@ def load_saved_model(
     from elasticdl.backends.keras.threads import compute_with
 
     compute_with(num_threads, device)
-    return SavedModelPredictor(spec, metadata, directory)
+    return SavedModelPredictor(spec, metadata, directory, tell_feed)
 
 
 def _of_another(kind: ExportKind, directory: Path, model: Any) -> ModelError:

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from elasticdl._core import PsClient, Store
-from elasticdl.backends.told import telling
+from elasticdl.backends.base import FeedWay
 from elasticdl.checkpoints.dense import begin_from
 from elasticdl.checkpoints.pretrained import begin_with_pretrained
 from elasticdl.checkpoints.remote import Sender
@@ -132,19 +132,23 @@ class _Job:
         while not self._notes.empty():
             display.note(self._notes.get())
 
+    def _tell_feed(self, way: FeedWay) -> None:
+        if not way.is_slow:  # a warning is printed by the log
+            self._notes.put(way.text)
+
     def run(self) -> None:
         """Work until the master has nothing left to do."""
         try:
             self._master.register_worker(_WORKER_ID, os.getpid())
             beats = Heartbeat(self._master, _WORKER_ID, _SECONDS_BETWEEN_PICTURES)
-            # Warnings are printed by the log.
-            with telling(self._notes.put, below=logging.WARNING), beats as heartbeat:
+            with beats as heartbeat:
                 worker = assemble(
                     self._config,
                     _WORKER_ID,
                     self._master,
                     lambda: self._client,
                     device=self._config.cluster.worker_devices or None,
+                    tell_feed=self._tell_feed,
                 )
                 heartbeat.progress = worker.progress
                 watchdog = Watchdog(self._config.training.task_timeout_seconds)

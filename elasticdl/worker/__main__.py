@@ -7,7 +7,6 @@ from pathlib import Path
 from elasticdl._core import PsClient, PsServer, RingListener, Store, take_hot_keys, traffic
 from elasticdl.backends import own_profile
 from elasticdl.backends.base import Trainer
-from elasticdl.backends.told import telling
 from elasticdl.checkpoints.dense import DENSE
 from elasticdl.checkpoints.remote import Sender
 from elasticdl.data.updates import UpdateOrder
@@ -84,7 +83,6 @@ def work(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None:
     )
     with (
         beats as heartbeat,
-        telling(lambda text: events.write(FeedPath(), text)),
         process_metrics.serving(
             arguments, Role.WORKER, labels, traffic, lambda: heartbeat.progress()
         ),
@@ -158,6 +156,7 @@ def work(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None:
             labels,
             reduce if arguments.config.has_worlds else None,
             seat.device,
+            lambda way: events.write(FeedPath(), way.text),
         )
         with watching(worker):
             process.run_to_own_failure(worker.run)

@@ -10,7 +10,15 @@ from functools import partial
 from pathlib import Path
 
 from elasticdl._core import PsClient
-from elasticdl.backends.base import CallbackNeeds, Int64, Minibatch, Predictor, Trainer
+from elasticdl.backends.base import (
+    CallbackNeeds,
+    Int64,
+    Minibatch,
+    Predictor,
+    TellFeedWay,
+    Trainer,
+    tell_nobody,
+)
 from elasticdl.backends.load import has_tables, load_saved_model, load_trainer
 from elasticdl.checkpoints.publishing import program_name, write_program
 from elasticdl.config import JobConfig
@@ -54,6 +62,7 @@ def assemble(
     labels: LabelClock | None = None,
     reduce: Callable[[Trainer], RingExchange] | None = None,
     device: str | None = None,
+    tell_feed: TellFeedWay = tell_nobody,
 ) -> Worker:
     """Return a worker that is ready to run, on a device or where its framework wants to be.
 
@@ -83,8 +92,11 @@ def assemble(
             labels,
             reduce,
             device,
+            tell_feed,
         )
-    model = load_saved_model(spec, metadata, config.checkpoint.saved_model, threads.count, device)
+    model = load_saved_model(
+        spec, metadata, config.checkpoint.saved_model, threads.count, device, tell_feed
+    )
     model.check(_sample(config, readers, model))
     log.info(IS_BUILT)
     check_data(config, spec, model, metadata, readers, master, worker_id)
@@ -116,6 +128,7 @@ def _assemble_trainer(
     labels: LabelClock | None,
     reduce: Callable[[Trainer], RingExchange] | None,
     device: str | None,
+    tell_feed: TellFeedWay,
 ) -> Worker:
     # Without ps replicas a large Keras Embedding stays what it is: a dense variable.
     is_dense = config.has_worlds and not config.num_ps
@@ -130,6 +143,7 @@ def _assemble_trainer(
             config.model.run_eagerly,
             config.model.torch_compile,
             device,
+            tell_feed,
         )
         description = trainer.build(_sample(config, readers, trainer))
         log.info(IS_BUILT)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elasticdl.backends.base import Float32, Int64, Minibatch
+from elasticdl.backends.base import Float32, Int64, Minibatch, TellFeedWay, tell_nobody
 from elasticdl.backends.keras.export import Exported
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
 from elasticdl.backends.keras.feed.runner import FeedRunner
@@ -28,12 +28,19 @@ class SavedModelPredictor:
         metadata: What `feed` is told about the data.
         directory: What `KerasTrainer.export` wrote, or another SavedModel with a `serve`
             endpoint that takes what `feed` gives as features.
+        tell_feed: Is told which way `feed` runs.
     """
 
     ids_need_parameters = False
 
-    def __init__(self, spec: ModelSpec, metadata: Metadata, directory: Path) -> None:
-        self._feed = FeedRunner(spec.feed, metadata)
+    def __init__(
+        self,
+        spec: ModelSpec,
+        metadata: Metadata,
+        directory: Path,
+        tell_feed: TellFeedWay = tell_nobody,
+    ) -> None:
+        self._feed = FeedRunner(spec.feed, metadata, tell=tell_feed)
         self._exported = Exported(directory)
         self._metrics = Metrics(spec.eval_metrics_fn, spec.weighted_metrics_fn)
 

@@ -31,7 +31,9 @@ from elasticdl.backends.base import (
     StepResult,
     TableDescription,
     TableSource,
+    TellFeedWay,
     VariableDescription,
+    tell_nobody,
 )
 from elasticdl.backends.job_callbacks import JobCallbacks
 from elasticdl.backends.keras.callbacks import is_scheduled, job_callbacks, learning_rate_of
@@ -108,6 +110,7 @@ class KerasTrainer:
             moved to the ps replicas.
         run_eagerly: `feed`, model and loss are plain Python; the worker asks for the ids of a
             minibatch when no update is under way.
+        tell_feed: Is told which way `feed` runs.
     """
 
     def __init__(
@@ -117,13 +120,14 @@ class KerasTrainer:
         seed: int,
         embedding_threshold_bytes: int,
         run_eagerly: bool = False,
+        tell_feed: TellFeedWay = tell_nobody,
     ) -> None:
         self._spec = spec
         self._seed = seed
         self._threshold_bytes = embedding_threshold_bytes
         if run_eagerly:
             tf.config.run_functions_eagerly(True)  # what the user has wrapped in tf.function
-        self._feed = FeedRunner(spec.feed, metadata, run_eagerly)
+        self._feed = FeedRunner(spec.feed, metadata, run_eagerly, tell_feed)
         self._run_eagerly = self.ids_need_parameters = run_eagerly
         self._eager: EagerModel | None = None
         self._state_rule: Momenta | None = None  # of a training job

@@ -281,6 +281,23 @@ def test_the_first_thousand_records_go_both_ways_also_if_a_job_starts_with_fewer
     assert re.search(r"something else for records 1\d\d to 1\d\d of a task: other", complaint)
 
 
+def test_whoever_looks_at_the_job_is_told_each_way_once_and_of_a_change(monkeypatch):
+    monkeypatch.setattr(ways, "Proof", lambda n: Proof(n, clock=lambda: 0.0))
+    monkeypatch.setattr(proof, "NUM_PROVED", 16)
+    monkeypatch.setattr(proof, "_SPOT_RECORDS", 4)
+    wrong_above(24, monkeypatch)
+    told = []
+    runner = FeedRunner(mapped(parse), Metadata(), tell=told.append)
+    for size in (16, 24):  # a way each: they read alike
+        run(None, EXAMPLES[:size], size=size, runner=runner)
+    for _ in range(20):
+        run(None, EXAMPLES, runner=runner)
+
+    assert [way.is_slow for way in told] == [False, True]
+    assert told[0].text.startswith("feed runs vectorised in mode training; ")
+    assert told[1].text.startswith("feed runs unvectorised in mode training: vectorised, it gives")
+
+
 def test_a_difference_that_comes_late_in_the_job_ends_the_fast_path(caplog, monkeypatch):
     # Nothing takes time, so it is always time to look again.
     monkeypatch.setattr(ways, "Proof", lambda n: Proof(n, clock=lambda: 0.0))

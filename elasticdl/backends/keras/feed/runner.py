@@ -14,6 +14,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
 
+from elasticdl.backends.base import FeedWay, TellFeedWay, tell_nobody
 from elasticdl.backends.keras.feed.eager import Eager
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
 from elasticdl.backends.keras.feed.proof import NUM_PROVED
@@ -34,8 +35,16 @@ logger = logging.getLogger(__name__)
 class FeedRunner:
     """Turns raw records into minibatches; the way is chosen once for each mode."""
 
-    def __init__(self, feed: Feed, metadata: Metadata, run_eagerly: bool = False) -> None:
+    def __init__(
+        self,
+        feed: Feed,
+        metadata: Metadata,
+        run_eagerly: bool = False,
+        tell: TellFeedWay = tell_nobody,
+    ) -> None:
         self._feed = feed
+        self._tell = tell
+        self._told: set[str] = set()
         self._run_eagerly = run_eagerly
         self._metadata = metadata
         self._ways: dict[tuple[Mode, int], Way] = {}
@@ -82,7 +91,7 @@ class FeedRunner:
                     self._tell_side_effects()
                 metadata = self._metadata.of(mode)
                 metadata.checks.clear()
-                user = UserFeed(self._feed, mode, metadata, minibatch_size)
+                user = UserFeed(self._feed, mode, metadata, minibatch_size, self._tell_once)
                 sample = as_batch(first).part(0, NUM_PROVED)
                 with self._noted() as before:  # the records of the sample come again
                     try:
@@ -97,6 +106,11 @@ class FeedRunner:
                 self._checks[mode, minibatch_size] = list(metadata.checks)
                 self._ways[mode, minibatch_size] = way
             return way
+
+    def _tell_once(self, way: FeedWay) -> None:
+        if way.text not in self._told:
+            self._told.add(way.text)
+            self._tell(way)
 
     def _noted(self) -> PythonState:
         return PythonState({"feed": self._feed}, visit)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
+from elasticdl.backends.base import FeedWay, TellFeedWay, tell_nobody
 from elasticdl.backends.keras.feed.compile import as_element
 from elasticdl.backends.keras.feed.dataset import OWN_SIZES, Drawing, NotedDataset
 from elasticdl.backends.keras.feed.eager_dataset import feed_root
@@ -21,16 +23,38 @@ from elasticdl.job import Mode
 
 Feed = Callable[[Any, Any, Any], Any]
 
+logger = logging.getLogger(__name__)
+
 
 class UserFeed:
     """The user's function for one mode, with its complaints put into words."""
 
-    def __init__(self, feed: Feed, mode: Mode, metadata: Metadata, minibatch_size: int) -> None:
+    def __init__(
+        self,
+        feed: Feed,
+        mode: Mode,
+        metadata: Metadata,
+        minibatch_size: int,
+        tell: TellFeedWay = tell_nobody,
+    ) -> None:
         self.mode = mode
+        self._tell = tell
         self.name = getattr(feed, "__name__", "feed")
         self._feed = feed
         self._metadata = metadata
         self._minibatch_size = minibatch_size
+
+    def say(self, what: str) -> None:
+        """Say which way it runs, in the log and to whoever looks at the job."""
+        text = f"{self.name} {what}"
+        logger.info("%s", text)
+        self._tell(FeedWay(text, is_slow=False))
+
+    def say_slow(self, why: str) -> None:
+        """Say why it does not run vectorised."""
+        text = f"{self.name} runs unvectorised in mode {self.mode}: {why}"
+        logger.warning("%s", text)
+        self._tell(FeedWay(text, is_slow=True))
 
     def drawing(self, seed: int = 0, one_by_one: bool = False) -> Drawing:
         """Return how the plain pipeline runs in this mode."""

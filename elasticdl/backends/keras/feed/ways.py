@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -30,12 +29,9 @@ from elasticdl.backends.keras.feed.records import RecordBatch, as_batch, cut
 from elasticdl.backends.keras.feed.user import UserFeed
 from elasticdl.backends.keras.feed.vectorize import draws, draws_random_numbers, has_draws
 from elasticdl.backends.keras.model.function import StructuredFunction
-from elasticdl.backends.told import FEED_PATH
 from elasticdl.data.base import Records
 from elasticdl.errors import ModelError
 from elasticdl.job import Mode
-
-logger = logging.getLogger(__name__)
 
 # Minibatches are parsed together up to this many records or bytes: a call costs half a millisecond.
 TOGETHER_RECORDS = 4096
@@ -180,7 +176,7 @@ class Compiled(Way):
 
     def _give_up(self, why: str) -> None:
         self._vectorised = None
-        _say_slow(self.user, why)
+        self.user.say_slow(why)
 
 
 class Plain(Way):
@@ -226,10 +222,10 @@ def choose(user: UserFeed, sample: RecordBatch) -> Way:
     noted = dataset.noted
     if noted is None:
         traced, why = _trace(user, sample)
-        _say_slow(user, dataset.why + why)
+        user.say_slow(dataset.why + why)
         return Plain(user, structure, traced)
     if draws_random_numbers(noted, sample.tensors()):
-        _say_slow(user, "it draws random numbers, which only the plain pipeline repeats")
+        user.say_slow("it draws random numbers, which only the plain pipeline repeats")
         return Plain(user, structure, traced=None)
     reference = on_tensors(compile_one_by_one(noted, sample))
     way = Compiled(user, structure, reference, noted.shuffled, bool(noted.batch_maps))
@@ -238,7 +234,7 @@ def choose(user: UserFeed, sample: RecordBatch) -> Way:
         whole = compile_vectorised(noted, sample)
         whole(sample.tensors())
     except Exception as error:  # whatever has no vectorised form raises in its own way
-        _say_slow(user, _first_line(error))
+        user.say_slow(_first_line(error))
         return way
     function, how = fastest(whole, sample)
     found = function(sample)
@@ -249,11 +245,11 @@ def choose(user: UserFeed, sample: RecordBatch) -> Way:
         found = function(sample)
         difference = same(expected, found)
     if difference:
-        _say_slow(user, f"vectorised, it gives something else: {difference}")
+        user.say_slow(f"vectorised, it gives something else: {difference}")
     else:
         together = 1 if noted.batch_maps else _records_together(found, len(sample))
         way.vectorise(function, len(sample), together)
-        _say(user, f"runs vectorised in mode {user.mode}; {how}", logging.INFO)
+        user.say(f"runs vectorised in mode {user.mode}; {how}")
     return way
 
 
@@ -291,7 +287,7 @@ def choose_batched(user: UserFeed, sample: RecordBatch, run_eagerly: bool) -> Wa
         parts = [way.one_by_one(sample.part(0, half)), way.one_by_one(sample.part(half, 2 * half))]
         together = _records_together(found, len(sample)) if _is_by_row(expected, parts) else 1
     way.vectorise(function, len(sample), together)
-    _say(user, f"runs batched in mode {user.mode}; {how}", logging.INFO)
+    user.say(f"runs batched in mode {user.mode}; {how}")
     return way
 
 
@@ -344,14 +340,6 @@ def _first_line(error: Exception) -> str:
         return reason(error)[:200]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[-1] if lines else ''}"[:200]
-
-
-def _say_slow(user: UserFeed, why: str) -> None:
-    _say(user, f"runs unvectorised in mode {user.mode}: {why}", logging.WARNING)
-
-
-def _say(user: UserFeed, what: str, level: int) -> None:
-    logger.log(level, "%s %s", user.name, what, extra={FEED_PATH: True})
 
 
 def mix(seed: int, index: int) -> int:
