@@ -51,8 +51,8 @@ from elasticdl.master.journal import Journal
 from elasticdl.master.ledger import Ledger, Missing, Settled
 from elasticdl.master.membership import Member, Membership
 from elasticdl.master.overfitting import Overfitting, overfitting_of
-from elasticdl.master.parameters.choose import make_holder
-from elasticdl.master.parameters.holder import Answer, Audited, RestorePoint, Seating
+from elasticdl.master.parameters.answers import Answer, Audited, RestorePoint, Seating
+from elasticdl.master.parameters.pair import JobParameters
 from elasticdl.master.parameters.schedule import RECOVERY_FOLDER
 from elasticdl.master.patience import Patience, told
 from elasticdl.master.phases import Phase
@@ -133,7 +133,7 @@ class JobCore:
             self.training_metrics,
             self._act,
         )
-        self.holder = make_holder(
+        self.parameters = JobParameters(
             config,
             tasks,
             self.journal,
@@ -145,7 +145,7 @@ class JobCore:
         )
         if self.event_time is not None:
             times = self.event_time
-            self.holder.schedule.event_seconds = lambda: times.watermark
+            self.parameters.schedule.event_seconds = lambda: times.watermark
         self.course = Course(
             config,
             self.history,
@@ -153,16 +153,16 @@ class JobCore:
             self.members,
             self.evaluations,
             self.training_metrics,
-            self.holder,
+            self.parameters,
         )
         self.ledger.may_begin = self._may_begin
         self.processes = Processes(
-            config.cluster,
+            config,
             self.members,
             self.ledger,
             self.meter,
             self.history,
-            self.holder,
+            self.parameters,
             self.data_check,
             self._act,
         )
@@ -202,7 +202,7 @@ class JobCore:
             self.history.taken_up()
         self.counters.resumed_job()
         self._note(kinds.Resumed(), f"the job goes on, {self.ledger.num_done} tasks are done")
-        self.holder.resumed(now)
+        self.parameters.resumed(now)
         self._advance(now)
 
     def tick(self, now: float) -> None:
@@ -230,7 +230,7 @@ class JobCore:
             return
         message = f"stopped: {reason}"
         is_trained = self.phase in (Phase.EVALUATING, Phase.EXPORTING, Phase.CHECKPOINTING)
-        if self.config.command == "train" and is_trained and self.holder.is_complete:
+        if self.config.command == "train" and is_trained and self.parameters.is_complete:
             self._fail_after_checkpoint(message, now, hurries=True)
             self._advance(now)
         else:
@@ -265,7 +265,6 @@ class JobCore:
         member = self.members.register(Role.WORKER, worker_id, session, pid, "", now)
         if not member.gone:
             self._note(kinds.Registered(member.name, pid), f"{member.name} is here")
-            self.holder.registered(member, now)
         self._advance(now)
         return self.members.tell_interval(member, 0.0)
 
@@ -296,19 +295,21 @@ class JobCore:
         Raises:
             ElasticdlError: The job has no such replica, or another process is that replica.
         """
-        self.holder.admit(index, session)
+        replicas = self.parameters.replicas_with(index)
+        replicas.admit(index, session)
         member = self.members.register(Role.PS, index, session, pid, address, now)
         registered = kinds.Registered(member.name, pid, address)
         self._note(registered, f"{member.name} listens at {address}")
-        self.holder.registered(member, now)
+        replicas.registered(member)
         self._advance(now)
         return self.members.tell_interval(member, 0.0)
 
     def restore_point(
         self, index: int, num_unsound: int = 0, problem: str = ""
     ) -> RestorePoint | None:
-        """A ps replica that has been started asks what to begin with; see `Holder`."""
-        return self.holder.restore_point(index, num_unsound, problem)
+        """A ps replica that has been started asks what to begin with; see `PsReplicas`."""
+        replicas = self.parameters.replicas_with(index)
+        return replicas.restore_point(index, num_unsound, problem)
 
     def arrived(self, found: Sequence[Shard], now: float) -> None:
         """The source of a stream says what can be read of each partition."""
@@ -353,7 +354,7 @@ class JobCore:
         """Whoever holds the parameters has done what was asked, or could not."""
         if isinstance(answer, Audited) and not self.has_ended:
             self.counters.of_replicas(answer.tally)
-        verdict = self.holder.answered(answer, now)
+        verdict = self.parameters.answered(answer, now)
         if self.has_ended:
             return
         if verdict.lost is not None:
@@ -399,7 +400,7 @@ class JobCore:
     def is_recovering(self) -> bool:
         """Whether parameters that training needs are lost, and not yet restored."""
         is_begun = self.phase is not Phase.PENDING and not self.has_ended
-        return is_begun and not self.holder.is_complete
+        return is_begun and not self.parameters.is_complete
 
     def leave(self, role: Role, index: int, session: str, now: float) -> Leaving:
         """A process was asked to end, by others; it may say so again."""
@@ -407,7 +408,7 @@ class JobCore:
         if member is None or self.has_ended:
             return Leaving(is_awaited=False, hands_over=False)
         self.processes.leaves(member, now)
-        hands_over = self.holder.wants_hand_over(member)
+        hands_over = self.parameters.wants_hand_over(member)
         return Leaving(role is Role.WORKER or hands_over, hands_over)
 
     def handed_over(self, index: int, session: str, version: int, now: float) -> None:
@@ -418,7 +419,7 @@ class JobCore:
                 continue
             member = self.members.heard(role, index, session, now)
             if member is not None:
-                self.holder.handed_over(member, version, now)
+                self.parameters.handed_over(member, version, now)
 
     def lease(
         self, worker_id: int, session: str, request: int, now: float, goes_on: bool = False
@@ -494,7 +495,7 @@ class JobCore:
     def _has_work(self, worker_id: int, now: float) -> bool:
         """Whether there is a task for a worker."""
         is_open = self.phase is not Phase.PENDING and not self.history.failing
-        if not (is_open and self.holder.is_complete):
+        if not (is_open and self.parameters.is_complete):
             return False
         next_id = self.ledger.next_id(worker_id)
         return next_id is not None and self._may_write(next_id, now)
@@ -578,21 +579,22 @@ class JobCore:
         member = self.members.heard(Role.WORKER, worker_id, session, now)
         if member is None or self.has_ended:
             return Finished()
-        seating = self.holder.attend(member, said, now)
+        seating = self.parameters.worlds_with(member).attend(member, said, now)
         self._advance(now)
         return seating
 
     def seating(self, worker_id: int, session: str, said: Attendance) -> Seating:
         """Return what a worker that has come to the rendezvous is told now."""
         member = self.members.find(Role.WORKER, worker_id)
-        if member is None or member.session != session or self.has_ended:
+        worlds = self.parameters.worlds
+        if member is None or member.session != session or self.has_ended or worlds is None:
             return Finished()
-        return self.holder.seating(member, said)
+        return worlds.seating(member, said)
 
     def ended_world(self, role: Role, index: int) -> int:
         """Return the world that a process is to leave at its next step; 0 if it may stay."""
-        member = self.members.find(role, index)
-        return 0 if member is None else self.holder.ended_world(member)
+        member, worlds = self.members.find(role, index), self.parameters.worlds
+        return 0 if member is None or worlds is None else worlds.ended_world(member)
 
     def announce(self, worker_id: int, session: str, position: Position, now: float) -> None:
         """A worker says where in a task it is."""
@@ -604,7 +606,7 @@ class JobCore:
 
     def ps_route(self) -> PsRoute:
         """Return where the ps replicas are."""
-        return self.holder.route
+        return self.parameters.route
 
     def set_num_workers(self, num_workers: int, now: float) -> None:
         """Go on with so many workers; see `Processes`."""
@@ -673,7 +675,7 @@ class JobCore:
             return Failure(words, after_checkpoint=True)
         best = best_of(results, wanted)
         if best is not None and best.result is newest:
-            self.holder.schedule.want_best()
+            self.parameters.schedule.want_best()
             said = f"{wanted.metric} {best.value:.6g}"
             text = f"the best evaluation so far, {said}; its checkpoint is kept"
             kind = kinds.BestEvaluation(wanted.metric, wanted.mode, best.value, newest.version)
@@ -693,7 +695,7 @@ class JobCore:
             value=found.value,
             version=found.result.version,
             num_epochs=found.result.num_epochs,
-            checkpoint=self.holder.schedule.best_kept,
+            checkpoint=self.parameters.schedule.best_kept,
         )
 
     @property
@@ -747,7 +749,7 @@ class JobCore:
         if not is_failing:
             is_last = self.phase is Phase.EVALUATING or not self.course.needs(Phase.EVALUATING)
             self.callbacks.advance(self.phase, is_last and self.course.is_over(self.phase))
-        self.holder.ask_what_is_due(now)
+        self.parameters.ask_what_is_due(now)
         is_over = not is_failing and self.course.is_over(self.phase)
         if self.event_time is not None and self.intake is not None:
             is_end = is_over and self.phase is Phase.TRAINING
@@ -782,7 +784,7 @@ class JobCore:
         """
         if not self.evaluations.follows_epochs:
             return self.tasks.num_known
-        is_busy = self.callbacks.are_under_way or self.holder.schedule.is_best_due
+        is_busy = self.callbacks.are_under_way or self.parameters.schedule.is_best_due
         num_epochs = self.evaluations.num_epochs + (not is_busy)
         return min(num_epochs * self.tasks.per_epoch, self.tasks.num_known)
 
@@ -810,7 +812,7 @@ class JobCore:
             return
         self.history.fail_after_checkpoint(message, hurries)
         if hurries:
-            self.holder.schedule.patience.succeeded()  # what it waits for is tried now, once
+            self.parameters.schedule.patience.succeeded()  # what it waits for is tried now, once
         self._note(kinds.JobStopping(), f"{message}; writing a last checkpoint", is_warning=True)
 
     def _finish(self, now: float) -> None:
@@ -837,7 +839,7 @@ class JobCore:
 
     def _fail(self, message: str, now: float, is_cancelled: bool = False) -> None:
         goes_on = not (is_cancelled or self.history.hurries) and self._can_go_on
-        job_dir, newest = self.config.cluster.job_dir, self.holder.schedule.newest
+        job_dir, newest = self.config.cluster.job_dir, self.parameters.schedule.newest
         if goes_on:
             message += f"; the same command with --job_dir={job_dir} goes on"
         elif newest is not None and newest.is_private and self.config.is_local:
@@ -863,7 +865,7 @@ class JobCore:
         self.history.reopened()
         self.ledger.reopened(lambda task_id: self.tasks.task(task_id).kind in _MADE_ANEW)
         self.evaluations.reopened()
-        self.holder.schedule.reopened()
+        self.parameters.schedule.reopened()
         self.patience.reset()
 
     def _forget_worker(self, worker_id: int) -> None:
@@ -874,7 +876,7 @@ class JobCore:
     # --- tasks -----------------------------------------------------------------------------------
 
     def _completed(self, lease: Lease) -> Lease:
-        generation, rate = self.holder.generation, self.callbacks.learning_rate
+        generation, rate = self.parameters.generation, self.callbacks.learning_rate
         match lease.task.kind:
             case TaskKind.METRICS:
                 return replace(lease, metric_states=self.evaluations.states, generation=generation)
@@ -909,7 +911,7 @@ class JobCore:
             "evaluations": self.evaluations.snapshot(),
             "callbacks": self.callbacks.snapshot(),
             "meter": self.meter.snapshot(),
-            "holder": self.holder.snapshot(),
+            "holder": self.parameters.snapshot(),
             "counters": self.counters.snapshot(),
             "patience": self.patience.snapshot(),
         }
@@ -926,7 +928,7 @@ class JobCore:
         self.evaluations.restore(snapshot["evaluations"])
         self.callbacks.restore(snapshot["callbacks"])
         self.meter.restore(snapshot["meter"])
-        self.holder.restore(snapshot["holder"])
+        self.parameters.restore(snapshot["holder"])
         self.counters.restore(snapshot["counters"])
         self.patience.restore(snapshot.get("patience"))
 

@@ -8,7 +8,7 @@ from elasticdl.master.evaluation import Evaluations
 from elasticdl.master.history import JobHistory
 from elasticdl.master.ledger import Ledger
 from elasticdl.master.membership import Membership
-from elasticdl.master.parameters.holder import Holder
+from elasticdl.master.parameters.pair import JobParameters
 from elasticdl.master.phases import ORDER, Phase
 from elasticdl.master.training_metrics import TrainingMetrics
 
@@ -24,7 +24,7 @@ class Course:
         members: Membership,
         evaluations: Evaluations,
         training_metrics: TrainingMetrics,
-        holder: Holder,
+        parameters: JobParameters,
     ) -> None:
         self._config = config
         self._history = history
@@ -32,7 +32,7 @@ class Course:
         self._members = members
         self._evaluations = evaluations
         self._training_metrics = training_metrics
-        self._holder = holder
+        self._parameters = parameters
 
     @property
     def is_trained(self) -> bool:
@@ -43,7 +43,7 @@ class Course:
         """Whether a phase has nothing left; some are ended by an event of their own."""
         match phase:
             case Phase.PENDING:
-                return self._holder.is_complete and self._members.num_alive(Role.WORKER) > 0
+                return self._parameters.is_complete and self._members.num_alive(Role.WORKER) > 0
             case Phase.TRAINING:
                 return self.is_trained and not self._training_metrics.is_behind
             case Phase.EVALUATING | Phase.PREDICTING | Phase.EXPORTING:

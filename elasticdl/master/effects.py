@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -14,7 +14,7 @@ from elasticdl.checkpoints.dense import DENSE
 from elasticdl.checkpoints.hand_over import write_hand_over
 from elasticdl.errors import UnavailableError
 from elasticdl.job import PsRoute, Role, TaskAudit
-from elasticdl.locations import Location, parse
+from elasticdl.locations import Location
 from elasticdl.master.lacks import Applied
 from elasticdl.master.parameters.proof import Replicas
 
@@ -44,7 +44,7 @@ class ReplicaClient(Protocol):
 
 
 class ReplicaAccess:
-    """The ps replicas, to speak to (`ParameterAccess`). Connects when first asked.
+    """Those of one role who serve parameters, to speak to. Connects when first asked.
 
     Calls block. For one thread at a time, but for `applied_by`.
     """
@@ -59,37 +59,17 @@ class ReplicaAccess:
         self._connect = connect
         self._client: tuple[PsRoute, ReplicaClient] | None = None
 
-    def audit(self, first: int = 0) -> Replicas:
-        """Ask each replica what it has applied of each task; it forgets those before `first`."""
-        return audits(self._reach().audit(first))
-
-    def tally(self) -> dict[str, int]:
-        """Ask each replica what its watermarks kept from being applied; return the sums."""
-        tallies = [replica["watermarks"] for replica in json.loads(self._reach().stats())]
-        return {name: sum(tally[name] for tally in tallies) for name in tallies[0]}
-
-    def stats(self) -> str:
-        """Ask each replica what it holds; as `PsClient.stats` returns it."""
-        return self._reach().stats()
-
-    def expire(self, now_seconds: int | None) -> str:
-        """Have every replica remove the rows that have come to their end; say how many."""
-        return expired_text(self._reach().expire(now_seconds or int(time.time())))
-
-    def checkpoint(self, directory: Location) -> list[str]:
-        """Have every replica write its files into a folder."""
-        return self._reach().checkpoint(str(directory))
-
-    def export(self, request: str) -> list[str]:
-        """Have every replica write its part of an export."""
-        return self._reach().export(request)
-
-    def applied_by(self, address: str, role: Role) -> Applied:
+    def applied_by(self, address: str) -> Applied:
         """Ask one process, which nobody else knows yet, what it has applied of each task."""
         (applied,) = self._connect([address], False).audit()
         return Applied(applied[:, 0], applied[:, 1])
 
-    def _reach(self) -> ReplicaClient:
+    def reach(self) -> ReplicaClient:
+        """Return what speaks to all of them, where they are now.
+
+        Raises:
+            UnavailableError: One of them is gone.
+        """
         route = self._route()
         if not all(route.addresses):
             raise UnavailableError("a ps replica is gone")
@@ -98,48 +78,62 @@ class ReplicaAccess:
         return self._client[1]
 
 
-class HybridAccess:
-    """Ps replicas and, for the dense parameters, rank 0 of the world (`ParameterAccess`)."""
+class JobAccess:
+    """All who serve the parameters of a job (`ParameterAccess`).
 
-    def __init__(self, rows: ReplicaAccess, dense: ReplicaAccess) -> None:
-        self._rows = rows
-        self._dense = dense
+    They are ps replicas, or rank 0 of the world, or both: then the ps replicas have the rows, and
+    rank 0 the dense parameters.
+    """
+
+    def __init__(self, by_role: Mapping[Role, ReplicaAccess]) -> None:
+        """Given one access of each role, ps replicas first."""
+        self._by_role = by_role
 
     def audit(self, first: int = 0) -> Replicas:
-        """Ask each ps replica, and then rank 0, what it has applied of each task."""
-        return [*self._rows.audit(first), *self._dense.audit(first)]
+        """Ask each ps replica, and then rank 0, what it has applied of each task.
+
+        They forget the tasks before `first`.
+        """
+        answers = [part.reach().audit(first) for part in self._by_role.values()]
+        return audits([replica for answer in answers for replica in answer])
 
     def tally(self) -> dict[str, int]:
-        """Return the sums over all of them."""
-        dense = self._dense.tally()
-        return {name: count + dense[name] for name, count in self._rows.tally().items()}
+        """Ask each what its watermarks kept from being applied; return the sums."""
+        answers = [json.loads(part.reach().stats()) for part in self._by_role.values()]
+        tallies = [replica["watermarks"] for replicas in answers for replica in replicas]
+        return {name: sum(tally[name] for tally in tallies) for name in tallies[0]}
 
     def expire(self, now_seconds: int | None) -> str:
-        """Have rows removed that have come to their end; say how many."""
-        return self._rows.expire(now_seconds)
+        """Have those who have the rows remove what has come to its end; say how many."""
+        return expired_text(self._with_rows().expire(now_seconds or int(time.time())))
 
     def export(self, request: str) -> list[str]:
-        """Refuse: nobody holds all parameters."""
-        raise AssertionError("settings refuse --export_dir in hybrid jobs")
+        """Have each of those who have the rows write its part of an export."""
+        assert len(self._by_role) == 1, "settings refuse --export_dir in hybrid jobs"
+        return self._with_rows().export(request)
 
     def checkpoint(self, directory: Location) -> list[str]:
-        """Have the dense parameters written into a folder of a folder, and the rows beside it.
+        """Have each write its files: of both, rank 0 into a folder of the folder.
 
         Raises:
             CheckpointError: A file cannot be written.
         """
+        if len(self._by_role) > 1:
+            dense = self._by_role[Role.WORKER].reach()
 
-        def write(folder: str) -> str:
-            (entry,) = self._dense.checkpoint(parse(folder))
-            return entry
+            def write(folder: str) -> str:
+                (entry,) = dense.checkpoint(folder)
+                return entry
 
-        write_hand_over(directory / DENSE, write)
-        return self._rows.checkpoint(directory)
+            write_hand_over(directory / DENSE, write)
+        return self._with_rows().checkpoint(str(directory))
 
     def applied_by(self, address: str, role: Role) -> Applied:
         """Ask one process, which nobody else knows yet, what it has applied of each task."""
-        access = self._dense if role is Role.WORKER else self._rows
-        return access.applied_by(address, role)
+        return self._by_role[role].applied_by(address)
+
+    def _with_rows(self) -> ReplicaClient:
+        return next(iter(self._by_role.values())).reach()
 
 
 def audits(replicas: Sequence[NDArray[np.int64]]) -> Replicas:

@@ -27,8 +27,7 @@ from elasticdl.locations import Location
 from elasticdl.master import actions
 from elasticdl.master.core import JobCore
 from elasticdl.master.lacks import Applied
-from elasticdl.master.parameters.hand_overs import HandedOver
-from elasticdl.master.parameters.holder import (
+from elasticdl.master.parameters.answers import (
     Answer,
     Audited,
     AuditFailed,
@@ -40,6 +39,7 @@ from elasticdl.master.parameters.holder import (
     Watermarks,
     WatermarksFailed,
 )
+from elasticdl.master.parameters.hand_overs import HandedOver
 from elasticdl.master.parameters.proof import Replicas
 from elasticdl.master.parameters.schedule import RECOVERY_FOLDER
 from elasticdl.observe.kinds import RowsExpired
@@ -55,7 +55,7 @@ Effect = Callable[[], Then]
 class Line(Enum):
     """Effects of one line do not wait for those of another."""
 
-    STORAGE = "storage"  # one at a time and in order: it speaks to the holder and writes files
+    STORAGE = "storage"  # one at a time and in order: asks for parameters, writes files
     RECOVERY = "recovery"  # not kept waiting by a call that is stuck because of the same loss
     PROCESSES = "processes"
 
@@ -333,12 +333,12 @@ class Interpreter:
             return self._answer(AuditFailed(str(error), was_unreachable))
 
     def _ask_watermarks(self, action: actions.AskWatermarks) -> Then:
-        index, session = action.index, action.session
+        index, session, role = action.index, action.session, action.role
         try:
-            applied = self._access.applied_by(action.address, action.role)
-            return self._answer(Watermarks(index, session, applied))
+            applied = self._access.applied_by(action.address, role)
+            return self._answer(Watermarks(index, session, applied, role))
         except ElasticdlError as error:
-            return self._answer(WatermarksFailed(index, session, str(error)))
+            return self._answer(WatermarksFailed(index, session, str(error), role))
 
 
 def _publisher_of(config: JobConfig, job_id: str) -> Publisher | None:

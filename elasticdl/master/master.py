@@ -45,15 +45,15 @@ from elasticdl.launchers.base import (
 )
 from elasticdl.master.actions import Action, Note
 from elasticdl.master.durable import DurableJob
-from elasticdl.master.effects import HybridAccess, ReplicaAccess
+from elasticdl.master.effects import JobAccess, ReplicaAccess
 from elasticdl.master.group_commit import GroupCommit
 from elasticdl.master.heard import Heard
 from elasticdl.master.histograms import take_histograms
 from elasticdl.master.intake import LONGEST_LOOK_SECONDS, SHORTEST_LOOK_SECONDS
-from elasticdl.master.interpreter import Effect, Interpreter, Line, ParameterAccess
+from elasticdl.master.interpreter import Effect, Interpreter, Line
 from elasticdl.master.loop_lag import Holds, LoopLag
 from elasticdl.master.page import JobPage
-from elasticdl.master.parameters.holder import RestorePoint
+from elasticdl.master.parameters.answers import RestorePoint
 from elasticdl.master.phases import Phase
 from elasticdl.master.pictures import picture_event, tables_event
 from elasticdl.master.servicer import make_server
@@ -130,12 +130,9 @@ class Master:
         self._authority = authority
         self._make_launcher = make_launcher
         self._listening = listening or Listening()
-        serving = Role.PS if job.core.config.num_ps else Role.WORKER
-        self._access: ParameterAccess = make_access(self.core.ps_route, serving)
-        if (find_dense := self.core.holder.find_dense) is not None:
-            dense = make_access(find_dense, Role.WORKER)
-            self._access = HybridAccess(make_access(self.core.ps_route, serving), dense)
-        self._tables = make_access(self.core.ps_route, serving)  # its own: it waits for nobody else
+        routes = self.core.parameters.routes
+        self._access = JobAccess({role: make_access(find, role) for role, find in routes.items()})
+        self._tables = make_access(self.core.ps_route, Role.PS)  # its own: it waits for nobody else
         self._tables_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tables")
         self._tells_tables_at = 0.0
         self._asks_tables = False
@@ -501,7 +498,7 @@ class Master:
 
     def _tell_tables(self) -> None:
         """Have the ps replicas asked what they hold, now and then and never twice at a time."""
-        is_there = self.core.holder.num_processes and all(self.core.ps_route().addresses)
+        is_there = self.core.config.num_ps and all(self.core.ps_route().addresses)
         if not is_there or self._asks_tables or self.now() < self._tells_tables_at:
             return
         self._asks_tables = True
@@ -509,7 +506,7 @@ class Master:
         loop, hot_keys = asyncio.get_running_loop(), self.heard.hot_keys.shares()
 
         def ask() -> kinds.ParameterTables:
-            return tables_event(self._tables.stats(), hot_keys)
+            return tables_event(self._tables.reach().stats(), hot_keys)
 
         def tell(asked: asyncio.Future[kinds.ParameterTables]) -> None:
             self._asks_tables = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
-from elasticdl.config import ClusterSection
+from elasticdl.config import JobConfig
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import Position, Role
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
@@ -15,7 +15,7 @@ from elasticdl.master.data_check import DataCheck
 from elasticdl.master.history import JobHistory
 from elasticdl.master.ledger import Ledger, Settled
 from elasticdl.master.membership import Member, Membership
-from elasticdl.master.parameters.holder import Holder
+from elasticdl.master.parameters.pair import JobParameters
 from elasticdl.master.phases import CLOSING
 from elasticdl.master.progress import Meter
 from elasticdl.observe import kinds
@@ -57,37 +57,38 @@ class Processes:
 
     def __init__(
         self,
-        settings: ClusterSection,
+        config: JobConfig,
         members: Membership,
         ledger: Ledger,
         meter: Meter,
         history: JobHistory,
-        holder: Holder,
+        parameters: JobParameters,
         data_check: DataCheck,
         act: Callable[[Action], None],
     ) -> None:
-        self._settings = settings
+        self._settings = config.cluster
+        self._num_ps = config.num_ps
         self._members = members
         self._ledger = ledger
         self._meter = meter
         self._history = history
-        self._holder = holder
+        self._parameters = parameters
         self._data_check = data_check
         self._act = act
         self._positions: dict[int, Position] = {}
-        self._interval_seconds = settings.heartbeat_seconds  # of heartbeats, as was told last
+        self._interval_seconds = config.cluster.heartbeat_seconds  # of heartbeats, as was told last
 
     @property
     def are_workers_needed(self) -> bool:
         """Whether there may still be tasks: updates that are lost at the very end make some."""
-        is_open = self._history.phase not in CLOSING or self._holder.can_lose_updates
+        is_open = self._history.phase not in CLOSING or self._parameters.can_lose_updates
         return is_open and not self._history.has_ended
 
     # --- events ----------------------------------------------------------------------------------
 
     def begin(self, now: float) -> None:
         """Plan the processes of a new job."""
-        for index in range(self._holder.num_processes):
+        for index in range(self._num_ps):
             self._plan(Role.PS, now, index)
         for _ in range(self._settings.num_workers):
             self._plan(Role.WORKER, now)
@@ -103,7 +104,7 @@ class Processes:
 
     def complete(self, now: float) -> None:
         """Plan what a job that was reopened lacks of the processes with which it began."""
-        for index in range(self._holder.num_processes):
+        for index in range(self._num_ps):
             member = self._members.find(Role.PS, index)
             if member is None or member.gone:
                 self._plan(Role.PS, now, index)
@@ -198,7 +199,7 @@ class Processes:
         text = f"{member.name} {how}{doing}" + (f": {last_words}" if last_words else "")
         if not was_watched:
             text = f"{member.name} has ended while no master watched"
-        was_ready = self._holder.is_ready(member)
+        was_ready = self._parameters.is_ready(member)
         position = self._announced(member)
         is_of_task = self._is_of_task(member, exited, position, was_silent)
         self._members.lose(member, how)
@@ -308,7 +309,7 @@ class Processes:
         are_suspects: bool = False,
         was_silent: bool = False,
     ) -> None:
-        self._holder.lost(member, now)
+        self._parameters.lost(member, now)
         if member.role is not Role.WORKER:
             return
         self._positions.pop(member.index, None)

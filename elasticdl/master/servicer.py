@@ -14,7 +14,7 @@ from elasticdl.job import JobStatus, Restore, Role, Wait
 from elasticdl.master.certificates import Renewals
 from elasticdl.master.core import JobCore
 from elasticdl.master.heard import Heard
-from elasticdl.master.parameters.holder import BeginWith, RestorePoint
+from elasticdl.master.parameters.answers import BeginWith, RestorePoint
 from elasticdl.master.phases import ENDED
 from elasticdl.master.status import members
 from elasticdl.master.training_metrics import TASK_ID as TRAINING_METRICS

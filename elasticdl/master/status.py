@@ -55,9 +55,9 @@ def picture(core: JobCore, now: float) -> JobStatus:
         num_ps_alive=core.members.num_alive(Role.PS),
         ledger=core.history.ledger,
         skipped=_skipped(core),
-        checkpoints=tuple(core.holder.schedule.kept),
+        checkpoints=tuple(core.parameters.schedule.kept),
         output=_output(core),
-        recoveries=tuple(core.holder.recoveries),
+        recoveries=core.parameters.recoveries,
         staleness_histogram=tuple(meter.staleness_histogram),
         num_recomputed=meter.num_recomputed,
         epoch_loss=meter.epoch_loss(ledger.epoch) if is_training else None,
@@ -118,7 +118,7 @@ def _partitions(core: JobCore) -> tuple[PartitionStatus, ...]:
 def _message(core: JobCore) -> str:
     if core.message or core.has_ended:
         return core.message
-    replicas = core.holder.num_processes
+    replicas = core.config.num_ps
     # Without ps replicas the workers hold the parameters: there is nobody else to wait for.
     missing = sum(not address for address in core.ps_route().addresses) if replicas else 0
     if core.phase is not Phase.PENDING:

@@ -56,8 +56,8 @@ from elasticdl.master.durable import JobData, open_job
 from elasticdl.master.effects import audits
 from elasticdl.master.interpreter import Interpreter
 from elasticdl.master.lacks import Applied
+from elasticdl.master.parameters.answers import CheckpointFailed, CheckpointWritten
 from elasticdl.master.parameters.hand_overs import HandedOver
-from elasticdl.master.parameters.holder import CheckpointFailed, CheckpointWritten
 from elasticdl.master.status import picture
 from elasticdl.state.memory import MemoryState
 from elasticdl.worker.protocol import LeaseProtocol, Ruling, Stage

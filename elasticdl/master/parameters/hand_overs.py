@@ -60,10 +60,6 @@ class HandOvers:
 
     # --- questions -------------------------------------------------------------------------------
 
-    def of(self, index: int) -> HandedOver | None:
-        """Return what the last process at a place has handed over, if that is of use."""
-        return self._last.get(index)
-
     def __iter__(self) -> Iterator[HandedOver]:
         return iter(self._last.values())
 

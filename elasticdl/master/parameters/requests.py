@@ -1,6 +1,6 @@
-"""What the holder of the parameters is asked: to write checkpoints, to expire rows, for the proof.
+"""What holders of parameters are asked: to write checkpoints, to expire rows, for the proof.
 
-One request at a time. If a part of the holder is lost before it has answered, the answer is void:
+One request at a time. If one of them is lost before it has answered, the answer is void:
 the same is requested again once all parameters are there and have all that was done.
 """
 
@@ -26,8 +26,7 @@ from elasticdl.master.actions import (
 from elasticdl.master.history import JobHistory
 from elasticdl.master.journal import Journal
 from elasticdl.master.ledger import Ledger
-from elasticdl.master.parameters.exports import ExportSchedule
-from elasticdl.master.parameters.holder import (
+from elasticdl.master.parameters.answers import (
     Audited,
     AuditFailed,
     CheckpointFailed,
@@ -36,6 +35,7 @@ from elasticdl.master.parameters.holder import (
     ExportWritten,
     Verdict,
 )
+from elasticdl.master.parameters.exports import ExportSchedule
 from elasticdl.master.parameters.proof import Proof, Replicas, prove
 from elasticdl.master.parameters.retired import Retired
 from elasticdl.master.parameters.schedule import CheckpointSchedule, WholeCheckpoint
@@ -51,7 +51,7 @@ _TIMES_UNREACHABLE = 5  # in a row; each costs the master seconds
 
 
 class Parts(Protocol):
-    """What the requests need to know of the holder that they go to."""
+    """What the requests need to know of those that they go to."""
 
     @property
     def is_complete(self) -> bool:
@@ -85,7 +85,7 @@ class Purpose(StrEnum):
 class _Request:
     purpose: Purpose
     version: int
-    generation: int  # of the holder that was asked
+    generation: int  # of those that were asked
     began: float
     first: int = 0  # training tasks before it were done then, or are to be forgotten
 
@@ -389,7 +389,7 @@ class Requests:
     def _end(self, was_unreachable: bool) -> bool:
         """End a request that came to nothing; return whether to repeat it.
 
-        A part of the holder may have been lost meanwhile.
+        One of those who hold parameters may have been lost meanwhile.
         """
         times = self._times_unreachable + was_unreachable
         self._journal.record("request ended", times)

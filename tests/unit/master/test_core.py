@@ -30,7 +30,7 @@ from elasticdl.master.actions import (
     WriteCheckpoint,
 )
 from elasticdl.master.core import Phase
-from elasticdl.master.parameters.holder import AuditFailed, CheckpointFailed, CheckpointWritten
+from elasticdl.master.parameters.answers import AuditFailed, CheckpointFailed, CheckpointWritten
 from elasticdl.master.status import picture
 from elasticdl.runtime.process import OWN_FAILURE_EXIT_CODE
 from elasticdl.settings.best import Best
@@ -43,7 +43,7 @@ def start(kit, command="train", shards=None, **settings):
     for action in play.do(StartProcess):
         handle = ProcessHandle(action.role, action.index, f"{action.role} {action.index}")
         play.core.process_started(handle, play.now)
-    play.register_ps(*range(play.core.holder.num_processes))
+    play.register_ps(*range(play.core.config.num_ps))
     play.register(*range(settings.get("num_workers", 1)))
     return play
 
@@ -76,7 +76,7 @@ def test_workers_wait_for_ps_replicas(master_kit):
     play = master_kit.play(master_kit.config(num_ps=2))
     play.register(0)
     assert isinstance(play.lease(), Wait)
-    assert not play.core.holder.is_complete
+    assert not play.core.parameters.is_complete
     assert picture(play.core, 0).message == "waiting for 2 of 2 ps replicas"
     play.register_ps(1, 0)
     assert play.core.ps_route() == PsRoute(0, ("host:0", "host:1"))
@@ -135,7 +135,7 @@ def test_exported_model_needs_no_ps_replicas(master_kit):
     config = master_kit.config(
         "evaluate", num_ps=2, saved_model=Path("m"), checkpoint_dir_for_init=None
     )
-    assert master_kit.core(config).holder.num_processes == 0
+    assert master_kit.core(config).config.num_ps == 0
 
 
 def test_workers_are_let_go_when_their_work_is_done(master_kit):

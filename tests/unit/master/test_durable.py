@@ -14,7 +14,7 @@ from elasticdl.master import durable
 from elasticdl.master.actions import AdoptProcess, AskAudit, StartProcess, WriteCheckpoint
 from elasticdl.master.core import Phase
 from elasticdl.master.durable import End, JobData, end_of_job, open_job
-from elasticdl.master.parameters.holder import CheckpointWritten
+from elasticdl.master.parameters.answers import CheckpointWritten
 from elasticdl.master.status import picture
 from elasticdl.state.memory import MemoryState
 
@@ -55,7 +55,7 @@ def begun(master_kit, **settings):
     for action in kit.play.do(StartProcess):
         handle = ProcessHandle(action.role, action.index, f"{action.role} {action.index}")
         kit.do(lambda handle=handle: core.process_started(handle, 0.0))
-    kit.do(lambda: kit.play.register_ps(*range(core.holder.num_processes)))
+    kit.do(lambda: kit.play.register_ps(*range(core.config.num_ps)))
     kit.do(lambda: kit.play.register(*range(settings.get("num_workers", 1))))
     return kit
 
@@ -306,4 +306,4 @@ def test_journal_of_an_earlier_version_is_gone_on_with(master_kit, journal):
     assert not is_new
     assert again.snapshot() == snapshot
     assert not job.core.patience.is_waiting
-    assert job.core.holder.schedule.best is None
+    assert job.core.parameters.schedule.best is None

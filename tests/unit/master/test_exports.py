@@ -6,7 +6,7 @@ import pytest
 
 from elasticdl.job import TaskKind
 from elasticdl.master.actions import AskAudit, Note, WriteExport
-from elasticdl.master.parameters.holder import ExportFailed, ExportWritten
+from elasticdl.master.parameters.answers import ExportFailed, ExportWritten
 from elasticdl.master.phases import Phase
 
 

@@ -5,8 +5,8 @@ import pytest
 from elasticdl.job import Outcome, Role
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master.actions import DeleteHandOvers, StartProcess, WriteCheckpoint
+from elasticdl.master.parameters.answers import CheckpointWritten
 from elasticdl.master.parameters.hand_overs import HandedOver
-from elasticdl.master.parameters.holder import CheckpointWritten
 from elasticdl.master.parameters.schedule import WholeCheckpoint
 from elasticdl.master.status import picture
 
@@ -179,6 +179,6 @@ def test_process_that_was_given_up_hands_nothing_over(game):
 
 
 def test_no_lease_and_no_checkpoint_while_a_replica_leaves(game):
-    assert game.core.holder.is_complete
+    assert game.core.parameters.is_complete
     assert leaves(game)
-    assert not game.core.holder.is_complete
+    assert not game.core.parameters.is_complete

@@ -10,7 +10,7 @@ from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master.actions import AdoptProcess, Note, StartProcess, WriteCheckpoint
 from elasticdl.master.durable import End, JobData, end_of_job, open_job, reopen
 from elasticdl.master.in_process import InProcessMaster
-from elasticdl.master.parameters.holder import CheckpointFailed, CheckpointWritten
+from elasticdl.master.parameters.answers import CheckpointFailed, CheckpointWritten
 from elasticdl.master.patience import PATIENCE_SECONDS
 from elasticdl.master.phases import Phase
 from elasticdl.master.status import picture
@@ -63,7 +63,7 @@ class Kit:
 
     def watermarks(self, index, session):
         from elasticdl.master.lacks import Applied
-        from elasticdl.master.parameters.holder import Watermarks
+        from elasticdl.master.parameters.answers import Watermarks
 
         has = Applied.of({task: audit.next_index for task, audit in self.play.applied.items()})
         self.core.answered(Watermarks(index, session, has), self.play.now)
@@ -219,7 +219,7 @@ def test_job_with_a_poison_record_keeps_what_it_trained_and_tries_the_record_aga
     job = kit(max_task_retries=1)
     status = job.finish(fails=[1])
     assert (status.status, status.ledger[0].lost) == ("failed", 30)
-    assert job.core.holder.schedule.newest.is_private
+    assert job.core.parameters.schedule.newest.is_private
     assert "goes on" in status.message
     job.another_master()  # somebody has mended the file
     status = job.finish()

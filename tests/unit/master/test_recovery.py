@@ -24,7 +24,7 @@ from elasticdl.master.actions import (
     StopProcess,
     WriteCheckpoint,
 )
-from elasticdl.master.parameters.holder import (
+from elasticdl.master.parameters.answers import (
     Audited,
     AuditFailed,
     CheckpointFailed,
@@ -344,7 +344,7 @@ def test_evaluation_job_goes_on_with_a_restored_replica(game):
     job.lose()
     job.comes_up()
     assert job.play.do(AskWatermarks)
-    assert not job.core.holder.is_complete
+    assert not job.core.parameters.is_complete
     job.back(session="successor 1")
     assert job.core.ps_route() == PsRoute(1, ("host:0", "host:11"))
     job.play.run()
@@ -354,8 +354,8 @@ def test_evaluation_job_goes_on_with_a_restored_replica(game):
 def test_replica_goes_back_to_an_older_checkpoint_if_the_newest_is_unsound(game):
     job = game(checkpoint_dir=Path("c"))
     for version in (4, 8):
-        job.core.holder.schedule.written(version)
-    job.core.holder.schedule.written_for_recovery(9)
+        job.core.parameters.schedule.written(version)
+    job.core.parameters.schedule.written_for_recovery(9)
     tried = [job.core.restore_point(1, tries, "torn") for tries in range(4)]
     assert [point and point.version for point in tried] == [9, 8, 4, None]
     notes = [note.text for note in job.play.do(Note) if note.is_warning]

@@ -1,5 +1,6 @@
 """Workers that hold the parameters, as the job sees them: who gets leases, what a loss costs."""
 
+import dataclasses
 import json
 
 import pytest
@@ -8,8 +9,10 @@ from elasticdl.errors import ElasticdlError
 from elasticdl.job import (
     Attendance,
     Finished,
+    JointGeneration,
     Lease,
     Outcome,
+    Recovery,
     Role,
     Seat,
     Strategy,
@@ -21,8 +24,8 @@ from elasticdl.master import status
 from elasticdl.master.actions import AskWatermarks
 from elasticdl.master.core import Phase
 from elasticdl.master.lacks import Applied
+from elasticdl.master.parameters.answers import BeginWith, Watermarks
 from elasticdl.master.parameters.hand_overs import HandedOver
-from elasticdl.master.parameters.holder import BeginWith, Watermarks
 from elasticdl.master.parameters.schedule import WholeCheckpoint
 from elasticdl.master.processes import Leaving
 
@@ -110,7 +113,7 @@ def test_when_all_are_lost_parameters_and_ledger_go_back_together(worlds):
     for _ in range(2):
         worlds.core.report(0, "s0", _done(worlds.lease(0)), worlds.play.now)
     assert worlds.core.ledger.num_done == 2
-    worlds.core.holder.schedule.written_for_recovery(3)
+    worlds.core.parameters.schedule.written_for_recovery(3)
     worlds.lose(0)
     worlds.lose(1)
     worlds.register(2, 3)
@@ -120,11 +123,11 @@ def test_when_all_are_lost_parameters_and_ledger_go_back_together(worlds):
     assert isinstance(worlds.attend(2, version=3), Wait)
     (asked,) = worlds.play.do(AskWatermarks)
     assert (asked.index, asked.address) == (2, "store2")
-    worlds.core.answered(Watermarks(2, "s2", Applied.of({0: 3})), worlds.play.now)
+    worlds.core.answered(Watermarks(2, "s2", Applied.of({0: 3}), Role.WORKER), worlds.play.now)
     assert worlds.core.ledger.num_done == 1
     seat = worlds.attend(3)
     assert (seat.world_id, seat.workers, seat.generation) == (2, (2, 3), 1)
-    (recovery,) = worlds.core.holder.recoveries
+    (recovery,) = worlds.core.parameters.recoveries
     assert (recovery.version, recovery.tasks, recovery.is_replayed) == (3, 1, True)
 
 
@@ -154,7 +157,19 @@ def test_another_master_goes_on_with_the_world(worlds):
     restored.restore(json.loads(json.dumps(core.snapshot())))
     assert restored.snapshot() == core.snapshot()
     core.resume(1.0)
-    assert core.holder.is_complete
+    assert core.parameters.is_complete
+
+
+def test_losses_in_a_journal_of_an_earlier_version_are_known(worlds):
+    recovery = Recovery(2, 3, 1, 3, 30, True, 4.0)
+    for fact in (
+        ["world lost", 1.0],
+        ["world restores", 3, True],
+        ["world restored", dataclasses.asdict(recovery)],
+    ):
+        worlds.core.journal.replay(fact)
+    assert worlds.core.parameters.recoveries == (recovery,)
+    assert JointGeneration.of(worlds.core.parameters.generation) == JointGeneration(1, 0)
 
 
 def test_other_jobs_have_no_rendezvous(master_kit):
@@ -217,8 +232,8 @@ def test_the_last_worker_with_parameters_hands_over_and_its_successor_goes_on_th
     assert begins == BeginWith(HandedOver(0, "s0", 3, worlds.play.now, is_of_worker=True))
     assert isinstance(worlds.attend(2, version=3), Wait)
     assert worlds.play.do(AskWatermarks)
-    worlds.core.answered(Watermarks(2, "s2", Applied.of({})), worlds.play.now)
-    (recovery,) = worlds.core.holder.recoveries
+    worlds.core.answered(Watermarks(2, "s2", Applied.of({}), Role.WORKER), worlds.play.now)
+    (recovery,) = worlds.core.parameters.recoveries
     assert (recovery.version, recovery.tasks, recovery.is_handed_over) == (3, 0, True)
 
 

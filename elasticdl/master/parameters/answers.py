@@ -1,0 +1,131 @@
+"""What those who hold parameters answer, when an action has asked them, and what that means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from elasticdl.job import Finished, Role, Seat, Wait
+from elasticdl.master.lacks import Applied
+from elasticdl.master.membership import Member
+from elasticdl.master.parameters.hand_overs import HandedOver
+from elasticdl.master.parameters.proof import Proof, Replicas
+from elasticdl.master.parameters.schedule import WholeCheckpoint
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointWritten:
+    """The checkpoint that `WriteCheckpoint` asked for is whole."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFailed:
+    """It could not be written, perhaps because a part of the holder could not be reached."""
+
+    version: int
+    message: str
+    was_unreachable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ExportWritten:
+    """The version that `WriteExport` asked for is whole."""
+
+    version: int  # of the model
+    number: int  # of the version
+    is_base: bool
+    num_rows: int
+    num_gone: int
+    num_bytes: int
+    is_current: bool  # it is what is to be served
+
+
+@dataclass(frozen=True, slots=True)
+class ExportFailed:
+    """It could not be written; what it would have had comes with the next one.
+
+    is_early: The workers have not written the model's program so far.
+    """
+
+    version: int
+    message: str
+    was_unreachable: bool = False
+    is_early: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """What `AskAudit` asked for: what has been applied of every task."""
+
+    replicas: Replicas
+    """Empty if there is a proof."""
+    proof: Proof | None = None
+    """Made of them already, beside the event loop."""
+    tally: Mapping[str, int] = field(default_factory=dict)  # of `elasticdl.job.COUNTERS`
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFailed:
+    """The holder could not be asked, so nothing is proved."""
+
+    message: str
+    was_unreachable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Watermarks:
+    """What `AskWatermarks` asked for: what the parameters of a process that is back have."""
+
+    index: int
+    session: str
+    applied: Applied
+    role: Role = Role.PS
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarksFailed:
+    """The process could not be asked what its parameters have."""
+
+    index: int
+    session: str
+    message: str
+    role: Role = Role.PS
+
+
+Answer = (
+    CheckpointWritten
+    | CheckpointFailed
+    | ExportWritten
+    | ExportFailed
+    | Audited
+    | AuditFailed
+    | Watermarks
+    | WatermarksFailed
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What an answer means for the job. The default: nothing beyond what was noted already."""
+
+    is_phase_over: bool = False
+    failure: str = ""  # the job fails, for this reason
+    lost: Member | None = None  # is to be given up: it could not be reached,
+    words: str = ""  # as this says
+
+
+RestorePoint = WholeCheckpoint | HandedOver
+"""What a process that is to hold parameters can begin with."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeginWith:
+    """A worker that came to the rendezvous is to begin with this; None: the start of the job."""
+
+    point: RestorePoint | None
+
+
+Seating = Seat | BeginWith | Wait | Finished
+"""What a worker that came to the rendezvous is told."""

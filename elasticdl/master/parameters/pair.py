@@ -1,0 +1,261 @@
+"""Whoever holds the parameters of a job: ps replicas, a world of workers, or both.
+
+    ParameterServerStrategy   ps replicas hold all
+    AllreduceStrategy         each worker of a world holds all
+    HybridStrategy            ps replicas hold the rows, each worker of a world all else
+    Local                     neither: the one store is there from the start, as a saved model is
+
+So a job has a pair of which either may be absent. Each part has its own marks of every task, comes
+back by itself when it was lost, and tells the ledger what it lacks. What one of them lacks is
+trained again, and the other drops it. What is asked of those who hold parameters, a checkpoint or
+the proof, is asked of both together.
+
+A part decides, as the rest of the job's state machine does: events come in with the time, facts go
+to the journal, actions come out. What an action asks of the outside comes back as an `Answer`. The
+ledger of tasks knows no holders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+from typing import Any, Protocol
+
+from elasticdl.config import JobConfig
+from elasticdl.errors import ElasticdlError
+from elasticdl.job import JointGeneration, PsRoute, Recovery, Role, Strategy
+from elasticdl.master.actions import Action
+from elasticdl.master.history import JobHistory
+from elasticdl.master.journal import Journal
+from elasticdl.master.lacks import Lacks
+from elasticdl.master.ledger import Ledger
+from elasticdl.master.membership import Member, Membership
+from elasticdl.master.parameters.answers import Answer, Verdict, Watermarks, WatermarksFailed
+from elasticdl.master.parameters.recoveries import Recoveries
+from elasticdl.master.parameters.replicas import PsReplicas
+from elasticdl.master.parameters.requests import Requests
+from elasticdl.master.parameters.worlds import WorkerWorlds
+from elasticdl.master.progress import Meter
+from elasticdl.master.tasks import JobTasks
+
+
+class Part(Protocol):
+    """Holders of one role.
+
+    recoveries: What became of those that were lost.
+    """
+
+    recoveries: Recoveries
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all parameters are there: only then may a lease go out."""
+        ...
+
+    @property
+    def route(self) -> PsRoute:
+        """Where the parameters are served."""
+        ...
+
+    def lost(self, member: Member, now: float) -> None:
+        """A process of this role is lost."""
+        ...
+
+    def wants_hand_over(self, member: Member) -> bool:
+        """Whether a process that is asked to end is to write the parameters that it holds."""
+        ...
+
+    def awaits(self, member: Member) -> bool:
+        """Whether a process is asked what its parameters have."""
+        ...
+
+    def is_back(self, member: Member, recovery: Recovery, lacks: Lacks, now: float) -> None:
+        """The ledger has taken in what a successor lacks: it serves."""
+        ...
+
+
+class JobParameters:
+    """The pair, as the core speaks to it."""
+
+    def __init__(
+        self,
+        config: JobConfig,
+        tasks: JobTasks,
+        journal: Journal,
+        history: JobHistory,
+        members: Membership,
+        ledger: Ledger,
+        meter: Meter,
+        act: Callable[[Action], None],
+    ) -> None:
+        self._members = members
+        self._history = history
+        requests = Requests(config, tasks, journal, history, ledger, meter, self, act)
+        self._requests = requests
+        self.schedule = requests.schedule
+
+        def recoveries(role: Role) -> Recoveries:
+            return Recoveries(role, config, journal, members, ledger, requests, act)
+
+        self.replicas = self.worlds = None
+        self._parts: dict[Role, Part] = {}
+        if config.num_ps:
+            self.replicas = PsReplicas(config.num_ps, members, recoveries(Role.PS), act)
+            self._parts[Role.PS] = self.replicas
+        if config.has_worlds:
+            of_workers = recoveries(Role.WORKER)
+            self.worlds = WorkerWorlds(journal, members, ledger, history, of_workers, act)
+            self._parts[Role.WORKER] = self.worlds
+
+    # --- members ---------------------------------------------------------------------------------
+
+    def replicas_with(self, index: int) -> PsReplicas:
+        """Return the ps replicas, of which one has this index.
+
+        Raises:
+            ElasticdlError: There is none.
+        """
+        number = 0 if self.replicas is None else self.replicas.number
+        if self.replicas is None or not 0 <= index < number:
+            raise ElasticdlError(f"this job has {number} ps replicas, none is number {index}")
+        return self.replicas
+
+    def worlds_with(self, member: Member) -> WorkerWorlds:
+        """Return the worlds, to whose rendezvous a worker has come.
+
+        Raises:
+            ElasticdlError: There are none in this job.
+        """
+        if self.worlds is None:
+            raise ElasticdlError(
+                f"{member.name} came to a rendezvous, expected in jobs with "
+                f"--distribution_strategy={Strategy.ALLREDUCE} alone"
+            )
+        return self.worlds
+
+    def lost(self, member: Member, now: float) -> None:
+        """A process is lost, of whatever role."""
+        if (part := self._parts.get(member.role)) is not None:
+            part.lost(member, now)
+
+    def wants_hand_over(self, member: Member) -> bool:
+        """Whether a process that is asked to end is to write the parameters that it holds."""
+        part = self._parts.get(member.role)
+        return part is not None and part.wants_hand_over(member)
+
+    def handed_over(self, member: Member, version: int, now: float) -> None:
+        """A process that was asked to end has written all that it holds."""
+        if (part := self._parts.get(member.role)) is not None:
+            part.recoveries.handed_over(member, version, now)
+
+    def resumed(self, now: float) -> None:
+        """Another master goes on with the job: what the one before had asked is lost."""
+        self._requests.resumed(now)
+        if self.replicas is not None:
+            self.replicas.resumed()
+
+    # --- questions -------------------------------------------------------------------------------
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all parameters are there: only then may a lease go out."""
+        return all(part.is_complete for part in self._parts.values())
+
+    @property
+    def generation(self) -> int:
+        """Counts the losses that were made good. Leases carry it, and workers compare it."""
+        of_ps, of_worlds = (
+            0 if part is None else part.recoveries.generation
+            for part in (self.replicas, self.worlds)
+        )
+        return JointGeneration(of_worlds, of_ps).number
+
+    @property
+    def routes(self) -> dict[Role, Callable[[], PsRoute]]:
+        """What finds those who serve parameters, by their role."""
+
+        def finder(part: Part) -> Callable[[], PsRoute]:
+            return lambda: part.route
+
+        return {role: finder(part) for role, part in self._parts.items()}
+
+    @property
+    def route(self) -> PsRoute:
+        """Where the ps replicas are; without any, where a worker serves its parameters."""
+        part = self.replicas or self.worlds
+        return PsRoute(0, ()) if part is None else part.route
+
+    @property
+    def can_lose_updates(self) -> bool:
+        """Whether updates can be lost while the job lives, so that workers stay to its end."""
+        return bool(self._parts)
+
+    @property
+    def recoveries(self) -> tuple[Recovery, ...]:
+        """The losses that were made good: those of ps replicas, then those of worlds."""
+        return tuple(r for part in self._parts.values() for r in part.recoveries.made_good)
+
+    @property
+    def lost_tasks(self) -> Mapping[int, Set[int]]:
+        """Training tasks that a ps replica has lost for good, in part or whole, by its index."""
+        return {} if self.replicas is None else self.replicas.recoveries.lost_tasks
+
+    def is_ready(self, member: Member) -> bool:
+        """Whether a process is a ps replica that workers may use."""
+        return self.replicas is not None and self.replicas.is_ready(member)
+
+    # --- what is due -----------------------------------------------------------------------------
+
+    def ask_what_is_due(self, now: float) -> None:
+        """Have done what is due in the job's phase: a checkpoint, the proof, rows that expire."""
+        if self.worlds is not None:
+            self.worlds.advance(now)
+        self._requests.ask_what_is_due(now)
+
+    def answered(self, answer: Answer, now: float) -> Verdict:
+        """What was asked for has been done, or could not be."""
+        if not isinstance(answer, Watermarks | WatermarksFailed):
+            return self._requests.answered(answer, now)
+        part = self._parts[answer.role]
+        member = self._members.find(answer.role, answer.index)
+        is_it = member is not None and member.session == answer.session and member.is_alive
+        if member is None or not is_it or self._history.has_ended or not part.awaits(member):
+            return Verdict()  # it is lost again, or the job has ended
+        if isinstance(answer, WatermarksFailed):
+            return Verdict(lost=member, words=answer.message)
+        if words := part.recoveries.lacks_for_good(member):
+            return Verdict(failure=words)
+        part.is_back(member, *part.recoveries.take_in(member, answer.applied, now), now)
+        return Verdict()
+
+    # --- snapshot --------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state as JSON has it."""
+        parts = {str(role): part.recoveries.snapshot() for role, part in self._parts.items()}
+        world = None if self.worlds is None else self.worlds.rendezvous.snapshot()
+        return {"requests": self._requests.snapshot(), "recoveries": parts, "rendezvous": world}
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Take over the state of a snapshot."""
+        if not isinstance(snapshot.get("recoveries"), dict):
+            snapshot = _of_earlier(snapshot, self._parts)
+        self._requests.restore(snapshot["requests"])
+        for role, part in self._parts.items():
+            part.recoveries.restore(snapshot["recoveries"][str(role)])
+        if self.worlds is not None:
+            self.worlds.rendezvous.restore(snapshot["rendezvous"])
+
+
+def _of_earlier(snapshot: dict[str, Any], roles: Mapping[Role, Part]) -> dict[str, Any]:
+    """Return a snapshot of an earlier version as one of this version."""
+    rows, worlds = snapshot.get("rows", snapshot), snapshot.get("worlds", snapshot)
+    found = {str(Role.PS): rows}
+    if Role.WORKER in roles:
+        lost_at = [] if worlds["lost_at"] is None else [[0, worlds["lost_at"]]]
+        more = {"sessions": [], "restored": [], "lost_at": lost_at, "lost": []}
+        found[str(Role.WORKER)] = {**worlds, **more}
+    return {
+        "requests": rows["requests"],
+        "recoveries": found,
+        "rendezvous": worlds.get("rendezvous"),
+    }
