@@ -31,9 +31,8 @@ import tensorflow as tf
 from report import asked_for_short, compare, interleave, write_results
 
 from criteo.generate import write
-from elasticdl.backends.keras.feed.columns import column_tensor
 from elasticdl.backends.keras.feed.examples import ParsedByRust
-from elasticdl.backends.keras.feed.records import RecordBatch
+from elasticdl.backends.keras.feed.records import RecordBatch, column_tensor
 from elasticdl.backends.keras.model.function import StructuredFunction
 from elasticdl.data.open import open_reader
 

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from criteo.deepfm import eval_metrics_fn, feed, forward, loss, optimizer, sgd
-from elasticdl.backends.keras.feed import runner, ways
+from elasticdl.backends.keras.feed import choice, runner, ways
 from elasticdl.backends.keras.model import lookups, step
 from elasticdl.config import JobConfig
 from elasticdl.worker import loop, spans, stores
@@ -27,7 +27,7 @@ def vectorised_feed():
     def refuse(noted, sample):
         raise NotImplementedError("switched off")
 
-    ways.compile_vectorised = refuse
+    choice.compile_vectorised = refuse
 
 
 def own_feed():
@@ -42,12 +42,12 @@ def own_feed():
 
 def parsing_together():
     """Parse each minibatch in a call of its own."""
-    ways._records_together = lambda parsed, num_records: 1
+    choice.records_together = lambda parsed, num_records: 1
 
 
 def parsing_in_rust():
     """Have TensorFlow parse the records, vectorised."""
-    ways.fastest = lambda function, sample: (ways.on_tensors(function), "switched off")
+    choice.fastest = lambda function, sample: (choice.on_tensors(function), "switched off")
 
 
 def pulling_ahead():

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from elasticdl import Mode, batched
-from elasticdl.backends.keras.feed import proof, ways
+from elasticdl.backends.keras.feed import choice, proof, ways
 from elasticdl.backends.keras.feed.proof import Proof
 from elasticdl.backends.keras.feed.runner import FeedRunner
 from elasticdl.data.base import Metadata, Records
@@ -229,7 +229,7 @@ def test_what_has_no_vectorised_form_runs_record_by_record_and_is_said_once(
 
 
 def test_a_vectorised_form_that_gives_something_else_is_not_used(caplog, monkeypatch):
-    right = ways.compile_vectorised
+    right = choice.compile_vectorised
 
     def wrong(noted, sample):
         function = right(noted, sample)
@@ -240,7 +240,7 @@ def test_a_vectorised_form_that_gives_something_else_is_not_used(caplog, monkeyp
 
         return off_by_little
 
-    monkeypatch.setattr(ways, "compile_vectorised", wrong)
+    monkeypatch.setattr(choice, "compile_vectorised", wrong)
     minibatches = run(mapped(parse), EXAMPLES)
 
     assert tensors(minibatches) == as_tensorflow_does(parse, EXAMPLES)
@@ -249,7 +249,7 @@ def test_a_vectorised_form_that_gives_something_else_is_not_used(caplog, monkeyp
 
 def wrong_above(limit, monkeypatch):
     """Have the vectorised form be wrong for records whose `x` begins above a limit."""
-    right = ways.compile_vectorised
+    right = choice.compile_vectorised
 
     def wrong(noted, sample):
         function = right(noted, sample)
@@ -260,7 +260,7 @@ def wrong_above(limit, monkeypatch):
 
         return off
 
-    monkeypatch.setattr(ways, "compile_vectorised", wrong)
+    monkeypatch.setattr(choice, "compile_vectorised", wrong)
 
 
 @pytest.mark.parametrize("steps", [(), (lambda d: d.batch(16).map(lambda f, y: (f, y)),)],

@@ -10,9 +10,8 @@ from elasticdl import Mode
 from elasticdl.backends.keras.feed.compile import relaxed
 from elasticdl.backends.keras.feed.examples import ParsedByRust, UnfitError
 from elasticdl.backends.keras.feed.proof import same
-from elasticdl.backends.keras.feed.records import RecordBatch
+from elasticdl.backends.keras.feed.records import RecordBatch, string_tensor
 from elasticdl.backends.keras.feed.runner import FeedRunner
-from elasticdl.backends.keras.feed.strings import string_tensor
 from elasticdl.backends.keras.model.function import StructuredFunction
 from elasticdl.data.base import Metadata, Records
 from elasticdl.data.example import encode_examples

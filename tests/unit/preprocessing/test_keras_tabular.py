@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from elasticdl.backends.keras.feed.columns import column_tensor
+from elasticdl.backends.keras.feed.records import column_tensor
 from elasticdl.data.base import Metadata
 from elasticdl.data.messages import format_of
 from elasticdl.data.params import Params

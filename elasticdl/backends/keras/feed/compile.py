@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from elasticdl.backends.keras.feed.columns import num_rows, spec_for_any_number
-from elasticdl.backends.keras.feed.dataset import Noted, unpacked
-from elasticdl.backends.keras.feed.records import RecordBatch
-from elasticdl.backends.keras.feed.vectorize import register_converters
+from elasticdl.backends.keras.feed.converters import register_converters
+from elasticdl.backends.keras.feed.dataset import Noted, seeds_reaching_into_maps, unpacked
+from elasticdl.backends.keras.feed.records import RecordBatch, num_rows, spec_for_any_number
 from elasticdl.backends.keras.model.function import StructuredFunction
+
+_DRAWS = re.compile(
+    r"^(Random|Multinomial|TruncatedNormal|ParameterizedTruncatedNormal"
+    r"|Stateful(?!PartitionedCall)|Rng"
+    r"|SampleDistortedBoundingBox|AnonymousSeedGenerator|.*CandidateSampler$)"
+)
 
 
 def compile_one_by_one(noted: Noted, sample: RecordBatch) -> Any:
@@ -77,3 +83,31 @@ def as_element(result: Any) -> Any:
 def relaxed(tensors: Any) -> Any:
     """Return the specs of tensors, for any number of records."""
     return tf.nest.map_structure(spec_for_any_number, tensors)
+
+
+def draws_random_numbers(noted: Noted, sample: Any) -> bool:
+    """Say whether a map has operations that draw: each run of them gives something else."""
+
+    def run(records: Any) -> Any:
+        dataset = tf.data.Dataset.from_tensor_slices(records)
+        for function in noted.record_maps:
+            dataset = dataset.map(function)
+        if noted.batch_maps:
+            dataset = dataset.batch(1)
+        for function in noted.batch_maps:
+            dataset = dataset.map(function)
+        return dataset._variant_tensor
+
+    with seeds_reaching_into_maps():
+        return has_draws(tf.function(run).get_concrete_function(sample).graph)
+
+
+def has_draws(graph: Any) -> bool:
+    """Say whether a function that a graph calls has operations that draw."""
+    library = graph.as_graph_def().library.function
+    return any(_DRAWS.match(node.op) for function in library for node in function.node_def)
+
+
+def draws(graph: Any) -> bool:
+    """Say whether a graph itself has operations that draw."""
+    return any(_DRAWS.match(op.type) for op in graph.get_operations())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import tensorflow as tf
@@ -127,3 +128,17 @@ CONVERTERS: dict[str, Converter] = {
     "StringSplitV2": _split,
     "Substr": _substr,
 }
+
+
+@cache
+def register_converters() -> None:
+    """Teach `tf.vectorized_map` operations that TensorFlow has no converter for."""
+    try:
+        from tensorflow.python.ops.parallel_for import pfor
+    except ImportError:  # not a public module; without it more feeds run record by record
+        return
+    for name, converter in CONVERTERS.items():
+        try:
+            pfor.RegisterPFor(name)(partial(converter, pfor))
+        except (AssertionError, KeyError, ValueError):  # TensorFlow has its own by now
+            continue

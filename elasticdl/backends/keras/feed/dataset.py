@@ -40,13 +40,19 @@ class Drawing:
     seed: A number, or a tensor while a pipeline is traced.
     numbered: Each element travels with the number of its record, and none is shuffled: what is
         made of a record is to stand beside it (prediction).
-    eager: There is no pipeline: maps are noted and not traced.
+    eager: The dataset that `feed` is given where there is no pipeline; None: `NotedDataset`.
     """
 
     seed: Any = 0
     one_by_one: bool = False
     numbered: bool = False
-    eager: bool = False
+    eager: Callable[[tf.data.Dataset, Drawing], NotedDataset] | None = None
+
+    def root(self, source: tf.data.Dataset) -> NotedDataset:
+        """Return the dataset of raw records that `feed` is given."""
+        if self.eager is not None:
+            return self.eager(source, self)
+        return NotedDataset(source, self, noted=Noted())
 
 
 @contextmanager

@@ -6,19 +6,142 @@ import contextlib
 import itertools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any
 
 import tensorflow as tf
 
 from elasticdl.backends.keras.feed.compile import as_element
-from elasticdl.backends.keras.feed.dataset import Drawing, NotedDataset, unpacked
-from elasticdl.backends.keras.feed.eager_dataset import EagerDataset, Kind, Step
+from elasticdl.backends.keras.feed.dataset import Drawing, Noted, NotedDataset, unpacked
 from elasticdl.backends.keras.feed.records import RecordBatch, cut
 from elasticdl.backends.keras.feed.user import UserFeed
 from elasticdl.backends.keras.feed.ways import Parsed, Way, mix
 from elasticdl.data.base import Records
 from elasticdl.errors import DataError, ModelError
 from elasticdl.job import Mode
+
+_NEEDS_PIPELINE = (
+    "bucket_by_sequence_length",
+    "ignore_errors",
+    "interleave",
+    "padded_batch",
+    "ragged_batch",
+    "rebatch",
+    "unbatch",
+)
+
+
+class Kind(Enum):
+    """What a step makes of what comes."""
+
+    MAP = "map"
+    FILTER = "filter"
+    FLAT_MAP = "flat_map"
+    SHUFFLE = "shuffle"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One method of the dataset: the user's function, or the buffer size of a shuffle."""
+
+    kind: Kind
+    argument: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What `feed` did: to each example, and after `batch` to each minibatch."""
+
+    examples: tuple[Step, ...] = ()
+    minibatches: tuple[Step, ...] = ()
+
+    @property
+    def keeps_records(self) -> bool:
+        """Whether one example is made of each record."""
+        return all(step.kind in (Kind.MAP, Kind.SHUFFLE) for step in self.examples)
+
+    @property
+    def shuffles(self) -> bool:
+        """Whether the order of the examples is drawn."""
+        return any(step.kind is Kind.SHUFFLE for step in self.examples)
+
+
+class EagerDataset(NotedDataset):
+    """Notes maps, filters, shuffles and one `batch`; `plain` stays the records as they were read.
+
+    Attributes:
+        steps: What was noted, in its order.
+    """
+
+    def __init__(
+        self,
+        plain: Any,
+        drawing: Drawing,
+        batch_size: int | None = None,
+        steps: Steps | None = None,
+    ) -> None:
+        super().__init__(plain, drawing, Noted(), batch_size)
+        self.steps = steps or Steps()
+
+    def map(self, map_func: Callable[..., Any], *args: Any, **kwargs: Any) -> EagerDataset:
+        """Note a function of examples, or of minibatches after `batch`."""
+        return self._noting(Step(Kind.MAP, map_func))
+
+    def filter(self, predicate: Callable[..., Any], name: str | None = None) -> EagerDataset:
+        """Note which examples, or after `batch` which minibatches, are left out."""
+        return self._noting(Step(Kind.FILTER, predicate))
+
+    def flat_map(self, map_func: Callable[..., Any], name: str | None = None) -> EagerDataset:
+        """Note a function that makes any number of examples of one."""
+        self._of_one_record("flat_map", map_func)
+        return self._noting(Step(Kind.FLAT_MAP, map_func))
+
+    def shuffle(self, buffer_size: Any, *args: Any, **kwargs: Any) -> EagerDataset:
+        """Note a shuffle of the examples of a task."""
+        if self.batch_size is not None:
+            raise _refused("shuffle after batch")
+        return self._noting(Step(Kind.SHUFFLE, buffer_size))
+
+    def batch(
+        self, batch_size: Any, drop_remainder: bool = False, *args: Any, **kwargs: Any
+    ) -> EagerDataset:
+        """Note that `feed` makes minibatches itself."""
+        self._check_batch("batch", drop_remainder)
+        return EagerDataset(self.plain, self._drawing, int(batch_size), self.steps)
+
+    def with_options(self, options: Any, name: str | None = None) -> EagerDataset:
+        """Do nothing: there is no pipeline."""
+        return self
+
+    def _noting(self, step: Step) -> EagerDataset:
+        steps = self.steps
+        if self.batch_size is None:
+            steps = replace(steps, examples=(*steps.examples, step))
+        else:
+            steps = replace(steps, minibatches=(*steps.minibatches, step))
+        return EagerDataset(self.plain, self._drawing, self.batch_size, steps)
+
+
+def _refused(what: str) -> ModelError:
+    return ModelError(
+        f"feed uses {what}: with --run_eagerly it may map, filter, flat_map, shuffle and batch; "
+        "leave the flag out, or that method while you look for the fault"
+    )
+
+
+def _refusing(name: str) -> Callable[..., Any]:
+    def method(self: EagerDataset, *args: Any, **kwargs: Any) -> Any:
+        raise _refused(f"dataset.{name}")
+
+    method.__name__ = name
+    method.__doc__ = f"Refuse `{name}`, which needs a pipeline."
+    return method
+
+
+for _name in _NEEDS_PIPELINE:
+    setattr(EagerDataset, _name, _refusing(_name))
+
 
 Example = tuple[int, Any]
 """What was made of a record, behind the record's number."""
@@ -34,7 +157,7 @@ class Eager(Way):
             ModelError: `feed` does more than can be done without a pipeline, or leaves out all
                 records of the sample.
         """
-        dataset = user(sample, Drawing(eager=True))
+        dataset = user(sample, Drawing(eager=EagerDataset))
         assert isinstance(dataset, EagerDataset)
         self._steps = dataset.steps
         self.user = user  # which `_examples` names
@@ -126,7 +249,7 @@ def _records(batch: RecordBatch) -> Iterator[Example]:
 
 
 def _shuffled(examples: Iterator[Example], buffer_size: Any, seed: int) -> Iterator[Example]:
-    """Yield them in the order in which the traced pipeline would (`feed/pipeline.py`)."""
+    """Yield them in the order in which the traced pipeline would (`feed/ways.py`)."""
     known = list(examples)
     tf.random.set_seed(1)
     order = tf.data.Dataset.range(len(known)).shuffle(

@@ -18,8 +18,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from elasticdl import _core
-from elasticdl.backends.keras.feed.records import RecordBatch
-from elasticdl.backends.keras.feed.strings import string_tensor
+from elasticdl.backends.keras.feed.records import RecordBatch, string_tensor
 from elasticdl.backends.keras.model.function import FlatFunction, StructuredFunction, as_tensor
 
 _PARSERS = ("ParseExample", "ParseExampleV2")

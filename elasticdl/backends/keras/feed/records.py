@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +11,8 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from elasticdl.backends.keras.feed.columns import column_tensor
 from elasticdl.data.base import Records
-from elasticdl.data.strings import concatenate
+from elasticdl.data.strings import Column, Strings, concatenate
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +97,68 @@ def _as_records(batch: RecordBatch) -> Records:
     if isinstance(batch.records, dict):
         return Records(columns=batch.records, order=batch.numbers)
     return Records(values=batch.records, order=batch.numbers)
+
+
+def column_tensor(column: Column) -> Any:
+    """Return a tensor whose first axis is the record; it is ragged where a record has an array.
+
+    Times and spans are whole numbers of their unit, for TensorFlow has no type for them.
+    """
+    if isinstance(column, Strings):
+        return tf.constant(column.as_bytes())
+    if column.dtype.kind in "mM":
+        return tf.constant(column.astype(np.int64))
+    if column.dtype == object and len(column) and isinstance(column[0], np.ndarray):
+        return _ragged(column)
+    return tf.constant(column)
+
+
+def _ragged(rows: NDArray[Any]) -> Any:
+    splits = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum([len(row) for row in rows], out=splits[1:])
+    values = tf.constant(np.concatenate(rows))
+    return tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+
+
+def spec_for_any_number(tensor: Any) -> Any:
+    """Return the spec of such tensors of any number of records."""
+    if isinstance(tensor, tf.RaggedTensor):
+        shape = [None, None, *tensor.shape[2:]]
+        return tf.RaggedTensorSpec(shape, tensor.dtype, 1, tensor.row_splits.dtype)
+    return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
+
+
+def num_rows(tensor: Any) -> Any:
+    """Return how many records a tensor is of, as int64."""
+    if isinstance(tensor, tf.RaggedTensor):
+        return tensor.nrows(tf.int64)
+    return tf.shape(tensor, tf.int64)[0]
+
+
+SEPARATOR = b"\x1f"  # the "unit separator" of ASCII: text does not have it
+
+
+def string_tensor(data: bytes, offsets: NDArray[np.int64]) -> Any:
+    """Return a vector of strings; string i is `data[offsets[i]:offsets[i + 1]]`.
+
+    TensorFlow cuts them itself, out of one: to slice each of them in Python takes longer.
+    """
+    count = len(offsets) - 1
+    if SEPARATOR in data:
+        return _one_by_one(data, offsets)
+    joined = np.insert(np.frombuffer(data, np.uint8), offsets[1:-1], SEPARATOR[0])
+    return split(joined.tobytes(), count, lambda: _one_by_one(data, offsets))
+
+
+def split(joined: bytes, count: int, otherwise: Any) -> Any:
+    """Return the strings that are joined by `SEPARATOR`; what `otherwise` gives if it cannot."""
+    if count < 2:
+        return otherwise()
+    found = tf.raw_ops.StringSplitV2(input=[joined], sep=SEPARATOR).values
+    return found if found.shape[0] == count else otherwise()
+
+
+def _one_by_one(data: bytes, offsets: NDArray[np.int64]) -> Any:
+    ends = offsets.tolist()
+    values = [data[start:end] for start, end in itertools.pairwise(ends)]
+    return tf.constant(values, tf.string)

@@ -15,13 +15,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 
 from elasticdl.backends.base import FeedWay, TellFeedWay, tell_nobody
+from elasticdl.backends.keras.feed.choice import choose, choose_batched
 from elasticdl.backends.keras.feed.eager import Eager
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
 from elasticdl.backends.keras.feed.proof import NUM_PROVED
 from elasticdl.backends.keras.feed.records import RecordBatch, as_batch, take_chunks
-from elasticdl.backends.keras.feed.side_effects import side_effects
-from elasticdl.backends.keras.feed.user import Feed, UserFeed
-from elasticdl.backends.keras.feed.ways import Way, choose, choose_batched, mix
+from elasticdl.backends.keras.feed.user import Feed, UserFeed, side_effects
+from elasticdl.backends.keras.feed.ways import Way, mix
 from elasticdl.backends.keras.model.trial import visit
 from elasticdl.backends.python_state import PythonState, shown
 from elasticdl.data.base import Metadata, Records

@@ -1,21 +1,17 @@
-"""The ways to run a `feed`, and the choice of one; `docs/designs/feed.md` says how it is made."""
+"""The ways to run a `feed`: plain, as TensorFlow runs it, and compiled, with a vectorised form."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from elasticdl.backends.keras.feed.compile import (
-    compile_one_by_one,
-    compile_vectorised,
-    relaxed,
-)
-from elasticdl.backends.keras.feed.examples import ParsedByRust, fastest, on_tensors
+from elasticdl.backends.keras.feed.compile import has_draws, relaxed
+from elasticdl.backends.keras.feed.dataset import seeds_reaching_into_maps
 from elasticdl.backends.keras.feed.faults import RUN_ERRORS, naming_the_record, reason
 from elasticdl.backends.keras.feed.minibatch import (
     Structure,
@@ -23,12 +19,9 @@ from elasticdl.backends.keras.feed.minibatch import (
     describe,
     num_records,
 )
-from elasticdl.backends.keras.feed.pipeline import Pipeline, built_anew
 from elasticdl.backends.keras.feed.proof import Proof, same
 from elasticdl.backends.keras.feed.records import RecordBatch, as_batch, cut
 from elasticdl.backends.keras.feed.user import UserFeed
-from elasticdl.backends.keras.feed.vectorize import draws, draws_random_numbers, has_draws
-from elasticdl.backends.keras.model.function import StructuredFunction
 from elasticdl.data.base import Records
 from elasticdl.errors import ModelError
 from elasticdl.job import Mode
@@ -40,9 +33,9 @@ _HIGH_SEED = 2**31 - 1
 
 
 Numbers = NDArray[np.int64]
-OnRecords = Callable[[RecordBatch], Any]
 Parsed = tuple[Any, Numbers | None]
 """A minibatch as `feed` gives it; when predicting, the number of the record that each row is of."""
+OnRecords = Callable[[RecordBatch], Any]
 
 
 class Way:
@@ -179,6 +172,24 @@ class Compiled(Way):
         self.user.say_slow(why)
 
 
+def records_together(parsed: Any, num_records: int) -> int:
+    """Return how many records may be parsed in one call, whatever the size of a minibatch."""
+    leaves = tf.nest.flatten(parsed)
+    if not all(isinstance(leaf, tf.Tensor) for leaf in leaves):
+        return 1
+    record_bytes = sum(max(leaf.dtype.size, 1) * int(tf.size(leaf)) for leaf in leaves)
+    return int(min(TOGETHER_RECORDS, TOGETHER_BYTES * num_records // max(record_bytes, 1)))
+
+
+def _cut(parsed: Any, num_records: int, size: int) -> list[Any]:
+    """Cut dense tensors of many records into those of minibatches."""
+    whole, rest = divmod(num_records, size)
+    sizes = [size] * whole + [rest] * bool(rest)
+    columns = [tf.split(leaf, sizes) for leaf in tf.nest.flatten(parsed)]
+    parts = zip(*columns, strict=True)
+    return [tf.nest.pack_sequence_as(parsed, list(minibatch)) for minibatch in parts]
+
+
 class Plain(Way):
     """The pipeline as the user wrote it, seeded by each task.
 
@@ -215,131 +226,60 @@ class Plain(Way):
                 yield element, None
 
 
-def choose(user: UserFeed, sample: RecordBatch) -> Way:
-    """Try the ways on the first records of the job and take the fastest that is right."""
-    dataset = user(sample, user.drawing())
-    structure = user.structure(dataset)
-    noted = dataset.noted
-    if noted is None:
-        traced, why = _trace(user, sample)
-        user.say_slow(dataset.why + why)
-        return Plain(user, structure, traced)
-    if draws_random_numbers(noted, sample.tensors()):
-        user.say_slow("it draws random numbers, which only the plain pipeline repeats")
-        return Plain(user, structure, traced=None)
-    reference = on_tensors(compile_one_by_one(noted, sample))
-    way = Compiled(user, structure, reference, noted.shuffled, bool(noted.batch_maps))
-    expected = way.one_by_one(sample)
-    try:
-        whole = compile_vectorised(noted, sample)
-        whole(sample.tensors())
-    except Exception as error:  # whatever has no vectorised form raises in its own way
-        user.say_slow(_first_line(error))
-        return way
-    function, how = fastest(whole, sample)
-    found = function(sample)
-    difference = same(expected, found)
-    if difference and isinstance(function, ParsedByRust):
-        how = f"parsed by TensorFlow: Rust gives something else: {difference}"
-        function = on_tensors(whole)
-        found = function(sample)
-        difference = same(expected, found)
-    if difference:
-        user.say_slow(f"vectorised, it gives something else: {difference}")
-    else:
-        together = 1 if noted.batch_maps else _records_together(found, len(sample))
-        way.vectorise(function, len(sample), together)
-        user.say(f"runs vectorised in mode {user.mode}; {how}")
-    return way
+class Pipeline:
+    """A function of a task's records and its seed that gives the task's minibatches.
 
+    To build a pipeline of three functions takes 40 to 75 ms of processor time, since TensorFlow
+    traces each of them anew; to call this takes 12 to 40 ms.
 
-def choose_batched(user: UserFeed, sample: RecordBatch, run_eagerly: bool) -> Way:
-    """Compile a feed that is given many records at once; see `elasticdl.batched`.
-
-    Raises:
-        ModelError: It draws random numbers, or does not give a minibatch.
+    Attributes:
+        draws: Whether a function of the user's draws random numbers. Then this is not to be used:
+            it would go on drawing from where the task before stopped.
     """
-    is_training = user.mode == Mode.TRAINING
-    if run_eagerly:
-        structure = user.structure_of(user.call(sample.tensors()))
-        return Compiled(user, structure, lambda b: user.call(b.tensors()), is_training, True)
-    try:
-        whole = StructuredFunction(user.call, relaxed(sample.tensors()))
-    except ModelError as error:  # AutoGraph puts a stack before what was said
-        raise ModelError(str(error).rpartition(f"{ModelError.__name__}: ")[2].strip()) from error
-    if has_draws(whole.concrete.graph) or draws(whole.concrete.graph):
-        raise ModelError(
-            f"{user.name} is batched and draws random numbers, which a task that is done again "
-            "would not repeat: use tf.random.stateless_*, seeded by something of the record"
+
+    def __init__(self, user: UserFeed, sample: RecordBatch) -> None:
+        def build(numbers: Any, records: Any, seed: Any) -> Any:
+            drawing = replace(user.drawing(), seed=seed)
+            with _autograph_in_maps():
+                dataset = user.batched(user.of(numbers, records, drawing))
+            self._element_spec = dataset.element_spec
+            return tf.data.experimental.to_variant(dataset)
+
+        specs = relaxed((tf.constant(sample.numbers), sample.tensors()))
+        # Else a shuffle would depend on what was run before; 0 may not be, with a seed of a tensor.
+        tf.random.set_seed(1)
+        with seeds_reaching_into_maps():
+            function = tf.function(build, autograph=False)
+            self._build = function.get_concrete_function(*specs, tf.TensorSpec([], tf.int64))
+        self.draws = has_draws(self._build.graph)
+
+    def __call__(self, batch: RecordBatch, seed: int) -> Iterator[Any]:
+        """Yield the minibatches of the records."""
+        variant = self._build(
+            tf.constant(batch.numbers), batch.tensors(), tf.constant(seed, tf.int64)
         )
-    reference = on_tensors(whole)
-    way = Compiled(user, user.structure_of(whole.structure), reference, is_training, True)
-    expected = way.one_by_one(sample)
-    function, how = fastest(whole, sample)
-    found = function(sample)
-    difference = same(expected, found)
-    if difference:
-        how = f"TensorFlow parses the records: Rust gives something else: {difference}"
-        function, found = reference, expected
-    half = len(sample) // 2
-    together = 1
-    if half and common_num_rows(expected) == len(sample):
-        parts = [way.one_by_one(sample.part(0, half)), way.one_by_one(sample.part(half, 2 * half))]
-        together = _records_together(found, len(sample)) if _is_by_row(expected, parts) else 1
-    way.vectorise(function, len(sample), together)
-    user.say(f"runs batched in mode {user.mode}; {how}")
-    return way
+        dataset = tf.data.experimental.from_variant(variant, self._element_spec)
+        return iter(dataset.with_options(in_order()))
 
 
-def _is_by_row(whole: Any, parts: list[Any]) -> bool:
-    """Say whether what was made of records in parts is what was made of all of them at once."""
-    leaves = [tf.nest.flatten(part) for part in (whole, *parts)]
-    if not all(isinstance(leaf, tf.Tensor) for part in leaves for leaf in part):
-        return False
-    joined = [tf.concat(pair, 0) for pair in zip(*leaves[1:], strict=True)]
-    cut_off = [leaf[: len(both)] for leaf, both in zip(leaves[0], joined, strict=True)]
-    return not same(cut_off, joined)
+def _autograph_in_maps() -> Any:
+    """Return the context in which `tf.data` converts functions, as where nothing is traced."""
+    outer = tf.__internal__.autograph.control_status_ctx()
+    return type(outer)(status=type(outer.status).ENABLED)
 
 
-def _trace(user: UserFeed, sample: RecordBatch) -> tuple[Pipeline | None, str]:
-    """Return the traced pipeline, or None and why it is built anew for each task."""
-    try:
-        traced = Pipeline(user, sample)
-        if traced.draws:
-            return None, " and draws random numbers"
-        next(traced(sample, seed=0), None)
-    except Exception as error:  # what works when called may fail in many ways when traced
-        return None, f", and cannot be traced once for all tasks ({_first_line(error)})"
-    return traced, ""
+def built_anew(user: UserFeed, batch: RecordBatch, seed: int) -> Iterator[Any]:
+    """Yield the minibatches of the records of a feed that draws: the same for the same seed."""
+    tf.random.set_seed(seed)
+    dataset = user.batched(user(batch, user.drawing(seed, one_by_one=True)))
+    return iter(dataset.with_options(in_order()))
 
 
-def _records_together(parsed: Any, num_records: int) -> int:
-    """Return how many records may be parsed in one call, whatever the size of a minibatch."""
-    leaves = tf.nest.flatten(parsed)
-    if not all(isinstance(leaf, tf.Tensor) for leaf in leaves):
-        return 1
-    record_bytes = sum(max(leaf.dtype.size, 1) * int(tf.size(leaf)) for leaf in leaves)
-    return int(min(TOGETHER_RECORDS, TOGETHER_BYTES * num_records // max(record_bytes, 1)))
-
-
-def _cut(parsed: Any, num_records: int, size: int) -> list[Any]:
-    """Cut dense tensors of many records into those of minibatches."""
-    whole, rest = divmod(num_records, size)
-    sizes = [size] * whole + [rest] * bool(rest)
-    columns = [tf.split(leaf, sizes) for leaf in tf.nest.flatten(parsed)]
-    parts = zip(*columns, strict=True)
-    return [tf.nest.pack_sequence_as(parsed, list(minibatch)) for minibatch in parts]
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error)
-    match = re.search(r"No pfor vectorization defined for (\w+)", text)
-    if match:
-        return f"{match[1]} has no vectorised form"
-    if isinstance(error, tf.errors.OpError):
-        return reason(error)[:200]
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1] if lines else ''}"[:200]
+def in_order() -> Any:
+    """Return the options with which a pipeline gives the same each time."""
+    options = tf.data.Options()
+    options.deterministic = True
+    return options
 
 
 def mix(seed: int, index: int) -> int:
