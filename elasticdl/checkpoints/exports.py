@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from elasticdl._core import seal_manifest
+from elasticdl.checkpoints.writing import make_durably, sync, sync_all, write_durably
 from elasticdl.errors import CheckpointError
 from elasticdl.locations import Url, reaching, remove_tree, upload
 
@@ -41,10 +41,11 @@ def write_tables(
     request = {"directory": str(partial), "threshold": threshold, "since_version": since_version}
     try:
         shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
-        partial.mkdir(parents=True)
+        make_durably(partial.parent)
+        partial.mkdir()
         manifest = _manifest(request, [json.loads(answer) for answer in write(json.dumps(request))])
-        _write_durably(partial / MANIFEST, seal_manifest(json.dumps(manifest, indent=1)))
-        _write_durably(partial / SUCCESS, "")
+        write_durably(partial / MANIFEST, seal_manifest(json.dumps(manifest, indent=1)))
+        write_durably(partial / SUCCESS, "")
         put_in_place(partial, directory, attempt)
     except OSError as error:
         raise CheckpointError(
@@ -62,6 +63,8 @@ def partial_folder(directory: Path, attempt: int) -> Path:
 
 def put_in_place(partial: Path, directory: Path, attempt: int) -> None:
     """Give a complete folder its name, and remove what attempts before have left half-written.
+
+    It is on the disk when this returns.
 
     Args:
         partial: The folder, beside its place.
@@ -82,7 +85,9 @@ def put_in_place(partial: Path, directory: Path, attempt: int) -> None:
         )
     if directory.is_dir():
         shutil.rmtree(directory)
+    sync_all(partial)
     partial.rename(directory)
+    sync(directory.parent)
     for earlier in range(1, attempt):  # of processes that were killed
         shutil.rmtree(partial_folder(directory, earlier), ignore_errors=True)
 
@@ -129,10 +134,3 @@ def _manifest(request: dict[str, Any], replicas: list[dict[str, Any]]) -> dict[s
         "since_version": request["since_version"],
         "tables": tables,
     }
-
-
-def _write_durably(path: Path, text: str) -> None:
-    with path.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())

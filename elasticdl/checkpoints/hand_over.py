@@ -16,7 +16,7 @@ from typing import Any
 
 from elasticdl._core import seal_manifest
 from elasticdl.checkpoints.versions import MANIFEST
-from elasticdl.checkpoints.writing import check_sent, sync, write_durably
+from elasticdl.checkpoints.writing import check_sent, make_durably, sync, write_durably
 from elasticdl.errors import CheckpointError
 from elasticdl.locations import Location, is_remote, reaching
 
@@ -49,7 +49,8 @@ def write_hand_over(folder: Location, write: Callable[[str], str]) -> int:
             (folder / MANIFEST).write_text(_manifest(entry))
         return int(entry["version"])
     try:
-        folder.mkdir(parents=True)
+        make_durably(folder.parent)
+        folder.mkdir()
         entry = json.loads(write(str(folder)))
         write_durably(folder / MANIFEST, _manifest(entry))
         sync(folder)

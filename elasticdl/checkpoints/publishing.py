@@ -29,7 +29,7 @@ from elasticdl.checkpoints.chain import (
     parse_current,
     parse_manifest,
 )
-from elasticdl.checkpoints.writing import sync, write_durably
+from elasticdl.checkpoints.writing import make_durably, sync, sync_all, write_durably
 from elasticdl.errors import CheckpointError, ExportError
 from elasticdl.locations import Location, Url, is_remote, reaching, remove_tree
 
@@ -126,7 +126,10 @@ class Publisher:
             raise
 
     def _publish(self, model_version: int, write: Callable[[str], list[str]]) -> Published:
-        self._directory.mkdir(parents=True, exist_ok=True)
+        if is_remote(self._directory):
+            self._directory.mkdir(parents=True, exist_ok=True)
+        else:
+            make_durably(self._directory)
         if self._last_number is None:
             self._look()
         assert self._last_number is not None
@@ -299,11 +302,11 @@ def write_program(directory: Location, name: str, write: Callable[[Path], None])
 def _write_program(target: Path, write: Callable[[Path], None]) -> None:
     partial = target.with_name(f"{target.name}{_PARTIAL}-{uuid.uuid4().hex[:8]}")
     try:
-        partial.mkdir(parents=True)
+        make_durably(target.parent)
+        partial.mkdir()
         write(partial)
         _write_list(partial)
-        for file in partial.rglob("*"):
-            sync(file)
+        sync_all(partial)
         try:
             partial.rename(target)
         except OSError:

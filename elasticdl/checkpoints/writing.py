@@ -93,8 +93,9 @@ def _write_local(
 ) -> None:
     partial = target.with_name(target.name + _PARTIAL)
     try:
+        make_durably(target.parent)
         _remove_leftovers(target.parent)
-        partial.mkdir(parents=True)
+        partial.mkdir()
         if base is not None:
             (partial / BASE).write_text(json.dumps({"base": base.name}))
         entries = [json.loads(entry) for entry in write(partial)]
@@ -102,7 +103,6 @@ def _write_local(
         write_durably(partial / MANIFEST, manifest(entries))
         sync(partial)
         _put_in_place(partial, target)
-        sync(target.parent)
     except OSError as error:
         where = error.filename or partial
         raise CheckpointError(
@@ -235,11 +235,12 @@ def _remove_leftovers(directory: Path) -> None:
 
 
 def _put_in_place(partial: Path, target: Path) -> None:
-    """Give a whole checkpoint its name; one of the same version steps aside first."""
+    """Give a whole checkpoint its name, durably; one of the same version steps aside first."""
     replaced = target.with_name(target.name + _REPLACED)
     if target.exists():
         target.rename(replaced)
     partial.rename(target)
+    sync(target.parent)
     shutil.rmtree(replaced, ignore_errors=True)
 
 
@@ -249,6 +250,20 @@ def write_durably(path: Path, text: str) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
+
+
+def make_durably(folder: Path) -> None:
+    """Make a folder, and those above it that are missing; their names are on the disk then."""
+    missing = [above for above in (folder, *folder.parents) if not above.exists()]
+    for above in reversed(missing):
+        above.mkdir(exist_ok=True)
+        sync(above.parent)
+
+
+def sync_all(folder: Path) -> None:
+    """Have a folder, and all that is in it, on the disk; not its own name."""
+    for path in (*folder.rglob("*"), folder):
+        sync(path)
 
 
 def sync(path: Path) -> None:

@@ -116,6 +116,10 @@ class DurableJob:
         """Why a write of the journal takes so long, as far as it knows."""
         return self._state.trouble
 
+    def sync(self) -> None:
+        """Have what was written outlast a machine that loses power; in any thread."""
+        self._state.sync()
+
     def close(self) -> None:
         """Let go of the journal."""
         self._state.close()

@@ -95,6 +95,7 @@ class InProcessMaster:
             tell=self._note,
             event=lambda event: self._do(lambda: event(self._now())),
             run=_run_at_once,
+            sync=self._job.sync,
         )
         if not is_new:
             self._do(lambda: self._core.resume(self._now()))

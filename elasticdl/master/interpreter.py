@@ -140,6 +140,7 @@ class Interpreter:
         tell: Callable[[actions.Note], None],
         event: Callable[[Callable[[float], None]], None],
         run: RunEffect,
+        sync: Callable[[], None],
     ) -> None:
         """Put it together.
 
@@ -152,6 +153,8 @@ class Interpreter:
             tell: Writes a note where somebody may read it.
             event: Has an event of the core happen, given the time.
             run: Runs an effect, and then what it returns.
+            sync: Has the journal outlast a machine that loses power. Before it does, nothing goes
+                that is superfluous because of the newest facts alone.
         """
         self._core = core
         self._access = access
@@ -161,6 +164,7 @@ class Interpreter:
         self._tell = tell
         self._event = event
         self._run = run
+        self._sync = sync
         self._disk = Disk()
         self._publisher = _publisher_of(core.config, job_id)
 
@@ -307,8 +311,12 @@ class Interpreter:
         return self._clean(folder, lambda: delete_hand_overs(folder, folders))
 
     def _clean(self, folder: Location, work: Callable[[], None]) -> Then:
+        def clean() -> None:
+            self._sync()
+            work()
+
         try:
-            self._disk.do(str(folder), work)
+            self._disk.do(str(folder), clean)
         except ElasticdlError as error:
             log.warning("%s", error)
         return _nothing
@@ -326,6 +334,8 @@ class Interpreter:
 
     def _ask_audit(self, action: actions.AskAudit) -> Then:
         try:
+            if action.first:  # replicas forget what came before it
+                self._sync()
             proof = action.prove(self._access.audit(action.first))
             return self._answer(Audited((), proof, self._access.tally()))
         except ElasticdlError as error:

@@ -308,6 +308,7 @@ class Master:
                 tell=self._note,
                 event=lambda event: self.happen(lambda: event(self.now())),
                 run=self._run_effect,
+                sync=self._job.sync,
             )
             ends.callback(self._interpreter.close)
             self._take_up_job()

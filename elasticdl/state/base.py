@@ -50,6 +50,13 @@ class State(Protocol):
         """Replace all that was written by a snapshot which has the same effect."""
         ...
 
+    def sync(self) -> None:
+        """Have what was appended outlast a machine that loses power; may come during any call.
+
+        Asked before something is removed that only what was appended makes superfluous.
+        """
+        ...
+
     def close(self) -> None:
         """Let go of the journal; another process may open it then."""
         ...

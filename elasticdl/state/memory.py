@@ -31,6 +31,9 @@ class MemoryState:
         self._snapshot = snapshot
         self._facts = []
 
+    def sync(self) -> None:
+        """Do nothing."""
+
     def close(self) -> None:
         """Do nothing."""
 

@@ -46,8 +46,8 @@ class SqliteState:
     Write-ahead log with `synchronous=NORMAL`: what was appended survives the death of the
     process, since it has been handed to the operating system. A write that fails since its disk is
     full, or does not answer, is tried again until there is room. It does not wait for the disk, so
-    a machine that loses power may lose the last facts (never the file's consistency); on such a
-    machine the job's processes are gone too.
+    a machine that loses power may lose the facts since `sync` (never the file's consistency); on
+    such a machine the job's processes are gone too.
     """
 
     def __init__(self, path: Path) -> None:
@@ -123,6 +123,26 @@ class SqliteState:
                 else:
                     self.trouble = ""
                     return
+
+    def sync(self) -> None:
+        """Have what was appended on the disk.
+
+        It lies in the write-ahead log, unless SQLite has synced it itself. The log is opened anew;
+        the file beside it never is: to close it would end SQLite's lock on it.
+        """
+        log = self._path.with_name(f"{self._path.name}-wal")
+        try:
+            with log.open("rb") as file:
+                os.fsync(file.fileno())
+            folder = os.open(log.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StateError(f"{log}: the job's journal cannot be synced: {error}") from error
 
     def close(self) -> None:
         """Let go of the journal; another process may open it then."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from elasticdl.backends.base import TableSource, Trainer
 from elasticdl.checkpoints.exports import partial_folder, put_in_place, send_model, write_tables
+from elasticdl.checkpoints.writing import make_durably
 from elasticdl.config import CheckpointSection
 from elasticdl.errors import CheckpointError, ElasticdlError
 from elasticdl.job import Lease
@@ -90,7 +91,8 @@ def _export_model(
     partial = partial_folder(output, lease.number)
     try:
         shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
-        partial.mkdir(parents=True)
+        make_durably(partial.parent)
+        partial.mkdir()
         if settings.output_tables == "parquet":
             every_row = settings.model_copy(
                 update={"export_threshold": None, "export_since_version": None}

@@ -9,11 +9,13 @@ a fault names the one that it drops, delays or delivers twice.
 """
 
 import heapq
+import math
 import random
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from functools import partial
 
-from elasticdl.errors import ElasticdlError
+from elasticdl.errors import ElasticdlError, UnavailableError
 
 ATTEMPT_SECONDS = 1.0  # then a call is sent again
 LATENCY = 0.002
@@ -31,10 +33,12 @@ class Call:
     """Have `work` done by the node that `find` returns then; sent again until it answers.
 
     find: Asked before each attempt; None: nobody is there now.
+    within: Then `UnavailableError` is raised.
     """
 
     find: Callable[[], "Node | None"]
     work: Callable[["Node"], object]
+    within: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,10 @@ class Died(Exception):
     """The node that worked is dead now; nobody hears of what it did."""
 
 
+class Unanswered(Exception):
+    """The node lives, and takes no requests now: whoever asks tries again."""
+
+
 class Scheduler:
     """The queue of what happens."""
 
@@ -92,20 +100,26 @@ class Scheduler:
         self._counts: dict[str, int] = {}
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._number = 0
+        self._is_over = False
 
     def at(self, seconds: float, what: Callable[[], None]) -> None:
         """Have something happen after so many seconds."""
         self._number += 1
         heapq.heappush(self._queue, (self.now + seconds, self._number, what))
 
-    def run(self, is_over: Callable[[], bool], until: float) -> bool:
-        """Let things happen until it is over; return whether it was in time."""
-        while self._queue and not is_over():
-            self.now, _, what = heapq.heappop(self._queue)
+    def run(self, until: float) -> bool:
+        """Let things happen until `stop` is called; return whether it was in time."""
+        queue, pop = self._queue, heapq.heappop
+        while queue and not self._is_over:
+            self.now, _, what = pop(queue)
             if self.now > until:
                 return False
             what()
-        return is_over()
+        return self._is_over
+
+    def stop(self) -> None:
+        """Let nothing more happen."""
+        self._is_over = True
 
     def tell(self, words: str) -> None:
         """Note something for the story of the run."""
@@ -118,6 +132,8 @@ class Scheduler:
 
     def fault(self, kind: str, number: int) -> Fault | None:
         """Return the fault that is to happen to the thing of this number."""
+        if not self._faults:
+            return None
         found = self._faults.get((kind, number))
         if found is not None:
             self.tell(f"{kind} {number}")
@@ -137,12 +153,21 @@ class Scheduler:
         """Have a node do nothing for a while, as a process that was stopped or cut off."""
         node.paused_until = max(node.paused_until, self.now + seconds)
 
-    def on(self, node: Node, what: Callable[[], None]) -> None:
-        """Have a node do something now, or when it goes on; nothing if it is dead by then."""
-        if not node.is_alive:
-            return
-        if node.paused_until > self.now:
-            self.at(node.paused_until - self.now, lambda: self.on(node, what))
+    def on(
+        self,
+        node: Node,
+        what: Callable[[], None],
+        if_not: Callable[[], None] | None = None,
+    ) -> None:
+        """Have a node do something now, or when it goes on; nothing if it is dead by then.
+
+        if_not: Called at once if it is not done now.
+        """
+        if not node.is_alive or node.paused_until > self.now:
+            if if_not is not None:
+                if_not()
+            if node.is_alive:
+                self.at(node.paused_until - self.now, lambda: self.on(node, what))
             return
         try:
             what()
@@ -167,49 +192,81 @@ class Scheduler:
                 lambda: self.on(node, lambda: self._go_on(node, steps, None, None)),
             )
         else:
-            self._attempt(node, steps, wanted, [False])
+            _Calling(self, node, steps, wanted).attempt()
 
     # --- the network -----------------------------------------------------------------------------
 
-    def _attempt(self, node: Node, steps: Generator, call: Call, is_over: list[bool]) -> None:
-        if is_over[0]:
+    def send(
+        self, sender: Node, to: Node, arrive: Callable[[], None], if_late: Callable[[], None]
+    ) -> None:
+        """Bring a message; `if_late` is called at once if it does not arrive soon."""
+        number = self.count("message")
+        if (sender.is_centre or to.is_centre) and (
+            sender.cut_off_until > self.now or to.cut_off_until > self.now
+        ):
+            if_late()
             return
-        target = call.find()
+        latency = LATENCY * (0.5 + 1.5 * self.random.random())
+        if not self._faults:
+            self.at(latency, arrive)
+            return
+        if self.fault("drop message", number):
+            if_late()
+            return
+        if late := self.fault("delay message", number):
+            latency += late.seconds
+            if_late()
+        self.at(latency, arrive)
+        if twice := self.fault("deliver message twice", number):
+            self.at(latency + twice.seconds, arrive)
 
-        def answer(value: object, error: Exception | None) -> None:
-            def take() -> None:
-                if not is_over[0]:
-                    is_over[0] = True
-                    self._go_on(node, steps, value, error)
 
-            self.on(node, take)
+class _Calling:
+    """A call under way: attempts, of which the first answer counts."""
+
+    def __init__(self, world: Scheduler, node: Node, steps: Generator, call: Call) -> None:
+        self.world, self.node, self.steps, self.call = world, node, steps, call
+        self.is_over = False
+        self.deadline = world.now + call.within
+
+    def attempt(self) -> None:
+        """Send it, if nobody has answered."""
+        if self.is_over:
+            return
+        if self.world.now >= self.deadline:
+            self._take(None, UnavailableError("nobody answers"))
+            return
+        is_late = False
+        target = self.call.find()
+
+        def again() -> None:
+            nonlocal is_late
+            if not is_late and not self.is_over:
+                is_late = True
+                after = ATTEMPT_SECONDS * (1.0 + 0.2 * self.world.random.random())
+                self.world.at(after, lambda: self.world.on(self.node, self.attempt))
 
         def work() -> None:
             value = error = None
             try:
-                value = call.work(target)
+                value = self.call.work(target)
             except Died:
+                again()
                 raise
+            except Unanswered:
+                again()
+                return
             except Exception as raised:
                 error = raised
-            self._send(target, node, lambda: answer(value, error))
+            take = partial(self.world.on, self.node, lambda: self._take(value, error))
+            self.world.send(target, self.node, take, again)
 
-        if target is not None:
-            self._send(node, target, lambda: self.on(target, work))
-        again = ATTEMPT_SECONDS * self.random.uniform(1.0, 1.2)
-        self.at(again, lambda: self.on(node, lambda: self._attempt(node, steps, call, is_over)))
+        if target is None:
+            again()
+        else:
+            self.world.send(self.node, target, lambda: self.world.on(target, work, again), again)
 
-    def _send(self, sender: Node, to: Node, arrive: Callable[[], None]) -> None:
-        number = self.count("message")
-        if max(sender.cut_off_until, to.cut_off_until) > self.now and (
-            sender.is_centre or to.is_centre
-        ):
-            return
-        latency = LATENCY * self.random.uniform(0.5, 2.0)
-        if self.fault("drop message", number):
-            return
-        if late := self.fault("delay message", number):
-            latency += late.seconds
-        self.at(latency, arrive)
-        if twice := self.fault("deliver message twice", number):
-            self.at(latency + twice.seconds, arrive)
+    def _take(self, value: object, error: Exception | None) -> None:
+        if not self.is_over:
+            self.is_over = True
+            self.world._go_on(self.node, self.steps, value, error)

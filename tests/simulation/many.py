@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from rich.progress import Progress
 
-from tests.simulation.ps_job import Many, folder_in_memory
+from tests.simulation.faults import Many, folder_in_memory
 
 AT_ONCE = 250
 

@@ -1,4 +1,4 @@
-"""Thousands of jobs with ps replicas, and what goes wrong in them: see `ps_job.py`.
+"""Thousands of jobs with ps replicas, and what goes wrong in them: see `ps_job.py` and `faults.py`.
 
 Each sabotage takes away one thing that counts depend on. A simulation that does not find it would
 not find a fault of that kind either.
@@ -13,7 +13,10 @@ from elasticdl.master.core import JobCore
 from elasticdl.master.durable import DurableJob
 from elasticdl.master.ledger import Ledger
 from elasticdl.master.membership import Member
-from tests.simulation.ps_job import PROCESS_FAULTS, Many, PsJob, folder_in_memory
+from elasticdl.master.parameters.recoveries import Recoveries
+from tests.simulation.faults import PROCESS_FAULTS, Many, folder_in_memory
+from tests.simulation.master import Journal
+from tests.simulation.ps_job import PsJob
 
 SEEDS = range(100)
 MORE_SEEDS = [range(first, first + 1_000) for first in range(1_000, 4_000, 1_000)]
@@ -59,6 +62,39 @@ class WithoutWatermarks(PsJob):
         return Store.restore(str(folder), keep_watermarks=False)
 
 
+class WithoutSyncs(PsJob):
+    """The disk says that it has synced, and has not: files are renamed before they are there."""
+
+    def __init__(self, seed, faults, folder):
+        super().__init__(seed, faults, folder)
+        self.disk.is_lying = True
+
+
+class WithoutStop(PsJob):
+    """A replica that is asked to end answers on while it writes."""
+
+    def client_of_leaving(self, client):
+        return client
+
+
+def no_sync_before_deletions(monkeypatch):
+    monkeypatch.setattr(Journal, "sync", lambda journal: None)
+
+
+def no_proof_of_hand_overs(monkeypatch):
+    """Whatever a predecessor has handed over is taken for all that was ever applied."""
+    take_in = Recoveries.take_in
+
+    def believe(recoveries, member, applied, now):
+        _, session = recoveries._begins(member.index)
+        with pytest.MonkeyPatch.context() as patch:
+            if session:
+                patch.setattr(Ledger, "replay", lambda *_, **__: [])
+            return take_in(recoveries, member, applied, now)
+
+    monkeypatch.setattr(Recoveries, "take_in", believe)
+
+
 def no_replay(monkeypatch):
     monkeypatch.setattr(Ledger, "replay", lambda *_, **__: [])
 
@@ -91,9 +127,13 @@ SABOTAGES = {
     "watermarks of a checkpoint": (WithoutWatermarks, PROCESS_FAULTS),
     "replay": (no_replay, PROCESS_FAULTS),
     "the journal before answers": (no_journal_before_answers, ["kill master"]),
+    "files synced before they are renamed": (WithoutSyncs, ["power fails"]),
+    "the journal synced before deletions": (no_sync_before_deletions, ["power fails"]),
+    "the proof of a hand-over": (no_proof_of_hand_overs, ["ask ps to end", "kill ps"]),
+    "silence while a hand-over is written": (WithoutStop, ["ask ps to end"]),
     "late attempts": (no_late_attempts, PROCESS_FAULTS),
 }
-FOUND_LATE = {"generations", "the journal before answers", "late attempts"}
+FOUND_LATE = {"the proof of a hand-over", "late attempts"}
 
 
 @pytest.mark.parametrize(

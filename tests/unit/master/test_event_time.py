@@ -333,7 +333,7 @@ def test_rows_expire_by_the_time_of_events(master_kit):
         config = master_kit.config(num_ps=1, validation_data="", **settings)
         core = JobCore(config, make_tasks(config, [Shard("t-0", 0, 100)], [], []))
         run = lambda effect, line: effect()()  # noqa: E731
-        return core, Interpreter(core, Access(), None, None, "job", print, print, run)
+        return core, Interpreter(core, Access(), None, None, "job", print, print, run, print)
 
     core, interpreter = interpreter_of(training_data="kafka://b/t")
     interpreter.carry_out(ExpireRows())

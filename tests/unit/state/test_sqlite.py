@@ -1,5 +1,8 @@
 """The journal in a SQLite file, where its disk is full or its file is another's."""
 
+import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -67,3 +70,26 @@ def test_journal_that_waits_for_room_can_be_closed(state):
     thread.join(20)
     (error,) = errors
     assert "was closed before it was written" in error
+
+
+def test_sync_has_the_log_of_what_was_appended_on_the_disk(state, tmp_path, monkeypatch):
+    state.append([["fact"]])
+    synced, fsync = [], os.fsync
+
+    def note(descriptor):
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    state.sync()
+    assert synced == [str(tmp_path / "state.sqlite-wal"), str(tmp_path)]
+    # Nor has that ended the lock, which keeps other processes out.
+    open_it = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=0).execute('BEGIN')"
+    open_it += ".connection.execute('SELECT * FROM journal')"
+    other = subprocess.run(
+        [sys.executable, "-c", open_it, str(tmp_path / "state.sqlite")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "database is locked" in other.stderr

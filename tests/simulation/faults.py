@@ -1,0 +1,110 @@
+"""What goes wrong in simulated jobs, drawn from a seed; and jobs by the thousand."""
+
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from tests.simulation.clockwork import Fault
+from tests.simulation.ps_job import SILENCE_SECONDS, PsJob
+
+JOB_SECONDS = 2.5  # that a job takes if nothing goes wrong
+
+PROCESS_FAULTS = [
+    "kill worker",
+    "kill ps",
+    "kill master",
+    "pause worker",
+    "pause ps",
+    "cut off worker",
+    "cut off ps",
+    "ask ps to end",
+    "power fails",
+]
+
+
+def drawn(seed: int, process_faults: Sequence[str] = PROCESS_FAULTS) -> list[Fault]:
+    """Draw what goes wrong in a job."""
+    return list(_drawn(random.Random(seed), process_faults))
+
+
+def _drawn(rng: random.Random, process_faults: Sequence[str]) -> Iterator[Fault]:
+    for _ in range(rng.randrange(1, 6)):
+        kind = rng.choice(process_faults)
+        # Some come back while others have their tasks, before or after they were given up.
+        lasts = rng.choice([0.5, SILENCE_SECONDS - 0.1, SILENCE_SECONDS + rng.uniform(0.0, 3.0)])
+        seconds = lasts if kind.startswith(("pause", "cut off")) else 0.0
+        yield Fault(
+            kind, rng.uniform(0.0, JOB_SECONDS * rng.choice([1.0, 2.0])), seconds, rng.randrange(4)
+        )
+    for _ in range(rng.randrange(0, 3)):
+        when = rng.choice(["kill the master before append", "kill the master after append"])
+        yield Fault(when, rng.randrange(200))
+    if rng.random() < 0.2:
+        yield Fault("journal fails at append", rng.randrange(200))
+    for _ in range(rng.randrange(0, 3)):
+        yield Fault("write fails", rng.randrange(12))
+    if rng.random() < 0.3:
+        yield Fault("kill who writes at file operation", rng.randrange(160))
+    if rng.random() < 0.2:
+        yield Fault("the disk is full at file operation", rng.randrange(160))
+    for _ in range(rng.randrange(0, 8)):
+        kind = rng.choice(["drop message", "delay message", "deliver message twice"])
+        seconds = 0.0 if kind.startswith("drop") else rng.choice([0.01, 0.5, 5.0])
+        yield Fault(kind, rng.randrange(1500), seconds)
+
+
+def folder_in_memory() -> tempfile.TemporaryDirectory:
+    """Return a folder that is synced in no time, where the machine has one."""
+    in_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    return tempfile.TemporaryDirectory(dir=in_memory)
+
+
+class Many:
+    """Jobs of one kind by their seeds, each in a folder of its own that goes with it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        kind: type[PsJob] = PsJob,
+        process_faults: Sequence[str] = PROCESS_FAULTS,
+    ) -> None:
+        self._folder, self._kind, self._faults = folder, kind, process_faults
+
+    def run(self, seed: int, faults: list[Fault] | None = None) -> tuple[str | None, PsJob]:
+        """Run a job; return what was wrong with it, None if nothing was, and the job."""
+        folder = self._folder / "job"
+        folder.mkdir()
+        wanted = drawn(seed, self._faults) if faults is None else faults
+        job = self._kind(seed, wanted, folder)
+        try:
+            job.run()
+        except AssertionError as error:
+            return str(error).partition("\n")[0], job
+        except Exception as error:
+            return f"{type(error).__name__}: {error}", job
+        finally:
+            shutil.rmtree(folder)
+        return None, job
+
+    def first_of(self, seeds: Iterable[int]) -> str | None:
+        """Return the story of the first job that goes wrong; None if none does."""
+        for seed in seeds:
+            if self.run(seed)[0] is not None:
+                return self.story(seed)
+        return None
+
+    def story(self, seed: int) -> str:
+        """Return what goes wrong with as few of its faults as can be, as lines to be read."""
+        faults, is_smaller = drawn(seed, self._faults), True
+        while is_smaller:
+            is_smaller = False
+            for fault in faults:
+                rest = [other for other in faults if other is not fault]
+                if self.run(seed, rest)[0] is not None:
+                    faults, is_smaller = rest, True
+                    break
+        wrong, job = self.run(seed, faults)
+        return "\n".join([f"seed {seed}: {wrong}", *map(str, faults), *job.scheduler.story])
