@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from elasticdl._core import PsClient, Store
-from elasticdl.backends.base import FeedWay
+from elasticdl.backends.base import FeedWay, Trainer
 from elasticdl.checkpoints.dense import begin_from
 from elasticdl.checkpoints.pretrained import begin_with_pretrained
 from elasticdl.checkpoints.remote import Sender
@@ -29,11 +29,14 @@ from elasticdl.master.effects import audits, expired_text
 from elasticdl.master.histograms import take_histograms
 from elasticdl.master.in_process import InProcessMaster
 from elasticdl.model_spec import load_model_spec
+from elasticdl.observe.labels import LabelClock
 from elasticdl.observe.tensorboard import Summaries
-from elasticdl.worker.assemble import assemble, open_readers, threads_of
+from elasticdl.worker.cores import threads_of
+from elasticdl.worker.exchange import Exchange
 from elasticdl.worker.heartbeat import Heartbeat
-from elasticdl.worker.watch import Watch
-from elasticdl.worker.watchdog import Watchdog
+from elasticdl.worker.sources import open_readers
+from elasticdl.worker.stores import StoreExchange
+from elasticdl.worker.worker_process import WorkerProcess
 
 _WORKER_ID = 0
 _SECONDS_BETWEEN_PICTURES = 0.2
@@ -132,43 +135,44 @@ class _Job:
         while not self._notes.empty():
             display.note(self._notes.get())
 
-    def _tell_feed(self, way: FeedWay) -> None:
-        if not way.is_slow:  # a warning is printed by the log
-            self._notes.put(way.text)
-
     def run(self) -> None:
         """Work until the master has nothing left to do."""
         try:
-            self._master.register_worker(_WORKER_ID, os.getpid())
-            beats = Heartbeat(self._master, _WORKER_ID, _SECONDS_BETWEEN_PICTURES)
-            with beats as heartbeat:
-                worker = assemble(
-                    self._config,
-                    _WORKER_ID,
-                    self._master,
-                    lambda: self._client,
-                    device=self._config.cluster.worker_devices or None,
-                    tell_feed=self._tell_feed,
-                )
-                heartbeat.progress = worker.progress
-                watchdog = Watchdog(self._config.training.task_timeout_seconds)
-                cluster = self._config.cluster
-                with Watch(
-                    watchdog,
-                    worker.under_way,
-                    self._master,
-                    _WORKER_ID,
-                    cluster.heartbeat_seconds,
-                    cluster.heartbeat_timeout_seconds,
-                    is_ending=False,
-                ):
-                    worker.run()
-                    while not self._master.has_ended:  # it waits for a disk
-                        time.sleep(_SECONDS_BETWEEN_PICTURES)
+            self._work()
         except BaseException as error:
             self.error = error
         finally:
             self.ended.set()
+
+    def _work(self) -> None:
+        self._master.register_worker(_WORKER_ID, os.getpid())
+        labels = LabelClock()
+        beats = Heartbeat(self._master, _WORKER_ID, _SECONDS_BETWEEN_PICTURES, labels=labels)
+        process = WorkerProcess(
+            self._config,
+            _WORKER_ID,
+            self._master,
+            self._hold,
+            beats,
+            labels,
+            self._config.cluster.worker_devices or None,
+            self._tell_feed,
+            may_end=False,
+        )
+        with beats:
+            worker = process.of_model_file()
+            with process.watching(worker):
+                worker.run()
+                while not self._master.has_ended:  # it waits for a disk
+                    time.sleep(_SECONDS_BETWEEN_PICTURES)
+
+    def _hold(self, trainer: Trainer) -> Exchange:
+        steps = self._config.training.get_model_steps
+        return Exchange(StoreExchange(self._client, trainer, get_model_steps=steps))
+
+    def _tell_feed(self, way: FeedWay) -> None:
+        if not way.is_slow:  # a warning is printed by the log
+            self._notes.put(way.text)
 
 
 def _make_store(config: JobConfig) -> Store:

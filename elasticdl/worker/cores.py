@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
+from elasticdl.backends.load import has_tables
+from elasticdl.config import JobConfig
+from elasticdl.job import Strategy
+
 _VARIABLE = "TF_NUM_INTRAOP_THREADS"
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
@@ -22,6 +26,19 @@ class Threads:
 
     def __str__(self) -> str:
         return f"computes with {self.count} thread{'s' * (self.count > 1)} ({self.reason})"
+
+
+def threads_of(config: JobConfig) -> Threads:
+    """Say with how many threads a worker of this host computes, once the model file is imported."""
+    is_local = config.training.distribution_strategy is Strategy.LOCAL
+    return choose_threads(
+        config.cluster.worker_threads,
+        usable_cores(),
+        1 if is_local else config.cluster.num_workers,
+        has_tables(),
+        os.environ,
+        config.training.deterministic,
+    )
 
 
 def choose_threads(

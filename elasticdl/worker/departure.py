@@ -29,15 +29,22 @@ _EXIT_SECONDS = 2.0  # for the main thread to end the process in order
 class Departure:
     """Ends a worker process in order. `begin` runs in a thread of its own."""
 
-    def __init__(self, master: MasterClient, worker_id: int) -> None:
+    def __init__(self, master: MasterClient, worker_id: int, farewell: Callable[[], None]) -> None:
+        """Wait to be asked.
+
+        Args:
+            master: Who is told first.
+            worker_id: The worker.
+            farewell: Called last, once all is handed over; a process takes a while to end after
+                that.
+        """
         self._master = master
         self._worker_id = worker_id
+        self._farewell = farewell
         self._has_begun = False
         self._is_over = threading.Event()
         self.worker: Worker | None = None
         """Set once there is one."""
-        self.farewell: Callable[[], None] = lambda: None
-        """Called last, once all is handed over; a process takes a while to end after that."""
 
     def begin(self) -> None:
         """Hand over and end the process; in a limited time, whoever is waited for."""
@@ -60,7 +67,7 @@ class Departure:
             if self._is_awaited() and self.worker is not None:
                 self.worker.leave()
                 self.worker.give_back(_MINIBATCH_SECONDS)
-                self.farewell()
+                self._farewell()
         except ElasticdlError as error:
             log.warning("what this worker holds could not all be handed over: %s", error)
 

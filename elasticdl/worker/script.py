@@ -20,13 +20,12 @@ import numpy as np
 
 from elasticdl.backends.base import Float32, Trainer
 from elasticdl.backends.handover import Handover
-from elasticdl.config import JobConfig
 from elasticdl.controller import Controller, serving
 from elasticdl.errors import ElasticdlError, ModelError, UnavailableError, place_of
 from elasticdl.runtime import process
-from elasticdl.worker.all_reduce import RingExchange
-from elasticdl.worker.assemble import threads_of
+from elasticdl.worker.cores import threads_of
 from elasticdl.worker.loop import Worker
+from elasticdl.worker.worker_process import WorkerProcess
 
 log = logging.getLogger(__name__)
 
@@ -36,37 +35,31 @@ class ScriptJob:
 
     def __init__(
         self,
-        config: JobConfig,
-        worker_id: int,
-        assemble: Callable[[Trainer], tuple[Worker, RingExchange | None]],
+        worker_process: WorkerProcess,
         watching: Callable[[Worker], AbstractContextManager[object]],
         leave: Callable[[], None],
-        device: str | None = None,
     ) -> None:
         """Take no part yet.
 
         Args:
-            config: The job's settings.
-            worker_id: The id of this process.
-            assemble: Makes a worker, and what holds its parameters, if there are any.
+            worker_process: Makes a worker, once the script has a model.
             watching: A context in which a worker runs.
             leave: Called when the worker has run; ends the process if that is to leave.
-            device: Where the script is to compute; None: on the CPU.
         """
-        self.worker_id = worker_id
+        config = worker_process.config
+        self.worker_id = worker_process.worker_id
         self.is_shards_only = not config.has_worlds
         self.seed = config.training.seed
         self.num_threads = threads_of(config).count
-        self.device = device or "cpu"
+        self.device = worker_process.device or "cpu"
         self.failure: BaseException | None = None
-        self._assemble = assemble
+        self._process = worker_process
         self._watching = watching
         self._leave = leave
-        self._exchange: RingExchange | None = None
 
     def begin(self, trainer: Trainer, handover: Handover) -> None:
         """Have a worker run in a thread."""
-        worker, self._exchange = self._assemble(trainer)
+        worker = self._process.of_script(trainer)
         threading.Thread(
             target=self._run, args=(worker, handover), name="worker", daemon=True
         ).start()
@@ -81,7 +74,8 @@ class ScriptJob:
 
     def place(self) -> tuple[int, int] | None:
         """Return rank and world size, as they are now; None while there is no world."""
-        return None if self._exchange is None else self._exchange.member.place()
+        ring = self._process.exchange.ring
+        return None if ring is None else ring.member.place()
 
     def finish(self) -> tuple[Float32, Float32]:
         """Return the final parameters and state, and leave the ring.
@@ -91,10 +85,11 @@ class ScriptJob:
         """
         with contextlib.ExitStack() as last:
             last.callback(self._leave)
-            if self._exchange is None:
+            ring = self._process.exchange.ring
+            if ring is None:
                 return np.zeros(0, np.float32), np.zeros(0, np.float32)
             try:
-                final = self._exchange.pull()
+                final = ring.pull()
             except UnavailableError:
                 log.info("the job has finished before this worker had parameters: it ends")
                 raise SystemExit(0) from None

@@ -1,0 +1,48 @@
+"""The sources of records that a job names, as its workers and its master open them."""
+
+from __future__ import annotations
+
+from elasticdl.backends.base import Minibatch, Predictor
+from elasticdl.config import JobConfig
+from elasticdl.data.aligned import aligned
+from elasticdl.data.base import DataReader
+from elasticdl.data.open import open_reader
+from elasticdl.data.shuffled import with_shuffle
+from elasticdl.data.topic import reader_params
+from elasticdl.job import Mode, TaskKind
+from elasticdl.model_spec import ModelSpec
+from elasticdl.worker.records import sample_minibatch
+
+_MAIN = {
+    "train": (TaskKind.TRAINING, Mode.TRAINING),
+    "evaluate": (TaskKind.EVALUATION, Mode.EVALUATION),
+    "predict": (TaskKind.PREDICTION, Mode.PREDICTION),
+}
+
+
+def open_readers(config: JobConfig, spec: ModelSpec | None) -> dict[TaskKind, DataReader]:
+    """Open the sources that the job names; training data is read in the order that it asks for."""
+    sources = {
+        TaskKind.TRAINING: config.data.training_data,
+        TaskKind.EVALUATION: config.data.validation_data,
+        TaskKind.PREDICTION: config.data.prediction_data,
+    }
+    own = None if spec is None else spec.custom_data_reader
+    readers = {
+        kind: open_reader(path, reader_params(config.data, path), own)
+        for kind, path in sources.items()
+        if path
+    }
+    main = readers[_MAIN[config.command][0]].metadata
+    readers = {kind: aligned(reader, main) for kind, reader in readers.items()}
+    if TaskKind.TRAINING in readers:
+        readers[TaskKind.TRAINING] = with_shuffle(readers[TaskKind.TRAINING], config.training)
+    return readers
+
+
+def main_sample(
+    config: JobConfig, readers: dict[TaskKind, DataReader], model: Predictor
+) -> Minibatch:
+    """Return the first minibatch of what the command is about; a model is built from it."""
+    kind, mode = _MAIN[config.command]
+    return sample_minibatch(readers[kind], model, mode, config.training.minibatch_size)

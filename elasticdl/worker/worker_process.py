@@ -1,0 +1,257 @@
+"""A worker and what is around it, put together in one way wherever it runs.
+
+It runs in a process of its own (`__main__.py`), beside a user's script (`script.py`), or in the
+process of the command, with the master (`cli/local.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from elasticdl.backends.base import (
+    CallbackNeeds,
+    Int64,
+    ModelDescription,
+    Predictor,
+    TellFeedWay,
+    Trainer,
+)
+from elasticdl.backends.load import load_saved_model, load_trainer
+from elasticdl.checkpoints.publishing import program_name, write_program
+from elasticdl.config import JobConfig
+from elasticdl.data.base import DataReader, Metadata
+from elasticdl.errors import ElasticdlError, ModelError, place_of
+from elasticdl.job import TaskKind
+from elasticdl.model_spec import ModelSpec, load_model_spec
+from elasticdl.observe.labels import LabelClock
+from elasticdl.rpc.base import MasterClient
+from elasticdl.runtime.process import IS_BUILT
+from elasticdl.worker.cores import threads_of
+from elasticdl.worker.data_check import check_data, metadata_of
+from elasticdl.worker.exchange import Exchange
+from elasticdl.worker.heartbeat import Heartbeat
+from elasticdl.worker.loop import Worker
+from elasticdl.worker.parameters import Parameters
+from elasticdl.worker.predictions import PredictionSink, make_sink
+from elasticdl.worker.sources import main_sample, open_readers
+from elasticdl.worker.watch import Watch
+from elasticdl.worker.watchdog import Watchdog
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class WorkerProcess:
+    """One worker of a job, by its parts.
+
+    config, worker_id, master: The job, who this is in it, and who has the tasks.
+    hold: Makes the exchange with those who hold the parameters. They may still be starting while
+        the model is built, so it is called after that.
+    heartbeat: Says that the worker is alive, before its framework is even imported.
+    labels: Where its time is counted.
+    device: Where it computes; None: where its framework wants to be.
+    tell_feed: Told how the user's feed runs.
+    may_end: Whether the watch may end the process, as another takes its place.
+    exchange: What `hold` has made; nothing before.
+    """
+
+    config: JobConfig
+    worker_id: int
+    master: MasterClient
+    hold: Callable[[Trainer], Exchange]
+    heartbeat: Heartbeat
+    labels: LabelClock
+    device: str | None
+    tell_feed: TellFeedWay
+    may_end: bool = True
+    exchange: Exchange = field(default_factory=Exchange)
+
+    def of_model_file(self) -> Worker:
+        """Return a worker that is ready to run, of the functions of the model file.
+
+        Raises:
+            ModelError, DataError, ConfigError: The user's file or data cannot be used.
+            ModelMismatchError: The ps replicas hold another model.
+        """
+        config = self.config
+        spec = load_model_spec(config.model, config.training.learning_rate)
+        readers = open_readers(config, spec)
+        metadata = metadata_of(config, readers)
+        if config.checkpoint.saved_model is not None:
+            model = self._saved_model(spec, metadata, readers, config.checkpoint.saved_model)
+            self._look_at_data(spec, model, metadata, readers)
+            return self._worker(model, readers, spec)
+        trainer, description = self._built(spec, metadata, readers)
+        self._look_at_data(spec, trainer, metadata, readers)
+        self._begin_exchange(trainer, description)
+        if config.command == "train":
+            self._write_program(trainer)
+            self._tell_of_callbacks(trainer.callbacks)
+        worker = self._worker(trainer, readers, spec, trainer)
+
+        def look_up(sites: Sequence[tuple[int, Int64]], training: bool) -> Parameters:
+            with worker.looking_up("ids", "compute", "evaluate", "predict"):
+                return self.exchange.look_up(sites, training)
+
+        trainer.set_lookup(look_up)
+        return worker
+
+    def of_script(self, trainer: Trainer) -> Worker:
+        """Return a worker that is ready to run, whose gradients are computed by a script.
+
+        Raises:
+            DataError: The data cannot be read.
+            ModelMismatchError: The other workers hold another model.
+        """
+        readers = open_readers(self.config, None)
+        description = trainer.build(main_sample(self.config, readers, trainer))
+        log.info(IS_BUILT)
+        self._begin_exchange(trainer, description)
+        return self._worker(trainer, readers, None, trainer)
+
+    def watching(self, worker: Worker) -> Watch:
+        """Have others know how far a worker is; return the context to run it in."""
+        self.heartbeat.progress = worker.progress
+        cluster = self.config.cluster
+        return Watch(
+            Watchdog(self.config.training.task_timeout_seconds),
+            worker.under_way,
+            self.master,
+            self.worker_id,
+            cluster.heartbeat_seconds,
+            cluster.heartbeat_timeout_seconds,
+            self.may_end,
+        )
+
+    # --- steps on the way ------------------------------------------------------------------------
+
+    def _saved_model(
+        self,
+        spec: ModelSpec,
+        metadata: Metadata,
+        readers: dict[TaskKind, DataReader],
+        saved: Path,
+    ) -> Predictor:
+        threads = threads_of(self.config)
+        log.info("%s", threads)
+        model = load_saved_model(spec, metadata, saved, threads.count, self.device, self.tell_feed)
+        model.check(main_sample(self.config, readers, model))
+        log.info(IS_BUILT)
+        return model
+
+    def _built(
+        self, spec: ModelSpec, metadata: Metadata, readers: dict[TaskKind, DataReader]
+    ) -> tuple[Trainer, ModelDescription]:
+        config, threads = self.config, threads_of(self.config)
+        log.info("%s", threads)
+        # Without ps replicas a large Keras Embedding stays what it is: a dense variable.
+        is_dense = config.has_worlds and not config.num_ps
+        try:
+            trainer = load_trainer(
+                spec,
+                metadata,
+                config.training.seed,
+                sys.maxsize if is_dense else config.model.embedding_threshold_bytes,
+                threads.count,
+                config.model.run_eagerly,
+                config.model.torch_compile,
+                self.device,
+                self.tell_feed,
+            )
+            description = trainer.build(main_sample(config, readers, trainer))
+        except ElasticdlError:
+            raise
+        except Exception as error:
+            raise ModelError(
+                f"--model_def={config.model.model_def}: building the model failed: "
+                f"{type(error).__name__}: {error} ({place_of(error)})"
+            ) from error
+        log.info(IS_BUILT)
+        return trainer, description
+
+    def _look_at_data(
+        self,
+        spec: ModelSpec,
+        model: Predictor,
+        metadata: Metadata,
+        readers: dict[TaskKind, DataReader],
+    ) -> None:
+        check_data(self.config, spec, model, metadata, readers, self.master, self.worker_id)
+
+    def _begin_exchange(self, trainer: Trainer, description: ModelDescription) -> None:
+        self.exchange = self.hold(trainer)
+        self.exchange.declare(description)
+
+    def _write_program(self, trainer: Trainer) -> None:
+        """Write the model without its parameters for those who serve, unless another worker does.
+
+        The first worker does it, and any that comes later and finds none.
+
+        Raises:
+            ModelError: The model cannot be served so.
+        """
+        directory, cluster = self.config.checkpoint.export_dir, self.config.cluster
+        if directory is None or 0 < self.worker_id < cluster.num_workers:
+            return
+        dense, state = trainer.initial_values()
+
+        def write(folder: Path) -> None:
+            trainer.export(folder, dense, state, None)
+
+        write_program(directory, program_name(cluster.job_name, cluster.job_dir), write)
+
+    def _tell_of_callbacks(self, needs: CallbackNeeds | None) -> None:
+        if needs is not None:
+            _check_callbacks(self.config, needs)
+            self.master.has_callbacks(self.worker_id)
+
+    def _worker(
+        self,
+        model: Predictor,
+        readers: dict[TaskKind, DataReader],
+        spec: ModelSpec | None,
+        trainer: Trainer | None = None,
+    ) -> Worker:
+        sink = _no_predictions
+        if spec is not None:
+            sink = partial(make_sink, spec, self.worker_id, self.config.checkpoint.predictions)
+        return Worker(
+            self.config,
+            self.worker_id,
+            self.master,
+            model,
+            self.exchange,
+            readers,
+            sink,
+            trainer,
+            has_own_reader=spec is not None and spec.custom_data_reader is not None,
+            labels=self.labels,
+        )
+
+
+def _no_predictions() -> PredictionSink:
+    raise ModelError("a script has no predictions that the job writes")
+
+
+def _check_callbacks(config: JobConfig, needs: CallbackNeeds) -> None:
+    if config.training.deterministic:
+        raise ModelError(
+            "callbacks() has some that the job calls, and those act when their time comes, not at "
+            "a given update: with --deterministic leave them out (a keras schedule as "
+            "learning_rate is fine)"
+        )
+    if needs.watches and not config.data.validation_data:
+        raise ModelError(
+            f"callback {needs.watches} watches evaluations, of which there is none while training: "
+            "say --validation_data"
+        )
+    if needs.watches and config.evaluation.evaluation_steps == 0:
+        raise ModelError(
+            f"callback {needs.watches} watches evaluations, and with --evaluation_steps=0 there is "
+            "none while training: leave it out, for one after each epoch"
+        )
