@@ -429,7 +429,7 @@ class Attendance:
     ring: where its ring listens. store: where its parameters are served. version: updates that
     these have; -1: it has none. synced_world: the last world in which it had the parameters of all.
     told_world: the last world that it was told of; this one is over for it. missed: workers that it
-    missed there. num_unsound, problem: as of `MasterClient.restore_point`.
+    missed there. num_unsound, problem: as of `GrpcMasterClient.restore_point`.
     """
 
     ring: str

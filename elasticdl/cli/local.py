@@ -21,13 +21,15 @@ from elasticdl.checkpoints.versions import resolve
 from elasticdl.cli.display import Display
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader
-from elasticdl.job import JobStatus, Shard, TaskKind
+from elasticdl.job import JobStatus, Role, Shard, TaskKind
 from elasticdl.launchers.process.folder import new_folder
 from elasticdl.locations import Location
 from elasticdl.master.durable import JobData
 from elasticdl.master.effects import audits, expired_text
 from elasticdl.master.histograms import take_histograms
 from elasticdl.master.in_process import InProcessMaster
+from elasticdl.master.lacks import Applied
+from elasticdl.master.parameters.proof import Replicas
 from elasticdl.model_spec import load_model_spec
 from elasticdl.observe.labels import LabelClock
 from elasticdl.observe.tensorboard import Summaries
@@ -68,10 +70,7 @@ def _run(config: JobConfig, display: Display, sender: Sender) -> JobStatus:
     master = InProcessMaster(
         config,
         _job_data(open_readers(config, spec)),
-        audit=lambda: audits(client.audit()),
-        checkpoint=lambda directory: _checkpoint(client, sender, directory),
-        expire=lambda now: expired_text(client.expire(now or int(time.time()))),
-        export=lambda request: sender.export(request, client.export),
+        StoreAccess(client, sender),
         tell=lambda note: take_histograms(summaries, note.kind, config, master.job_id),
     )
     job = _Job(config, master, client)
@@ -98,25 +97,53 @@ def _run(config: JobConfig, display: Display, sender: Sender) -> JobStatus:
     return master.status()
 
 
-def _checkpoint(client: PsClient, sender: Sender, directory: Location) -> list[str]:
-    """Write a checkpoint; where it takes long, say so, and by which stack."""
+class StoreAccess:
+    """The one store of a job in this process (`ParameterAccess`)."""
 
-    def tell() -> None:
-        faulthandler.dump_traceback(file=sys.__stderr__ or 2, all_threads=True)
-        log.error(
-            "the checkpoint %s has taken %.0f s, and the job waits for it; if its disk does not "
-            "answer, press Ctrl-C twice",
-            directory,
-            _SLOW_CHECKPOINT_SECONDS,
-        )
+    def __init__(self, client: PsClient, sender: Sender) -> None:
+        """Given the store's client, and what sends files to URLs."""
+        self._client = client
+        self._sender = sender
 
-    timer = threading.Timer(_SLOW_CHECKPOINT_SECONDS, tell)
-    timer.daemon = True
-    timer.start()
-    try:
-        return sender.write(directory, client.checkpoint)
-    finally:
-        timer.cancel()
+    def checkpoint(self, directory: Location) -> list[str]:
+        """Have the store written into a folder; where it takes long, say so, and by which stack."""
+
+        def tell() -> None:
+            faulthandler.dump_traceback(file=sys.__stderr__ or 2, all_threads=True)
+            log.error(
+                "the checkpoint %s has taken %.0f s, and the job waits for it; if its disk does "
+                "not answer, press Ctrl-C twice",
+                directory,
+                _SLOW_CHECKPOINT_SECONDS,
+            )
+
+        timer = threading.Timer(_SLOW_CHECKPOINT_SECONDS, tell)
+        timer.daemon = True
+        timer.start()
+        try:
+            return self._sender.write(directory, self._client.checkpoint)
+        finally:
+            timer.cancel()
+
+    def export(self, request: str) -> list[str]:
+        """Have the store write its part of an export, which is all."""
+        return self._sender.export(request, self._client.export)
+
+    def expire(self, now_seconds: int | None) -> str:
+        """Have rows removed that have come to their end; say how many."""
+        return expired_text(self._client.expire(now_seconds or int(time.time())))
+
+    def audit(self, first: int = 0) -> Replicas:
+        """Return what has been applied of each task."""
+        return audits(self._client.audit())
+
+    def tally(self) -> dict[str, int]:
+        """Return nothing: nobody else pushes to it."""
+        return {}
+
+    def applied_by(self, address: str, role: Role) -> Applied:
+        """Never asked: nobody else has parameters."""
+        raise AssertionError("a job in one process has no ps replicas")
 
 
 class _Job:

@@ -8,13 +8,10 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 from elasticdl.config import JobConfig
-from elasticdl.errors import ElasticdlError
 from elasticdl.job import (
-    Attendance,
     DataCheckTurn,
     Finished,
     HeartbeatAnswer,
@@ -22,20 +19,14 @@ from elasticdl.job import (
     Lease,
     Position,
     Progress,
-    PsRoute,
-    Restore,
     Role,
-    Seat,
     TaskReport,
     Usage,
     Wait,
 )
-from elasticdl.locations import Location
 from elasticdl.master.actions import Note
 from elasticdl.master.durable import JobData, open_job
-from elasticdl.master.interpreter import Effect, Interpreter, Line
-from elasticdl.master.lacks import Applied
-from elasticdl.master.parameters.proof import Replicas
+from elasticdl.master.interpreter import Effect, Interpreter, Line, ParameterAccess
 from elasticdl.master.status import learning_rate_of, picture
 from elasticdl.state.base import State
 from elasticdl.state.memory import MemoryState
@@ -55,10 +46,7 @@ class InProcessMaster:
         self,
         config: JobConfig,
         data: JobData,
-        audit: Callable[[], Replicas],
-        checkpoint: Callable[[Location], list[str]],
-        expire: Callable[[int | None], str] = lambda now_seconds: "",
-        export: Callable[[str], list[str]] = lambda request: [],
+        access: ParameterAccess,
         state: State | None = None,
         clock: Callable[[], float] = time.monotonic,
         tell: Callable[[Note], None] | None = None,
@@ -68,11 +56,7 @@ class InProcessMaster:
         Args:
             config: The job's settings.
             data: The shards of the job.
-            audit: Says what the store has applied of each task (a list with one replica).
-            checkpoint: Has the store write its files into a folder; returns its manifest entry.
-            expire: Has the store remove the rows that have come to their end by a time (seconds
-                since 1970; None: by the clock); says how many.
-            export: Has the store write its part of an export.
+            access: The way to the one store of the job.
             state: Where the job is written down; default: nowhere.
             clock: Seconds since any moment.
             tell: Told what happens, which is logged too.
@@ -88,7 +72,7 @@ class InProcessMaster:
         self._core = self._job.core
         self._interpreter = Interpreter(
             self._core,
-            _StoreAccess(audit, checkpoint, expire, export),
+            access,
             processes=None,
             job_dir=config.cluster.job_dir,
             job_id=self._job.id,
@@ -119,18 +103,6 @@ class InProcessMaster:
         if not error:
             self._do(lambda: self._core.data_checked(worker_id, lines, error, self._now()))
 
-    def register_ps(self, index: int, address: str, pid: int) -> float:
-        """Refuse: a job in one process has no ps replicas."""
-        raise ElasticdlError("a job in one process has no ps replicas")
-
-    def restore_point(self, index: int, num_unsound: int = 0, problem: str = "") -> str:
-        """Refuse: a job in one process has no ps replicas."""
-        raise ElasticdlError("a job in one process has no ps replicas")
-
-    def ps_route(self) -> PsRoute:
-        """Return no addresses."""
-        return self._core.ps_route()
-
     def lease(self, worker_id: int, is_patient: bool = False) -> Lease | Wait | Finished:
         """Ask for a task; the answer comes at once."""
         request = next(self._requests)
@@ -142,14 +114,6 @@ class InProcessMaster:
 
     def announce(self, worker_id: int, position: Position) -> None:
         """Do nothing: this process would die together with its worker."""
-
-    def attend(self, worker_id: int, attendance: Attendance) -> Seat | Restore | Wait | Finished:
-        """Refuse: a worker that is alone has nobody to meet."""
-        raise ElasticdlError("a job in one process has no rendezvous")
-
-    def leave(self, role: Role, index: int, give_up_seconds: float) -> bool:
-        """Say that there is nobody to hand anything over to."""
-        return False
 
     def heartbeat(
         self,
@@ -208,25 +172,6 @@ class InProcessMaster:
             for action in actions:
                 self._interpreter.carry_out(action)
             return answer
-
-
-@dataclass(frozen=True, slots=True)
-class _StoreAccess:
-    """`ParameterAccess` of a store in this process."""
-
-    applied: Callable[[], Replicas]
-    checkpoint: Callable[[Location], list[str]]
-    expire: Callable[[int | None], str]
-    export: Callable[[str], list[str]]
-
-    def audit(self, first: int = 0) -> Replicas:
-        return self.applied()
-
-    def tally(self) -> dict[str, int]:
-        return {}  # nobody else pushes to it
-
-    def applied_by(self, address: str, role: Role) -> Applied:
-        raise AssertionError("a job in one process has no ps replicas")
 
 
 def _run_at_once(effect: Effect, line: Line) -> None:

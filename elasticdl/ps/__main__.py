@@ -22,7 +22,6 @@ from elasticdl.observe.labels import LabelClock
 from elasticdl.observe.usage import kind_of, measure
 from elasticdl.ps.departure import Departure
 from elasticdl.ps.profile import PsProfiler
-from elasticdl.rpc.base import MasterClient
 from elasticdl.rpc.client import GrpcMasterClient
 from elasticdl.runtime import process
 from elasticdl.runtime.addresses import port_of
@@ -99,7 +98,7 @@ class Heartbeats:
     """
 
     def __init__(
-        self, master: MasterClient, index: int, interval_seconds: float, labels: LabelClock
+        self, master: GrpcMasterClient, index: int, interval_seconds: float, labels: LabelClock
     ) -> None:
         self._master = master
         self._index = index

@@ -1,4 +1,4 @@
-"""The seam to the master, for those who work for it: over gRPC, or in the same process."""
+"""The seam to the master, for those who train for it: over gRPC, or in the same process."""
 
 from __future__ import annotations
 
@@ -6,17 +6,13 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from elasticdl.job import (
-    Attendance,
     DataCheckTurn,
     Finished,
     HeartbeatAnswer,
     Lease,
     Position,
     Progress,
-    PsRoute,
-    Restore,
     Role,
-    Seat,
     TaskReport,
     Usage,
     Wait,
@@ -24,7 +20,9 @@ from elasticdl.job import (
 
 
 class MasterClient(Protocol):
-    """What a worker or ps replica may ask of the master.
+    """What a worker asks of the master, wherever they are.
+
+    What processes of their own ask beside is in `elasticdl.rpc.client.GrpcMasterClient`.
 
     Over gRPC (`elasticdl.rpc`), or directly in the same process (`--distribution_strategy=Local`).
     Every call blocks until the master has answered: an unreachable master is retried with
@@ -50,27 +48,6 @@ class MasterClient(Protocol):
         """Say what the look at the data found; an error ends the job."""
         ...
 
-    def register_ps(self, index: int, address: str, pid: int) -> float:
-        """Announce a ps replica that listens at `address` and has restored its checkpoint.
-
-        Returns how often it is to send a heartbeat, in seconds.
-        """
-        ...
-
-    def restore_point(self, index: int, num_unsound: int = 0, problem: str = "") -> str:
-        """Return the checkpoint of this job that a ps replica is to restore; "" if none.
-
-        Args:
-            index: Which replica.
-            num_unsound: How many it has tried in vain, newest first: they are torn or corrupt.
-            problem: What was wrong with the last of these.
-        """
-        ...
-
-    def ps_route(self) -> PsRoute:
-        """Return where every ps replica is; waits until all are there."""
-        ...
-
     def lease(self, worker_id: int, is_patient: bool = False) -> Lease | Wait | Finished:
         """Ask for a task.
 
@@ -87,24 +64,6 @@ class MasterClient(Protocol):
 
     def announce(self, worker_id: int, position: Position) -> None:
         """Say where in a task the worker is, before it may die of it."""
-        ...
-
-    def attend(self, worker_id: int, attendance: Attendance) -> Seat | Restore | Wait | Finished:
-        """Come to the rendezvous of an all-reduce job.
-
-        Answers when there is a world with this worker, or after some seconds with `Wait`; then ask
-        again. `Finished`: the job needs this worker no longer.
-        """
-        ...
-
-    def leave(self, role: Role, index: int, give_up_seconds: float) -> bool:
-        """Say that this process was asked to end, and not by the master.
-
-        Returns whether it is to hand over what it has; if not, the job has no more use for it.
-
-        Raises:
-            UnavailableError: The master does not answer for so long.
-        """
         ...
 
     def heartbeat(

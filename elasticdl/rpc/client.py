@@ -109,7 +109,10 @@ class GrpcMasterClient:
         )
 
     def register_ps(self, index: int, address: str, pid: int) -> float:
-        """Announce a ps replica; return how often it is to send a heartbeat."""
+        """Announce a ps replica that listens at `address` and has restored its checkpoint.
+
+        Returns how often it is to send a heartbeat, in seconds.
+        """
         answer = self._connection.call(
             self._master.RegisterPs,
             pb.RegisterPsRequest(index=index, address=address, pid=pid, session=self._session),
@@ -117,7 +120,13 @@ class GrpcMasterClient:
         return float(answer.heartbeat_seconds)
 
     def restore_point(self, index: int, num_unsound: int = 0, problem: str = "") -> str:
-        """Return the checkpoint of this job that a ps replica is to restore; "" if none."""
+        """Return the checkpoint of this job that a ps replica is to restore; "" if none.
+
+        Args:
+            index: Which replica.
+            num_unsound: How many it has tried in vain, newest first: they are torn or corrupt.
+            problem: What was wrong with the last of these.
+        """
         request = pb.RestorePointRequest(index=index, num_unsound=num_unsound, problem=problem)
         return str(self._connection.call(self._master.RestorePoint, request).checkpoint)
 
@@ -168,14 +177,24 @@ class GrpcMasterClient:
         self._connection.call(self._master.Announce, request)
 
     def attend(self, worker_id: int, attendance: Attendance) -> Seat | Restore | Wait | Finished:
-        """Come to the rendezvous of an all-reduce job."""
+        """Come to the rendezvous of an all-reduce job.
+
+        Answers when there is a world with this worker, or after some seconds with `Wait`; then ask
+        again. `Finished`: the job needs this worker no longer.
+        """
         request = world_messages.attendance_to_message(worker_id, self._session, attendance)
         return world_messages.seating_from_message(
             self._connection.call(self._master.Attend, request)
         )
 
     def leave(self, role: Role, index: int, give_up_seconds: float) -> bool:
-        """Say that this process was asked to end; return whether it is to hand over."""
+        """Say that this process was asked to end, and not by the master.
+
+        Returns whether it is to hand over what it has; if not, the job has no more use for it.
+
+        Raises:
+            UnavailableError: The master does not answer for so long.
+        """
         return bool(self._leave(role, index, give_up_seconds).is_awaited)
 
     def leave_ps(self, index: int, give_up_seconds: float) -> str:

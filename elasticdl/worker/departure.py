@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from elasticdl.errors import ElasticdlError, UnavailableError
 from elasticdl.job import Role
-from elasticdl.rpc.base import MasterClient
+from elasticdl.rpc.client import GrpcMasterClient
 from elasticdl.runtime.process import STOPPED_EXIT_CODE, end_now
 from elasticdl.worker.loop import Worker
 
@@ -29,7 +29,9 @@ _EXIT_SECONDS = 2.0  # for the main thread to end the process in order
 class Departure:
     """Ends a worker process in order. `begin` runs in a thread of its own."""
 
-    def __init__(self, master: MasterClient, worker_id: int, farewell: Callable[[], None]) -> None:
+    def __init__(
+        self, master: GrpcMasterClient, worker_id: int, farewell: Callable[[], None]
+    ) -> None:
         """Wait to be asked.
 
         Args:

@@ -20,6 +20,7 @@ from elasticdl.job import (
 from elasticdl.master.durable import JobData
 from elasticdl.master.in_process import InProcessMaster
 from elasticdl.state.memory import MemoryState
+from tests.unit.master.store_access import StoreAccess
 
 DATA = JobData(training=(Shard("a", 0, 90),), validation=(Shard("v", 0, 30),))  # three tasks
 
@@ -33,8 +34,7 @@ class Job:
         self.master = InProcessMaster(
             config,
             DATA,
-            audit=lambda: [list(self.applied.values())],
-            checkpoint=lambda directory: [],
+            StoreAccess(self.applied, lambda directory: []),
             state=state,
             tell=tell,
         )
@@ -165,7 +165,7 @@ def test_a_restarted_master_goes_on_with_what_callbacks_remember(master_kit, kin
         until=lambda lease: lease.task.kind is kind and (seen.append(1) or len(seen) > 1)
     )
     second = Job(config, lambda call: {"learning_rate": call.learning_rate}, state)
-    second.applied = first.applied
+    second.applied.update(first.applied)
     second.calls = first.calls
     second.master.register_worker(0, 2)
     second.work_off()

@@ -6,13 +6,12 @@ import threading
 import pytest
 
 from elasticdl.checkpoints.versions import versions
-from elasticdl.errors import CheckpointError, ElasticdlError
+from elasticdl.errors import CheckpointError
 from elasticdl.job import (
     Finished,
     Lease,
     Outcome,
     Progress,
-    PsRoute,
     Role,
     Shard,
     TaskAudit,
@@ -24,6 +23,7 @@ from elasticdl.master.in_process import InProcessMaster
 from elasticdl.observe.kinds import CheckpointWritten
 from elasticdl.state.memory import MemoryState
 from elasticdl.state.sqlite import SqliteState
+from tests.unit.master.store_access import StoreAccess
 
 DATA = JobData(training=(Shard("a", 0, 90),), validation=(Shard("v", 0, 30),))
 
@@ -41,8 +41,7 @@ class Job:
         self.master = InProcessMaster(
             config,
             data,
-            audit=lambda: [list(self.applied.values())],
-            checkpoint=self.checkpoint,
+            StoreAccess(self.applied, self.checkpoint),
             state=state,
             tell=tell,
             **({} if clock is None else {"clock": clock}),
@@ -116,13 +115,6 @@ def test_cancelled_job_lets_its_worker_go(master_kit):
     assert job.master.status().message == "stopped: Ctrl-C"
 
 
-def test_there_are_no_ps_replicas(master_kit):
-    job = Job(master_kit.config())
-    assert job.master.ps_route() == PsRoute(0, ())
-    with pytest.raises(ElasticdlError, match="has no ps replicas"):
-        job.master.register_ps(0, "host:1", 1)
-
-
 def test_second_process_takes_the_job_up(master_kit, tmp_path):
     config = master_kit.config()
     first = Job(config, SqliteState(tmp_path / "state"))
@@ -130,7 +122,7 @@ def test_second_process_takes_the_job_up(master_kit, tmp_path):
     first.work_off(until=lambda lease: lease.task.id == 1)
     first.master.close()
     second = Job(config, SqliteState(tmp_path / "state"))
-    second.applied = first.applied
+    second.applied.update(first.applied)
     second.master.register_worker(0, 2)
     second.work_off()
     assert [line.trained_once for line in second.master.status().ledger] == [90]
@@ -155,7 +147,8 @@ def test_what_a_killed_process_has_not_deleted_is_deleted_later(master_kit, tmp_
     assert versions(place) == [3, 6, 9]
 
     second = Job(config, SqliteState(tmp_path / "state"))
-    second.applied, second.version = first.applied, first.version
+    second.applied.update(first.applied)
+    second.version = first.version
     second.master.register_worker(0, 2)
     second.work_off()
 

@@ -15,6 +15,7 @@ from elasticdl.master.patience import PATIENCE_SECONDS
 from elasticdl.master.phases import Phase
 from elasticdl.master.status import picture
 from elasticdl.state.memory import MemoryState
+from tests.unit.master.store_access import StoreAccess
 
 DATA = JobData(training=(Shard("a", 0, 60),), validation=(Shard("v", 0, 30),))
 FULL = "out: No space left on device"
@@ -345,9 +346,7 @@ def test_local_job_keeps_what_it_trained_in_its_own_folder(master_kit, tmp_path)
             raise CheckpointError(FULL)
         return ['{"replica": 0}']
 
-    master = InProcessMaster(
-        config, DATA, lambda: [list(applied.values())], checkpoint, clock=lambda: now[0]
-    )
+    master = InProcessMaster(config, DATA, StoreAccess(applied, checkpoint), clock=lambda: now[0])
     master.register_worker(0, 1)
     play = master_kit.Play(master._core)
     play.lease = lambda: master.lease(0)
