@@ -253,11 +253,30 @@ class ChecksData(Protocol):
         ...
 
 
+class Pulled(Protocol):
+    """What a lookup brings: the rows of each site, and the dense and state vectors."""
+
+    @property
+    def rows(self) -> Sequence[Float32]:
+        """The rows of each site, in the order of its ids."""
+        ...
+
+    @property
+    def dense(self) -> Float32:
+        """The vector of the dense parameters."""
+        ...
+
+    @property
+    def state(self) -> Float32:
+        """The vector of the state."""
+        ...
+
+
 class Lookup(Protocol):
     """Fetches rows in the middle of a step: `PsClient.pull`."""
 
-    def __call__(self, sites: Sequence[tuple[int, Int64]], training: bool) -> Any:
-        """Return what has `.rows`, `.dense` and `.state` for (table, ids) of each site."""
+    def __call__(self, sites: Sequence[tuple[int, Int64]], training: bool) -> Pulled:
+        """Return the rows for (table, ids) of each site, and the vectors."""
         ...
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,7 +78,10 @@ class Strings:
         return cls(array.fill_null(null) if array.null_count else array)
 
 
-Column = NDArray[Any] | Strings
+Array: TypeAlias = NDArray[Any]
+"""An array of whatever dtype a column, a feature or a variable has."""
+
+Column = Array | Strings
 
 
 def ids_of_strings(strings: Any) -> NDArray[np.int64]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import keras
 import numpy as np
-from keras.src.callbacks.monitor_callback import MonitorCallback
 
 from elasticdl.backends.job_callbacks import JobCallbacks, made_by, needs_of, scheduled_rate
+from elasticdl.backends.keras.internals import MonitorCallback
 from elasticdl.backends.keras.job_callbacks import MEMORY, KerasHooks, check_callback
 from elasticdl.backends.keras.optimizer import LearningRate
 from elasticdl.callbacks import JobControl, LearningRateScheduler
@@ -31,21 +30,23 @@ INSTEAD = {
 
 
 def learning_rate_of(
-    optimizer: Any, callbacks: Callable[[], list[Any]] | None
+    optimizer: keras.optimizers.Optimizer, callbacks: Callable[[], list[object]] | None
 ) -> Callable[[int], float]:
     """Return the learning rate by model version, from the optimizer or a callback."""
     return scheduled_rate(callbacks) or LearningRate(optimizer)
 
 
-def is_scheduled(optimizer: Any, callbacks: Callable[[], list[Any]] | None) -> bool:
+def is_scheduled(
+    optimizer: keras.optimizers.Optimizer, callbacks: Callable[[], list[object]] | None
+) -> bool:
     """Say whether the learning rate follows the model's version."""
     return scheduled_rate(callbacks) is not None or _fixed_rate(optimizer) is None
 
 
 def job_callbacks(
-    callbacks: Callable[[], list[Any]] | None,
-    optimizer: Any,
-    eval_metrics_fn: Callable[[], Any] | None,
+    callbacks: Callable[[], list[object]] | None,
+    optimizer: keras.optimizers.Optimizer,
+    eval_metrics_fn: Callable[[], object] | None,
 ) -> JobCallbacks | None:
     """Return the callbacks that the job is to call, if there are any.
 
@@ -55,7 +56,7 @@ def job_callbacks(
         ModelError: A callback cannot do what it says; names it and what does it.
     """
 
-    def make() -> list[Any]:
+    def make() -> list[object]:
         return [callback for callback in made_by(callbacks) if _is_of_job(callback)]
 
     first = make()
@@ -73,7 +74,7 @@ def job_callbacks(
     for callback in first:
         check_callback(callback, rate, metrics)
 
-    def hooks(callback: Any, control: JobControl) -> KerasHooks:
+    def hooks(callback: keras.callbacks.Callback, control: JobControl) -> KerasHooks:
         return KerasHooks(callback, control, metrics)
 
     watching = [callback for callback in first if isinstance(callback, MonitorCallback)]
@@ -81,11 +82,11 @@ def job_callbacks(
     return JobCallbacks(make, rate, hooks, MEMORY, needs)
 
 
-def _is_of_job(callback: Any) -> bool:
+def _is_of_job(callback: keras.callbacks.Callback) -> bool:
     return not isinstance(callback, LearningRateScheduler | keras.callbacks.TerminateOnNaN)
 
 
-def _fixed_rate(optimizer: Any) -> float | None:
+def _fixed_rate(optimizer: keras.optimizers.Optimizer) -> float | None:
     """Return the optimizer's learning rate; None where it is a schedule."""
     rate = optimizer._learning_rate
     if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
@@ -93,9 +94,9 @@ def _fixed_rate(optimizer: Any) -> float | None:
     return float(np.asarray(optimizer.learning_rate))
 
 
-def metrics_by_name(metrics: Any, output: str = "") -> dict[str, Any]:
+def metrics_by_name(metrics: object, output: str = "") -> dict[str, object]:
     """Return the metrics that `eval_metrics_fn` gave by the names that callbacks' logs have."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     if isinstance(metrics, Mapping):
         for name, value in metrics.items():
             full = f"{output}_{name}" if output else str(name)
@@ -111,7 +112,7 @@ def metrics_by_name(metrics: Any, output: str = "") -> dict[str, Any]:
     return found
 
 
-def _keras_metric(value: Any) -> Any:
+def _keras_metric(value: object) -> object:
     if not isinstance(value, str):
         return value
     try:

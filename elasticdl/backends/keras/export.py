@@ -7,8 +7,8 @@ import json
 import logging
 import re
 from pathlib import Path
-from typing import Any
 
+import keras
 import tensorflow as tf
 
 from elasticdl.backends.base import Float32, TableSource
@@ -16,6 +16,7 @@ from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, Structure, d
 from elasticdl.backends.keras.metrics.kinds import mask_of
 from elasticdl.backends.keras.model.placed import PlacedModel, accepting_dicts, called_as_by_fit
 from elasticdl.backends.keras.saved_tables import saved_table, write_rows
+from elasticdl.backends.keras.types import Nested, Specs
 from elasticdl.errors import ModelError
 from elasticdl.layers.lookup import looking_up
 
@@ -42,10 +43,10 @@ def export_model(
     placed.state.assign(state)
     saved = [saved_table(table) for table in placed.tables]
 
-    def lookup(layer: Any, ids: Any) -> Any:
+    def lookup(layer: keras.layers.Layer, ids: tf.Tensor) -> tf.Tensor:
         return saved[placed.table_of(layer)](ids)
 
-    def serve(features: Any) -> Any:
+    def serve(features: Nested) -> Nested:
         with looking_up(lookup), accepting_dicts():
             return called_as_by_fit(placed.model, features, False)
 
@@ -102,7 +103,7 @@ class Exported:
             self.output_names = tuple(noted["output_names"])
             self.has_masks = bool(noted.get("has_masks"))
 
-    def __call__(self, minibatch: KerasMinibatch) -> Any:
+    def __call__(self, minibatch: KerasMinibatch) -> Nested:
         """Return the outputs for a minibatch's features."""
         try:
             return self._loaded.serve(minibatch.features)
@@ -113,7 +114,7 @@ class Exported:
             ) from error
 
 
-def resources_of(model: Any) -> list[Any]:
+def resources_of(model: keras.Model) -> list[tf.saved_model.experimental.TrackableResource]:
     """Return the lookup tables and their like that a model uses."""
     return [
         child
@@ -122,7 +123,7 @@ def resources_of(model: Any) -> list[Any]:
     ]
 
 
-def named_features(structure: Structure, model: Any) -> Any:
+def named_features(structure: Structure, model: keras.Model) -> Specs:
     """Give the features' specs the names by which a serving client says them."""
     features = structure.features
     if isinstance(features, dict):
@@ -133,20 +134,22 @@ def named_features(structure: Structure, model: Any) -> Any:
     return features
 
 
-def _renamed(spec: Any, name: str) -> Any:
+def _renamed(spec: tf.TypeSpec, name: str) -> tf.TypeSpec:
     if isinstance(spec, tf.TensorSpec):
         return tf.TensorSpec(spec.shape, spec.dtype, name)
     return spec
 
 
-def _signature(serve: Any, specs: Any) -> Any:
+def _signature(
+    serve: tf.types.experimental.PolymorphicFunction, specs: Specs
+) -> tf.types.experimental.PolymorphicFunction:
     """Wrap the endpoint for clients that pass named tensors and get named tensors."""
     flat = tf.nest.flatten(specs)
     names = _signature_names([spec.name or f"features_{k}" for k, spec in enumerate(flat)])
     flat = [_renamed(spec, name) for spec, name in zip(flat, names, strict=True)]
 
     @tf.function(input_signature=flat, autograph=False)  # type: ignore[untyped-decorator]
-    def serving_default(*tensors: Any) -> Any:
+    def serving_default(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
         outputs = serve(tf.nest.pack_sequence_as(specs, list(tensors)))
         if isinstance(outputs, dict):
             return outputs

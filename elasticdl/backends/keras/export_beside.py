@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -20,6 +20,8 @@ from elasticdl.backends.keras.model.placed import (
     zero_rows,
 )
 from elasticdl.backends.keras.model.variables import Variables
+from elasticdl.backends.keras.types import Nested
+from elasticdl.data.strings import Array
 from elasticdl.errors import ModelError
 from elasticdl.layers.lookup import looking_up
 
@@ -59,10 +61,10 @@ def _save_graph(
 ) -> None:
     specs = named_features(sample.structure, placed.model)
 
-    def ids(features: Any) -> list[Any]:
-        found: list[Any] = []
+    def ids(features: Nested) -> list[tf.Tensor]:
+        found: list[tf.Tensor] = []
 
-        def note(layer: Any, of_layer: Any) -> Any:
+        def note(layer: keras.layers.Layer, of_layer: tf.Tensor) -> tf.Tensor:
             found.append(of_layer)
             return zero_rows(of_layer, layer.output_dim)
 
@@ -70,7 +72,7 @@ def _save_graph(
             called_as_by_fit(placed.model, features, False)
         return found
 
-    def score(features: Any, rows: list[Any]) -> Any:
+    def score(features: Nested, rows: list[tf.Tensor]) -> Nested:
         given = iter(rows)
         with looking_up(lambda layer, of_layer: next(given)), accepting_dicts():
             return called_as_by_fit(placed.model, features, False)
@@ -92,11 +94,11 @@ def _save_graph(
     tf.saved_model.save(served, str(directory))
 
 
-def _values(*groups: Variables) -> dict[str, Any]:
+def _values(*groups: Variables) -> dict[str, Array]:
     return {v.path: np.asarray(v.numpy()) for group in groups for v in group.variables}
 
 
-def _describe(placed: PlacedModel, sites: list[Site]) -> dict[str, Any]:
+def _describe(placed: PlacedModel, sites: list[Site]) -> dict[str, object]:
     return {
         "format": _FORMAT,
         "tables": [

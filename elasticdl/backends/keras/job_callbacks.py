@@ -7,11 +7,9 @@ with the ps replicas.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import keras
 import numpy as np
-from keras.src.callbacks.monitor_callback import MonitorCallback
 
 from elasticdl.backends.job_callbacks import (
     check_monitor,
@@ -19,6 +17,7 @@ from elasticdl.backends.job_callbacks import (
     follows_evaluations,
     mode_of,
 )
+from elasticdl.backends.keras.internals import MonitorCallback
 from elasticdl.backends.remembered import Memory
 from elasticdl.callbacks import Callback, JobControl
 from elasticdl.errors import ModelError
@@ -35,7 +34,9 @@ _BATCH_HOOKS = (
 _DIRECTIONS = {"up": "max", "down": "min"}  # Keras' words, and those of `mode`
 
 
-def check_callback(callback: Any, rate: float | None, metrics: Mapping[str, Any]) -> None:
+def check_callback(
+    callback: keras.callbacks.Callback, rate: float | None, metrics: Mapping[str, object]
+) -> None:
     """Refuse a callback that could not do here what it says.
 
     Args:
@@ -76,7 +77,7 @@ def check_callback(callback: Any, rate: float | None, metrics: Mapping[str, Any]
         check_monitor(callback, directions_of(metrics))
 
 
-def directions_of(metrics: Mapping[str, Any]) -> dict[str, str | None]:
+def directions_of(metrics: Mapping[str, object]) -> dict[str, str | None]:
     """Return the "auto" mode of each metric, as Keras finds it."""
     return {
         name: _DIRECTIONS.get(getattr(metric, "_direction", None) or "")
@@ -95,7 +96,9 @@ class KerasHooks:
         metrics: Metrics of the evaluations by name.
     """
 
-    def __init__(self, callback: Any, control: JobControl, metrics: Mapping[str, Any]) -> None:
+    def __init__(
+        self, callback: keras.callbacks.Callback, control: JobControl, metrics: Mapping[str, object]
+    ) -> None:
         self._callback = callback
         self._follows_evaluations = False
         callback.set_params({"verbose": 0, "epochs": control.num_epochs, "steps": None})
@@ -159,7 +162,7 @@ class JobModel:
     def stop_training(self, stops: bool) -> None:
         self._control.is_stopped = bool(stops)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         raise ModelError(
             f"a callback uses model.{name}: the job's model has its parameters on the ps replicas; "
             "model.stop_training and model.optimizer.learning_rate are there"
@@ -178,7 +181,7 @@ class JobOptimizer:
         return self._control.learning_rate
 
     @learning_rate.setter
-    def learning_rate(self, rate: Any) -> None:
+    def learning_rate(self, rate: float) -> None:
         self._control.learning_rate = float(np.asarray(rate))
 
     lr = learning_rate
@@ -191,6 +194,6 @@ def _of_keras(name: str) -> str:
     return "callbacks that derive from keras.callbacks.Callback"
 
 
-def _overrides(callback: Any, hook: str) -> bool:
+def _overrides(callback: keras.callbacks.Callback, hook: str) -> bool:
     own = getattr(type(callback), hook, None)
     return hook in vars(callback) or own is not getattr(keras.callbacks.Callback, hook, None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -37,7 +36,7 @@ REFUSED_SETTINGS = {
 }
 
 
-def make_optimizer(make: Callable[[], Any] | None) -> Any:
+def make_optimizer(make: Callable[[], object] | None) -> keras.optimizers.Optimizer:
     """Call the user's `optimizer` function.
 
     Raises:
@@ -60,7 +59,7 @@ def make_optimizer(make: Callable[[], Any] | None) -> Any:
     return optimizer
 
 
-def describe_optimizer(optimizer: Any) -> OptimizerSpec:
+def describe_optimizer(optimizer: keras.optimizers.Optimizer) -> OptimizerSpec:
     """Read the settings that the store needs; the learning rate is not among them.
 
     Raises:
@@ -87,7 +86,7 @@ def describe_optimizer(optimizer: Any) -> OptimizerSpec:
 CLIPS = {"clipnorm": "norm", "global_clipnorm": "global_norm", "clipvalue": "value"}
 
 
-def describe_clip(optimizer: Any) -> ClipSpec | None:
+def describe_clip(optimizer: keras.optimizers.Optimizer) -> ClipSpec | None:
     """Return how the optimizer clips gradients.
 
     Raises:
@@ -106,7 +105,9 @@ def describe_clip(optimizer: Any) -> ClipSpec | None:
     return None
 
 
-def rule_of_table(optimizer: Any, rule: OptimizerSpec, path: str) -> OptimizerSpec:
+def rule_of_table(
+    optimizer: keras.optimizers.Optimizer, rule: OptimizerSpec, path: str
+) -> OptimizerSpec:
     """Return the rule of a table of that path, which may be excluded from weight decay."""
     pattern = getattr(optimizer, "_exclude_from_weight_decay_pattern", None)
     if pattern is None or pattern.search(path) is None:
@@ -115,7 +116,9 @@ def rule_of_table(optimizer: Any, rule: OptimizerSpec, path: str) -> OptimizerSp
 
 
 def describe_updates(
-    optimizer: Any, variables: Sequence[Any], described: Sequence[VariableDescription]
+    optimizer: keras.optimizers.Optimizer,
+    variables: Sequence[keras.Variable],
+    described: Sequence[VariableDescription],
 ) -> tuple[VariableDescription, ...]:
     """Add to the descriptions of dense variables what is done to each around an update.
 
@@ -133,7 +136,7 @@ def describe_updates(
     )
 
 
-def _constraint(variable: Any) -> ConstraintSpec | None:
+def _constraint(variable: keras.Variable) -> ConstraintSpec | None:
     constraint = getattr(variable, "constraint", None)
     if constraint is None:
         return None
@@ -146,7 +149,7 @@ def _constraint(variable: Any) -> ConstraintSpec | None:
     )
 
 
-def has_schedule(optimizer: Any) -> bool:
+def has_schedule(optimizer: keras.optimizers.Optimizer) -> bool:
     """Say whether a schedule gives the learning rate of an optimizer, which may be None."""
     rate = getattr(optimizer, "_learning_rate", None)
     return isinstance(rate, keras.optimizers.schedules.LearningRateSchedule)
@@ -155,13 +158,13 @@ def has_schedule(optimizer: Any) -> bool:
 class LearningRate:
     """The learning rate as a function of the model's version, from the optimizer's settings."""
 
-    def __init__(self, optimizer: Any) -> None:
+    def __init__(self, optimizer: keras.optimizers.Optimizer) -> None:
         rate = optimizer._learning_rate
         if has_schedule(optimizer):
             compiled = tf.function(
                 rate, autograph=False, input_signature=[tf.TensorSpec([], tf.int64)]
             )
-            self._at: Callable[[int], Any] = lambda version: compiled(
+            self._at: Callable[[int], float | tf.Tensor] = lambda version: compiled(
                 tf.constant(version, tf.int64)
             )
         elif callable(rate) and not isinstance(rate, keras.Variable):
@@ -175,29 +178,29 @@ class LearningRate:
         return _number(self._at(version))
 
 
-def _number(value: Any) -> float:
+def _number(value: float | tf.Tensor | keras.Variable) -> float:
     return float(value.numpy() if hasattr(value, "numpy") else value)
 
 
-def _sgd(optimizer: Any) -> OptimizerSpec:
+def _sgd(optimizer: keras.optimizers.Optimizer) -> OptimizerSpec:
     if not optimizer.momentum:
         return OptimizerSpec("sgd")
     return _spec("momentum", optimizer, "momentum", "nesterov")
 
 
-def _adagrad(optimizer: Any) -> OptimizerSpec:
+def _adagrad(optimizer: keras.optimizers.Optimizer) -> OptimizerSpec:
     return _spec("adagrad", optimizer, "epsilon", initial_accumulator="initial_accumulator_value")
 
 
-def _adam(optimizer: Any) -> OptimizerSpec:
+def _adam(optimizer: keras.optimizers.Optimizer) -> OptimizerSpec:
     return _spec("adam", optimizer, *MOMENTS, "amsgrad")
 
 
-def _adamw(optimizer: Any) -> OptimizerSpec:
+def _adamw(optimizer: keras.optimizers.Optimizer) -> OptimizerSpec:
     return _spec("adamw", optimizer, *MOMENTS, "amsgrad", "weight_decay")
 
 
-def _ftrl(optimizer: Any) -> OptimizerSpec:
+def _ftrl(optimizer: keras.optimizers.Optimizer) -> OptimizerSpec:
     return _spec(
         "ftrl",
         optimizer,
@@ -210,25 +213,29 @@ def _ftrl(optimizer: Any) -> OptimizerSpec:
     )
 
 
-def _group_ftrl(optimizer: Any) -> OptimizerSpec:
+def _group_ftrl(optimizer: keras.optimizers.Optimizer) -> OptimizerSpec:
     params = _ftrl(optimizer).params
     del params["learning_rate_power"]  # it is -0.5
     return OptimizerSpec("group_ftrl", {**params, "l21": optimizer.group_lasso_strength})
 
 
-def _spec(kind: str, optimizer: Any, *same: str, **renamed: str) -> OptimizerSpec:
+def _spec(
+    kind: str, optimizer: keras.optimizers.Optimizer, *same: str, **renamed: str
+) -> OptimizerSpec:
     names = {name: name for name in same} | renamed
     return OptimizerSpec(
         kind, {ours: float(getattr(optimizer, theirs)) for ours, theirs in names.items()}
     )
 
 
-def _reader(kind: str, *settings: str) -> Callable[[Any], OptimizerSpec]:
+def _reader(kind: str, *settings: str) -> Callable[[keras.optimizers.Optimizer], OptimizerSpec]:
     return lambda optimizer: _spec(kind, optimizer, *settings)
 
 
 MOMENTS = ("beta_1", "beta_2", "epsilon")
-READERS: dict[type[Any], Callable[[Any], OptimizerSpec]] = {
+READERS: dict[
+    type[keras.optimizers.Optimizer], Callable[[keras.optimizers.Optimizer], OptimizerSpec]
+] = {
     keras.optimizers.SGD: _sgd,
     keras.optimizers.Adagrad: _adagrad,
     keras.optimizers.Adadelta: _reader("adadelta", "rho", "epsilon"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -93,6 +92,6 @@ class SavedModelPredictor:
 
     def predict_step(
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
-    ) -> Any:
+    ) -> tf.Tensor:
         """Return the model's outputs as arrays."""
         return tf.nest.map_structure(np.asarray, self._exported(KerasMinibatch.of(minibatch)))

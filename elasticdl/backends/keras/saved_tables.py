@@ -12,21 +12,21 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from elasticdl.backends import sorted_rows
-from elasticdl.backends.base import Float32, TableSource
+from elasticdl.backends.base import Float32, Int64, TableSource
 from elasticdl.backends.keras.model.placed import Table
 from elasticdl.backends.sorted_rows import SortedRows, sort_rows
+from elasticdl.data.strings import Array
 
 _PREFIX = "variables"  # folder and file name of a SavedModel's variables
 _FINGERPRINT = "fingerprint.pb"
 _OF_VARIABLE = "/.ATTRIBUTES/VARIABLE_VALUE"  # what TensorFlow adds to the path of a variable
 
-Part = dict[str, Any]
+Part = dict[str, Array]
 """Consecutive rows of each variable of a table, by its attribute."""
 
 
@@ -38,7 +38,7 @@ class _OrdinaryTable(tf.Module):  # type: ignore[misc]  # tensorflow has no type
         self._num_ids, self._unseen = num_ids, unseen
         self.rows = _of_any_length(np.zeros((1, dim), np.float32))
 
-    def __call__(self, ids: Any) -> Any:
+    def __call__(self, ids: tf.Tensor) -> tf.Tensor:
         return tf.gather(self.rows, ids)
 
     def parts(self, found: SortedRows) -> tuple[int, Iterator[Part]]:
@@ -57,7 +57,7 @@ class _SortedTable(tf.Module):  # type: ignore[misc]  # tensorflow has no types
         self.keys = _of_any_length(np.zeros(1, np.int64))
         self.rows = _of_any_length(np.zeros((1, dim), np.float32))
 
-    def __call__(self, ids: Any) -> Any:
+    def __call__(self, ids: tf.Tensor) -> tf.Tensor:
         flat = tf.reshape(ids, [-1])
         place = tf.searchsorted(self.keys, flat)
         place = tf.minimum(place, tf.size(self.keys) - 1)
@@ -151,7 +151,7 @@ class _VariablesWriter:
         shutil.rmtree(self._old)
         self._new.rename(self._old)
 
-    def _save(self, names: list[str], slices: list[str], tensors: list[Any]) -> None:
+    def _save(self, names: list[str], slices: list[str], tensors: list[Array]) -> None:
         prefix = str(self._new.with_name(f"part-{len(self._prefixes):06d}") / _PREFIX)
         tf.raw_ops.SaveV2(
             prefix=prefix, tensor_names=names, shape_and_slices=slices, tensors=tensors
@@ -160,20 +160,20 @@ class _VariablesWriter:
         self._written.update(names)
 
 
-def _slice(num_rows: int, start: int, part: Any) -> str:
+def _slice(num_rows: int, start: int, part: Array) -> str:
     """Say which slice of a variable a part is, as TensorFlow writes it: `100 8 0,50:0,8`."""
     others = part.shape[1:]
     shape = " ".join(map(str, (num_rows, *others)))
     return ":".join([f"{shape} {start},{len(part)}", *(f"0,{size}" for size in others)])
 
 
-def _of_any_length(rows: Any) -> Any:
+def _of_any_length(rows: Array) -> tf.Variable:
     shape = tf.TensorShape([None, *rows.shape[1:]])
     return tf.Variable(rows, trainable=False, shape=shape)
 
 
 def _filled(
-    parts: Iterator[tuple[Any, Float32]], num_ids: int, dim: int, unseen: float
+    parts: Iterator[tuple[Int64, Float32]], num_ids: int, dim: int, unseen: float
 ) -> Iterator[Float32]:
     """Yield the rows of all ids from 0 on."""
     keys, rows = np.zeros(0, np.int64), np.zeros((0, dim), np.float32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import keras
 import numpy as np
@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from elasticdl.backends.base import Float32, Minibatch, ModelDescription, StepResult
 from elasticdl.backends.handover import Handover, Step
+from elasticdl.backends.keras.internals import global_seed_generator
 from elasticdl.backends.keras.model.function import FlatFunction
 from elasticdl.backends.keras.model.state import is_stateful, not_stateful
 from elasticdl.backends.keras.model.variables import ModelVariables, Seeds, Variables
@@ -34,7 +35,13 @@ class ScriptTrainer(AskingTrainer):
 
     answer = "optimizer.apply_gradients(zip(gradients, model.trainable_variables), loss=loss)"
 
-    def __init__(self, handover: Handover, model: Any, optimizer: Any, seed: int) -> None:
+    def __init__(
+        self,
+        handover: Handover,
+        model: keras.Model,
+        optimizer: keras.optimizers.Optimizer,
+        seed: int,
+    ) -> None:
         """Take over a model.
 
         Args:
@@ -73,7 +80,12 @@ class ScriptTrainer(AskingTrainer):
         self._num_steps += 1
         self._loaded = self._dense.values() if self._num_steps in _CHECKED_STEPS else None
 
-    def end_step(self, step: Step, loss: Any, gradients: Any = None) -> StepResult:
+    def end_step(
+        self,
+        step: Step,
+        loss: object,
+        gradients: Iterable[tuple[tf.Tensor, keras.Variable]] | None = None,
+    ) -> StepResult:
         """Return what a script has computed.
 
         Raises:
@@ -105,7 +117,7 @@ class ScriptTrainer(AskingTrainer):
             "zero_grad() is for models in PyTorch; a tf.GradientTape begins without gradients"
         )
 
-    def load_with(self, loader: Any, batches: Any, seed: int) -> NoReturn:
+    def load_with(self, loader: object, batches: object, seed: int) -> NoReturn:
         """There is no loader for Keras."""
         raise ModelError(
             "minibatches(loader): expected a model in PyTorch, found one in Keras; go through "
@@ -150,7 +162,7 @@ class _Start:
     """Gives a model the parameters of a step, and its random numbers their beginning."""
 
     def __init__(self, dense: Variables, state: Variables, seeds: Seeds) -> None:
-        def start(dense_values: Any, state_values: Any, seed: Any) -> Any:
+        def start(dense_values: tf.Tensor, state_values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
             for variable, value in [
                 *dense.split(dense_values),
                 *state.split(state_values),
@@ -181,13 +193,13 @@ class _Gradients:
             # A tape watches TensorFlow's variables, which Keras' hold.
             self._of |= {id(variable): number, id(variable.value): number}
 
-    def joined(self, pairs: Any) -> Float32:
+    def joined(self, pairs: Iterable[tuple[tf.Tensor, keras.Variable]]) -> Float32:
         """Return the flat gradient of pairs of gradient and variable; zeros where there is none.
 
         Raises:
             ModelError: They are not those of the model's variables, each once at most.
         """
-        found: dict[int, Any] = {}
+        found: dict[int, tf.Tensor] = {}
         for gradient, variable in _pairs(pairs):
             number = self._of.get(id(variable))
             name = getattr(variable, "path", getattr(variable, "name", type(variable).__name__))
@@ -212,7 +224,7 @@ class _Gradients:
                 self._put(flat, number, gradient)
         return flat
 
-    def _put(self, flat: Float32, number: int, gradient: Any) -> None:
+    def _put(self, flat: Float32, number: int, gradient: tf.Tensor) -> None:
         variable, part = self._dense.variables[number], self._dense.parts[number]
         value = np.asarray(tf.convert_to_tensor(gradient))  # of tf.IndexedSlices the sum
         if value.shape != tuple(variable.shape):
@@ -226,7 +238,12 @@ class _Gradients:
 class _Unchanged:
     """Finds what a script changes that the job would not see."""
 
-    def __init__(self, model: Any, optimizer: Any, constants: Iterable[Any]) -> None:
+    def __init__(
+        self,
+        model: keras.Model,
+        optimizer: keras.optimizers.Optimizer,
+        constants: Iterable[keras.Variable],
+    ) -> None:
         self._model, self._optimizer = model, optimizer
         self._variables = self._ids()
         self._constants = [(v, np.array(v.numpy())) for v in constants]
@@ -268,7 +285,7 @@ class _Unchanged:
             )
 
 
-def _check_model(model: Any) -> None:
+def _check_model(model: keras.Model) -> None:
     if not model.built or not model.trainable_variables:
         raise ModelError(
             f"wrap(model, optimizer): model {model.name!r} has no variables yet; begin it with "
@@ -285,7 +302,7 @@ def _check_model(model: Any) -> None:
             raise ModelError(f"wrap(model, optimizer): {not_stateful(layer)}")
 
 
-def _check_optimizer(optimizer: Any) -> None:
+def _check_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise ModelError(
             "wrap(model, optimizer): expected a keras.optimizers.Optimizer, found "
@@ -299,23 +316,23 @@ def _check_optimizer(optimizer: Any) -> None:
         )
 
 
-def _num_updates(optimizer: Any) -> int:
+def _num_updates(optimizer: keras.optimizers.Optimizer) -> int:
     return int(optimizer.iterations.numpy())
 
 
-def _fixed_rate(optimizer: Any) -> float | None:
+def _fixed_rate(optimizer: keras.optimizers.Optimizer) -> float | None:
     rate = optimizer._learning_rate
     return float(rate.numpy()) if isinstance(rate, keras.Variable) else None
 
 
-def _seeds(of_model: Seeds) -> list[Any]:
+def _seeds(of_model: Seeds) -> list[keras.Variable]:
     """Return the states of the model's generators, and of the one that `keras.random` falls to."""
-    from keras.src.random.seed_generator import global_seed_generator
-
     return [*of_model.variables, global_seed_generator().state]
 
 
-def _pairs(pairs: Any) -> list[tuple[Any, Any]]:
+def _pairs(
+    pairs: Iterable[tuple[tf.Tensor, keras.Variable]],
+) -> list[tuple[tf.Tensor, keras.Variable]]:
     try:
         return [(gradient, variable) for gradient, variable in pairs]
     except (TypeError, ValueError) as error:
@@ -325,7 +342,7 @@ def _pairs(pairs: Any) -> list[tuple[Any, Any]]:
         ) from None
 
 
-def _number(loss: Any) -> float:
+def _number(loss: object) -> float:
     if loss is None:
         raise ModelError(
             "apply_gradients(...): expected loss=, the mean over the minibatch, which the job shows"

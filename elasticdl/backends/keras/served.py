@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
-from numpy.typing import NDArray
 
 from elasticdl.backends.base import Float32, Int64
 from elasticdl.backends.keras.export_beside import DESCRIPTION, MODEL
+from elasticdl.backends.keras.types import Nested, Specs
 from elasticdl.backends.served import FeatureSpec, parts
+from elasticdl.data.strings import Array
 from elasticdl.errors import ExportError
 
 
@@ -46,14 +47,12 @@ class KerasServed:
                 whole = np.round(value) if variable.dtype.is_integer else value
                 variable.assign(tf.cast(whole, variable.dtype))
 
-    def ids(self, features: Mapping[str, NDArray[Any]]) -> list[Int64]:
+    def ids(self, features: Mapping[str, Array]) -> list[Int64]:
         """See `ServedModel`."""
         found = self._model.ids(self._given(features))
         return [np.ascontiguousarray(ids.numpy(), np.int64) for ids in found]
 
-    def score(
-        self, features: Mapping[str, NDArray[Any]], rows: Sequence[Float32]
-    ) -> dict[str, NDArray[Any]]:
+    def score(self, features: Mapping[str, Array], rows: Sequence[Float32]) -> dict[str, Array]:
         """See `ServedModel`."""
         outputs = self._model.score(self._given(features), [tf.constant(r) for r in rows])
         if isinstance(outputs, dict):
@@ -64,7 +63,7 @@ class KerasServed:
             names = ["output"] if len(flat) == 1 else [f"output_{k}" for k in range(len(flat))]
         return {name: value.numpy() for name, value in zip(names, flat, strict=True)}
 
-    def _given(self, features: Mapping[str, NDArray[Any]]) -> Any:
+    def _given(self, features: Mapping[str, Array]) -> Nested:
         if isinstance(self._specs, dict):
             return {
                 name: tf.constant(features[name], spec.dtype) for name, spec in self._specs.items()
@@ -73,12 +72,14 @@ class KerasServed:
         return tf.constant(value, self._specs.dtype)
 
 
-def _shapes(variables: Any) -> list[list[int]]:
+def _shapes(variables: Sequence[keras.Variable]) -> list[list[int]]:
     return [[int(n) for n in variable.shape] for variable in variables]
 
 
-def _features(specs: Any, folder: Path) -> list[FeatureSpec]:
-    named = specs if isinstance(specs, dict) else {getattr(specs, "name", "") or "features": specs}
+def _features(specs: Specs, folder: Path) -> list[FeatureSpec]:
+    named: Mapping[str, tf.TensorSpec] = (
+        specs if isinstance(specs, dict) else {getattr(specs, "name", "") or "features": specs}
+    )
     wrong = [name for name, spec in named.items() if not isinstance(spec, tf.TensorSpec)]
     if wrong:
         raise ExportError(

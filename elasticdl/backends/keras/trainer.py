@@ -13,12 +13,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import keras
 import numpy as np
 import tensorflow as tf
-from numpy.typing import NDArray
 
 from elasticdl.backends.base import (
     CallbackNeeds,
@@ -69,7 +68,9 @@ from elasticdl.backends.keras.optimizer import (
     make_optimizer,
     rule_of_table,
 )
+from elasticdl.backends.keras.types import Nested
 from elasticdl.data.base import Metadata, Records
+from elasticdl.data.strings import Array
 from elasticdl.errors import CheckpointError, ModelError
 from elasticdl.job import CallbackCall, CallbackResult, MetricStates, Mode
 from elasticdl.model_spec import ModelSpec
@@ -93,7 +94,7 @@ class _Updates:
     dense: The dense variables, each with what an update does to it.
     """
 
-    optimizer: Any
+    optimizer: keras.optimizers.Optimizer
     rule: OptimizerSpec
     clip: ClipSpec | None
     dense: Sequence[VariableDescription]
@@ -137,9 +138,9 @@ class KerasTrainer:
         self.has_schedule = False
         self._pull: Pull | None = None
         self._compiling = threading.Lock()
-        self._collectors: dict[tuple[Any, bool], Collector] = {}
-        self._steps: dict[Any, TrainStep] = {}
-        self._inferences: dict[Any, Inference] = {}
+        self._collectors: dict[tuple[object, bool], Collector] = {}
+        self._steps: dict[object, TrainStep] = {}
+        self._inferences: dict[object, Inference] = {}
         self._sample: KerasMinibatch | None = None
         self._scale: LossScale | None = None
         self._newest: tuple[Float32, ...] = ()  # dense and state vectors of the newest step
@@ -154,7 +155,7 @@ class KerasTrainer:
         """Return the words of features that the model looks up; see `ChecksData`."""
         return {} if self._sample is None else vocabularies_of(self._placed.model)
 
-    def problem_of_labels(self, labels: NDArray[Any]) -> str:
+    def problem_of_labels(self, labels: Array) -> str:
         """Say which label is none of the classes of the model; see `ChecksData`."""
         if self._sample is None:
             return ""
@@ -348,7 +349,7 @@ class KerasTrainer:
         with leaving_no_trace(*functions) if self._run_eagerly else nullcontext():
             rule.check(minibatch, state)
 
-    def measure(self, minibatches: Sequence[Minibatch], predictions: Sequence[Any]) -> None:
+    def measure(self, minibatches: Sequence[Minibatch], predictions: Sequence[tf.Tensor]) -> None:
         """Add trained minibatches to the metrics, all in one call where they fit together."""
         parts = []
         for given, outputs in zip(minibatches, predictions, strict=True):
@@ -391,7 +392,7 @@ class KerasTrainer:
 
     def predict_step(
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
-    ) -> Any:
+    ) -> object:
         """Return the model's outputs as arrays."""
         outputs, _ = self._infer(KerasMinibatch.of(minibatch), rows, dense, state)
         return tf.nest.map_structure(np.asarray, outputs)
@@ -466,7 +467,7 @@ class KerasTrainer:
 
     def _infer(
         self, minibatch: KerasMinibatch, rows: Sequence[Float32], dense: Float32, state: Float32
-    ) -> tuple[Any, Any]:
+    ) -> tuple[Nested, tf.Tensor]:
         if self._eager is not None:
             return self._eager.outputs(minibatch)
         key = minibatch.structure.key
@@ -497,7 +498,7 @@ class KerasTrainer:
             )
 
 
-def _tell_without_training(model: Any) -> None:
+def _tell_without_training(model: keras.Model) -> None:
     """Say what rests in training because the model's call has no parameter `training`."""
     resting = [
         layer.name

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import tensorflow as tf
 
@@ -25,6 +24,7 @@ from elasticdl.backends.keras.feed.records import RecordBatch
 from elasticdl.backends.keras.feed.user import UserFeed
 from elasticdl.backends.keras.feed.ways import Compiled, Pipeline, Plain, Way, records_together
 from elasticdl.backends.keras.model.function import StructuredFunction
+from elasticdl.backends.keras.types import Nested
 from elasticdl.errors import ModelError
 from elasticdl.job import Mode
 
@@ -105,7 +105,7 @@ def choose_batched(user: UserFeed, sample: RecordBatch, run_eagerly: bool) -> Wa
     return way
 
 
-def _is_by_row(whole: Any, parts: list[Any]) -> bool:
+def _is_by_row(whole: Nested, parts: list[Nested]) -> bool:
     """Say whether what was made of records in parts is what was made of all of them at once."""
     leaves = [tf.nest.flatten(part) for part in (whole, *parts)]
     if not all(isinstance(leaf, tf.Tensor) for part in leaves for leaf in part):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow as tf
 
@@ -12,6 +11,7 @@ from elasticdl.backends.keras.feed.converters import register_converters
 from elasticdl.backends.keras.feed.dataset import Noted, seeds_reaching_into_maps, unpacked
 from elasticdl.backends.keras.feed.records import RecordBatch, num_rows, spec_for_any_number
 from elasticdl.backends.keras.model.function import StructuredFunction
+from elasticdl.backends.keras.types import Nested, Specs
 
 _DRAWS = re.compile(
     r"^(Random|Multinomial|TruncatedNormal|ParameterizedTruncatedNormal"
@@ -20,10 +20,10 @@ _DRAWS = re.compile(
 )
 
 
-def compile_one_by_one(noted: Noted, sample: RecordBatch) -> Any:
+def compile_one_by_one(noted: Noted, sample: RecordBatch) -> StructuredFunction:
     """Return a function of raw records that runs the maps on one record after the other."""
 
-    def run(records: Any) -> Any:
+    def run(records: Nested) -> Nested:
         count = num_rows(tf.nest.flatten(records)[0])
         dataset = tf.data.Dataset.from_tensor_slices(records)
         for function in noted.record_maps:
@@ -36,7 +36,7 @@ def compile_one_by_one(noted: Noted, sample: RecordBatch) -> Any:
     return StructuredFunction(run, relaxed(sample.tensors()))
 
 
-def compile_vectorised(noted: Noted, sample: RecordBatch) -> Any:
+def compile_vectorised(noted: Noted, sample: RecordBatch) -> StructuredFunction:
     """Return a function of raw records that runs the maps on all of them at once.
 
     Raises:
@@ -44,18 +44,20 @@ def compile_vectorised(noted: Noted, sample: RecordBatch) -> Any:
     """
     register_converters()
 
-    def composed(functions: tuple[Callable[..., Any], ...], context: Any) -> Callable[[Any], Any]:
+    def composed(
+        functions: tuple[Callable[..., Nested], ...], context: object
+    ) -> Callable[[Nested], Nested]:
         converted = [tf.__internal__.autograph.tf_convert(f, context) for f in functions]
 
-        def apply(element: Any) -> Any:
+        def apply(element: Nested) -> Nested:
             for function in converted:
                 element = as_element(unpacked(function, element))
             return element
 
-        unconverted: Callable[[Any], Any] = tf.autograph.experimental.do_not_convert(apply)
+        unconverted: Callable[[Nested], Nested] = tf.autograph.experimental.do_not_convert(apply)
         return unconverted
 
-    def run(records: Any) -> Any:
+    def run(records: Nested) -> Nested:
         context = tf.__internal__.autograph.control_status_ctx()  # that AutoGraph is on
         if noted.record_maps:
             per_record = composed(noted.record_maps, context)
@@ -65,14 +67,11 @@ def compile_vectorised(noted: Noted, sample: RecordBatch) -> Any:
     return StructuredFunction(run, relaxed(sample.tensors()))
 
 
-def as_element(result: Any) -> Any:
+def as_element(result: Nested) -> Nested:
     """Make of a map's result what `tf.data` makes of it: lists are tensors, values are too."""
     if isinstance(result, tuple):
-        return (
-            type(result)(*map(as_element, result))
-            if hasattr(result, "_fields")
-            else tuple(map(as_element, result))
-        )
+        made = tuple(map(as_element, result))
+        return getattr(type(result), "_make", tuple)(made)  # a namedtuple stays one
     if isinstance(result, dict):
         return {key: as_element(value) for key, value in result.items()}
     if isinstance(result, tf.SparseTensor | tf.RaggedTensor | tf.Tensor):
@@ -80,15 +79,15 @@ def as_element(result: Any) -> Any:
     return tf.convert_to_tensor(result)
 
 
-def relaxed(tensors: Any) -> Any:
+def relaxed(tensors: Nested) -> Specs:
     """Return the specs of tensors, for any number of records."""
     return tf.nest.map_structure(spec_for_any_number, tensors)
 
 
-def draws_random_numbers(noted: Noted, sample: Any) -> bool:
+def draws_random_numbers(noted: Noted, sample: Nested) -> bool:
     """Say whether a map has operations that draw: each run of them gives something else."""
 
-    def run(records: Any) -> Any:
+    def run(records: Nested) -> Nested:
         dataset = tf.data.Dataset.from_tensor_slices(records)
         for function in noted.record_maps:
             dataset = dataset.map(function)
@@ -102,12 +101,12 @@ def draws_random_numbers(noted: Noted, sample: Any) -> bool:
         return has_draws(tf.function(run).get_concrete_function(sample).graph)
 
 
-def has_draws(graph: Any) -> bool:
+def has_draws(graph: tf.Graph) -> bool:
     """Say whether a function that a graph calls has operations that draw."""
     library = graph.as_graph_def().library.function
     return any(_DRAWS.match(node.op) for function in library for node in function.node_def)
 
 
-def draws(graph: Any) -> bool:
+def draws(graph: tf.Graph) -> bool:
     """Say whether a graph itself has operations that draw."""
     return any(_DRAWS.match(op.type) for op in graph.get_operations())

@@ -9,11 +9,42 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any
+from typing import Protocol
 
 import tensorflow as tf
 
-Converter = Callable[[Any, Any], Any]
+
+class Pfor(Protocol):
+    """The module of TensorFlow that converts, as far as it is used here."""
+
+    def wrap(self, tensor: tf.Tensor, is_stacked: bool) -> object:
+        """Return what a converter gives: a tensor, and whether it has a value for each record."""
+
+
+class Given(Protocol):
+    """An operation with its converted inputs."""
+
+    op: tf.Operation
+    num_inputs: int
+
+    def input(self, number: int) -> Wrapped:
+        """Return an input, whatever it is."""
+
+    def stacked_input(self, number: int) -> tf.Tensor:
+        """Return an input that has a value for each record."""
+
+    def unstacked_input(self, number: int) -> tf.Tensor:
+        """Return an input that is the same for all records."""
+
+
+class Wrapped(Protocol):
+    """A converted tensor."""
+
+    t: tf.Tensor
+    is_stacked: bool
+
+
+Converter = Callable[[Pfor, Given], object]
 _ELEMENTWISE = (
     "AsString",
     "RegexFullMatch",
@@ -32,7 +63,7 @@ _ELEMENTWISE = (
 UNEVEN = "the strings of the records split into different numbers of parts"
 
 
-def _elementwise(pfor: Any, given: Any) -> Any:
+def _elementwise(pfor: Pfor, given: Given) -> object:
     """Run an operation that maps each element of its first input, whatever the shape, as it is.
 
     `DecodeRaw` is one of them as long as the strings are equally long, and says so if they are not.
@@ -42,7 +73,7 @@ def _elementwise(pfor: Any, given: Any) -> Any:
     return _wrapped(pfor, given, inputs)
 
 
-def _substr(pfor: Any, given: Any) -> Any:
+def _substr(pfor: Pfor, given: Given) -> object:
     """Cut all strings at one place."""
     place, length = given.unstacked_input(1), given.unstacked_input(2)
     if place.shape.rank != 0 or length.shape.rank != 0:
@@ -50,13 +81,13 @@ def _substr(pfor: Any, given: Any) -> Any:
     return _wrapped(pfor, given, [given.stacked_input(0), place, length])
 
 
-def _find(pfor: Any, given: Any) -> Any:
+def _find(pfor: Pfor, given: Given) -> object:
     """Look all keys up in one table."""
     inputs = [given.unstacked_input(0), given.stacked_input(1), given.unstacked_input(2)]
     return _wrapped(pfor, given, inputs)
 
 
-def _join(pfor: Any, given: Any) -> Any:
+def _join(pfor: Pfor, given: Given) -> object:
     """Join strings of equal shapes, and scalars that are the same for all records."""
     inputs = [given.input(number) for number in range(given.num_inputs)]
     ranks = {one.t.shape.rank for one in inputs if one.is_stacked}
@@ -67,7 +98,7 @@ def _join(pfor: Any, given: Any) -> Any:
     return pfor.wrap(joined, True)
 
 
-def _wrapped(pfor: Any, given: Any, inputs: list[Any]) -> Any:
+def _wrapped(pfor: Pfor, given: Given, inputs: list[tf.Tensor]) -> object:
     """Run the operation itself on other inputs."""
     from tensorflow.python.framework import op_def_registry
 
@@ -79,7 +110,7 @@ def _wrapped(pfor: Any, given: Any, inputs: list[Any]) -> Any:
     return pfor.wrap(raw(**named), True)
 
 
-def _split(pfor: Any, given: Any) -> list[Any]:
+def _split(pfor: Pfor, given: Given) -> list[object]:
     """Split the strings of all records.
 
     Where each record has its parts is then the same for all, so what follows (a `RaggedTensor`
@@ -102,7 +133,9 @@ def _split(pfor: Any, given: Any) -> list[Any]:
     return [pfor.wrap(indices, False), pfor.wrap(values, True), pfor.wrap(shape, False)]
 
 
-def _by_record(indices: Any, values: Any, num_records: Any, num_strings: Any) -> tuple[Any, Any]:
+def _by_record(
+    indices: tf.Tensor, values: tf.Tensor, num_records: tf.Tensor, num_strings: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Return where each record has its parts, shape (n, 2), and the parts, shape (records, n)."""
     num_values = tf.size(values, tf.int64)
     num_parts = num_values // num_records
@@ -116,7 +149,7 @@ def _by_record(indices: Any, values: Any, num_records: Any, num_strings: Any) ->
         return tf.identity(places[0]), tf.reshape(values, by_record)
 
 
-def _require(truth: Any) -> Any:
+def _require(truth: tf.Tensor) -> tf.Operation:
     return tf.debugging.Assert(truth, [UNEVEN])
 
 

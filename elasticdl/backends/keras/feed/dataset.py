@@ -6,15 +6,16 @@ See `docs/designs/feed.md`, which has a row for each method.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import NoReturn
 
 import numpy as np
 import tensorflow as tf
 
 from elasticdl.backends.keras.feed.methods import BY_TASK, OTHER, READING, refusal
+from elasticdl.backends.keras.types import Nested, Specs
 from elasticdl.errors import ModelError
 
 OWN_SIZES = 0
@@ -28,8 +29,8 @@ class Noted:
     `record_maps` run on each record, `batch_maps` (those after `batch`) on each minibatch.
     """
 
-    record_maps: tuple[Callable[..., Any], ...] = ()
-    batch_maps: tuple[Callable[..., Any], ...] = ()
+    record_maps: tuple[Callable[..., Nested], ...] = ()
+    batch_maps: tuple[Callable[..., Nested], ...] = ()
     shuffled: bool = False
 
 
@@ -43,7 +44,7 @@ class Drawing:
     eager: The dataset that `feed` is given where there is no pipeline; None: `NotedDataset`.
     """
 
-    seed: Any = 0
+    seed: int | tf.Tensor = 0
     one_by_one: bool = False
     numbered: bool = False
     eager: Callable[[tf.data.Dataset, Drawing], NotedDataset] | None = None
@@ -80,7 +81,7 @@ class NotedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no 
 
     def __init__(
         self,
-        plain: Any,
+        plain: tf.data.Dataset,
         drawing: Drawing,
         noted: Noted | None = None,
         batch_size: int | None = None,
@@ -93,11 +94,11 @@ class NotedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no 
         self._drawing = drawing
         super().__init__(plain._variant_tensor)
 
-    def _inputs(self) -> list[Any]:
+    def _inputs(self) -> list[tf.data.Dataset]:
         return [self.plain]
 
     @property
-    def element_spec(self) -> Any:
+    def element_spec(self) -> Specs:
         """The structure of an element, as the user sees it."""
         spec = self.plain.element_spec
         return spec[1] if self._drawing.numbered else spec
@@ -106,10 +107,10 @@ class NotedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no 
 
     def map(
         self,
-        map_func: Callable[..., Any],
-        num_parallel_calls: Any = None,
+        map_func: Callable[..., Nested],
+        num_parallel_calls: int | None = None,
         deterministic: bool | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> NotedDataset:
         """Note `map_func`; the order of elements is kept whatever `deterministic` says."""
         if self._drawing.one_by_one:
@@ -124,7 +125,9 @@ class NotedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no 
             noted = replace(noted, batch_maps=(*noted.batch_maps, map_func))
         return self._with(plain, noted=noted)
 
-    def shuffle(self, buffer_size: Any, *args: Any, **kwargs: Any) -> NotedDataset:
+    def shuffle(
+        self, buffer_size: int | tf.Tensor, *args: object, **kwargs: object
+    ) -> NotedDataset:
         """Note a shuffle of all records of a task; the plain one is seeded by the task."""
         if self._drawing.numbered:
             return self
@@ -137,7 +140,7 @@ class NotedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no 
         return self._with(plain, noted=noted)
 
     def batch(
-        self, batch_size: Any, drop_remainder: bool = False, *args: Any, **kwargs: Any
+        self, batch_size: int, drop_remainder: bool = False, *args: object, **kwargs: object
     ) -> NotedDataset:
         """Note that `feed` makes minibatches itself."""
         self._check_batch("batch", drop_remainder)
@@ -146,22 +149,24 @@ class NotedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no 
 
     # --- each record by itself: run as the plain pipeline does -----------------------------------
 
-    def filter(self, predicate: Callable[..., Any], name: str | None = None) -> NotedDataset:
+    def filter(self, predicate: Callable[..., tf.Tensor], name: str | None = None) -> NotedDataset:
         """Leave records out; after `batch`, minibatches."""
         function = _without_number(predicate) if self._drawing.numbered else predicate
         return self._ends_notes("filter", self.plain.filter(function, name))
 
-    def flat_map(self, map_func: Callable[..., Any], name: str | None = None) -> NotedDataset:
+    def flat_map(
+        self, map_func: Callable[..., tf.data.Dataset], name: str | None = None
+    ) -> NotedDataset:
         """Make any number of examples of a record."""
         function = self._of_one_record("flat_map", map_func)
         return self._ends_notes("flat_map", self.plain.flat_map(function, name))
 
     def interleave(
         self,
-        map_func: Callable[..., Any],
-        cycle_length: Any = None,
-        block_length: Any = None,
-        num_parallel_calls: Any = None,
+        map_func: Callable[..., Nested],
+        cycle_length: int | None = None,
+        block_length: int | None = None,
+        num_parallel_calls: int | None = None,
         deterministic: bool | None = None,
         name: str | None = None,
     ) -> NotedDataset:
@@ -174,15 +179,15 @@ class NotedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no 
         )
         return self._ends_notes("interleave", plain)
 
-    def ignore_errors(self, *args: Any, **kwargs: Any) -> NotedDataset:
+    def ignore_errors(self, *args: object, **kwargs: object) -> NotedDataset:
         """Leave out the records on which a map before it fails."""
         return self._ends_notes("ignore_errors", self.plain.ignore_errors(*args, **kwargs))
 
     def padded_batch(
         self,
-        batch_size: Any,
-        padded_shapes: Any = None,
-        padding_values: Any = None,
+        batch_size: int,
+        padded_shapes: object = None,
+        padding_values: object = None,
         drop_remainder: bool = False,
         name: str | None = None,
     ) -> NotedDataset:
@@ -193,7 +198,7 @@ class NotedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no 
         return self._ends_notes("padded_batch", plain, int(batch_size))
 
     def ragged_batch(
-        self, batch_size: Any, drop_remainder: bool = False, *args: Any, **kwargs: Any
+        self, batch_size: int, drop_remainder: bool = False, *args: object, **kwargs: object
     ) -> NotedDataset:
         """Make minibatches of records of different shapes."""
         self._check_batch("ragged_batch", drop_remainder)
@@ -202,11 +207,11 @@ class NotedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no 
 
     def bucket_by_sequence_length(
         self,
-        element_length_func: Callable[..., Any],
-        bucket_boundaries: Any,
-        bucket_batch_sizes: Any,
-        padded_shapes: Any = None,
-        padding_values: Any = None,
+        element_length_func: Callable[..., tf.Tensor],
+        bucket_boundaries: Sequence[int],
+        bucket_batch_sizes: Sequence[int],
+        padded_shapes: object = None,
+        padding_values: object = None,
         pad_to_bucket_boundary: bool = False,
         no_padding: bool = False,
         drop_remainder: bool = False,
@@ -227,7 +232,7 @@ class NotedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no 
         return self._ends_notes("bucket_by_sequence_length", plain, OWN_SIZES)
 
     def rebatch(
-        self, batch_size: Any, drop_remainder: bool = False, name: str | None = None
+        self, batch_size: int, drop_remainder: bool = False, name: str | None = None
     ) -> NotedDataset:
         """Make minibatches of others."""
         _keep_remainder("rebatch", drop_remainder)
@@ -240,23 +245,23 @@ class NotedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no 
         done.batch_size = None
         return done
 
-    def with_options(self, options: Any, name: str | None = None) -> NotedDataset:
+    def with_options(self, options: tf.data.Options, name: str | None = None) -> NotedDataset:
         """Pass the options to the plain pipeline; they change no minibatch."""
         return self._with(self.plain.with_options(options, name), noted=self.noted)
 
     # --- no effect -------------------------------------------------------------------------------
 
-    def prefetch(self, *args: Any, **kwargs: Any) -> NotedDataset:
+    def prefetch(self, *args: object, **kwargs: object) -> NotedDataset:
         """Do nothing: a worker prepares minibatches ahead of the step by itself."""
         return self
 
-    def cache(self, *args: Any, **kwargs: Any) -> NotedDataset:
+    def cache(self, *args: object, **kwargs: object) -> NotedDataset:
         """Do nothing: what one task's records gave must not be given for another's."""
         return self
 
     # --- refused, except for arguments by which they do nothing ----------------------------------
 
-    def repeat(self, count: Any = None, name: str | None = None) -> NotedDataset:
+    def repeat(self, count: int | None = None, name: str | None = None) -> NotedDataset:
         """Refuse: a task's records are trained once, epochs are counted by the job."""
         if _is(count, 1):
             return self
@@ -266,19 +271,19 @@ class NotedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no 
             "record, use flat_map"
         )
 
-    def take(self, count: Any, name: str | None = None) -> NotedDataset:
+    def take(self, count: int, name: str | None = None) -> NotedDataset:
         """Refuse, unless it takes all."""
         if _is(count, -1):
             return self
         raise refusal(f"dataset.take({count})", "take")
 
-    def skip(self, count: Any, name: str | None = None) -> NotedDataset:
+    def skip(self, count: int, name: str | None = None) -> NotedDataset:
         """Refuse, unless it skips none."""
         if _is(count, 0):
             return self
         raise refusal(f"dataset.skip({count})", "skip")
 
-    def shard(self, num_shards: Any, index: Any, name: str | None = None) -> NotedDataset:
+    def shard(self, num_shards: int, index: int, name: str | None = None) -> NotedDataset:
         """Refuse, unless there is one shard."""
         if _is(num_shards, 1):
             return self
@@ -287,7 +292,11 @@ class NotedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no 
     # --- parts -----------------------------------------------------------------------------------
 
     def _with(
-        self, plain: Any, noted: Noted | None, batch_size: int | None = None, why: str = ""
+        self,
+        plain: tf.data.Dataset,
+        noted: Noted | None,
+        batch_size: int | None = None,
+        why: str = "",
     ) -> NotedDataset:
         return NotedDataset(
             plain,
@@ -297,10 +306,12 @@ class NotedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no 
             self.why or (why if noted is None else ""),
         )
 
-    def _ends_notes(self, name: str, plain: Any, batch_size: int | None = None) -> NotedDataset:
+    def _ends_notes(
+        self, name: str, plain: tf.data.Dataset, batch_size: int | None = None
+    ) -> NotedDataset:
         return self._with(plain, None, batch_size, f"it uses dataset.{name}")
 
-    def _of_one_record(self, name: str, map_func: Callable[..., Any]) -> Callable[..., Any]:
+    def _of_one_record(self, name: str, map_func: Callable[..., Nested]) -> Callable[..., Nested]:
         if self.batch_size is not None:
             raise ModelError(
                 f"feed calls dataset.{name} after it has made minibatches: what comes of it may be "
@@ -316,7 +327,7 @@ class NotedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no 
             )
         _keep_remainder(name, drop_remainder)
 
-    def _padding(self, shapes: Any, values: Any) -> tuple[Any, Any]:
+    def _padding(self, shapes: object, values: object) -> tuple[object, object]:
         """Return `padded_shapes` and `padding_values` for the plain pipeline's elements."""
         if not self._drawing.numbered:
             return shapes, values
@@ -328,8 +339,8 @@ class NotedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no 
         )
 
 
-def _refused(name: str) -> Callable[..., Any]:
-    def method(self: NotedDataset, *args: Any, **kwargs: Any) -> Any:
+def _refused(name: str) -> Callable[..., NoReturn]:
+    def method(self: NotedDataset, *args: object, **kwargs: object) -> NoReturn:
         call = {"__iter__": "iterating over it", "__len__": "len(dataset)"}
         raise refusal(call.get(name, f"dataset.{name}()"), name)
 
@@ -343,32 +354,32 @@ for _name in (*BY_TASK, *READING, *OTHER):
         setattr(NotedDataset, _name, _refused(_name))
 
 
-def unpacked(function: Callable[..., Any], element: Any) -> Any:
+def unpacked(function: Callable[..., Nested], element: Nested) -> Nested:
     """Call a user's function on an element as `tf.data` does: a tuple is its arguments."""
     return function(*element) if type(element) is tuple else function(element)
 
 
-def _beside_number(function: Callable[..., Any]) -> Callable[..., Any]:
-    def mapped(number: Any, element: Any) -> Any:
+def _beside_number(function: Callable[..., Nested]) -> Callable[..., Nested]:
+    def mapped(number: tf.Tensor, element: Nested) -> Nested:
         result = unpacked(function, element)
         return number, tuple(result) if isinstance(result, list) else result
 
     return mapped
 
 
-def _without_number(function: Callable[..., Any]) -> Callable[..., Any]:
+def _without_number(function: Callable[..., Nested]) -> Callable[..., Nested]:
     return lambda number, element: unpacked(function, element)
 
 
-def _repeating_number(function: Callable[..., Any]) -> Callable[..., Any]:
-    def examples(number: Any, element: Any) -> Any:
+def _repeating_number(function: Callable[..., Nested]) -> Callable[..., Nested]:
+    def examples(number: tf.Tensor, element: Nested) -> tf.data.Dataset:
         numbers = tf.data.Dataset.from_tensors(number).repeat()
         return tf.data.Dataset.zip((numbers, unpacked(function, element)))
 
     return examples
 
 
-def _is(value: Any, expected: int) -> bool:
+def _is(value: object, expected: int) -> bool:
     return isinstance(value, int | np.integer) and value == expected
 
 

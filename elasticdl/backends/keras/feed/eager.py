@@ -8,8 +8,9 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
+from typing import NoReturn
 
+import numpy as np
 import tensorflow as tf
 
 from elasticdl.backends.keras.feed.compile import as_element
@@ -17,6 +18,7 @@ from elasticdl.backends.keras.feed.dataset import Drawing, Noted, NotedDataset, 
 from elasticdl.backends.keras.feed.records import RecordBatch, cut
 from elasticdl.backends.keras.feed.user import UserFeed
 from elasticdl.backends.keras.feed.ways import Parsed, Way, mix
+from elasticdl.backends.keras.types import Nested
 from elasticdl.data.base import Records
 from elasticdl.errors import DataError, ModelError
 from elasticdl.job import Mode
@@ -46,7 +48,8 @@ class Step:
     """One method of the dataset: the user's function, or the buffer size of a shuffle."""
 
     kind: Kind
-    argument: Any
+    function: Callable[..., Nested] = tf.identity
+    buffer_size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ class EagerDataset(NotedDataset):
 
     def __init__(
         self,
-        plain: Any,
+        plain: tf.data.Dataset,
         drawing: Drawing,
         batch_size: int | None = None,
         steps: Steps | None = None,
@@ -84,33 +87,37 @@ class EagerDataset(NotedDataset):
         super().__init__(plain, drawing, Noted(), batch_size)
         self.steps = steps or Steps()
 
-    def map(self, map_func: Callable[..., Any], *args: Any, **kwargs: Any) -> EagerDataset:
+    def map(self, map_func: Callable[..., Nested], *args: object, **kwargs: object) -> EagerDataset:
         """Note a function of examples, or of minibatches after `batch`."""
         return self._noting(Step(Kind.MAP, map_func))
 
-    def filter(self, predicate: Callable[..., Any], name: str | None = None) -> EagerDataset:
+    def filter(self, predicate: Callable[..., tf.Tensor], name: str | None = None) -> EagerDataset:
         """Note which examples, or after `batch` which minibatches, are left out."""
         return self._noting(Step(Kind.FILTER, predicate))
 
-    def flat_map(self, map_func: Callable[..., Any], name: str | None = None) -> EagerDataset:
+    def flat_map(
+        self, map_func: Callable[..., tf.data.Dataset], name: str | None = None
+    ) -> EagerDataset:
         """Note a function that makes any number of examples of one."""
         self._of_one_record("flat_map", map_func)
         return self._noting(Step(Kind.FLAT_MAP, map_func))
 
-    def shuffle(self, buffer_size: Any, *args: Any, **kwargs: Any) -> EagerDataset:
+    def shuffle(
+        self, buffer_size: int | tf.Tensor, *args: object, **kwargs: object
+    ) -> EagerDataset:
         """Note a shuffle of the examples of a task."""
         if self.batch_size is not None:
             raise _refused("shuffle after batch")
-        return self._noting(Step(Kind.SHUFFLE, buffer_size))
+        return self._noting(Step(Kind.SHUFFLE, buffer_size=buffer_size))
 
     def batch(
-        self, batch_size: Any, drop_remainder: bool = False, *args: Any, **kwargs: Any
+        self, batch_size: int, drop_remainder: bool = False, *args: object, **kwargs: object
     ) -> EagerDataset:
         """Note that `feed` makes minibatches itself."""
         self._check_batch("batch", drop_remainder)
         return EagerDataset(self.plain, self._drawing, int(batch_size), self.steps)
 
-    def with_options(self, options: Any, name: str | None = None) -> EagerDataset:
+    def with_options(self, options: tf.data.Options, name: str | None = None) -> EagerDataset:
         """Do nothing: there is no pipeline."""
         return self
 
@@ -130,8 +137,8 @@ def _refused(what: str) -> ModelError:
     )
 
 
-def _refusing(name: str) -> Callable[..., Any]:
-    def method(self: EagerDataset, *args: Any, **kwargs: Any) -> Any:
+def _refusing(name: str) -> Callable[..., NoReturn]:
+    def method(self: EagerDataset, *args: object, **kwargs: object) -> NoReturn:
         raise _refused(f"dataset.{name}")
 
     method.__name__ = name
@@ -143,7 +150,7 @@ for _name in _NEEDS_PIPELINE:
     setattr(EagerDataset, _name, _refusing(_name))
 
 
-Example = tuple[int, Any]
+Example = tuple[int, Nested]
 """What was made of a record, behind the record's number."""
 
 
@@ -182,7 +189,7 @@ class Eager(Way):
         is_shuffled = self._steps.shuffles and not is_prediction
         if self._steps.keeps_records:
             batches = cut(records, size, seed if is_shuffled else None)
-            minibatches: Iterator[tuple[Any, Any]] = itertools.chain.from_iterable(
+            minibatches: Iterator[tuple[Nested, Sequence[int]]] = itertools.chain.from_iterable(
                 self._minibatches(self._examples(iter([batch]), None), size) for batch in batches
             )
         else:
@@ -190,7 +197,7 @@ class Eager(Way):
             examples = self._examples(cut(records, size, None), seed if is_shuffled else None)
             minibatches = self._minibatches(examples, size)
         for parsed, numbers in minibatches:
-            yield parsed, numbers if is_prediction else None
+            yield parsed, np.array(numbers, np.int64) if is_prediction else None
 
     def _examples(self, batches: Iterator[RecordBatch], seed: int | None) -> Iterator[Example]:
         """Yield what becomes of records; in their own order, if there is no seed."""
@@ -199,12 +206,12 @@ class Eager(Way):
             if step.kind is not Kind.SHUFFLE:
                 examples = self._stepped(examples, step)
             elif seed is not None:
-                examples = _shuffled(examples, step.argument, mix(seed, 0))
+                examples = _shuffled(examples, step.buffer_size, mix(seed, 0))
         return examples
 
     def _stepped(self, examples: Iterator[Example], step: Step) -> Iterator[Example]:
         for number, element in examples:
-            made = self._called(step.argument, element, number)
+            made: tf.Tensor | tf.data.Dataset = self._called(step.function, element, number)
             match step.kind:
                 case Kind.FILTER:
                     if made:
@@ -214,7 +221,7 @@ class Eager(Way):
                 case _:
                     yield number, as_element(made)
 
-    def _called(self, function: Callable[..., Any], element: Any, number: int) -> Any:
+    def _called(self, function: Callable[..., Nested], element: Nested, number: int) -> Nested:
         try:
             with _traced_inside():
                 return unpacked(function, element)
@@ -224,7 +231,9 @@ class Eager(Way):
                 f"{type(error).__name__}: {error}"
             ) from error
 
-    def _minibatches(self, examples: Iterator[Example], size: int) -> Iterator[tuple[Any, Any]]:
+    def _minibatches(
+        self, examples: Iterator[Example], size: int
+    ) -> Iterator[tuple[Nested, Sequence[int]]]:
         """Yield minibatches, with the number of the record that each row is of."""
         while batch := list(itertools.islice(examples, size)):
             numbers, elements = zip(*batch, strict=True)
@@ -248,7 +257,7 @@ def _records(batch: RecordBatch) -> Iterator[Example]:
     return zip(batch.numbers.tolist(), source, strict=True)
 
 
-def _shuffled(examples: Iterator[Example], buffer_size: Any, seed: int) -> Iterator[Example]:
+def _shuffled(examples: Iterator[Example], buffer_size: int, seed: int) -> Iterator[Example]:
     """Yield them in the order in which the traced pipeline would (`feed/ways.py`)."""
     known = list(examples)
     tf.random.set_seed(1)
@@ -261,10 +270,10 @@ def _shuffled(examples: Iterator[Example], buffer_size: Any, seed: int) -> Itera
         yield known[place]
 
 
-def _stack(elements: Sequence[Any]) -> Any:
+def _stack(elements: Sequence[Nested]) -> Nested:
     """Make one minibatch of records, as `batch` does."""
 
-    def stack(*parts: Any) -> Any:
+    def stack(*parts: tf.Tensor) -> tf.Tensor:
         if isinstance(parts[0], tf.SparseTensor):
             return tf.sparse.concat(0, [tf.sparse.expand_dims(part, 0) for part in parts])
         if isinstance(parts[0], tf.RaggedTensor):

@@ -9,9 +9,8 @@ minibatch: its word is final. See `docs/designs/feed.md`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -20,13 +19,15 @@ from numpy.typing import NDArray
 from elasticdl import _core
 from elasticdl.backends.keras.feed.records import RecordBatch, string_tensor
 from elasticdl.backends.keras.model.function import FlatFunction, StructuredFunction, as_tensor
+from elasticdl.backends.keras.types import ConcreteFunction, Nested
+from elasticdl.data.strings import Array
 
 _PARSERS = ("ParseExample", "ParseExampleV2")
 _KINDS = {tf.int64: "int64", tf.float32: "float", tf.string: "bytes"}
 _LEAST_TIMED = 512  # records; of fewer the time of a call says little
 _TIMED_CALLS = 4
-Fill = NDArray[Any] | tuple[bytes, NDArray[np.int64]] | None
-Values = NDArray[Any] | tuple[bytes, NDArray[np.int64]]
+Fill = Array | tuple[bytes, NDArray[np.int64]] | None
+Values = Array | tuple[bytes, NDArray[np.int64]]
 
 
 class UnfitError(Exception):
@@ -42,8 +43,8 @@ class Feature:
     """
 
     name: str
-    dtype: Any
-    outputs: tuple[Any, ...]
+    dtype: tf.DType
+    outputs: tuple[tf.Tensor, ...]
     shape: tuple[int, ...] | None = None
     fill: Fill = None
 
@@ -53,7 +54,7 @@ class Feature:
         width = None if self.shape is None else int(np.prod(self.shape, dtype=np.int64))
         return self.name, _KINDS[self.dtype], width, self.fill
 
-    def tensors(self, values: Values, splits: NDArray[np.int64]) -> list[Any]:
+    def tensors(self, values: Values, splits: NDArray[np.int64]) -> list[tf.Tensor]:
         """Return what the operation would have given, in the order of `outputs`."""
         flat = string_tensor(*values) if isinstance(values, tuple) else values
         if self.shape is not None:
@@ -85,8 +86,9 @@ class ParsedByRust:
         self.num_undecoded = 0
         """Calls that TensorFlow parsed after all."""
 
-    def __call__(self, batch: RecordBatch) -> Any:
+    def __call__(self, batch: RecordBatch) -> Nested:
         """Return what the function gives for the records of a batch."""
+        assert not isinstance(batch.records, Mapping), "columns are parsed already"
         try:
             columns = _core.decode_examples(batch.records, self._wanted)
         except ValueError:
@@ -101,8 +103,8 @@ class ParsedByRust:
 
 
 def fastest(
-    function: Callable[[Any], Any], sample: RecordBatch
-) -> tuple[Callable[[RecordBatch], Any], str]:
+    function: Callable[[Nested], Nested], sample: RecordBatch
+) -> tuple[Callable[[RecordBatch], Nested], str]:
     """Return a function of records that does what the one given does, and how its records come."""
     if isinstance(sample.records, dict):
         return on_tensors(function), "records come as columns"
@@ -124,7 +126,7 @@ def fastest(
         return by_tensorflow, f"TensorFlow parses the records: {what}"
 
 
-def _microseconds(function: Callable[[RecordBatch], Any], sample: RecordBatch) -> float:
+def _microseconds(function: Callable[[RecordBatch], Nested], sample: RecordBatch) -> float:
     """Return how long a record takes, at best: a first call and disturbed ones do not count."""
     seconds = []
     for _ in range(_TIMED_CALLS):
@@ -134,12 +136,12 @@ def _microseconds(function: Callable[[RecordBatch], Any], sample: RecordBatch) -
     return min(seconds) / len(sample) * 1e6
 
 
-def on_tensors(function: Callable[[Any], Any]) -> Callable[[RecordBatch], Any]:
+def on_tensors(function: Callable[[Nested], Nested]) -> Callable[[RecordBatch], Nested]:
     """Return a function of records that calls the one given with their tensors."""
     return lambda batch: function(batch.tensors())
 
 
-def _parser(concrete: Any) -> Any:
+def _parser(concrete: ConcreteFunction) -> tf.Operation:
     """Return the operation that parses the records."""
     records = concrete.inputs[0]
     used = [op for op in _sources(concrete.outputs) if op.type in _PARSERS]
@@ -153,7 +155,7 @@ def _parser(concrete: Any) -> Any:
     return parsers[0]
 
 
-def _is_copy(tensor: Any, records: Any) -> bool:
+def _is_copy(tensor: tf.Tensor, records: tf.Tensor) -> bool:
     """Say whether a tensor is the records in their order: also as vectorised maps gather them.
 
     Their index is that of the loop which they replace. That results are equal is proven anyway.
@@ -166,7 +168,7 @@ def _is_copy(tensor: Any, records: Any) -> bool:
     return True
 
 
-def _features(op: Any) -> list[Feature]:
+def _features(op: tf.Operation) -> list[Feature]:
     inputs, outputs = list(op.inputs), list(op.outputs)
     dense_types = list(op.get_attr("Tdense"))
     sparse_types = list(op.get_attr("sparse_types"))
@@ -174,7 +176,7 @@ def _features(op: Any) -> list[Feature]:
         n = len(sparse_types)
         keys = [_static(tensor) for tensor in inputs[2 : 2 + n + len(dense_types)]]
         sparse_keys, dense_keys, ragged_keys = keys[:n], keys[n:], []
-        ragged_types: list[Any] = []
+        ragged_types: list[tf.DType] = []
     else:
         sparse_keys, dense_keys, ragged_keys = (list(_static(tensor)) for tensor in inputs[2:5])
         ragged_types = list(op.get_attr("ragged_value_types"))
@@ -201,7 +203,7 @@ def _features(op: Any) -> list[Feature]:
     return found
 
 
-def _fill(dtype: Any, shape: Sequence[int], default: NDArray[Any]) -> Fill:
+def _fill(dtype: tf.DType, shape: Sequence[int], default: Array) -> Fill:
     """Return the values of a record that lacks a feature; None if it must be there."""
     width = int(np.prod(shape, dtype=np.int64))
     if default.size == 0 and width > 0:
@@ -213,7 +215,7 @@ def _fill(dtype: Any, shape: Sequence[int], default: NDArray[Any]) -> Fill:
     return b"".join(values.tolist()), offsets
 
 
-def _rest(concrete: Any, features: Sequence[Feature]) -> FlatFunction:
+def _rest(concrete: ConcreteFunction, features: Sequence[Feature]) -> FlatFunction:
     """Return the function of what was parsed that gives the outputs of the whole function."""
     records = concrete.inputs[0]
     parsed = [output for feature in features for output in feature.outputs]
@@ -226,7 +228,7 @@ def _rest(concrete: Any, features: Sequence[Feature]) -> FlatFunction:
     first = features[0]
     captures = [(outer, inner.name) for outer, inner in concrete.graph.captures]
 
-    def rest(*columns: Any) -> list[Any]:
+    def rest(*columns: tf.Tensor) -> list[tf.Tensor]:
         given = dict(zip((tensor.name for tensor in parsed), columns, strict=True))
         given |= {tensor.name: _count(first, columns, tensor.dtype) for tensor in counts}
         graph = tf.compat.v1.get_default_graph()
@@ -236,11 +238,11 @@ def _rest(concrete: Any, features: Sequence[Feature]) -> FlatFunction:
         return [given.get(name, tensor) for name, tensor in zip(names, found, strict=True)]
 
     specs = [_spec(feature, k) for feature in features for k in range(len(feature.outputs))]
-    traced: Any = tf.function(rest, autograph=False)
+    traced: tf.types.experimental.PolymorphicFunction = tf.function(rest, autograph=False)
     return FlatFunction(traced.get_concrete_function(*specs))
 
 
-def _count(first: Feature, columns: Sequence[Any], dtype: Any) -> Any:
+def _count(first: Feature, columns: Sequence[tf.Tensor], dtype: tf.DType) -> tf.Tensor:
     """Return the number of records as the shape of their vector, of the first feature's tensors."""
     if first.shape is not None:
         count = tf.shape(columns[0], dtype)[:1]
@@ -251,7 +253,7 @@ def _count(first: Feature, columns: Sequence[Any], dtype: Any) -> Any:
     return count
 
 
-def _spec(feature: Feature, place: int) -> Any:
+def _spec(feature: Feature, place: int) -> tf.TensorSpec:
     if feature.shape is not None:
         return tf.TensorSpec((None, *feature.shape), feature.dtype)
     if len(feature.outputs) == 2:
@@ -263,7 +265,9 @@ def _spec(feature: Feature, place: int) -> Any:
     )[place]
 
 
-def _sources(outputs: Sequence[Any], without: Container[Any] = ()) -> Iterator[Any]:
+def _sources(
+    outputs: Sequence[tf.Tensor], without: Container[object] = ()
+) -> Iterator[tf.Operation]:
     """Yield the operations that tensors are computed by, leaving out those of some tensors."""
     waiting, seen = [tensor.op for tensor in outputs if tensor.ref() not in without], set()
     while waiting:
@@ -276,22 +280,22 @@ def _sources(outputs: Sequence[Any], without: Container[Any] = ()) -> Iterator[A
         waiting += op.control_inputs
 
 
-def _static(tensor: Any) -> Any:
+def _static(tensor: tf.Tensor) -> Array:
     """Return the value of a tensor that is written down; its shape may be another."""
     while tensor.op.type in ("Reshape", "Identity"):
         tensor = tensor.op.inputs[0]
-    value = tf.get_static_value(tensor)
+    value: Array | None = tf.get_static_value(tensor)
     if value is None:
         raise UnfitError("what it parses is computed and not written down")
     return value
 
 
-def _text(key: Any) -> str:
+def _text(key: object) -> str:
     raw = key.item() if isinstance(key, np.ndarray) else key
     return raw.decode() if isinstance(raw, bytes) else str(raw)
 
 
-def _tensor(values: Any, shape: tuple[int, ...] | None = None) -> Any:
+def _tensor(values: Array | tf.Tensor, shape: tuple[int, ...] | None = None) -> tf.Tensor:
     if isinstance(values, np.ndarray):
         return as_tensor(values if shape is None else values.reshape(shape))
     return values if shape is None else tf.reshape(values, shape)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow as tf
 
 from elasticdl.backends.keras.feed.records import RecordBatch
+from elasticdl.backends.keras.types import Nested
 from elasticdl.errors import DataError, ModelError
 
 # TensorFlow quotes a record that does not parse, and fails to decode its own message if the
@@ -23,7 +23,9 @@ _PREAMBLE = re.compile(
 )
 
 
-def naming_the_record(run: Callable[[RecordBatch], Any], batch: RecordBatch, name: str) -> Any:
+def naming_the_record(
+    run: Callable[[RecordBatch], Nested], batch: RecordBatch, name: str
+) -> Nested:
     """Return `run(batch)`; if it fails, find the record that does not parse and name it."""
     try:
         return run(batch)
@@ -49,12 +51,12 @@ def naming_the_record(run: Callable[[RecordBatch], Any], batch: RecordBatch, nam
     ) from failure
 
 
-def reason(error: Any) -> str:
+def reason(error: UnicodeDecodeError | tf.errors.OpError) -> str:
     """Return TensorFlow's message without the names of its nodes, and shortened."""
     if isinstance(error, UnicodeDecodeError):
         message = error.object.decode("utf-8", "backslashreplace")
     else:
-        message = error.message
+        message = str(error.message)
     text = " ".join(_NODES.sub(" ", message).split())
     readable = "".join(c if c.isprintable() else "?" for c in _PREAMBLE.sub("", text))[:300]
     said = _SAID.match(readable)  # by `refused` in preprocessing/words.py

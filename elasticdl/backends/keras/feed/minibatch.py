@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import tensorflow as tf
 
 from elasticdl.backends.base import Int64, Minibatch
+from elasticdl.backends.keras.types import Nested, Specs
 from elasticdl.job import Mode
 
 
@@ -24,20 +24,20 @@ class Structure:
         specs: The `TensorSpec`s of a minibatch of any size, sparse and ragged ones taken apart.
     """
 
-    def __init__(self, features: Any, labels: Any = None, weights: Any = None) -> None:
+    def __init__(self, features: Specs, labels: Specs = None, weights: Specs = None) -> None:
         self.features = features
         self.labels = labels
         self.weights = weights
         parts = [_components(features), _components(labels), _components(weights)]
-        self.specs: list[Any] = [spec for part in parts for spec in part]
+        self.specs: list[tf.TensorSpec] = [spec for part in parts for spec in part]
         self._ends = list(itertools.accumulate(map(len, parts)))
         self.key = repr((features, labels, weights))
 
     @classmethod
-    def of(cls, features: Any, labels: Any = None, weights: Any = None) -> Structure:
+    def of(cls, features: Nested, labels: Nested = None, weights: Nested = None) -> Structure:
         """Return the structure of a minibatch whose number of records is of no importance."""
 
-        def relaxed(value: Any) -> Any:
+        def relaxed(value: tf.Tensor) -> tf.TypeSpec:
             spec = tf.type_spec_from_value(value)
             return (
                 tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
@@ -47,17 +47,19 @@ class Structure:
                 else spec
             )
 
-        def specs(part: Any) -> Any:
+        def specs(part: Nested) -> Specs:
             return None if part is None else tf.nest.map_structure(relaxed, part)
 
         return cls(specs(features), specs(labels), specs(weights))
 
     @property
-    def feature_specs(self) -> list[Any]:
+    def feature_specs(self) -> list[tf.TensorSpec]:
         """The part of `specs` that is features."""
         return self.specs[: self._ends[0]]
 
-    def flatten(self, features: Any, labels: Any = None, weights: Any = None) -> tuple[Any, ...]:
+    def flatten(
+        self, features: Nested, labels: Nested = None, weights: Nested = None
+    ) -> tuple[tf.Tensor, ...]:
         """Take a minibatch apart into tensors, in the order of `specs`."""
         flat = tf.nest.flatten(features, expand_composites=True)
         for spec, part in ((self.labels, labels), (self.weights, weights)):
@@ -65,17 +67,17 @@ class Structure:
                 flat += tf.nest.flatten(part, expand_composites=True)
         return tuple(flat)
 
-    def fold_features(self, tensors: Sequence[Any]) -> Any:
+    def fold_features(self, tensors: Sequence[tf.Tensor]) -> Nested:
         """Put the features together again, from all tensors or only theirs."""
         parts = list(tensors[: self._ends[0]])
         return tf.nest.pack_sequence_as(self.features, parts, expand_composites=True)
 
-    def fold_labels(self, tensors: Sequence[Any]) -> Any:
+    def fold_labels(self, tensors: Sequence[tf.Tensor]) -> Nested:
         """Put the labels together again, from all tensors."""
         parts = list(tensors[self._ends[0] : self._ends[1]])
         return tf.nest.pack_sequence_as(self.labels, parts, expand_composites=True)
 
-    def fold_weights(self, tensors: Sequence[Any]) -> Any:
+    def fold_weights(self, tensors: Sequence[tf.Tensor]) -> Nested:
         """Put the sample weights together again, from all tensors; None if there are none."""
         if self.weights is None:
             return None
@@ -92,10 +94,10 @@ class KerasMinibatch(Minibatch):
     """
 
     structure: Structure
-    tensors: tuple[Any, ...]
+    tensors: tuple[tf.Tensor, ...]
     mode: Mode
     seed: int
-    weights: Any = None
+    weights: Nested = None
     pulled: list[Int64] = field(default_factory=list, compare=False)
 
     @classmethod
@@ -119,18 +121,18 @@ class KerasMinibatch(Minibatch):
         )
 
 
-def num_records(structure: Any) -> int:
+def num_records(structure: Nested) -> int:
     """Return how many records a minibatch's nested tensors hold."""
     return _num_rows(tf.nest.flatten(structure)[0])
 
 
-def common_num_rows(structure: Any) -> int | None:
+def common_num_rows(structure: Nested) -> int | None:
     """Return how many rows each of a minibatch's tensors has; None if they differ."""
     counts = {_num_rows(leaf) for leaf in tf.nest.flatten(structure) if leaf is not None}
     return counts.pop() if len(counts) == 1 else None
 
 
-def _num_rows(leaf: Any) -> int:
+def _num_rows(leaf: tf.Tensor) -> int:
     if isinstance(leaf, tf.SparseTensor):
         return int(leaf.dense_shape.numpy()[0])
     if isinstance(leaf, tf.RaggedTensor):
@@ -138,10 +140,10 @@ def _num_rows(leaf: Any) -> int:
     return int(leaf.shape[0]) if leaf.shape.rank else -1
 
 
-def describe(structure: Any) -> str:
+def describe(structure: Nested | Specs) -> str:
     """Say in one line what a nested structure of tensors or specs is made of."""
 
-    def leaf(x: Any) -> str:
+    def leaf(x: tf.Tensor | tf.TypeSpec) -> str:
         kind = "" if isinstance(x, tf.Tensor | tf.TensorSpec) else type(x).__name__ + " "
         return f"{kind}{x.dtype.name}{list(x.shape) if x.shape.rank is not None else '[?]'}"
 
@@ -155,7 +157,7 @@ def describe(structure: Any) -> str:
     return leaf(structure) if hasattr(structure, "dtype") else type(structure).__name__
 
 
-def _components(structure: Any) -> list[Any]:
+def _components(structure: Specs) -> list[tf.TensorSpec]:
     if structure is None:
         return []
     return [

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from numpy.typing import NDArray
 
 from elasticdl.backends.keras.feed.minibatch import describe
+from elasticdl.backends.keras.types import Nested
+from elasticdl.data.strings import Array
 
 NUM_PROVED = 1024
 """Records that go both ways before the vectorised form goes alone; all, if a job has fewer."""
@@ -58,7 +58,7 @@ class Proof:
         self._next_time = now + (now - self._began) / _SHARE
 
 
-def same(expected: Any, found: Any) -> str:
+def same(expected: Nested, found: Nested) -> str:
     """Compare two minibatches: floats to a few units in the last place, all else exactly.
 
     Returns:
@@ -81,7 +81,7 @@ def same(expected: Any, found: Any) -> str:
     return ""
 
 
-def _equal(a: NDArray[Any], b: NDArray[Any]) -> bool:
+def _equal(a: Array, b: Array) -> bool:
     if np.iscomplexobj(a):
         return _equal(a.real, b.real) and _equal(a.imag, b.imag)
     if not np.issubdtype(a.dtype, np.inexact):

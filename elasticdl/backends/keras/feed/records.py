@@ -3,46 +3,49 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
 from elasticdl.data.base import Records
-from elasticdl.data.strings import Column, Strings, concatenate
+from elasticdl.data.strings import Array, Column, Strings, concatenate
 
 
 @dataclass(frozen=True, slots=True)
 class RecordBatch:
     """Raw records of one minibatch, and the number of each in its source."""
 
-    records: Any  # list of bytes, or dict of arrays
+    records: list[bytes] | Mapping[str, Column]
     numbers: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def tensors(self) -> Any:
+    def tensors(self) -> tf.Tensor | dict[str, tf.Tensor]:
         """Return the records as `feed` sees them: a vector of strings, or a dict of columns."""
-        if isinstance(self.records, dict):
+        if isinstance(self.records, Mapping):
             return {name: column_tensor(column) for name, column in self.records.items()}
         return tf.constant(self.records, tf.string)
 
     def part(self, start: int, stop: int) -> RecordBatch:
         """Return the records from `start` up to `stop`."""
-        if isinstance(self.records, dict):
-            chosen: Any = {name: column[start:stop] for name, column in self.records.items()}
+        if isinstance(self.records, Mapping):
+            chosen: list[bytes] | Mapping[str, Column] = {
+                name: column[start:stop] for name, column in self.records.items()
+            }
         else:
             chosen = self.records[start:stop]
         return RecordBatch(chosen, self.numbers[start:stop])
 
     def take(self, indices: NDArray[np.int64]) -> RecordBatch:
         """Return the records of these indices, in their order."""
-        if isinstance(self.records, dict):
-            chosen: Any = {name: column[indices] for name, column in self.records.items()}
+        if isinstance(self.records, Mapping):
+            chosen: list[bytes] | Mapping[str, Column] = {
+                name: column[indices] for name, column in self.records.items()
+            }
         else:
             chosen = [self.records[i] for i in indices]
         return RecordBatch(chosen, self.numbers[indices])
@@ -61,7 +64,9 @@ def as_batch(chunks: list[Records]) -> RecordBatch:
     numbers = np.concatenate([chunk.numbers for chunk in chunks])
     if chunks[0].columns:
         names = chunks[0].columns
-        records: Any = {n: concatenate([c.columns[n] for c in chunks]) for n in names}
+        records: list[bytes] | Mapping[str, Column] = {
+            n: concatenate([c.columns[n] for c in chunks]) for n in names
+        }
     else:
         records = [value for chunk in chunks for value in chunk.values]
     return RecordBatch(records, numbers)
@@ -94,12 +99,12 @@ def cut(records: Iterator[Records], size: int, seed: int | None) -> Iterator[Rec
 
 
 def _as_records(batch: RecordBatch) -> Records:
-    if isinstance(batch.records, dict):
+    if isinstance(batch.records, Mapping):
         return Records(columns=batch.records, order=batch.numbers)
     return Records(values=batch.records, order=batch.numbers)
 
 
-def column_tensor(column: Column) -> Any:
+def column_tensor(column: Column) -> tf.Tensor | tf.RaggedTensor:
     """Return a tensor whose first axis is the record; it is ragged where a record has an array.
 
     Times and spans are whole numbers of their unit, for TensorFlow has no type for them.
@@ -113,14 +118,14 @@ def column_tensor(column: Column) -> Any:
     return tf.constant(column)
 
 
-def _ragged(rows: NDArray[Any]) -> Any:
+def _ragged(rows: Array) -> tf.RaggedTensor:
     splits = np.zeros(len(rows) + 1, np.int64)
     np.cumsum([len(row) for row in rows], out=splits[1:])
     values = tf.constant(np.concatenate(rows))
     return tf.RaggedTensor.from_row_splits(values, splits, validate=False)
 
 
-def spec_for_any_number(tensor: Any) -> Any:
+def spec_for_any_number(tensor: tf.Tensor) -> tf.TypeSpec:
     """Return the spec of such tensors of any number of records."""
     if isinstance(tensor, tf.RaggedTensor):
         shape = [None, None, *tensor.shape[2:]]
@@ -128,7 +133,7 @@ def spec_for_any_number(tensor: Any) -> Any:
     return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
 
 
-def num_rows(tensor: Any) -> Any:
+def num_rows(tensor: tf.Tensor) -> tf.Tensor:
     """Return how many records a tensor is of, as int64."""
     if isinstance(tensor, tf.RaggedTensor):
         return tensor.nrows(tf.int64)
@@ -138,7 +143,7 @@ def num_rows(tensor: Any) -> Any:
 SEPARATOR = b"\x1f"  # the "unit separator" of ASCII: text does not have it
 
 
-def string_tensor(data: bytes, offsets: NDArray[np.int64]) -> Any:
+def string_tensor(data: bytes, offsets: NDArray[np.int64]) -> tf.Tensor:
     """Return a vector of strings; string i is `data[offsets[i]:offsets[i + 1]]`.
 
     TensorFlow cuts them itself, out of one: to slice each of them in Python takes longer.
@@ -150,7 +155,7 @@ def string_tensor(data: bytes, offsets: NDArray[np.int64]) -> Any:
     return split(joined.tobytes(), count, lambda: _one_by_one(data, offsets))
 
 
-def split(joined: bytes, count: int, otherwise: Any) -> Any:
+def split(joined: bytes, count: int, otherwise: Callable[[], tf.Tensor]) -> tf.Tensor:
     """Return the strings that are joined by `SEPARATOR`; what `otherwise` gives if it cannot."""
     if count < 2:
         return otherwise()
@@ -158,7 +163,7 @@ def split(joined: bytes, count: int, otherwise: Any) -> Any:
     return found if found.shape[0] == count else otherwise()
 
 
-def _one_by_one(data: bytes, offsets: NDArray[np.int64]) -> Any:
+def _one_by_one(data: bytes, offsets: NDArray[np.int64]) -> tf.Tensor:
     ends = offsets.tolist()
     values = [data[start:end] for start, end in itertools.pairwise(ends)]
     return tf.constant(values, tf.string)

@@ -8,7 +8,6 @@ import re
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import tensorflow as tf
 
@@ -19,11 +18,12 @@ from elasticdl.backends.keras.feed.faults import RUN_ERRORS
 from elasticdl.backends.keras.feed.methods import foreign
 from elasticdl.backends.keras.feed.minibatch import Structure, describe
 from elasticdl.backends.keras.feed.records import RecordBatch
+from elasticdl.backends.keras.types import Nested, Specs
 from elasticdl.data.base import Metadata, columns_there_are
 from elasticdl.errors import ElasticdlError, ModelError
 from elasticdl.job import Mode
 
-Feed = Callable[[Any, Any, Any], Any]
+Feed = Callable[[tf.data.Dataset, Mode, Metadata], Nested]
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class UserFeed:
         """Run the function on a dataset of the records of `batch`; nothing is parsed yet."""
         return self.of(batch.numbers, batch.tensors(), drawing)
 
-    def of(self, numbers: Any, records: Any, drawing: Drawing) -> NotedDataset:
+    def of(self, numbers: tf.Tensor, records: Nested, drawing: Drawing) -> NotedDataset:
         """Run the function on a dataset of these records."""
         tensors = (numbers, records) if drawing.numbered else records
         source = tf.data.Dataset.from_tensor_slices(tensors)
@@ -95,7 +95,7 @@ class UserFeed:
             )
         return dataset
 
-    def _fields_hint(self, error: Exception, records: Any) -> str:
+    def _fields_hint(self, error: Exception, records: Nested) -> str:
         """Say how to make a vector of fields, where `feed` takes a record for one."""
         if isinstance(records, dict):
             is_mistaken = isinstance(error, KeyError | TypeError) and re.search(
@@ -111,7 +111,7 @@ class UserFeed:
             return ""
         return f"; a record is {found}; write {made} to have a vector of its fields"
 
-    def batched(self, dataset: NotedDataset) -> Any:
+    def batched(self, dataset: NotedDataset) -> tf.data.Dataset:
         """Return the plain pipeline of a dataset that `self` gave, with minibatches made."""
         plain = dataset.plain
         return plain if dataset.batch_size is not None else plain.batch(self._minibatch_size)
@@ -125,7 +125,7 @@ class UserFeed:
             raise ModelError(f"{self.name} gives records that do not batch: {error}") from error
         return self._structure(spec, describe(dataset.element_spec))
 
-    def call(self, records: Any) -> Any:
+    def call(self, records: Nested) -> Nested:
         """Run the function, which is batched, on many records."""
         try:
             made = self._feed(records, self.mode, self._metadata)
@@ -144,10 +144,10 @@ class UserFeed:
                 f"{_columns_hint(error, records)}"
             ) from error
 
-    def structure_of(self, minibatch: Any) -> Structure:
+    def structure_of(self, minibatch: Nested) -> Structure:
         """Check what the function, which is batched, gives, and say what that is made of."""
 
-        def spec_of(value: Any) -> Any:
+        def spec_of(value: tf.Tensor) -> tf.TypeSpec:
             if isinstance(value, tf.Tensor):
                 if value.shape.rank == 0:
                     raise ModelError(
@@ -158,7 +158,7 @@ class UserFeed:
 
         return self._structure(tf.nest.map_structure(spec_of, minibatch), describe(minibatch))
 
-    def _structure(self, spec: Any, found: str) -> Structure:
+    def _structure(self, spec: Specs, found: str) -> Structure:
         if self.mode == Mode.PREDICTION:
             return Structure(spec)
         if not (isinstance(spec, tuple) and len(spec) in (2, 3)):
@@ -170,16 +170,18 @@ class UserFeed:
             self._check_weights(spec[2], found)
         return Structure(*spec)
 
-    def split(self, element: Any) -> tuple[Any, Any, Any]:
+    def split(self, element: Nested) -> tuple[Nested, Nested, Nested]:
         """Take a minibatch apart into features, labels and sample weights; None: it has none.
 
         In PREDICTION all of it is features.
         """
         if self.mode == Mode.PREDICTION:
             return element, None, None
-        return (*element, None)[:3]
+        assert isinstance(element, tuple), "its structure was looked at"
+        features, labels, weights = (*element, None)[:3]
+        return features, labels, weights
 
-    def _check_weights(self, weights: Any, found: str) -> None:
+    def _check_weights(self, weights: Specs, found: str) -> None:
         for spec in tf.nest.flatten(weights):
             numeric = isinstance(spec, tf.TensorSpec) and (
                 spec.dtype.is_floating or spec.dtype.is_integer or spec.dtype.is_bool
@@ -191,11 +193,11 @@ class UserFeed:
                 )
 
 
-def _columns_hint(error: Exception, records: Any) -> str:
+def _columns_hint(error: Exception, records: Nested) -> str:
     return columns_there_are(error, records if isinstance(records, dict) else ())
 
 
-def side_effects(feed: Callable[..., Any]) -> list[str]:
+def side_effects(feed: Callable[..., object]) -> list[str]:
     """List the calls of `print`, and the assignments to outer variables, that a `feed` has.
 
     Looked at are the function, those inside of it, and those of its module that they name. What a
@@ -216,7 +218,7 @@ def side_effects(feed: Callable[..., Any]) -> list[str]:
     return found
 
 
-def _of_code(code: types.CodeType, module: dict[str, Any]) -> Iterator[str]:
+def _of_code(code: types.CodeType, module: dict[str, object]) -> Iterator[str]:
     for step in dis.get_instructions(code):
         line = step.positions.lineno if step.positions else None
         place = f"({Path(code.co_filename).name}:{line})"
@@ -242,7 +244,7 @@ def _neighbour(function: types.FunctionType, name: str) -> types.FunctionType | 
     return other if other is not None and other.__module__ == function.__module__ else None
 
 
-def _held(function: types.FunctionType) -> Iterator[Any]:
+def _held(function: types.FunctionType) -> Iterator[object]:
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents
@@ -250,7 +252,7 @@ def _held(function: types.FunctionType) -> Iterator[Any]:
             continue
 
 
-def _plain(value: Any) -> types.FunctionType | None:
+def _plain(value: object) -> types.FunctionType | None:
     """Return the Python function of a value, also of one under `tf.function`."""
     value = getattr(value, "python_function", value)
     return value if isinstance(value, types.FunctionType) else None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -22,6 +22,7 @@ from elasticdl.backends.keras.feed.minibatch import (
 from elasticdl.backends.keras.feed.proof import Proof, same
 from elasticdl.backends.keras.feed.records import RecordBatch, as_batch, cut
 from elasticdl.backends.keras.feed.user import UserFeed
+from elasticdl.backends.keras.types import Nested
 from elasticdl.data.base import Records
 from elasticdl.errors import ModelError
 from elasticdl.job import Mode
@@ -33,9 +34,9 @@ _HIGH_SEED = 2**31 - 1
 
 
 Numbers = NDArray[np.int64]
-Parsed = tuple[Any, Numbers | None]
+Parsed = tuple[Nested, Numbers | None]
 """A minibatch as `feed` gives it; when predicting, the number of the record that each row is of."""
-OnRecords = Callable[[RecordBatch], Any]
+OnRecords = Callable[[RecordBatch], Nested]
 
 
 class Way:
@@ -51,7 +52,7 @@ class Way:
         """Yield the minibatches of a task."""
         raise NotImplementedError
 
-    def check_rows(self, element: Any, numbers: Numbers | None) -> int:
+    def check_rows(self, element: Nested, numbers: Numbers | None) -> int:
         """Return how many rows a minibatch has.
 
         Raises:
@@ -112,7 +113,7 @@ class Compiled(Way):
                 yield minibatch, batch.numbers[start : start + size] if is_prediction else None
                 start += size
 
-    def _parse_together(self, batch: RecordBatch, size: int) -> Iterator[Any]:
+    def _parse_together(self, batch: RecordBatch, size: int) -> Iterator[Nested]:
         """Parse several minibatches in one call, and cut the result up."""
         if len(batch) > size and self._vectorised is not None:
             try:
@@ -126,11 +127,11 @@ class Compiled(Way):
         for start in range(0, len(batch), size):
             yield self._parse(batch.part(start, start + size))
 
-    def one_by_one(self, batch: RecordBatch) -> Any:
+    def one_by_one(self, batch: RecordBatch) -> Nested:
         """Run what the user wrote; the reference for the faster form."""
         return naming_the_record(self._one_by_one, batch, self.user.name)
 
-    def _parse(self, batch: RecordBatch) -> Any:
+    def _parse(self, batch: RecordBatch) -> Nested:
         if self._vectorised is None:
             return self.one_by_one(batch)
         try:
@@ -142,7 +143,7 @@ class Compiled(Way):
             return parsed
         return parsed if self._proves(batch, parsed) else self.one_by_one(batch)
 
-    def _proves(self, batch: RecordBatch, parsed: Any) -> bool:
+    def _proves(self, batch: RecordBatch, parsed: Nested) -> bool:
         """Compare what some records gave, if it is time to; with a difference, give up."""
         divisible = self._records_together > 1
         chosen = self._proof.choose(len(batch), divisible)
@@ -172,7 +173,7 @@ class Compiled(Way):
         self.user.say_slow(why)
 
 
-def records_together(parsed: Any, num_records: int) -> int:
+def records_together(parsed: Nested, num_records: int) -> int:
     """Return how many records may be parsed in one call, whatever the size of a minibatch."""
     leaves = tf.nest.flatten(parsed)
     if not all(isinstance(leaf, tf.Tensor) for leaf in leaves):
@@ -181,7 +182,7 @@ def records_together(parsed: Any, num_records: int) -> int:
     return int(min(TOGETHER_RECORDS, TOGETHER_BYTES * num_records // max(record_bytes, 1)))
 
 
-def _cut(parsed: Any, num_records: int, size: int) -> list[Any]:
+def _cut(parsed: Nested, num_records: int, size: int) -> list[Nested]:
     """Cut dense tensors of many records into those of minibatches."""
     whole, rest = divmod(num_records, size)
     sizes = [size] * whole + [rest] * bool(rest)
@@ -205,7 +206,7 @@ class Plain(Way):
         task = as_batch(list(records))
         is_prediction = self.user.mode == Mode.PREDICTION
 
-        def pipeline(batch: RecordBatch) -> Iterator[Any]:
+        def pipeline(batch: RecordBatch) -> tf.data.Iterator:
             if self._traced is not None:
                 return self._traced(batch, mix(seed, 0))
             return built_anew(self.user, batch, mix(seed, 0))
@@ -238,22 +239,24 @@ class Pipeline:
     """
 
     def __init__(self, user: UserFeed, sample: RecordBatch) -> None:
-        def build(numbers: Any, records: Any, seed: Any) -> Any:
+        def build(numbers: tf.Tensor, records: Nested, seed: tf.Tensor) -> tf.Tensor:
             drawing = replace(user.drawing(), seed=seed)
             with _autograph_in_maps():
                 dataset = user.batched(user.of(numbers, records, drawing))
             self._element_spec = dataset.element_spec
             return tf.data.experimental.to_variant(dataset)
 
-        specs = relaxed((tf.constant(sample.numbers), sample.tensors()))
+        numbers, records = relaxed(tf.constant(sample.numbers)), relaxed(sample.tensors())
         # Else a shuffle would depend on what was run before; 0 may not be, with a seed of a tensor.
         tf.random.set_seed(1)
         with seeds_reaching_into_maps():
             function = tf.function(build, autograph=False)
-            self._build = function.get_concrete_function(*specs, tf.TensorSpec([], tf.int64))
+            self._build = function.get_concrete_function(
+                numbers, records, tf.TensorSpec([], tf.int64)
+            )
         self.draws = has_draws(self._build.graph)
 
-    def __call__(self, batch: RecordBatch, seed: int) -> Iterator[Any]:
+    def __call__(self, batch: RecordBatch, seed: int) -> tf.data.Iterator:
         """Yield the minibatches of the records."""
         variant = self._build(
             tf.constant(batch.numbers), batch.tensors(), tf.constant(seed, tf.int64)
@@ -262,20 +265,21 @@ class Pipeline:
         return iter(dataset.with_options(in_order()))
 
 
-def _autograph_in_maps() -> Any:
+def _autograph_in_maps() -> AbstractContextManager[object]:
     """Return the context in which `tf.data` converts functions, as where nothing is traced."""
     outer = tf.__internal__.autograph.control_status_ctx()
-    return type(outer)(status=type(outer.status).ENABLED)
+    made: AbstractContextManager[object] = type(outer)(status=type(outer.status).ENABLED)
+    return made
 
 
-def built_anew(user: UserFeed, batch: RecordBatch, seed: int) -> Iterator[Any]:
+def built_anew(user: UserFeed, batch: RecordBatch, seed: int) -> tf.data.Iterator:
     """Yield the minibatches of the records of a feed that draws: the same for the same seed."""
     tf.random.set_seed(seed)
     dataset = user.batched(user(batch, user.drawing(seed, one_by_one=True)))
     return iter(dataset.with_options(in_order()))
 
 
-def in_order() -> Any:
+def in_order() -> tf.data.Options:
     """Return the options with which a pipeline gives the same each time."""
     options = tf.data.Options()
     options.deterministic = True

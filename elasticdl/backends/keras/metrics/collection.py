@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from elasticdl.backends.keras.feed.minibatch import describe
 from elasticdl.backends.keras.metrics.kinds import Metric
 from elasticdl.backends.keras.metrics.resolve import Chosen, Outputs, choose, make
+from elasticdl.backends.keras.types import Nested
 from elasticdl.errors import ElasticdlError, ModelError
 from elasticdl.job import MetricStates
 
-MetricsFunction = Callable[[], Any]
+MetricsFunction = Callable[[], object]
 
 
 class Metrics:
@@ -31,7 +31,9 @@ class Metrics:
         self._weighted = _call(weighted_metrics_fn, "weighted_metrics_fn")
         self._metrics: dict[str, _OfOutput] | None = None
 
-    def resolve(self, labels: Any, predictions: Any, output_names: Sequence[str] = ()) -> None:
+    def resolve(
+        self, labels: Nested, predictions: Nested, output_names: Sequence[str] = ()
+    ) -> None:
         """Choose the metrics by how a minibatch looks; once."""
         if self._metrics is None:
             labels, predictions = (_by_name(part, output_names) for part in (labels, predictions))
@@ -44,10 +46,10 @@ class Metrics:
 
     def update(
         self,
-        labels: Any,
-        predictions: Any,
+        labels: Nested,
+        predictions: Nested,
         output_names: Sequence[str] = (),
-        weights: Any = None,
+        weights: Nested = None,
     ) -> None:
         """Add a minibatch of labels and predictions, structured as feed and model give them.
 
@@ -116,7 +118,7 @@ class Metrics:
 _OfOutput = tuple[str | None, Metric, bool]  # output, metric, whether it sees sample weights
 
 
-def _call(function: MetricsFunction | None, name: str) -> Any:
+def _call(function: MetricsFunction | None, name: str) -> object:
     if function is None:
         return {}
     try:
@@ -127,18 +129,22 @@ def _call(function: MetricsFunction | None, name: str) -> Any:
         raise ModelError(f"{name} raised {type(error).__name__}: {error}") from error
 
 
-def _by_name(outputs: Any, names: Sequence[str]) -> Any:
+def _by_name(outputs: Nested, names: Sequence[str]) -> Nested:
     """Make a dict of a list that has an element for each of several outputs."""
     if isinstance(outputs, list | tuple) and 1 < len(outputs) == len(names):
         return dict(zip(names, outputs, strict=True))
     return outputs
 
 
-def _weights_of(output: str | None, weights: Any) -> Any:
-    return weights.get(output) if isinstance(weights, Mapping) else weights
+def _weights_of(output: str | None, weights: Nested) -> Nested:
+    if not isinstance(weights, Mapping):
+        return weights
+    return None if output is None else weights.get(output)
 
 
-def _of_output(name: str, output: str | None, labels: Any, predictions: Any) -> tuple[Any, Any]:
+def _of_output(
+    name: str, output: str | None, labels: Nested, predictions: Nested
+) -> tuple[Nested, Nested]:
     """Pick one output's labels and predictions; labels may also be common to all outputs."""
     if output is None:
         return labels, predictions

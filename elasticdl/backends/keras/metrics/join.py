@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 
 from elasticdl.backends.keras.metrics.kinds import mask_of, with_mask
+from elasticdl.backends.keras.types import Nested
 
-Part = tuple[Any, Any, Any]
+Part = tuple[Nested, Nested, Nested]
 """Labels, predictions and sample weights of a minibatch, or None."""
 
 
@@ -28,7 +28,7 @@ def joined(parts: Sequence[Part]) -> Sequence[Part]:
     return [(labels, predictions, weights)]
 
 
-def _concatenated(leaves: Sequence[Any]) -> Any:
+def _concatenated(leaves: Sequence[tf.Tensor]) -> tf.Tensor | None:
     if leaves[0] is None:
         return None
     if not all(isinstance(leaf, tf.Tensor) and leaf.shape.rank for leaf in leaves):

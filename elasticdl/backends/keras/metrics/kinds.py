@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import keras
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from elasticdl.backends.average import Average, mean
 from elasticdl.backends.keras.feed.minibatch import num_records
+from elasticdl.backends.keras.types import Nested
 from elasticdl.errors import ModelError
 
 State = list[NDArray[np.float64]]
@@ -24,7 +25,7 @@ class Metric(Protocol):
         """Forget all minibatches."""
         ...
 
-    def update(self, labels: Any, predictions: Any, weights: Any = None) -> None:
+    def update(self, labels: Nested, predictions: Nested, weights: Nested = None) -> None:
         """Add a minibatch. A mask that Keras attached to the predictions is respected."""
         ...
 
@@ -40,7 +41,7 @@ class Metric(Protocol):
 class KerasMetric:
     """A Keras metric, which keeps its sums in variables."""
 
-    def __init__(self, name: str, metric: Any) -> None:
+    def __init__(self, name: str, metric: keras.metrics.Metric) -> None:
         self._name = name
         self._metric = metric
         self._adds = _is_known_to_add(metric)
@@ -50,7 +51,7 @@ class KerasMetric:
         """See `Metric`."""
         self._metric.reset_state()
 
-    def update(self, labels: Any, predictions: Any, weights: Any = None) -> None:
+    def update(self, labels: Nested, predictions: Nested, weights: Nested = None) -> None:
         """See `Metric`."""
         if not self._adds:
             self._prove_that_it_adds(labels, predictions)
@@ -72,7 +73,9 @@ class KerasMetric:
             variable.assign(value.astype(variable.dtype))
         return _named(self._metric.result())
 
-    def _update_masked(self, labels: Any, predictions: Any, mask: Any, weights: Any) -> None:
+    def _update_masked(
+        self, labels: Nested, predictions: Nested, mask: tf.Tensor, weights: Nested
+    ) -> None:
         """Update the metric in a traced function, to which masks do not come by themselves."""
         if mask is not None:
             predictions = with_mask(tf.identity(predictions), mask)
@@ -94,7 +97,7 @@ class KerasMetric:
             f"({len(self._metric.variables)}) than after ({len(state)}); create them in __init__"
         )
 
-    def _prove_that_it_adds(self, labels: Any, predictions: Any) -> None:
+    def _prove_that_it_adds(self, labels: tf.Tensor, predictions: tf.Tensor) -> None:
         """Check on the first minibatch that states of its halves add to the state of the whole.
 
         Keras' own metrics are known; for a user's there is no other way to tell.
@@ -130,7 +133,7 @@ class FunctionMetric:
     It gives a value for each element of a minibatch, or one for all of it.
     """
 
-    def __init__(self, name: str, function: Callable[[Any, Any], Any]) -> None:
+    def __init__(self, name: str, function: Callable[[Nested, Nested], tf.Tensor]) -> None:
         self._name = name
         self._function = function
         self.reset()
@@ -139,7 +142,7 @@ class FunctionMetric:
         """See `Metric`."""
         self._average = Average(self._name)
 
-    def update(self, labels: Any, predictions: Any, weights: Any = None) -> None:
+    def update(self, labels: Nested, predictions: Nested, weights: Nested = None) -> None:
         """See `Metric`."""
         values = np.asarray(self._function(labels, predictions))
         factors = {"a mask": mask_of(predictions), "sample weights": weights}
@@ -154,19 +157,19 @@ class FunctionMetric:
         return {"": mean(state, empty=0.0)}  # as Keras' own
 
 
-def mask_of(predictions: Any) -> Any:
+def mask_of(predictions: Nested) -> tf.Tensor | None:
     """Return the mask that Keras attached to an output, or None."""
     return getattr(predictions, "_keras_mask", None)
 
 
-def with_mask(tensor: Any, mask: Any) -> Any:
+def with_mask(tensor: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
     """Attach a mask to a tensor as Keras does it; return the tensor."""
     if mask is not None:
         tensor._keras_mask = mask
     return tensor
 
 
-def _named(result: Any) -> dict[str, float]:
+def _named(result: tf.Tensor | Mapping[str, tf.Tensor]) -> dict[str, float]:
     """Make of a metric's result named numbers: a vector has one for each element."""
     if isinstance(result, Mapping):
         return {f"/{key}": float(value) for key, value in result.items()}
@@ -176,7 +179,7 @@ def _named(result: Any) -> dict[str, float]:
     return {f"/{k}": float(v) for k, v in enumerate(array.ravel())}
 
 
-def _is_known_to_add(metric: Any) -> bool:
+def _is_known_to_add(metric: keras.metrics.Metric) -> bool:
     m = keras.metrics
     adding = (
         m.Mean, m.Sum, m.AUC, m.Precision, m.Recall, m.TruePositives, m.TrueNegatives,

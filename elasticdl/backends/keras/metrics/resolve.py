@@ -5,11 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import keras
 
+from elasticdl.backends.keras.internals import (
+    get_metric,
+    is_binary_or_sparse_categorical,
+    to_snake_case,
+)
 from elasticdl.backends.keras.metrics.kinds import FunctionMetric, KerasMetric, Metric
+from elasticdl.backends.keras.types import Nested
 from elasticdl.errors import ModelError
 
 _ACCURACY = ("accuracy", "acc")
@@ -26,8 +31,8 @@ class Outputs:
         names: The model's names of its outputs.
     """
 
-    labels: Any
-    predictions: Any
+    labels: Nested
+    predictions: Nested
     names: tuple[str, ...]
 
     @property
@@ -35,7 +40,7 @@ class Outputs:
         """Whether the model has more than one output, by name."""
         return isinstance(self.predictions, Mapping) and len(self.predictions) > 1
 
-    def of(self, output: str | None) -> tuple[Any, Any]:
+    def of(self, output: str | None) -> tuple[Nested, Nested]:
         """Return one output's labels and predictions; labels may be common to all."""
         if output is None:
             return self.labels, self.predictions
@@ -51,7 +56,7 @@ class Chosen:
 
     output: str | None
     name: str
-    metric: Any
+    metric: object  # a Keras metric or its class or name, or a function
 
     @property
     def full_name(self) -> str:
@@ -59,7 +64,7 @@ class Chosen:
         return self.name if self.output is None else f"{self.output}/{self.name}"
 
 
-def choose(given: Any, function: str, outputs: Outputs | None) -> list[Chosen]:
+def choose(given: object, function: str, outputs: Outputs | None) -> list[Chosen]:
     """List the metrics that a function of the model file returns.
 
     Args:
@@ -69,7 +74,9 @@ def choose(given: Any, function: str, outputs: Outputs | None) -> list[Chosen]:
         outputs: How a minibatch looks; None: that is not known, and no output is told by its name.
     """
     several = outputs is not None and outputs.are_several
-    names = tuple(outputs.predictions) if outputs is not None and several else ()
+    names: tuple[str, ...] = ()
+    if outputs is not None and isinstance(outputs.predictions, Mapping) and several:
+        names = tuple(outputs.predictions)
     if isinstance(given, Mapping):
         chosen = [
             one for key, value in given.items() for one in _of_key(key, value, names, outputs)
@@ -117,8 +124,8 @@ def make(chosen: Chosen, outputs: Outputs | None) -> Metric:
     )
 
 
-def _of_key(key: str, value: Any, names: Sequence[str], outputs: Outputs | None) -> list[Chosen]:
-    entries: list[tuple[str, Any]] | None = None
+def _of_key(key: str, value: object, names: Sequence[str], outputs: Outputs | None) -> list[Chosen]:
+    entries: list[tuple[str, object]] | None = None
     if isinstance(value, Mapping):
         entries = list(value.items())
     elif isinstance(value, list | tuple):
@@ -137,18 +144,16 @@ def _of_key(key: str, value: Any, names: Sequence[str], outputs: Outputs | None)
     return [Chosen(key, name, metric) for name, metric in entries]
 
 
-def _listed(entry: Any) -> list[Any]:
+def _listed(entry: object) -> list[object]:
     if entry is None:
         return []
     return list(entry) if isinstance(entry, list | tuple) else [entry]
 
 
-def _name(metric: Any) -> str:
+def _name(metric: object) -> str:
     """Return the name that Keras gives, the same in every process and for every instance."""
     if isinstance(metric, str):
         return metric
-    from keras.src.utils.naming import to_snake_case
-
     if isinstance(metric, type):
         metric = metric()
     name = getattr(metric, "name", None) or getattr(metric, "__name__", type(metric).__name__)
@@ -169,10 +174,10 @@ def _with_different_names(chosen: list[Chosen]) -> list[Chosen]:
     return different
 
 
-def _of_name(identifier: str, name: str, outputs: Outputs | None, output: str | None) -> Any:
+def _of_name(
+    identifier: str, name: str, outputs: Outputs | None, output: str | None
+) -> keras.metrics.Metric:
     """Return the metric of a name as `compile` does, which looks at shapes for some."""
-    from keras.src.trainers.compile_utils import get_metric, is_binary_or_sparse_categorical
-
     kind = identifier.lower()
     if kind not in (*_ACCURACY, *_CROSSENTROPY):
         try:

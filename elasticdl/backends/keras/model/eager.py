@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -19,6 +19,7 @@ from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
 from elasticdl.backends.keras.model.gradient import LossGradient, added
 from elasticdl.backends.keras.model.lookups import Pull, check_ids
 from elasticdl.backends.keras.model.placed import PlacedModel, explaining
+from elasticdl.backends.keras.types import Nested
 from elasticdl.errors import ModelError
 from elasticdl.job import Mode
 
@@ -31,7 +32,7 @@ class _Done:
 
     minibatch: KerasMinibatch  # kept alive, so that no other one has its identity
     result: StepResult | None
-    outputs: Any
+    outputs: tuple[Nested, tf.Tensor] | None  # and what is added to the loss
 
 
 class LiveRows:
@@ -41,20 +42,20 @@ class LiveRows:
         self._placed = placed
         self._pull = pull
         self._training = training
-        self._tape: Any = None
+        self._tape: tf.GradientTape | None = None
         self.begin()
 
     def begin(self) -> None:
         """Forget the lookups of a call that is made again."""
         self.tables: list[int] = []
         self.ids: list[Int64] = []
-        self.rows: list[Any] = []
+        self.rows: list[tf.Tensor] = []
 
-    def watch(self, tape: Any) -> None:
+    def watch(self, tape: tf.GradientTape) -> None:
         """Have a tape watch the rows that come."""
         self._tape = tape
 
-    def __call__(self, layer: Any, ids: Any) -> Any:
+    def __call__(self, layer: keras.layers.Layer, ids: tf.Tensor) -> tf.Tensor:
         """Return the rows of ids."""
         table = self._placed.table_of(layer)
         numbers = np.ascontiguousarray(ids.numpy(), np.int64)
@@ -99,7 +100,7 @@ class EagerModel:
         self._done[id(minibatch)] = done
         return lookup.ids
 
-    def try_out(self, sample: KerasMinibatch) -> list[Any]:
+    def try_out(self, sample: KerasMinibatch) -> list[tf.Tensor]:
         """Return loss and gradients of a minibatch; then it is known of what there is a gradient.
 
         They are computed from the initial values and small rows.
@@ -116,19 +117,25 @@ class EagerModel:
         assert result is not None
         return result
 
-    def outputs(self, minibatch: KerasMinibatch) -> tuple[Any, Any]:
+    def outputs(self, minibatch: KerasMinibatch) -> tuple[Nested, tf.Tensor]:
         """Return what `Inference` does, for a minibatch whose ids were asked for."""
-        outputs, loss = self._done.pop(id(minibatch)).outputs
-        return outputs, loss
+        outputs = self._done.pop(id(minibatch)).outputs
+        assert outputs is not None
+        return outputs
 
     def _train(
-        self, minibatch: KerasMinibatch, lookup: LiveRows, dense: Any, state: Any, seed: Any
+        self,
+        minibatch: KerasMinibatch,
+        lookup: LiveRows,
+        dense: tf.Tensor,
+        state: tf.Tensor,
+        seed: tf.Tensor,
     ) -> _Done:
         if self._gradient is None:
             raise ModelError("training needs a function loss(labels, predictions); found none")
         gradient = self._gradient
 
-        def once(factor: Any) -> tuple[list[Any], Any]:
+        def once(factor: tf.Tensor) -> tuple[list[tf.Tensor], Nested]:
             lookup.begin()
             given = (minibatch.structure, lookup, minibatch.tensors, dense, state, seed)
             return gradient(*given, factor)
@@ -136,7 +143,12 @@ class EagerModel:
         return _Done(minibatch, gradient.run(once, state.numpy()), None)
 
     def _infer(
-        self, minibatch: KerasMinibatch, lookup: LiveRows, dense: Any, state: Any, seed: Any
+        self,
+        minibatch: KerasMinibatch,
+        lookup: LiveRows,
+        dense: tf.Tensor,
+        state: tf.Tensor,
+        seed: tf.Tensor,
     ) -> _Done:
         split = self._placed.dense.split(dense), self._placed.state.split(state)
         called = self._placed.call(lookup, minibatch.features, False, *split, seed)

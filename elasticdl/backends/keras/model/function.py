@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
-from numpy.typing import NDArray
+
+from elasticdl.backends.keras.types import ConcreteFunction, Nested, Specs
+from elasticdl.data.strings import Array
 
 _ALIGNMENT = 64  # TensorFlow's kernels stop the process on tensors that lie elsewhere
 
 
-def as_tensor(array: NDArray[Any]) -> Any:
+def as_tensor(array: Array) -> tf.Tensor:
     """Return a tensor of an array's elements, which must not change while the tensor lives.
 
     `tf.constant` copies an array, and TensorFlow its copy once more unless that lies at a multiple
@@ -25,10 +27,10 @@ def as_tensor(array: NDArray[Any]) -> Any:
     return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
 
 
-def _aligned(array: NDArray[Any]) -> NDArray[Any]:
+def _aligned(array: Array) -> Array:
     memory = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT
-    copy: NDArray[Any] = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy: Array = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy
 
@@ -46,16 +48,16 @@ class FlatFunction:
 
     executor_type: ClassVar[str] = ""
 
-    def __init__(self, concrete: Any) -> None:
+    def __init__(self, concrete: ConcreteFunction) -> None:
         self._concrete = concrete  # kept alive: the operation knows it by name only
         self._captured = list(concrete.captured_inputs)
         self._dtypes = [output.dtype for output in concrete.outputs]
 
-    def __call__(self, *inputs: Any) -> Sequence[Any]:
+    def __call__(self, *inputs: tf.Tensor) -> Sequence[tf.Tensor]:
         """Return the outputs, flat."""
         if not self._dtypes:
             return []
-        outputs: Sequence[Any] = tf.raw_ops.StatefulPartitionedCall(
+        outputs: Sequence[tf.Tensor] = tf.raw_ops.StatefulPartitionedCall(
             args=[*inputs, *self._captured],
             Tout=self._dtypes,
             f=self._concrete,
@@ -72,23 +74,24 @@ class StructuredFunction:
         spec: The structure of its argument.
     """
 
-    def __init__(self, function: Callable[[Any], Any], spec: Any) -> None:
-        def flat(argument: Any) -> Any:
+    def __init__(self, function: Callable[[Nested], Nested], spec: Specs) -> None:
+        def flat(argument: Nested) -> list[tf.Tensor]:
             self._structure = function(argument)
-            return tf.nest.flatten(self._structure, expand_composites=True)
+            tensors: list[tf.Tensor] = tf.nest.flatten(self._structure, expand_composites=True)
+            return tensors
 
         self.concrete = tf.function(flat).get_concrete_function(spec)
         self._call = FlatFunction(self.concrete)
 
     @property
-    def structure(self) -> Any:
+    def structure(self) -> Nested:
         """What the function gives, as it was traced."""
         return self._structure
 
-    def __call__(self, argument: Any) -> Any:
+    def __call__(self, argument: Nested) -> Nested:
         """Return what the function gives for an argument of its spec."""
         return self.pack(self._call(*tf.nest.flatten(argument, expand_composites=True)))
 
-    def pack(self, outputs: Sequence[Any]) -> Any:
+    def pack(self, outputs: Sequence[tf.Tensor]) -> Nested:
         """Return flat outputs in the structure that the function gives."""
         return tf.nest.pack_sequence_as(self._structure, list(outputs), expand_composites=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -14,8 +15,9 @@ from elasticdl.backends.keras.model.loss import MinibatchLoss
 from elasticdl.backends.keras.model.placed import PlacedModel
 from elasticdl.backends.keras.model.scaling import LossScale
 from elasticdl.backends.keras.model.state import SmallRows, check_assigned
+from elasticdl.backends.keras.types import Nested
 
-Call = Callable[[Any], tuple[Sequence[Any], Any]]
+Call = Callable[[tf.Tensor], tuple[Sequence[tf.Tensor], Nested]]
 """What `LossGradient.__call__` returns for a factor of the loss."""
 
 
@@ -28,20 +30,20 @@ class WatchedLookup(Protocol):
         ...
 
     @property
-    def rows(self) -> Sequence[Any]:
+    def rows(self) -> Sequence[tf.Tensor]:
         """The rows of each lookup so far, in their order."""
         ...
 
-    def watch(self, tape: Any) -> None:
+    def watch(self, tape: tf.GradientTape) -> None:
         """Have a tape watch the rows."""
         ...
 
-    def __call__(self, layer: Any, ids: Any) -> Any:
+    def __call__(self, layer: keras.layers.Layer, ids: tf.Tensor) -> tf.Tensor:
         """Return the rows of `ids`."""
         ...
 
 
-def added(losses: Sequence[Any]) -> Any:
+def added(losses: Sequence[tf.Tensor]) -> tf.Tensor:
     """Return the sum of regularization and added losses."""
     return tf.add_n([tf.constant(0.0), *(tf.reduce_sum(tf.cast(x, tf.float32)) for x in losses)])
 
@@ -76,12 +78,12 @@ class LossGradient:
         self,
         structure: Structure,
         lookup: WatchedLookup,
-        tensors: Sequence[Any],
-        dense: Any,
-        state: Any,
-        seed: Any,
-        factor: Any,
-    ) -> tuple[list[Any], Any]:
+        tensors: Sequence[tf.Tensor],
+        dense: tf.Tensor,
+        state: tf.Tensor,
+        seed: tf.Tensor,
+        factor: tf.Tensor,
+    ) -> tuple[list[tf.Tensor], Nested]:
         """Call model and loss on a minibatch's tensors.
 
         Returns:
@@ -97,7 +99,7 @@ class LossGradient:
             features, state_parts = structure.fold_features(tensors), placed.state.split(state)
             labels, weights = structure.fold_labels(tensors), structure.fold_weights(tensors)
 
-            def loss_of(outputs: Any) -> Any:
+            def loss_of(outputs: Nested) -> tf.Tensor:
                 return self._loss(labels, outputs, weights)
 
             called = placed.call(lookup, features, True, dense_parts, state_parts, seed, loss_of)
@@ -118,18 +120,18 @@ class LossGradient:
         return [finite, loss, flat[0], change, *flat[1:]], called.outputs
 
     def of_small_rows(
-        self, structure: Structure, tensors: Sequence[Any], dense: Any, state: Any
-    ) -> list[Any]:
+        self, structure: Structure, tensors: Sequence[tf.Tensor], dense: tf.Tensor, state: tf.Tensor
+    ) -> list[tf.Tensor]:
         """Return loss and gradients of a minibatch, for small rows in place of those of tables."""
         zero, one = tf.constant(0, tf.int64), tf.constant(1.0)
         lookup = SmallRows(self._placed)
         return self(structure, lookup, tensors, dense, state, zero, one)[0]
 
-    def traced(self, minibatch: KerasMinibatch) -> Any:
+    def traced(self, minibatch: KerasMinibatch) -> tf.Graph:
         """Trace model and loss on minibatches like one; return the graph."""
         placed, structure = self._placed, minibatch.structure
 
-        def call(dense: Any, state: Any, *tensors: Any) -> Any:
+        def call(dense: tf.Tensor, state: tf.Tensor, *tensors: tf.Tensor) -> list[tf.Tensor]:
             return self.of_small_rows(structure, tensors, dense, state)
 
         sizes = placed.dense.size, placed.state.size
@@ -153,7 +155,7 @@ class LossGradient:
             predictions=predictions,
         )
 
-    def _finite(self, call: Call) -> tuple[Sequence[Any], Any]:
+    def _finite(self, call: Call) -> tuple[Sequence[tf.Tensor], Nested]:
         if self._scale is None:
             return call(tf.constant(1.0))
         while True:
@@ -166,8 +168,8 @@ class LossGradient:
                 return results, predictions
 
     def _completed(
-        self, given: Sequence[Any], gradients: Sequence[Any], tables: Sequence[int]
-    ) -> list[Any]:
+        self, given: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor], tables: Sequence[int]
+    ) -> list[tf.Tensor]:
         """Note what has no gradient, and put zeros there."""
         num_dense = len(self._placed.dense.variables)
         dense, rows = gradients[:num_dense], gradients[num_dense:]

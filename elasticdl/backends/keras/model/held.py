@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from elasticdl.backends.base import Float32
+from elasticdl.backends.keras.internals import get_stateless_scope
 from elasticdl.backends.keras.model.variables import Variables
 from elasticdl.errors import ModelError
 
@@ -59,7 +60,7 @@ class HeldVariables:
         finally:
             self._is_open = before
 
-    def value_of(self, variable: Any) -> Any:
+    def value_of(self, variable: keras.Variable) -> tf.Tensor:
         """Return what a variable is read as, outside of the calls of model and loss.
 
         Raises:
@@ -79,7 +80,7 @@ class HeldVariables:
         value = tf.py_function(lambda: self._now(variable), [], variable._value.dtype)
         return tf.ensure_shape(value, variable.shape)
 
-    def check_assign(self, variable: Any) -> None:
+    def check_assign(self, variable: keras.Variable) -> None:
         """Refuse an assignment that would be lost.
 
         Raises:
@@ -92,7 +93,7 @@ class HeldVariables:
                 "Assign it in the model function"
             )
 
-    def _now(self, variable: Any) -> Any:
+    def _now(self, variable: keras.Variable) -> tf.Tensor:
         assert self._values is not None, "a metric runs while it is updated"
         number, part = self._places[id(variable)]
         value = np.reshape(self._values[number][part], variable.shape)
@@ -100,21 +101,19 @@ class HeldVariables:
                        variable._value.dtype)  # fmt: skip
 
 
-def _watched(kind: type[Any]) -> type[Any]:
+def _watched(kind: type[keras.Variable]) -> type[keras.Variable]:
     """Return a class of variables that ask their holder; variables keep their place in memory."""
 
     class Watched(kind):  # type: ignore[misc]  # keras has no types
         @property
-        def value(self) -> Any:
-            from keras.src.backend.common.stateless_scope import get_stateless_scope
-
+        def value(self) -> tf.Tensor:
             scope = get_stateless_scope()
             found = None if scope is None else scope.get_current_value(self)
             if found is None:
                 found = self._holder.value_of(self)
             return self._maybe_autocast(found)
 
-        def _direct_assign(self, value: Any) -> None:
+        def _direct_assign(self, value: tf.Tensor) -> None:
             self._holder.check_assign(self)
             super()._direct_assign(value)
 

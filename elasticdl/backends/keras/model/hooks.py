@@ -6,7 +6,7 @@ them, and the functions of the model file say the rest.
 
 from __future__ import annotations
 
-from typing import Any
+import keras
 
 from elasticdl.errors import ModelError
 
@@ -52,7 +52,7 @@ _REMEDIES = {
 }
 
 
-def check_hooks(model: Any) -> None:
+def check_hooks(model: keras.Model) -> None:
     """Refuse a model whose own methods, or whose `compile`, a job would leave out.
 
     Raises:
@@ -77,7 +77,7 @@ def check_hooks(model: Any) -> None:
         )
 
 
-def _is_own(model: Any, name: str) -> bool:
+def _is_own(model: keras.Model, name: str) -> bool:
     """Say whether the user's class, or the object itself, defines a method of Keras' model."""
     if name in vars(model):
         return True

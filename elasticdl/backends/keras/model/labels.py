@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow as tf
-from numpy.typing import NDArray
+
+from elasticdl.backends.keras.types import Nested
+from elasticdl.data.strings import Array
 
 
-def problem_of_labels(loss: Callable[..., Any] | None, outputs: Any, labels: NDArray[Any]) -> str:
+def problem_of_labels(loss: Callable[..., object] | None, outputs: Nested, labels: Array) -> str:
     """Say which label is none of a model's classes; "" if that is not seen.
 
     Whole numbers may be no classes. So the loss is asked for one that is out of range, on an output

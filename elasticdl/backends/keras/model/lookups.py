@@ -7,14 +7,14 @@ See `docs/designs/collect-mode.md`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
-from elasticdl.backends.base import Int64
+from elasticdl.backends.base import Int64, Lookup
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, Structure
 from elasticdl.backends.keras.model.function import FlatFunction
 from elasticdl.backends.keras.model.placed import PlacedModel, Table, explaining, zero_rows
@@ -26,9 +26,10 @@ from elasticdl.backends.keras.model.recipe import (
     nodes_within,
     not_of_the_record,
 )
+from elasticdl.backends.keras.types import ConcreteFunction
 from elasticdl.errors import IdError, ModelError
 
-Pull = Callable[..., Any]
+Pull = Lookup
 """`pull([(table, ids), ...], training) -> pulled` with `.rows`, `.dense`, `.state`."""
 
 _SHAPE_ONLY = ("Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike")
@@ -52,8 +53,8 @@ class Site:
     """
 
     table: int
-    ids: Any  # in the traced graph
-    rows: Any  # likewise: the zeros that were given
+    ids: tf.Tensor  # in the traced graph
+    rows: tf.Tensor  # likewise: the zeros that were given
     stage: int
     exact_below: int | None
     recipe: Recipe | None
@@ -103,10 +104,10 @@ class Collector:
 
     def ids(self, minibatch: KerasMinibatch, pull: Pull | None) -> list[Int64]:
         """Return the ids of each site, looking rows up where later ids depend on them."""
-        found: list[Any] = [None] * len(self.sites)
+        found: list[Int64] = [np.zeros(0, np.int64)] * len(self.sites)
         tensors = minibatch.tensors[: len(minibatch.structure.feature_specs)]
         for stage, cut in enumerate(self._stages):
-            results: Sequence[Any] = []
+            results: Sequence[tf.Tensor] = []
             if cut.function is not None:
                 given = [] if stage == 0 else self._rows_before(stage, found, pull)
                 inputs = [*given, tf.constant(minibatch.seed, tf.int64), *tensors]
@@ -167,13 +168,13 @@ class Collector:
             return numbers[strings.name]
         return FlatFunction(self._traced.prune(others, [strings]))
 
-    def _trace(self, structure: Structure, inputs: Sequence[Any]) -> Any:
+    def _trace(self, structure: Structure, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         dense, state, seed = inputs[:3]
         graph = tf.compat.v1.get_default_graph()
         walk = _Walk([dense, state])
         leaves = Leaves(dense, state, seed, inputs[3:])
 
-        def note(layer: Any, ids: Any) -> Any:
+        def note(layer: keras.layers.Layer, ids: tf.Tensor) -> tf.Tensor:
             if ids.graph is not graph:
                 raise ModelError(
                     f"Embedding {layer.name!r} is called inside a tf.function, tf.cond, "
@@ -193,7 +194,7 @@ class Collector:
         self._placed.call(note, features, self._training, *split, seed)
         return [site.ids for site in self.sites]
 
-    def _cut(self, traced: Any) -> list[_Stage]:
+    def _cut(self, traced: ConcreteFunction) -> list[_Stage]:
         """Make of the trace what gives the ids of each stage."""
         inputs = list(traced.inputs)
         dense_state, others = inputs[:2], inputs[2 : len(inputs) - len(traced.captured_inputs)]
@@ -222,7 +223,7 @@ class Collector:
     def _members(self, stage: int) -> list[int]:
         return [k for k, site in enumerate(self.sites) if site.stage == stage]
 
-    def _rows_before(self, stage: int, found: list[Any], pull: Pull | None) -> list[Any]:
+    def _rows_before(self, stage: int, found: list[Int64], pull: Pull | None) -> list[tf.Tensor]:
         if pull is None:
             raise ModelError(
                 f"model {self._placed.model.name!r} computes ids from embeddings or other "
@@ -233,7 +234,7 @@ class Collector:
         return [tf.constant(x) for x in (*pulled.rows, pulled.dense, pulled.state)]
 
 
-def _check_again(results: Sequence[Any], again: Sequence[Any], name: str) -> None:
+def _check_again(results: Sequence[tf.Tensor], again: Sequence[tf.Tensor], name: str) -> None:
     """Refuse ids that are others when they are computed again."""
     if not all(np.array_equal(one, other) for one, other in zip(results, again, strict=True)):
         raise ModelError(not_of_the_record(name))
@@ -275,14 +276,14 @@ def check_ids(table: Table, ids: Int64, exact_below: int | None = None) -> Int64
     )
 
 
-def _origin(tensor: Any) -> Any:
+def _origin(tensor: tf.Tensor) -> tf.Tensor:
     """Return the tensor that this one is a mere copy of, or itself."""
     while tensor.op.type == "Identity":
         tensor = tensor.op.inputs[0]
     return tensor
 
 
-def _exact_below(ids: Any) -> int | None:
+def _exact_below(ids: tf.Tensor) -> int | None:
     """Return from where on ids that were floats may have met; None for others."""
     tensor = _origin(ids)
     while tensor.op.type == "Cast":
@@ -295,14 +296,14 @@ def _exact_below(ids: Any) -> int | None:
 class _Walk:
     """Finds what a tensor was computed from, by walking its graph backwards."""
 
-    def __init__(self, parameters: Sequence[Any]) -> None:
+    def __init__(self, parameters: Sequence[tf.Tensor]) -> None:
         self._stages = {p.op.name: 1 for p in parameters}
 
-    def add_rows(self, rows: Any, stage: int) -> None:
+    def add_rows(self, rows: tf.Tensor, stage: int) -> None:
         """What depends on these rows is of the next stage."""
         self._stages[rows.op.name] = stage + 1
 
-    def stage_of(self, tensor: Any, layer: Any) -> int:
+    def stage_of(self, tensor: tf.Tensor, layer: keras.layers.Layer) -> int:
         """Return the stage of ids: 0, or the highest of what they depend on."""
         stage, seen, todo = 0, set(), [tensor.op]
         while todo:
@@ -324,7 +325,7 @@ class _Walk:
         return stage
 
 
-def _draws(op: Any) -> str:
+def _draws(op: tf.Operation) -> str:
     """Return which random operation this is, or has in a function that it calls; else ""."""
     if op.type in _DRAWS:
         return str(op.type)

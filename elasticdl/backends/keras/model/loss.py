@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, describe
+from elasticdl.backends.keras.internals import CompileLoss
 from elasticdl.backends.keras.model.user_loss import UserLoss
+from elasticdl.backends.keras.types import Nested
 from elasticdl.errors import ElasticdlError, ModelError
 from elasticdl.job import MetricStates
 
@@ -21,7 +22,9 @@ class EvaluationLoss:
 
     NAME = "loss"
 
-    def __init__(self, loss: Any, output_names: Sequence[str], loss_weights: Any = None) -> None:
+    def __init__(
+        self, loss: object, output_names: Sequence[str], loss_weights: object = None
+    ) -> None:
         self._loss = MinibatchLoss(loss, output_names, loss_weights)
         self._sums = np.zeros(2)
 
@@ -29,7 +32,7 @@ class EvaluationLoss:
         """Start an evaluation."""
         self._sums = np.zeros(2)
 
-    def update(self, minibatch: KerasMinibatch, outputs: Any, added: Any) -> None:
+    def update(self, minibatch: KerasMinibatch, outputs: Nested, added: tf.Tensor) -> None:
         """Add a minibatch, given what the model adds to its loss."""
         loss = tf.reduce_mean(self._loss(minibatch.labels, outputs, minibatch.weights)) + added
         self._sums += (float(loss) * minibatch.num_records, minibatch.num_records)
@@ -62,14 +65,14 @@ class MinibatchLoss:
         loss_weights: The outputs', as `compile` takes them; a function of the user has none.
     """
 
-    def __init__(self, loss: Any, output_names: Sequence[str], loss_weights: Any = None) -> None:
+    def __init__(
+        self, loss: object, output_names: Sequence[str], loss_weights: object = None
+    ) -> None:
         self._name = getattr(loss, "__name__", "loss")
         self._loss = UserLoss(loss, self._name)
         self._takes_weights = False
-        self._of_keras: Any = None
+        self._of_keras: keras.losses.Loss | None = None
         if _is_for_keras(loss):
-            from keras.src.trainers.compile_utils import CompileLoss
-
             self._name = "loss"
             self._of_keras = CompileLoss(
                 loss, loss_weights, output_names=list(output_names) or None
@@ -85,7 +88,7 @@ class MinibatchLoss:
             return frozenset()
         return frozenset(id(v) for metric in self._of_keras.metrics for v in metric.variables)
 
-    def __call__(self, labels: Any, outputs: Any, weights: Any) -> Any:
+    def __call__(self, labels: Nested, outputs: Nested, weights: Nested) -> tf.Tensor:
         """Return a float32 scalar; of a loss of Keras with `reduction=None`, a value each.
 
         Args:
@@ -125,14 +128,14 @@ class MinibatchLoss:
             return tf.reduce_mean(values)
         return self._reduced(values, outputs, weights)
 
-    def _values(self, labels: Any, outputs: Any, weights: Any) -> Any:
+    def _values(self, labels: Nested, outputs: Nested, weights: Nested) -> tf.Tensor:
         if self._of_keras is not None:
             return self._of_keras(labels, outputs, weights)
         if self._takes_weights:
             return self._loss(labels, outputs, sample_weight=weights)
         return self._loss(labels, outputs)
 
-    def _check_weights(self, values: Any, weights: Any) -> None:
+    def _check_weights(self, values: tf.Tensor, weights: Nested) -> None:
         what = f"feed gives sample weights {describe(weights)}, and {self._name} "
         remedy = (
             f"give {self._name} a third parameter, {self._name}(labels, predictions, "
@@ -156,18 +159,19 @@ class MinibatchLoss:
 class _Reduced(keras.losses.Loss):  # type: ignore[misc]  # keras has no types
     """Keras' own treatment of weights and masks, on losses that are computed already."""
 
-    def call(self, y_true: Any, y_pred: Any) -> Any:
+    def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
         return y_true
 
 
-def _parameters(loss: Any) -> Sequence[str]:
+def _parameters(loss: object) -> Sequence[str]:
+    assert callable(loss), "what Keras does not take is a function"
     try:
         return tuple(inspect.signature(loss).parameters)
     except ValueError:  # it has none that can be read
         return ()
 
 
-def _is_for_keras(loss: Any) -> bool:
+def _is_for_keras(loss: object) -> bool:
     if isinstance(loss, str | Sequence | dict | keras.losses.Loss):
         return True
     return getattr(loss, "__module__", "").startswith("keras.")

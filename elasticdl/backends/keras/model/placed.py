@@ -10,12 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import NoReturn
 
 import keras
 import tensorflow as tf
-from keras.src.backend.common import global_state
-from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 
 from elasticdl.backends.base import (
     AdmissionSpec,
@@ -24,11 +22,13 @@ from elasticdl.backends.base import (
     Initializer,
 )
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, describe
+from elasticdl.backends.keras.internals import GLOBAL_SEED_GENERATOR, global_state, reset_uids
 from elasticdl.backends.keras.model.hooks import check_hooks
 from elasticdl.backends.keras.model.old_calls import remedy_of
 from elasticdl.backends.keras.model.placement import given_rows, moving_large_embeddings
 from elasticdl.backends.keras.model.trial import leaving_no_trace
 from elasticdl.backends.keras.model.variables import SEED_NAME, ModelVariables, Values
+from elasticdl.backends.keras.types import Lookup, Nested
 from elasticdl.errors import ElasticdlError, ModelError
 from elasticdl.layers.constraint import describe_constraint
 from elasticdl.layers.embedding import Embedding
@@ -42,7 +42,7 @@ class Table:
     """The table of one embedding layer, ours or a moved one."""
 
     name: str
-    layer: Any
+    layer: keras.layers.Layer
     initializer: Initializer
     given: Float32 | None = None  # the row of each key below input_dim, if the model file sets it
 
@@ -98,19 +98,19 @@ class CallScope(keras.StatelessScope):  # type: ignore[misc]  # keras has no typ
         begun: Gives the state of a seed generator that is not the model's own.
     """
 
-    def __init__(self, mapping: Values, begun: Callable[[Any], Any]) -> None:
+    def __init__(self, mapping: Values, begun: Callable[[keras.Variable], tf.Tensor]) -> None:
         super().__init__(state_mapping=mapping, collect_losses=True)
-        self.assigned: dict[int, Any] = {}
+        self.assigned: dict[int, keras.Variable] = {}
         self._begun = begun
 
-    def get_current_value(self, variable: Any) -> Any:
+    def get_current_value(self, variable: keras.Variable) -> tf.Tensor:
         """Return the value of a variable here; None: it has its own."""
         value = super().get_current_value(variable)
         if value is None and variable.name == SEED_NAME:
             return self._begun(variable)
         return value
 
-    def add_update(self, update: tuple[Any, Any]) -> None:
+    def add_update(self, update: tuple[keras.Variable, tf.Tensor]) -> None:
         """Take the new value of a variable."""
         variable, _ = update
         super().add_update(update)
@@ -120,14 +120,14 @@ class CallScope(keras.StatelessScope):  # type: ignore[misc]  # keras has no typ
     @contextmanager
     def trial(self) -> Iterator[None]:
         """Forget what is assigned meanwhile."""
-        mapping: dict[int, Any] = self.state_mapping  # type: ignore[has-type]  # of Keras
+        mapping: dict[int, tf.Tensor] = self.state_mapping  # type: ignore[has-type]  # of Keras
         values, assigned = dict(mapping), dict(self.assigned)
         try:
             yield
         finally:
             self.state_mapping, self.assigned = values, assigned
 
-    def take_assigned(self) -> dict[int, Any]:
+    def take_assigned(self) -> dict[int, keras.Variable]:
         """Return what was assigned since the last call, by `id`."""
         assigned, self.assigned = self.assigned, {}
         return assigned
@@ -145,12 +145,12 @@ class Called:
         assigned_by_loss: All variables that `loss` assigned.
     """
 
-    outputs: Any
-    losses: list[Any]
-    state: list[Any]
-    assigned: dict[int, Any]
-    loss: Any = None
-    assigned_by_loss: Mapping[int, Any] = field(default_factory=dict)
+    outputs: Nested
+    losses: list[tf.Tensor]
+    state: list[tf.Tensor]
+    assigned: dict[int, keras.Variable]
+    loss: tf.Tensor = None
+    assigned_by_loss: Mapping[int, keras.Variable] = field(default_factory=dict)
 
 
 class PlacedModel:
@@ -163,15 +163,17 @@ class PlacedModel:
 
     def __init__(
         self,
-        make_model: Callable[[], Any],
+        make_model: Callable[[], object],
         sample: KerasMinibatch,
         seed: int,
         threshold_bytes: int,
     ) -> None:
         self._threshold_bytes = threshold_bytes
         self._tracing = threading.RLock()
-        self._layers: list[Any] = []
-        self._met: list[Any] = []  # in the first call; a layer as often as it was called
+        self._layers: list[keras.layers.Layer] = []
+        self._met: list[
+            keras.layers.Layer
+        ] = []  # in the first call; a layer as often as it was called
         # Of Python, NumPy and TensorFlow: initializers draw their own seeds from the first.
         keras.utils.set_random_seed(seed % 2**32)
         _forget_global_generator()
@@ -194,7 +196,7 @@ class PlacedModel:
         """Return the table of each lookup of the call that built the model."""
         return [self.table_of(layer) for layer in self._met]
 
-    def table_of(self, layer: Any) -> int:
+    def table_of(self, layer: keras.layers.Layer) -> int:
         """Return the number of a layer's table.
 
         Raises:
@@ -210,13 +212,13 @@ class PlacedModel:
 
     def call(
         self,
-        lookup: Callable[[Any, Any], Any],
-        features: Any,
+        lookup: Lookup,
+        features: Nested,
         training: bool,
         dense: Values,
         state: Values,
-        seed: Any,
-        loss: Callable[[Any], Any] | None = None,
+        seed: tf.Tensor,
+        loss: Callable[[Nested], tf.Tensor] | None = None,
     ) -> Called:
         """Run the model on tensors in place of its variables, which stay as they are.
 
@@ -241,7 +243,7 @@ class PlacedModel:
         after = [scope.get_current_value(v) for v in self.state.variables]
         return Called(outputs, losses, after, assigned, value, scope.take_assigned())
 
-    def _meet(self, layer: Any, ids: Any) -> Any:
+    def _meet(self, layer: keras.layers.Layer, ids: tf.Tensor) -> tf.Tensor:
         """Look up zeros, noting the layer: how the model's embedding layers are found."""
         if tf.executing_eagerly():  # Keras traces a subclassed model first, to build its layers
             self._met.append(layer)
@@ -277,12 +279,12 @@ class PlacedModel:
             yield Table(name, layer, Initializer(kind, params), given)
 
 
-def called_as_by_fit(model: Any, features: Any, training: bool) -> Any:
+def called_as_by_fit(model: keras.Model, features: Nested, training: bool) -> Nested:
     """Call a model as Keras' `fit` and `predict` do: with `training` if its call has it alone."""
     return model(features, training=training) if takes_training(model) else model(features)
 
 
-def takes_training(model: Any) -> bool:
+def takes_training(model: keras.Model) -> bool:
     """Say whether the call of a model, or of a layer, has a parameter `training`."""
     return bool(model._call_has_training_arg)
 
@@ -296,7 +298,7 @@ def accepting_dicts() -> Iterator[None]:
 
 
 @contextmanager
-def explaining(model: Any, minibatch: KerasMinibatch) -> Iterator[None]:
+def explaining(model: keras.Model, minibatch: KerasMinibatch) -> Iterator[None]:
     """Turn what a model raises on a minibatch into a message that shows both sides."""
     try:
         yield
@@ -314,7 +316,7 @@ def explaining(model: Any, minibatch: KerasMinibatch) -> Iterator[None]:
         ) from error
 
 
-def _make(make_model: Callable[[], Any]) -> Any:
+def _make(make_model: Callable[[], object]) -> keras.Model:
     try:
         model = make_model()
     except ElasticdlError:
@@ -339,7 +341,7 @@ def _within_keras(error: Exception) -> str:
     return found[1] if found else ""
 
 
-def _not_in_loss(layer: Any, ids: Any) -> Any:
+def _not_in_loss(layer: keras.layers.Layer, ids: tf.Tensor) -> NoReturn:
     raise ModelError(
         f"loss(labels, predictions) calls Embedding {layer.name!r}, whose table is on the ps "
         "replicas: rows are looked up before the step, for the model's call alone; call the layer "
@@ -358,12 +360,10 @@ def _forget_global_generator() -> None:
 
 def _restart_names() -> None:
     """Have Keras count layer names from the start, so that every process gives equal ones."""
-    from keras.src.utils.naming import reset_uids
-
     reset_uids()
 
 
-def zero_rows(ids: Any, dim: int) -> Any:
+def zero_rows(ids: tf.Tensor, dim: int) -> tf.Tensor:
     """Return zeros in the shape of the rows of `ids`."""
     zeros = tf.zeros(tf.concat([tf.shape(ids), [dim]], 0), tf.float32)
     if ids.shape.rank is not None:

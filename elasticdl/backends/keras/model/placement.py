@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from elasticdl.backends.base import Float32
+from elasticdl.data.strings import Array
 from elasticdl.errors import ModelError
 from elasticdl.layers.constraint import describe_constraint
 from elasticdl.layers.initializer import has_array
@@ -29,7 +29,7 @@ class MovedEmbedding(keras.layers.Embedding):  # type: ignore[misc]  # keras has
 
     """
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """Return rows of the lookup in force, as the plain layer would of its weight."""
         lookup = current_lookup()
         if lookup is None:
@@ -44,7 +44,7 @@ class MovedEmbedding(keras.layers.Embedding):  # type: ignore[misc]  # keras has
         rows = rows if self.trainable else tf.stop_gradient(rows)
         return tf.cast(rows, self.compute_dtype)
 
-    def set_weights(self, weights: Any) -> None:
+    def set_weights(self, weights: Sequence[Array]) -> None:
         """Keep the rows; they are given to the ps replicas when the model is declared."""
         shape = (self.input_dim, self.output_dim)
         found = [np.shape(array) for array in weights]
@@ -54,7 +54,7 @@ class MovedEmbedding(keras.layers.Embedding):  # type: ignore[misc]  # keras has
             )
         self._embeddings.begin_with(weights[0])
 
-    def load_own_variables(self, store: Any) -> None:
+    def load_own_variables(self, store: Mapping[str, Array]) -> None:
         """Take the rows of a file of weights."""
         self.set_weights([store["0"]])
 
@@ -63,7 +63,7 @@ class MovedEmbedding(keras.layers.Embedding):  # type: ignore[misc]  # keras has
 MovedEmbedding.__name__ = keras.layers.Embedding.__name__
 
 
-def given_rows(layer: Any) -> Float32 | None:
+def given_rows(layer: keras.layers.Layer) -> Float32 | None:
     """Return the rows that a model file sets for a moved layer, shape (input_dim, output_dim).
 
     It sets them by `weights=`, `set_weights`, `load_weights`, `assign`, or an array as initializer.
@@ -99,7 +99,7 @@ def moving_large_embeddings(threshold_bytes: int) -> Iterator[None]:
     add_weight = plain.add_weight
     had_own = "add_weight" in vars(plain)
 
-    def intercept(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def intercept(self: keras.layers.Embedding, *args: object, **kwargs: object) -> keras.Variable:
         if kwargs.get("name") != "embeddings" or not _should_move(self, threshold_bytes):
             return add_weight(self, *args, **kwargs)
         self.__class__ = MovedEmbedding
@@ -121,7 +121,7 @@ def moving_large_embeddings(threshold_bytes: int) -> Iterator[None]:
             del plain.add_weight
 
 
-def _should_move(layer: Any, threshold_bytes: int) -> bool:
+def _should_move(layer: keras.layers.Layer, threshold_bytes: int) -> bool:
     num_bytes = layer.input_dim * layer.output_dim * 4
     if num_bytes <= threshold_bytes:
         return False
@@ -143,7 +143,7 @@ def _should_move(layer: Any, threshold_bytes: int) -> bool:
     return why is None
 
 
-def _fits_rows(layer: Any) -> bool:
+def _fits_rows(layer: keras.layers.Layer) -> bool:
     try:
         describe_constraint(layer.embeddings_constraint, layer.name)
     except ModelError:
@@ -151,6 +151,6 @@ def _fits_rows(layer: Any) -> bool:
     return True
 
 
-def _keep(layer: Any) -> str:
+def _keep(layer: keras.layers.Layer) -> str:
     num_bytes = layer.input_dim * layer.output_dim * 4
     return f"to keep it a dense variable, say --embedding_threshold_bytes={num_bytes}"

@@ -9,14 +9,14 @@ the same inputs, none of which may give something else when it runs again. Where
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from elasticdl.backends.base import Int64
 from elasticdl.errors import ModelError
 
-Recipe = tuple[Any, ...]
+Recipe = tuple[object, ...]
 
 
 class Leaves:
@@ -29,19 +29,25 @@ class Leaves:
         features: The tensors of its features.
     """
 
-    def __init__(self, dense: Any, state: Any, seed: Any, features: Iterable[Any]) -> None:
-        self._labels: dict[str, Any] = {dense.name: "dense", state.name: "state", seed.name: "seed"}
+    def __init__(
+        self, dense: tf.Tensor, state: tf.Tensor, seed: tf.Tensor, features: Iterable[tf.Tensor]
+    ) -> None:
+        self._labels: dict[str, object] = {
+            dense.name: "dense",
+            state.name: "state",
+            seed.name: "seed",
+        }
         self._labels |= {tensor.name: number for number, tensor in enumerate(features)}
 
-    def add_rows(self, rows: Any, site: int) -> None:
+    def add_rows(self, rows: tf.Tensor, site: int) -> None:
         """Take rows that a lookup gave for what they are."""
         self._labels[rows.name] = ("rows", site)
 
-    def recipe(self, tensor: Any) -> Recipe | None:
+    def recipe(self, tensor: tf.Tensor) -> Recipe | None:
         """Return how a tensor is computed of these; None where that may differ from run to run."""
         captured = {inner.name: outer for outer, inner in tensor.graph.captures}
         numbers: dict[str, int] = {}
-        steps: list[Any] = []
+        steps: list[tuple[object, tf.Operation]] = []
         todo = [tensor]
         while todo:
             one = todo.pop()
@@ -57,7 +63,7 @@ class Leaves:
             steps.append((_attributes(op), op))
             todo.extend(reversed(op.inputs))
 
-        def place(source: Any) -> Any:
+        def place(source: tf.Tensor) -> object:
             label = self._labels.get(source.name)
             return (numbers[source.op.name], source.value_index) if label is None else label
 
@@ -90,9 +96,9 @@ class AskedIds:
         self._recipes, self._stages, self._names = recipes, stages, names
         self._leaves = leaves
         self._sites: list[int] = []
-        self.tensors: list[Any] = []  # while tracing
+        self.tensors: list[tf.Tensor] = []  # while tracing
 
-    def note(self, site: int, ids: Any, rows: Any) -> None:
+    def note(self, site: int, ids: tf.Tensor, rows: tf.Tensor) -> None:
         """Take the ids of a site, and the rows that were given for them.
 
         Raises:
@@ -112,7 +118,7 @@ class AskedIds:
         """Whether there are any."""
         return bool(self._sites)
 
-    def check(self, pulled: Sequence[Int64], asked: Sequence[Any]) -> None:
+    def check(self, pulled: Sequence[Int64], asked: Sequence[tf.Tensor]) -> None:
         """Compare what was pulled with what a step has asked for.
 
         Raises:
@@ -134,13 +140,13 @@ def not_of_the_record(name: str) -> str:
     )
 
 
-def _may_differ(op: Any) -> bool:
+def _may_differ(op: tf.Operation) -> bool:
     if op.op_def is None or op.op_def.is_stateful or op.type == "Placeholder":
         return True
     return bool(functions_of(op))
 
 
-def functions_of(node: Any) -> set[str]:
+def functions_of(node: tf.compat.v1.NodeDef) -> set[str]:
     """Return the names of the functions that an operation, or a node of a function, calls."""
     found: set[str] = set()
     for attribute in getattr(node, "node_def", node).attr.values():
@@ -150,7 +156,7 @@ def functions_of(node: Any) -> set[str]:
     return found
 
 
-def nodes_within(graph: Any, names: set[str]) -> Iterator[Any]:
+def nodes_within(graph: tf.Graph, names: set[str]) -> Iterator[tf.compat.v1.NodeDef]:
     """Yield the nodes of functions of a graph, and of those that they call."""
     library = {f.signature.name: f for f in graph.as_graph_def().library.function}
     todo, seen = list(names), set(names)
@@ -163,7 +169,7 @@ def nodes_within(graph: Any, names: set[str]) -> Iterator[Any]:
             todo += called
 
 
-def _attributes(op: Any) -> bytes:
+def _attributes(op: tf.Operation) -> bytes:
     """Return type and attributes of an operation, without what is of its graph alone."""
     node = type(op.node_def)()
     node.op = op.type

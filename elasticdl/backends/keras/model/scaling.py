@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import keras
 
 GROWTH_STEPS = 2000
@@ -40,7 +38,9 @@ class LossScale:
             self.value *= 2
 
 
-def loss_scale_of(optimizer: Any, model: Any) -> tuple[Any, LossScale | None]:
+def loss_scale_of(
+    optimizer: keras.optimizers.Optimizer, model: keras.Model
+) -> tuple[keras.optimizers.Optimizer, LossScale | None]:
     """Return the optimizer that makes updates, and the scale that goes with it, if there is one.
 
     A scale is used if the user's optimizer is a `LossScaleOptimizer`, and, as in Keras'

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import keras
 import numpy as np
@@ -163,15 +162,15 @@ class SmallRows:
 
     def __init__(self, placed: PlacedModel) -> None:
         self._placed = placed
-        self._tape: Any = None
+        self._tape: tf.GradientTape | None = None
         self.tables: list[int] = []
-        self.rows: list[Any] = []
+        self.rows: list[tf.Tensor] = []
 
-    def watch(self, tape: Any) -> None:
+    def watch(self, tape: tf.GradientTape) -> None:
         """Have a tape watch the rows that come."""
         self._tape = tape
 
-    def __call__(self, layer: Any, ids: Any) -> Any:
+    def __call__(self, layer: keras.layers.Layer, ids: tf.Tensor) -> tf.Tensor:
         """Return rows of ids."""
         shape = tf.concat([tf.shape(ids), [layer.output_dim]], 0)
         rows = tf.random.stateless_normal(shape, (1, 2), stddev=0.1)
@@ -204,8 +203,10 @@ class _Trials:
                 )
             )
         dense = tf.constant(placed.dense.values())
-        self._call: Callable[[Float32, Float32], Any] = lambda state, signs: function(
-            dense, tf.constant(state), tf.constant(signs), *self._tensors
+        self._call: Callable[[Float32, Float32], tuple[tf.Tensor, tf.Tensor]] = (
+            lambda state, signs: function(
+                dense, tf.constant(state), tf.constant(signs), *self._tensors
+            )
         )
         self._random = np.random.default_rng(0)
         self._start = placed.state.values()
@@ -259,7 +260,9 @@ class _Trials:
                 state[part] += (0, self._random.integers(1, 8), self._leap)[number]
         return state
 
-    def _trace(self, dense: Any, state: Any, signs: Any, *features: Any) -> Any:
+    def _trace(
+        self, dense: tf.Tensor, state: tf.Tensor, signs: tf.Tensor, *features: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         placed = self.placed
         with tf.GradientTape(persistent=True, watch_accessed_variables=False) as tape:
             before = placed.state.split(state)
@@ -303,7 +306,7 @@ def _momentum(trials: _Trials, k: int) -> float:
     raise _refusal(trials.placed, variable)
 
 
-def _epsilon(variable: Any) -> float:
+def _epsilon(variable: keras.Variable) -> float:
     return _EPSILONS.get(variable.dtype, 2.0**-23)
 
 
@@ -328,7 +331,7 @@ def _is_free(trials: list[_Trial], momentum: float, part: slice, tolerance: floa
     return bool(np.all(np.abs(changes - changes[0]) <= tolerance * (1 + sizes.max(0))))
 
 
-def _refusal(placed: PlacedModel, variable: Any) -> ModelError:
+def _refusal(placed: PlacedModel, variable: keras.Variable) -> ModelError:
     return ModelError(
         f"in training call() makes the new value of variable {variable.path!r} of the old one in a "
         "way that does not add up over workers, which train at the same time and do not know the "
@@ -337,7 +340,7 @@ def _refusal(placed: PlacedModel, variable: Any) -> ModelError:
     )
 
 
-def _remedy(placed: PlacedModel, variable: Any) -> str:
+def _remedy(placed: PlacedModel, variable: keras.Variable) -> str:
     holders = [
         layer
         for layer in placed.model._flatten_layers()
@@ -354,11 +357,11 @@ def _remedy(placed: PlacedModel, variable: Any) -> str:
     return f"Change layer {holders[-1].name!r}, or leave it out"
 
 
-def is_stateful(layer: Any) -> bool:
+def is_stateful(layer: keras.layers.Layer) -> bool:
     """Say whether a layer carries something from one minibatch to the next."""
     return bool(getattr(layer, "stateful", False))
 
 
-def not_stateful(layer: Any) -> str:
+def not_stateful(layer: keras.layers.Layer) -> str:
     """Say what to write instead of such a layer."""
     return f"layer {layer.name!r} is stateful: say stateful=False, since minibatches have no order"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -17,6 +17,7 @@ from elasticdl.backends.keras.model.gradient import LossGradient, added
 from elasticdl.backends.keras.model.lookups import Collector
 from elasticdl.backends.keras.model.placed import PlacedModel, explaining
 from elasticdl.backends.keras.model.recipe import AskedIds, Leaves, functions_of, nodes_within
+from elasticdl.backends.keras.types import Nested
 from elasticdl.errors import ModelError
 
 _PYTHON = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
@@ -34,7 +35,7 @@ class GivenRows:
     """
 
     def __init__(
-        self, placed: PlacedModel, tables: Sequence[int], rows: Sequence[Any], asked: AskedIds
+        self, placed: PlacedModel, tables: Sequence[int], rows: Sequence[tf.Tensor], asked: AskedIds
     ) -> None:
         self._placed = placed
         self.tables = tables
@@ -43,15 +44,15 @@ class GivenRows:
         self._next = 0
 
     @property
-    def rows(self) -> Sequence[Any]:
+    def rows(self) -> Sequence[tf.Tensor]:
         """What is differentiated by."""
         return self._rows
 
-    def watch(self, tape: Any) -> None:
+    def watch(self, tape: tf.GradientTape) -> None:
         """Have a tape watch the rows."""
         tape.watch(self._rows)
 
-    def __call__(self, layer: Any, ids: Any) -> Any:
+    def __call__(self, layer: keras.layers.Layer, ids: tf.Tensor) -> tf.Tensor:
         """Return the rows of the next site, which must be of this layer."""
         site, table = self._next, self._placed.table_of(layer)
         self._next += 1
@@ -92,7 +93,7 @@ class TrainStep:
         """Run one step; see `Trainer.train_step`."""
         end = 4 + len(rows)
 
-        def once(factor: Any) -> tuple[Sequence[Any], Any]:
+        def once(factor: tf.Tensor) -> tuple[Sequence[tf.Tensor], Nested]:
             tensors = self._function(minibatch, rows, dense, state, factor)
             predictions, asked = _apart(tensors[end:], self._asked)
             self._asked.check(minibatch.pulled, asked)
@@ -119,7 +120,9 @@ class TrainStep:
         """Whether each step calls a function in Python."""
         return self._function.runs_python
 
-    def on_zeros(self, minibatch: KerasMinibatch, dense: Float32, state: Float32) -> list[Any]:
+    def on_zeros(
+        self, minibatch: KerasMinibatch, dense: Float32, state: Float32
+    ) -> list[float | Float32]:
         """Run one step with rows of zeros; return loss, gradients and the change of the state."""
         sites = zip(self._collector.ids(minibatch, None), self._collector.tables, strict=True)
         tables = self._placed.tables
@@ -127,19 +130,19 @@ class TrainStep:
         result = self(minibatch, rows, dense, state)
         return [result.loss, result.dense_grad, *result.row_grads, result.state_delta]
 
-    def predictions(self, tensors: Sequence[Any]) -> Any:
+    def predictions(self, tensors: Sequence[tf.Tensor]) -> Nested:
         """Return the predictions of a `StepResult` as the model gives them."""
         return self._outputs.unpack(tensors)
 
     def _trace(
         self,
-        tensors: Sequence[Any],
-        rows: Sequence[Any],
-        dense: Any,
-        state: Any,
-        seed: Any,
-        factor: Any,
-    ) -> list[Any]:
+        tensors: Sequence[tf.Tensor],
+        rows: Sequence[tf.Tensor],
+        dense: tf.Tensor,
+        state: tf.Tensor,
+        seed: tf.Tensor,
+        factor: tf.Tensor,
+    ) -> list[tf.Tensor]:
         features = tensors[: len(self._structure.feature_specs)]
         self._asked = self._collector.asked(Leaves(dense, state, seed, features))
         lookup = GivenRows(self._placed, self._collector.tables, rows, self._asked)
@@ -158,8 +161,12 @@ class Inference:
         structure = minibatch.structure
 
         def infer(
-            tensors: Sequence[Any], rows: Sequence[Any], dense: Any, state: Any, seed: Any
-        ) -> list[Any]:
+            tensors: Sequence[tf.Tensor],
+            rows: Sequence[tf.Tensor],
+            dense: tf.Tensor,
+            state: tf.Tensor,
+            seed: tf.Tensor,
+        ) -> list[tf.Tensor]:
             self._asked = collector.asked(Leaves(dense, state, seed, tensors))
             lookup = GivenRows(placed, collector.tables, rows, self._asked)
             split = placed.dense.split(dense), placed.state.split(state)
@@ -173,7 +180,7 @@ class Inference:
 
     def __call__(
         self, minibatch: KerasMinibatch, rows: Sequence[Float32], dense: Float32, state: Float32
-    ) -> tuple[Any, Any]:
+    ) -> tuple[Nested, tf.Tensor]:
         """Return the outputs, in the structure that the model gives, and what it adds to a loss."""
         loss, *tensors = self._function(minibatch, rows, dense, state)
         outputs, asked = _apart(tensors, self._asked)
@@ -181,7 +188,9 @@ class Inference:
         return self._outputs.unpack(outputs), loss
 
 
-def _apart(tensors: Sequence[Any], asked: AskedIds) -> tuple[Sequence[Any], Sequence[Any]]:
+def _apart(
+    tensors: Sequence[tf.Tensor], asked: AskedIds
+) -> tuple[Sequence[tf.Tensor], Sequence[tf.Tensor]]:
     """Return the tensors of outputs, and the ids that come behind them."""
     end = len(tensors) - len(asked.tensors)
     return tensors[:end], tensors[end:]
@@ -191,10 +200,10 @@ class _Outputs:
     """Takes a model's outputs apart into tensors, and puts them together with Keras' masks."""
 
     def __init__(self) -> None:
-        self._structure: Any = None
+        self._structure: Nested = None
         self._masked: list[int] = []  # which of the outputs have a mask
 
-    def pack(self, outputs: Any) -> list[Any]:
+    def pack(self, outputs: Nested) -> list[tf.Tensor]:
         """Return the tensors of the outputs and then the masks, while tracing."""
         self._structure = outputs
         leaves = tf.nest.flatten(outputs)
@@ -202,7 +211,7 @@ class _Outputs:
         masks = [tf.convert_to_tensor(mask_of(leaves[k])) for k in self._masked]
         return [*tf.nest.flatten(outputs, expand_composites=True), *masks]
 
-    def unpack(self, tensors: Sequence[Any]) -> Any:
+    def unpack(self, tensors: Sequence[tf.Tensor]) -> Nested:
         """Return the outputs in the structure that the model gives."""
         num_masks = len(self._masked)
         flat, masks = tensors[: len(tensors) - num_masks], tensors[len(tensors) - num_masks :]
@@ -213,7 +222,7 @@ class _Outputs:
         return outputs
 
 
-def _refuse_assigned(graph: Any) -> None:
+def _refuse_assigned(graph: tf.Graph) -> None:
     """Refuse a model or a loss that changes what TensorFlow keeps and no other worker has.
 
     Raises:
@@ -233,7 +242,7 @@ def _refuse_assigned(graph: Any) -> None:
         )
 
 
-def _runs_python(graph: Any) -> bool:
+def _runs_python(graph: tf.Graph) -> bool:
     ops = graph.get_operations()
     called = {name for op in ops for name in functions_of(op)}
     return any(op.type in _PYTHON for op in ops) or any(
@@ -241,7 +250,7 @@ def _runs_python(graph: Any) -> bool:
     )
 
 
-def _name_of(graph: Any, resource: Any) -> str:
+def _name_of(graph: tf.Graph, resource: tf.Tensor) -> str:
     outer = next((outer for outer, inner in graph.captures if inner is resource), None)
     variables = {id(v.handle): v.name for v in graph.variables}
     name = variables.get(id(outer))
@@ -261,17 +270,19 @@ class _Traced:
 
     def __init__(
         self,
-        function: Callable[..., list[Any]],
-        specs: Sequence[Any],
+        function: Callable[..., list[tf.Tensor]],
+        specs: Sequence[tf.TensorSpec],
         placed: PlacedModel,
         collector: Collector,
         minibatch: KerasMinibatch,
-        given: Sequence[Any] = (),
+        given: Sequence[tf.TensorSpec] = (),
     ) -> None:
         self._num_tensors = count = len(specs)
         num_given = len(given)
 
-        def flat(dense: Any, state: Any, seed: Any, *others: Any) -> list[Any]:
+        def flat(
+            dense: tf.Tensor, state: tf.Tensor, seed: tf.Tensor, *others: tf.Tensor
+        ) -> list[tf.Tensor]:
             others, more = others[num_given:], others[:num_given]
             return function(others[:count], others[count:], dense, state, seed, *more)
 
@@ -295,8 +306,8 @@ class _Traced:
         rows: Sequence[Float32],
         dense: Float32,
         state: Float32,
-        *given: Any,
-    ) -> Sequence[Any]:
+        *given: tf.Tensor,
+    ) -> Sequence[tf.Tensor]:
         """Return what the function gives for a minibatch."""
         seed = tf.constant(minibatch.seed, tf.int64)
         tensors = minibatch.tensors[: self._num_tensors]

@@ -14,11 +14,11 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
 from elasticdl.backends.python_state import (
@@ -41,18 +41,18 @@ _UNIQUE = re.compile(r"_\d+\b")  # what TensorFlow adds to the names of function
 
 
 @contextmanager
-def leaving_no_trace(model: Any, loss: Any) -> Iterator[None]:
+def leaving_no_trace(model: keras.Model, loss: object) -> Iterator[None]:
     """Put back after the block what calls of model and loss have changed in Python."""
     with note(model, loss):
         yield
 
 
-def note(model: Any, loss: Any) -> PythonState:
+def note(model: keras.Model, loss: object) -> PythonState:
     """Note all that a model and a loss can reach; variables of Keras are not Python's."""
     return PythonState({"model": model, "loss": loss}, visit)
 
 
-def check_traces(model: Any, loss: Any, trace: Callable[[], Any]) -> None:
+def check_traces(model: keras.Model, loss: object, trace: Callable[[], object]) -> None:
     """Refuse a model or a loss whose compiled step depends on how often it was traced.
 
     Args:
@@ -85,7 +85,10 @@ def check_traces(model: Any, loss: Any, trace: Callable[[], Any]) -> None:
 
 
 def check_steps(
-    model: Any, loss: Any, minibatch: KerasMinibatch, step: Callable[[KerasMinibatch], Any]
+    model: keras.Model,
+    loss: object,
+    minibatch: KerasMinibatch,
+    step: Callable[[KerasMinibatch], object],
 ) -> None:
     """Refuse a model or a loss whose step depends on what Python keeps of the steps before it.
 
@@ -118,7 +121,7 @@ def check_steps(
         )
 
 
-def _arrays(results: Any) -> list[Any]:
+def _arrays(results: object) -> list[NDArray[np.float64]]:
     return [np.asarray(result, np.float64) for result in tf.nest.flatten(results)]
 
 
@@ -129,7 +132,7 @@ def _smaller(minibatch: KerasMinibatch) -> KerasMinibatch:
     return replace(minibatch, tensors=(*features, *minibatch.tensors[end:]))
 
 
-def visit(state: PythonState, name: str, thing: Any) -> bool:
+def visit(state: PythonState, name: str, thing: object) -> bool:
     """Note an object of Keras or TensorFlow; see `python_state.Visit`."""
     if isinstance(thing, keras.layers.Layer):
         _visit_layer(state, name, thing)
@@ -145,12 +148,12 @@ def visit(state: PythonState, name: str, thing: Any) -> bool:
     return True
 
 
-def is_of_a_library(layer: Any) -> bool:
+def is_of_a_library(layer: keras.layers.Layer) -> bool:
     """Whether the class of a layer is one of Keras or of elasticdl."""
     return type(layer).__module__.startswith(("keras.", "elasticdl."))
 
 
-def _visit_layer(state: PythonState, name: str, layer: Any) -> None:
+def _visit_layer(state: PythonState, name: str, layer: keras.layers.Layer) -> None:
     own, of_keras = vars(layer), _of_keras()
     if not layer.built:
         pass  # its first call makes what then stays
@@ -165,7 +168,7 @@ def _visit_layer(state: PythonState, name: str, layer: Any) -> None:
         state.add(f"{name}.{child.name}", child)
 
 
-def _visit_variable(state: PythonState, name: str, variable: Any) -> None:
+def _visit_variable(state: PythonState, name: str, variable: tf.Variable) -> None:
     if not tf.executing_eagerly() or _is_large(variable):
         return  # a trace assigns nothing
     held = variable.value()
@@ -173,7 +176,7 @@ def _visit_variable(state: PythonState, name: str, variable: Any) -> None:
     state.values[name] = held.numpy()
 
 
-def _is_large(thing: Any) -> bool:
+def _is_large(thing: tf.Tensor | tf.Variable) -> bool:
     return bool(thing.dtype.size * (thing.shape.num_elements() or 0) > MOST_BYTES)
 
 
@@ -187,5 +190,5 @@ def _of_keras() -> frozenset[str]:
     return frozenset({*vars(layer), *vars(model), *vars(plain), "_build_shapes_dict"})
 
 
-def _text(graph: Any) -> str:
+def _text(graph: tf.Graph) -> str:
     return _UNIQUE.sub("", str(graph.as_graph_def()))

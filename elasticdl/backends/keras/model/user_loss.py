@@ -6,17 +6,17 @@ import contextlib
 import io
 import logging
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.backend.common.stateless_scope import get_stateless_scope
 
 from elasticdl.backends.keras.feed.minibatch import describe
+from elasticdl.backends.keras.internals import get_stateless_scope, squeeze_or_expand_to_same_rank
 from elasticdl.backends.keras.model.placed import CallScope
 from elasticdl.backends.keras.model.trial import leaving_no_trace
+from elasticdl.backends.keras.types import Nested
 from elasticdl.errors import ModelError
 
 _TRIAL_RECORDS = 7
@@ -30,7 +30,7 @@ class _Form:
     has_same_rank: bool
     has_float_labels: bool
 
-    def of(self, labels: Any, outputs: Any) -> tuple[Any, Any]:
+    def of(self, labels: Nested, outputs: Nested) -> tuple[Nested, Nested]:
         outputs = keras.tree.map_structure(_as_float, outputs)
         if self.has_float_labels:
             labels = keras.tree.map_structure(_as_float, labels)
@@ -53,24 +53,24 @@ class UserLoss:
     anything else than by Keras.
     """
 
-    def __init__(self, function: Callable[..., Any], name: str) -> None:
+    def __init__(self, function: object, name: str) -> None:
         self._given = function
         self._name = name
         self._form: _Form | None = None
 
     @property
-    def _function(self) -> Callable[..., Any]:
+    def _function(self) -> Callable[..., tf.Tensor]:
         """The function; a `tf.function` anew, since it keeps tensors of the trace it is in."""
-        given: Any = self._given
+        given: keras.losses.Loss | tf.types.experimental.PolymorphicFunction = self._given
         if not hasattr(given, "python_function"):
-            found: Callable[..., Any] = given
+            found: Callable[..., tf.Tensor] = given
         else:
             found = tf.function(
                 given.python_function, autograph=given._autograph, jit_compile=given._jit_compile
             )
         return found
 
-    def __call__(self, labels: Any, outputs: Any, **weights: Any) -> Any:
+    def __call__(self, labels: Nested, outputs: Nested, **weights: Nested) -> tf.Tensor:
         """Return what the function returns.
 
         Args:
@@ -84,7 +84,9 @@ class UserLoss:
             return self._function(*self._form.of(labels, outputs), **weights)
         return self._first_that_does_not_raise(labels, outputs, weights)
 
-    def _try_forms(self, labels: Any, outputs: Any, weights: Any) -> _Form | None:
+    def _try_forms(
+        self, labels: Nested, outputs: Nested, weights: Mapping[str, Nested]
+    ) -> _Form | None:
         """Return the form to use; None if the function cannot be traced with any."""
         args = keras.tree.map_structure(_made_up, (labels, outputs, weights))
         traced: list[_Form] = []
@@ -108,7 +110,7 @@ class UserLoss:
             )
         return traced[0] if traced else None
 
-    def _tell(self, form: _Form, labels: Any, outputs: Any) -> None:
+    def _tell(self, form: _Form, labels: Nested, outputs: Nested) -> None:
         if form is not _FORMS[0]:
             given = form.of(labels, outputs)
             _log.info(
@@ -118,9 +120,11 @@ class UserLoss:
                 describe(given[1]),
             )
 
-    def _first_that_does_not_raise(self, labels: Any, outputs: Any, weights: Any) -> Any:
+    def _first_that_does_not_raise(
+        self, labels: Nested, outputs: Nested, weights: Mapping[str, Nested]
+    ) -> tf.Tensor:
         """Call the function as it is: one that needs values cannot be traced, but may be run."""
-        raised: list[tuple[Any, Exception]] = []
+        raised: list[tuple[tuple[Nested, Nested], Exception]] = []
         for form in _differing_forms(labels, outputs):
             given = form.of(labels, outputs)
             try:
@@ -141,31 +145,35 @@ class UserLoss:
         raise first
 
 
-def _differing_forms(labels: Any, outputs: Any) -> list[_Form]:
+def _differing_forms(labels: Nested, outputs: Nested) -> list[_Form]:
     """Return the forms in which the function is given something else than in those before."""
-    found: dict[Any, _Form] = {}
+    found: dict[tuple[object, ...], _Form] = {}
     for form in _FORMS:
         given = keras.tree.flatten(form.of(labels, outputs))
         found.setdefault(tuple(map(_kind, given)), form)
     return list(found.values())
 
 
-def _kind(value: Any) -> Any:
+def _kind(value: tf.Tensor) -> object:
     is_tensor = isinstance(value, tf.Tensor)
     return (value.shape.rank, value.dtype) if is_tensor else id(value)
 
 
 def _graph_of(
-    function: Callable[..., Any], form: _Form, labels: Any, outputs: Any, weights: Any
-) -> Any:
-    def call(labels: Any, outputs: Any, weights: Any) -> Any:
+    function: Callable[..., tf.Tensor],
+    form: _Form,
+    labels: Nested,
+    outputs: Nested,
+    weights: Nested,
+) -> tf.Graph:
+    def call(labels: Nested, outputs: Nested, weights: Mapping[str, Nested]) -> Nested:
         return function(*form.of(labels, outputs), **weights)
 
     traced = tf.function(call, autograph=False)
     return traced.get_concrete_function(labels, outputs, weights).graph
 
 
-def _spreads(graph: Any) -> bool:
+def _spreads(graph: tf.Graph) -> bool:
     """Whether an operation makes n x n values of (n,) and (n, 1), which few people mean."""
     n = _TRIAL_RECORDS
     for operation in graph.get_operations():
@@ -176,11 +184,11 @@ def _spreads(graph: Any) -> bool:
     return False
 
 
-def _shape(tensor: Any) -> list[int | None]:
+def _shape(tensor: tf.Tensor) -> list[int | None]:
     return [] if tensor.shape.rank is None else list(tensor.shape.as_list())
 
 
-def _made_up(value: Any) -> Any:
+def _made_up(value: tf.Tensor | object) -> object:
     """Return the specification of a minibatch of a few records in place of a tensor."""
     if not isinstance(value, tf.Tensor) or not value.shape.rank:
         return value
@@ -207,10 +215,8 @@ def _assigning_nothing() -> Iterator[None]:
         yield
 
 
-def _of_same_rank(labels: Any, outputs: Any) -> tuple[Any, Any]:
+def _of_same_rank(labels: Nested, outputs: Nested) -> tuple[Nested, Nested]:
     """Return both as `keras.losses` aligns them; what has another structure stays as it is."""
-    from keras.src.losses.loss import squeeze_or_expand_to_same_rank
-
     try:
         keras.tree.assert_same_structure(labels, outputs)
     except (TypeError, ValueError):
@@ -225,11 +231,11 @@ def _of_same_rank(labels: Any, outputs: Any) -> tuple[Any, Any]:
     )
 
 
-def _are_dense(pair: Sequence[Any]) -> bool:
+def _are_dense(pair: Sequence[Nested]) -> bool:
     return all(isinstance(one, tf.Tensor) and one.shape.rank is not None for one in pair)
 
 
-def _as_float(value: Any) -> Any:
+def _as_float(value: tf.Tensor | object) -> tf.Tensor | object:
     """Return numbers as Keras' floats; anything else as it is."""
     is_number = isinstance(value, tf.Tensor) and (
         value.dtype.is_floating or value.dtype.is_integer or value.dtype.is_bool

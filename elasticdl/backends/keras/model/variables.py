@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import keras
 import numpy as np
@@ -17,7 +16,7 @@ from elasticdl.layers.table_variable import TableVariable
 SEED_NAME = "seed_generator_state"
 EXACT_INTEGERS = 2**24  # below it, each integer is a float32 of its own
 
-Values = list[tuple[Any, Any]]
+Values = list[tuple[keras.Variable, tf.Tensor]]
 """(variable, tensor in its place)"""
 
 
@@ -28,7 +27,7 @@ class Variables:
         parts: Where each variable lies in the flat vector.
     """
 
-    def __init__(self, variables: Sequence[Any]) -> None:
+    def __init__(self, variables: Sequence[keras.Variable]) -> None:
         self.variables = tuple(variables)
         self._shapes = [tuple(int(n) for n in v.shape) for v in variables]
         self._sizes = [int(np.prod(shape, dtype=np.int64)) for shape in self._shapes]
@@ -59,7 +58,7 @@ class Variables:
         parts = [np.asarray(v.numpy(), np.float32).ravel() for v in self.variables]
         return np.concatenate(parts) if parts else np.zeros(0, np.float32)
 
-    def split(self, flat: Any) -> Values:
+    def split(self, flat: tf.Tensor) -> Values:
         """Cut a flat tensor into (variable, tensor of its shape and dtype) pairs."""
         if not self.variables:
             return []
@@ -70,7 +69,7 @@ class Variables:
             )
         ]
 
-    def join(self, tensors: Sequence[Any]) -> Any:
+    def join(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
         """Put tensors of the variables' shapes into one flat tensor."""
         if not tensors:
             return tf.zeros([0], tf.float32)
@@ -99,16 +98,16 @@ class Variables:
 class Seeds:
     """States of seed generators, which each minibatch begins anew."""
 
-    def __init__(self, variables: Sequence[Any]) -> None:
+    def __init__(self, variables: Sequence[keras.Variable]) -> None:
         self.variables = tuple(variables)
         self._own = [np.int64(np.asarray(v.numpy()).ravel()[0]) for v in variables]
 
-    def begun(self, seed: Any) -> Values:
+    def begun(self, seed: tf.Tensor) -> Values:
         """Give each generator its own seed mixed with the minibatch's, and counter zero."""
         return [(v, _begun(seed, own, v)) for v, own in zip(self.variables, self._own, strict=True)]
 
     @staticmethod
-    def of(seed: Any, variable: Any) -> Any:
+    def of(seed: tf.Tensor, variable: keras.Variable) -> tf.Tensor:
         """Do the same for a generator that is not the model's own."""
         with tf.init_scope():
             state = variable._value
@@ -118,7 +117,7 @@ class Seeds:
         return _begun(seed, own, variable)
 
 
-def _begun(seed: Any, own: Any, variable: Any) -> Any:
+def _begun(seed: tf.Tensor, own: np.int64, variable: keras.Variable) -> tf.Tensor:
     pair = tf.stack([tf.bitwise.bitwise_xor(seed, own), tf.zeros_like(seed)])
     return tf.cast(pair, variable.dtype)
 
@@ -137,10 +136,10 @@ class ModelVariables:
     dense: Variables
     state: Variables
     seeds: Seeds
-    constants: tuple[Any, ...]
+    constants: tuple[keras.Variable, ...]
 
     @classmethod
-    def of(cls, model: Any) -> ModelVariables:
+    def of(cls, model: keras.Model) -> ModelVariables:
         """Sort the variables of a model, which has been called."""
         others = _without_tables(model.non_trainable_variables)
         seeds = Seeds([v for v in others if v.name == SEED_NAME])
@@ -154,23 +153,23 @@ class ModelVariables:
         )
 
 
-def _without_tables(variables: Sequence[Any]) -> list[Any]:
+def _without_tables(variables: Sequence[keras.Variable]) -> list[keras.Variable]:
     return [v for v in variables if not isinstance(v, TableVariable)]
 
 
-def is_float(variable: Any) -> bool:
+def is_float(variable: keras.Variable) -> bool:
     """Say whether a variable has floats of any size."""
     return bool(keras.backend.is_float_dtype(variable.dtype))
 
 
-def _in_dtype_of(variable: Any, value: Any) -> Any:
+def _in_dtype_of(variable: keras.Variable, value: tf.Tensor) -> tf.Tensor:
     """Cast floats; a mean over workers may be a little less than the integer that it stands for."""
     if variable.dtype.startswith(("int", "uint")):
         value = tf.round(value)
     return tf.cast(value, variable.dtype)
 
 
-def _is_small(variable: Any) -> bool:
+def _is_small(variable: keras.Variable) -> bool:
     """Say whether a float32 can stand for the integers of a variable."""
     values = np.abs(np.asarray(variable.numpy()).astype(np.float64))
     return bool(values.max(initial=0.0) < EXACT_INTEGERS)

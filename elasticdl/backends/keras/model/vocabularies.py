@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import keras
 
 
-def vocabularies_of(model: Any) -> dict[str, tuple[str, ...]]:
+def vocabularies_of(model: keras.Model) -> dict[str, tuple[str, ...]]:
     """Return the words of each input that a lookup layer is given as it is.
 
     Of a model that is no graph of layers nothing is known, nor of inputs that are changed before.
@@ -27,7 +25,7 @@ def vocabularies_of(model: Any) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _words(layer: Any) -> tuple[str, ...]:
+def _words(layer: keras.layers.Layer) -> tuple[str, ...]:
     """Return the words that have ids of their own; none of a layer that is no lookup."""
     if isinstance(layer, keras.layers.StringLookup | keras.layers.IntegerLookup):
         if layer.invert:
