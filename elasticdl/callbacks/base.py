@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from elasticdl.errors import ModelError
 
@@ -49,7 +48,7 @@ class JobControl:
         return self._rate
 
     @learning_rate.setter
-    def learning_rate(self, rate: Any) -> None:
+    def learning_rate(self, rate: float) -> None:
         value = float(rate)
         if not (math.isfinite(value) and value >= 0):
             raise ModelError(f"a callback sets the learning rate to {value}")

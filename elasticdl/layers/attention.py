@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import keras
+
+from elasticdl.layers.lookup import Shape
 
 ops = keras.ops
 
@@ -19,7 +20,7 @@ class Dice(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
     learnt for each unit.
     """
 
-    def __init__(self, epsilon: float = 1e-8, momentum: float = 0.99, **kwargs: Any) -> None:
+    def __init__(self, epsilon: float = 1e-8, momentum: float = 0.99, **kwargs: object) -> None:
         super().__init__(**kwargs)
         self.epsilon = epsilon
         self.momentum = momentum
@@ -27,21 +28,21 @@ class Dice(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
             momentum=momentum, epsilon=epsilon, center=False, scale=False
         )
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Shape) -> None:
         """Make alpha, one number a unit."""
         self.standardise.build(input_shape)
         self.alpha = self.add_weight(shape=(input_shape[-1],), initializer="zeros", name="alpha")
 
-    def call(self, inputs: Any, training: bool | None = None) -> Any:
+    def call(self, inputs: keras.KerasTensor, training: bool | None = None) -> keras.KerasTensor:
         """Return the activations."""
         share = ops.sigmoid(self.standardise(inputs, training=training))
         return share * inputs + (1.0 - share) * self.alpha * inputs
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         """Return the shape of the input."""
         return input_shape
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         """Return what rebuilds the layer."""
         return {**super().get_config(), "epsilon": self.epsilon, "momentum": self.momentum}
 
@@ -63,7 +64,10 @@ class TargetAttention(keras.layers.Layer):  # type: ignore[misc]  # keras has no
     """
 
     def __init__(
-        self, units: Sequence[int] = (36,), activation: Any = "dice", **kwargs: Any
+        self,
+        units: Sequence[int] = (36,),
+        activation: str | Callable[[keras.KerasTensor], keras.KerasTensor] | None = "dice",
+        **kwargs: object,
     ) -> None:
         super().__init__(**kwargs)
         self.units = tuple(units)
@@ -75,9 +79,10 @@ class TargetAttention(keras.layers.Layer):  # type: ignore[misc]  # keras has no
         ]
         self.score = keras.layers.Dense(1)
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Sequence[Shape]) -> None:
         """Make the small network."""
         _target, history, _is_item = input_shape
+        assert history[-1] is not None, "vectors have a width"
         width = 4 * history[-1]
         for dense, activation in zip(self.hidden, self.activations, strict=True):
             dense.build((*history[:-1], width))
@@ -85,7 +90,9 @@ class TargetAttention(keras.layers.Layer):  # type: ignore[misc]  # keras has no
             activation.build((*history[:-1], width))
         self.score.build((*history[:-1], width))
 
-    def call(self, inputs: Any, training: bool | None = None) -> Any:
+    def call(
+        self, inputs: Sequence[keras.KerasTensor], training: bool | None = None
+    ) -> keras.KerasTensor:
         """Return the weighted sums."""
         target, history, is_item = inputs
         target = ops.broadcast_to(target[:, None, :], ops.shape(history))
@@ -100,10 +107,10 @@ class TargetAttention(keras.layers.Layer):  # type: ignore[misc]  # keras has no
         weights = self.score(met) * ops.cast(is_item, history.dtype)[:, :, None]
         return ops.sum(weights * history, axis=1)
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
+    def compute_output_shape(self, input_shape: Sequence[Shape]) -> Shape:
         """Return the shape of the target."""
         return input_shape[0]
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         """Return what rebuilds the layer."""
         return {**super().get_config(), "units": list(self.units), "activation": self.activation}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import keras
 
 from elasticdl.errors import ModelError
@@ -11,7 +9,9 @@ from elasticdl.errors import ModelError
 RowConstraint = tuple[str, dict[str, float]]
 
 
-def describe_constraint(constraint: Any, layer: str) -> RowConstraint | None:
+def describe_constraint(
+    constraint: keras.constraints.Constraint | None, layer: str
+) -> RowConstraint | None:
     """Return (kind, params) of what holds each row of a table, or None without a constraint.
 
     Kinds and parameters are those of `ConstraintSpec` in `elasticdl/backends/base.py`.

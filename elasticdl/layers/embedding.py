@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import keras
 import tensorflow as tf
 
 from elasticdl.errors import ModelError
 from elasticdl.layers.constraint import describe_constraint
 from elasticdl.layers.life_cycle import Admission, Expiry, admission_of, config_of, expiry_of
-from elasticdl.layers.lookup import current_lookup
+from elasticdl.layers.lookup import Shape, current_lookup
 from elasticdl.layers.plain_table import PlainTable
 from elasticdl.layers.table_variable import TableVariable
 
@@ -65,7 +63,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
         self,
         output_dim: int,
         input_dim: int | None = None,
-        embeddings_initializer: Any = "uniform",
+        embeddings_initializer: object = "uniform",
         mask_zero: bool = False,
         input_length: int | None = None,
         combiner: str | None = None,
@@ -73,8 +71,8 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
         admission: Admission | None = None,
         expiry: Expiry | None = None,
         keep_names: bool = False,
-        embeddings_constraint: Any = None,
-        **kwargs: Any,
+        embeddings_constraint: object = None,
+        **kwargs: object,
     ) -> None:
         super().__init__(**kwargs)
         if not _is_positive(output_dim):
@@ -105,7 +103,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
         self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
         describe_constraint(self.embeddings_constraint, self.name)
         self.supports_masking = self.mask_zero
-        self._weight: Any = None
+        self._weight: tf.Tensor = None
         self._plain_table: PlainTable | None = None
         # Ids come as they are: Keras would cast integers to the layer's float dtype, and has no
         # word for sparse and ragged ones.
@@ -113,7 +111,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
         self._allow_non_tensor_positional_args = True
         self.supports_jit = self._fits_a_weight()  # a plain table is looked up outside XLA
 
-    def build(self, input_shape: Any = None) -> None:
+    def build(self, input_shape: Shape | None = None) -> None:
         """Create the ordinary weight of a plain session; in a job something stands for it."""
         if current_lookup() is not None:
             if self.input_dim is not None and not self.variables:
@@ -127,7 +125,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
             )
         self.built = True
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """Return the rows of `inputs`, combined if the layer has a combiner."""
         padding = 0
         if _is_string(inputs):
@@ -161,19 +159,19 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
             outputs = tf.ensure_shape(outputs, (batch, self.output_dim))
         return tf.cast(outputs, self.compute_dtype)
 
-    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
+    def compute_mask(self, inputs: tf.Tensor, previous_mask: tf.Tensor = None) -> tf.Tensor:
         """Return which ids are not padding, when `mask_zero` is set and nothing was combined."""
         if not self.mask_zero or self.combiner is not None:
             return None
         return tf.not_equal(inputs, "") if _is_string(inputs) else keras.ops.not_equal(inputs, 0)
 
-    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
+    def compute_output_shape(self, input_shape: Shape) -> tuple[int | None, ...]:
         """Return `(batch, output_dim)` with a combiner, otherwise one row for each id."""
         if self.combiner is not None:
             return (input_shape[0], self.output_dim)
         return (*input_shape, self.output_dim)
 
-    def compute_output_spec(self, inputs: Any) -> Any:
+    def compute_output_spec(self, inputs: keras.KerasTensor) -> keras.KerasTensor:
         """Say what a symbolic call gives; no row is looked up for it."""
         self._check_dtype(inputs.dtype)
         return keras.KerasTensor(self.compute_output_shape(inputs.shape), self.compute_dtype)
@@ -183,7 +181,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
         """Whether it was built in a plain session, so that it holds its rows itself."""
         return self._weight is not None
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         """Return what rebuilds the layer, its rows excepted."""
         return {
             **super().get_config(),
@@ -200,14 +198,14 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
             "embeddings_constraint": keras.constraints.serialize(self.embeddings_constraint),
         }
 
-    def _as_integers(self, ids: Any) -> Any:
+    def _as_integers(self, ids: tf.Tensor) -> tf.Tensor:
         """Return ids of the same structure as 64-bit integers."""
         if not isinstance(ids, tf.SparseTensor | tf.RaggedTensor):
             ids = tf.convert_to_tensor(ids)
         self._check_dtype(ids.dtype)
         return tf.cast(ids, tf.int64)
 
-    def _rows(self, ids: Any) -> Any:
+    def _rows(self, ids: tf.Tensor) -> tf.Tensor:
         lookup = current_lookup()
         if lookup is not None:
             rows = lookup(self, ids)
@@ -225,7 +223,9 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
             rows = self._plain_table.lookup(ids)
         return rows if self.trainable else tf.stop_gradient(rows)
 
-    def _combine(self, rows: Any, counts: Any, segments: Any, num_segments: Any) -> Any:
+    def _combine(
+        self, rows: tf.Tensor, counts: tf.Tensor, segments: tf.Tensor, num_segments: tf.Tensor
+    ) -> tf.Tensor:
         """Reduce `rows` (n, dim) to one for each of `num_segments` records."""
         if self.mask_zero:
             rows = rows * counts[:, None]
@@ -235,7 +235,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
         counts = tf.math.unsorted_segment_sum(counts, segments, num_segments)
         return totals / self._divisor(counts)
 
-    def _combine_dense(self, rows: Any, counts: Any) -> Any:
+    def _combine_dense(self, rows: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
         """Reduce `rows` (batch, ..., dim) over all axes between the first and the last."""
         axes = list(range(1, counts.shape.rank))
         if self.mask_zero:
@@ -245,12 +245,12 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
             return totals
         return totals / self._divisor(tf.reduce_sum(counts, axes))
 
-    def _counted(self, ids: Any, padding: int) -> Any:
+    def _counted(self, ids: tf.Tensor, padding: int) -> tf.Tensor:
         if self.mask_zero:
             return tf.cast(tf.not_equal(ids, tf.constant(padding, ids.dtype)), tf.float32)
         return tf.ones(tf.shape(ids), tf.float32)
 
-    def _divisor(self, counts: Any) -> Any:
+    def _divisor(self, counts: tf.Tensor) -> tf.Tensor:
         counts = tf.maximum(counts, 1.0)[:, None]
         return counts if self.combiner == "mean" else tf.sqrt(counts)
 
@@ -266,7 +266,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
                 'have different numbers of ids, so say combiner="sum", "mean" or "sqrtn"'
             )
 
-    def _check_dtype(self, dtype: Any) -> None:
+    def _check_dtype(self, dtype: tf.DType) -> None:
         name = keras.backend.standardize_dtype(dtype)
         if name.startswith("complex"):
             raise ModelError(
@@ -274,15 +274,15 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
             )
 
 
-def _is_string(ids: Any) -> bool:
+def _is_string(ids: tf.Tensor) -> bool:
     dtype = getattr(ids, "dtype", "int64")
     return str(keras.backend.standardize_dtype(dtype)) == "string"
 
 
-def _ids_of_strings(strings: Any) -> Any:
+def _ids_of_strings(strings: tf.Tensor) -> tf.Tensor:
     """Return ids of the same structure; a backend finds the strings by this operation."""
 
-    def ids_of(values: Any) -> Any:
+    def ids_of(values: tf.Tensor) -> tf.Tensor:
         return tf.strings.to_hash_bucket_fast(values, NUM_STRING_IDS)
 
     if isinstance(strings, tf.SparseTensor):
@@ -292,5 +292,5 @@ def _ids_of_strings(strings: Any) -> Any:
     return ids_of(tf.convert_to_tensor(strings))
 
 
-def _is_positive(value: Any) -> bool:
+def _is_positive(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import keras
 import numpy as np
@@ -14,7 +13,7 @@ TRUNCATED_STDDEV = 0.87962566103423978  # of a unit normal cut at two standard d
 
 
 def describe_initializer(
-    initializer: Any, layer: str, dim: int, input_dim: int | None
+    initializer: keras.initializers.Initializer, layer: str, dim: int, input_dim: int | None
 ) -> tuple[str, dict[str, float]]:
     """Return (kind, params) of the distribution that fills a row of `dim` elements.
 
@@ -49,14 +48,14 @@ def describe_initializer(
     )
 
 
-def has_array(initializer: Any) -> bool:
+def has_array(initializer: keras.initializers.Initializer) -> bool:
     """Whether an initializer is `Constant` of an array: it says each row, not a distribution."""
     is_constant = isinstance(initializer, keras.initializers.Constant)
     return is_constant and not _is_number(initializer.value) and np.ndim(initializer.value) > 0
 
 
 def _variance_scaling(
-    initializer: Any, layer: str, dim: int, input_dim: int | None
+    initializer: keras.initializers.Initializer, layer: str, dim: int, input_dim: int | None
 ) -> tuple[str, dict[str, float]]:
     if input_dim is None and initializer.mode != "fan_out":
         raise ModelError(
@@ -77,9 +76,9 @@ def _variance_scaling(
     return "normal", _normal(0.0, math.sqrt(scale))
 
 
-def _normal(mean: Any, stddev: Any) -> dict[str, float]:
+def _normal(mean: float, stddev: float) -> dict[str, float]:
     return {"mean": float(mean), "stddev": float(stddev)}
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float)

@@ -6,12 +6,12 @@ side by side, (records, width). The model zoo's models share them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import keras
 
 from elasticdl.errors import ModelError
+from elasticdl.layers.lookup import Shape
 
 ops = keras.ops
 
@@ -24,13 +24,13 @@ class FactorizationMachine(keras.layers.Layer):  # type: ignore[misc]  # keras h
     part of DeepFM (Guo et al., IJCAI 2017). (records, fields, dim) -> (records, 1).
     """
 
-    def call(self, vectors: Any) -> Any:
+    def call(self, vectors: keras.KerasTensor) -> keras.KerasTensor:
         """Return half of (square of the sum - sum of the squares), summed over dim."""
         total = ops.sum(vectors, axis=1)
         squares = ops.sum(vectors * vectors, axis=1)
         return 0.5 * ops.sum(total * total - squares, axis=1, keepdims=True)
 
-    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, int]:
+    def compute_output_shape(self, input_shape: Shape) -> tuple[int | None, int]:
         """Return (records, 1)."""
         return (input_shape[0], 1)
 
@@ -50,15 +50,19 @@ class CompressedInteraction(keras.layers.Layer):  # type: ignore[misc]  # keras 
     """
 
     def __init__(
-        self, sizes: Sequence[int] = (128, 128), activation: Any = None, **kwargs: Any
+        self,
+        sizes: Sequence[int] = (128, 128),
+        activation: str | Callable[[keras.KerasTensor], keras.KerasTensor] | None = None,
+        **kwargs: object,
     ) -> None:
         super().__init__(**kwargs)
         self.sizes = _sizes("sizes", sizes, self)
         self.activation = keras.activations.get(activation)
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Shape) -> None:
         """Make a matrix for each layer: (rows before x fields, rows)."""
         fields = input_shape[1]
+        assert fields is not None, "a record has a fixed number of vectors"
         self.filters = []
         before = fields
         for number, size in enumerate(self.sizes):
@@ -71,7 +75,7 @@ class CompressedInteraction(keras.layers.Layer):  # type: ignore[misc]  # keras 
             )
             before = size
 
-    def call(self, vectors: Any) -> Any:
+    def call(self, vectors: keras.KerasTensor) -> keras.KerasTensor:
         """Return the sums of the rows of all layers."""
         fields, dim = vectors.shape[1:]
         rows, pooled = vectors, []
@@ -83,11 +87,11 @@ class CompressedInteraction(keras.layers.Layer):  # type: ignore[misc]  # keras 
             pooled.append(ops.sum(rows, axis=2))
         return ops.concatenate(pooled, axis=1)
 
-    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, int]:
+    def compute_output_shape(self, input_shape: Shape) -> tuple[int | None, int]:
         """Return (records, rows of all layers)."""
         return (input_shape[0], sum(self.sizes))
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         """Return what rebuilds the layer."""
         return {
             **super().get_config(),
@@ -114,7 +118,7 @@ class CrossNetwork(keras.layers.Layer):  # type: ignore[misc]  # keras has no ty
     """
 
     def __init__(
-        self, num_layers: int = 3, version: int = 2, rank: int | None = None, **kwargs: Any
+        self, num_layers: int = 3, version: int = 2, rank: int | None = None, **kwargs: object
     ) -> None:
         super().__init__(**kwargs)
         (self.num_layers,) = _sizes("num_layers", [num_layers], self)
@@ -126,9 +130,10 @@ class CrossNetwork(keras.layers.Layer):  # type: ignore[misc]  # keras has no ty
         self.version = version
         self.rank = None if rank is None else _sizes("rank", [rank], self)[0]
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Shape) -> None:
         """Make the weights of each layer."""
         width = input_shape[-1]
+        shapes: list[Shape]
         if self.version == 1:
             shapes = [(width, 1)]
         elif self.rank is None:
@@ -149,7 +154,7 @@ class CrossNetwork(keras.layers.Layer):  # type: ignore[misc]  # keras has no ty
             for layer in range(self.num_layers)
         ]
 
-    def call(self, first: Any) -> Any:
+    def call(self, first: keras.KerasTensor) -> keras.KerasTensor:
         """Return the last layer."""
         last = first
         for kernels, bias in zip(self.kernels, self.biases, strict=True):
@@ -162,11 +167,11 @@ class CrossNetwork(keras.layers.Layer):  # type: ignore[misc]  # keras has no ty
                 last = first * (product + bias) + last
         return last
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         """Return the shape of the input."""
         return input_shape
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         """Return what rebuilds the layer."""
         return {
             **super().get_config(),
@@ -176,7 +181,7 @@ class CrossNetwork(keras.layers.Layer):  # type: ignore[misc]  # keras has no ty
         }
 
 
-def _sizes(what: str, sizes: Sequence[int], layer: Any) -> tuple[int, ...]:
+def _sizes(what: str, sizes: Sequence[int], layer: keras.layers.Layer) -> tuple[int, ...]:
     if not sizes or not all(isinstance(size, int) and size > 0 for size in sizes):
         raise ModelError(
             f"{type(layer).__name__} {layer.name!r}: {what} must be positive whole numbers, found "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from elasticdl.errors import ModelError
 
@@ -97,7 +96,7 @@ class Expiry:
 Admission = CountAdmission | ProbabilityAdmission
 
 
-def admission_of(value: Any, whose: str) -> Admission | None:
+def admission_of(value: object, whose: str) -> Admission | None:
     """Return an admission given as such, or as `config_of` has written it.
 
     Raises:
@@ -116,7 +115,7 @@ def admission_of(value: Any, whose: str) -> Admission | None:
     )
 
 
-def expiry_of(value: Any, whose: str) -> Expiry | None:
+def expiry_of(value: object, whose: str) -> Expiry | None:
     """Return an expiry given as such, or as `config_of` has written it.
 
     Raises:
@@ -129,17 +128,16 @@ def expiry_of(value: Any, whose: str) -> Expiry | None:
     raise ModelError(f"{whose}: expiry must be Expiry(...), not {value!r}")
 
 
-def config_of(value: Admission | Expiry | None) -> dict[str, Any] | None:
+def config_of(value: Admission | Expiry | None) -> dict[str, object] | None:
     """Return what JSON can hold."""
     return None if value is None else asdict(value)
 
 
-def _check_whole(name: str, value: Any, least: int, most: int) -> None:
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    if not is_whole or not least <= value <= most:
+def _check_whole(name: str, value: object, least: int, most: int) -> None:
+    is_whole = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+    if not is_whole:
         raise ModelError(f"{name} must be a whole number from {least} to {most}, not {value!r}")
 
 
-def _is_number(value: Any) -> bool:
-    is_real = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_real and math.isfinite(value)
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

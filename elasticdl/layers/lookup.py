@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import TypeAlias
 
-Lookup = Callable[[Any, Any], Any]
+Shape: TypeAlias = tuple[int | None, ...]
+"""The shape of a tensor; None where it depends on the minibatch."""
+
+Lookup = Callable[[object, object], object]
 """`lookup(layer, ids) -> rows`: `ids` an int64 tensor of any shape, rows `ids.shape + (dim,)`."""
 
 _lookup: ContextVar[Lookup | None] = ContextVar("elasticdl_lookup", default=None)

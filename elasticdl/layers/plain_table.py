@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import tensorflow as tf
 
 from elasticdl.layers.constraint import RowConstraint
@@ -19,14 +17,14 @@ class PlainTable:
         name: str,
         dim: int,
         input_dim: int | None,
-        initializer: Any,
+        initializer: object,
         constraint: RowConstraint | None = None,
     ) -> None:
         described = describe_initializer(initializer, name, dim, input_dim)
         self._dim = dim
         self._rows = PlainRows(name, dim, input_dim, described, constraint)
 
-    def lookup(self, ids: Any) -> Any:
+    def lookup(self, ids: tf.Tensor) -> tf.Tensor:
         """Return the rows of an int64 tensor, `ids.shape + (dim,)`; eagerly or in a function."""
         if tf.executing_eagerly():
             return tf.convert_to_tensor(self._rows.pull(ids.numpy()))

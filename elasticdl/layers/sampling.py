@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import keras
 
+from elasticdl.layers.lookup import Shape
 from elasticdl.layers.rates import require_rate
 
 
@@ -23,18 +23,18 @@ class SamplingCorrection(keras.layers.Layer):  # type: ignore[misc]  # keras has
         rate: Which share of the negatives was kept, above 0 and at most 1.
     """
 
-    def __init__(self, rate: float, **kwargs: Any) -> None:
+    def __init__(self, rate: float, **kwargs: object) -> None:
         super().__init__(**kwargs)
         self.rate = require_rate(rate)
 
-    def call(self, logits: Any, training: bool | None = None) -> Any:
+    def call(self, logits: keras.KerasTensor, training: bool | None = None) -> keras.KerasTensor:
         """Return the logits, corrected unless they are trained."""
         return logits if training else logits + math.log(self.rate)
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         """Return the shape that goes in."""
         return input_shape
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         """Return what makes the layer anew."""
         return {**super().get_config(), "rate": self.rate}

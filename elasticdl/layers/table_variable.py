@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import keras
 import numpy as np
 
@@ -25,10 +23,10 @@ class TableVariable(keras.Variable):  # type: ignore[misc]  # keras has no types
 
     remedy: str = ""
     takes_rows: bool = True
-    given: Any = None
+    given: object = None
 
     @classmethod
-    def of(cls, layer: Any, remedy: str, takes_rows: bool) -> TableVariable:
+    def of(cls, layer: keras.layers.Layer, remedy: str, takes_rows: bool) -> TableVariable:
         """Put one among the variables of an embedding layer."""
         with keras.name_scope(layer.name, caller=layer):
             made = cls(
@@ -41,7 +39,7 @@ class TableVariable(keras.Variable):  # type: ignore[misc]  # keras has no types
         layer._track_variable(made)
         return made
 
-    def _initialize_with_initializer(self, initializer: Any) -> None:
+    def _initialize_with_initializer(self, initializer: object) -> None:
         """Keep the table from being allocated."""
         self._value = None
 
@@ -49,14 +47,14 @@ class TableVariable(keras.Variable):  # type: ignore[misc]  # keras has no types
         """Do so too where Keras initializes later."""
 
     @property
-    def value(self) -> Any:
+    def value(self) -> keras.KerasTensor:
         """Refuse: no process holds the table."""
         raise ModelError(
             f"the model file reads the whole table {self.path!r}, which was moved to the ps "
             f"replicas: no process has all of its rows; {self.remedy}"
         )
 
-    def begin_with(self, rows: Any) -> None:
+    def begin_with(self, rows: keras.KerasTensor) -> None:
         """Take the rows that the table begins with, of its shape.
 
         Raises:
@@ -69,7 +67,7 @@ class TableVariable(keras.Variable):  # type: ignore[misc]  # keras has no types
             )
         self.given = np.array(rows, np.float32)
 
-    def _direct_assign(self, value: Any) -> None:
+    def _direct_assign(self, value: object) -> None:
         self.begin_with(value)
 
     def __repr__(self) -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -35,6 +38,13 @@ _HARMLESS = frozenset(
 )  # fmt: skip
 
 
+class RowInitializer(Protocol):
+    """The distribution of new rows, as `elasticdl.layers.torch` has them by name."""
+
+    kind: str
+    params: Mapping[str, float]
+
+
 class TableParameter(nn.Parameter):  # type: ignore[misc]  # torch has no types here
     """Stands for a table that is on the ps replicas: a shape without memory.
 
@@ -48,7 +58,7 @@ class TableParameter(nn.Parameter):  # type: ignore[misc]  # torch has no types 
     """
 
     table_initializer: Distribution
-    given: Any
+    given: NDArray[np.float32] | None
     owner: str
 
     @classmethod
@@ -59,7 +69,7 @@ class TableParameter(nn.Parameter):  # type: ignore[misc]  # torch has no types 
         weight.table_initializer, weight.given, weight.owner = initializer, None, owner
         return weight
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> TableParameter:
+    def __deepcopy__(self, memo: dict[int, torch.Tensor]) -> TableParameter:
         """Return another weight that begins alike."""
         rows, dim = self.shape
         copied = TableParameter.of(self.owner, rows, dim, self.table_initializer)
@@ -68,7 +78,13 @@ class TableParameter(nn.Parameter):  # type: ignore[misc]  # torch has no types 
         return copied
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        cls,
+        func: torch._C._FunctionBase,
+        types: Iterable[type],
+        args: tuple[torch.Tensor, ...] = (),
+        kwargs: Mapping[str, torch.Tensor] | None = None,
+    ) -> torch.Tensor:
         """Note how the table begins, let its shape be asked, and refuse the rest."""
         kwargs = kwargs or {}
         name = getattr(func, "__name__", str(func))
@@ -92,7 +108,13 @@ class TableParameter(nn.Parameter):  # type: ignore[misc]  # torch has no types 
             f"at once; to say how rows begin, {_INSTEAD}"
         )
 
-    def _begin_with(self, func: Any, name: str, args: Any, kwargs: Any) -> None:
+    def _begin_with(
+        self,
+        func: torch._C._FunctionBase,
+        name: str,
+        args: tuple[torch.Tensor, ...],
+        kwargs: Mapping[str, torch.Tensor],
+    ) -> None:
         if name == "copy_":
             if tuple(args[1].shape) != tuple(self.shape):
                 raise ModelError(
@@ -119,7 +141,13 @@ class _Draws(TorchDispatchMode):  # type: ignore[misc]  # torch has no types her
         super().__init__()
         self.found: list[Distribution] = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: torch._C._FunctionBase,
+        types: Iterable[type],
+        args: tuple[torch.Tensor, ...] = (),
+        kwargs: Mapping[str, torch.Tensor] | None = None,
+    ) -> torch.Tensor:
         name, numbers = func.overloadpacket.__name__, [v for v in args[1:] if _is_number(v)]
         match name, numbers:
             case "uniform_", _:
@@ -143,11 +171,11 @@ def _two(numbers: list[float]) -> tuple[float, float]:
     return float(first), float(second)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float)
 
 
-def _says_initial_values(func: Any, name: str) -> bool:
+def _says_initial_values(func: torch._C._FunctionBase, name: str) -> bool:
     if getattr(func, "__module__", "") == "torch.nn.init":
         return True
     return name in ("uniform_", "normal_", "zero_", "fill_", "copy_")
@@ -158,7 +186,7 @@ class _Table:
 
     num_embeddings: int | None
     embedding_dim: int
-    weight: Any
+    weight: torch.Tensor
 
     def _on_ps(
         self,
@@ -167,11 +195,11 @@ class _Table:
         embedding_dim: int,
         max_norm: float | None,
         scale_grad_by_freq: bool,
-        dtype: Any,
+        dtype: torch.dtype | None,
         wire_dtype: str,
         admission: Admission | None,
         expiry: Expiry | None,
-        initializer: Any,
+        initializer: RowInitializer | None,
         name: str | None,
     ) -> None:
         """Check and keep what is said of the table."""
@@ -213,7 +241,7 @@ class _Table:
         self._plain_rows: PlainRows | None = None
         self._is_of_job = current_lookup() is not None
 
-    def _placed_weight(self, what: str, given: Any, freeze: bool) -> TableParameter:
+    def _placed_weight(self, what: str, given: torch.Tensor | None, freeze: bool) -> TableParameter:
         rows = self.num_embeddings or 0
         weight = TableParameter.of(what, rows, self.embedding_dim, self._initializer)
         if given is not None:
@@ -221,7 +249,7 @@ class _Table:
         weight.requires_grad_(not freeze)
         return weight
 
-    def _rows(self, ids: Any, padding_idx: int | None) -> Any:
+    def _rows(self, ids: torch.Tensor, padding_idx: int | None) -> torch.Tensor:
         """Return the rows of ids of any shape, those of the padding zero."""
         if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
             raise ModelError(
@@ -230,7 +258,7 @@ class _Table:
         ids = ids.to(torch.int64)
         lookup = current_lookup()
         if lookup is not None:
-            rows = lookup(self, ids)
+            rows: torch.Tensor = lookup(self, ids)
         elif self._is_of_job:
             raise ModelError(
                 f"{self.table_name or type(self).__name__}: the layer is called outside of the "
@@ -292,13 +320,13 @@ class Embedding(_Table, nn.Embedding):  # type: ignore[misc]  # torch has no typ
         norm_type: float = 2.0,
         scale_grad_by_freq: bool = False,
         sparse: bool = False,
-        _weight: Any = None,
+        _weight: torch.Tensor | None = None,
         _freeze: bool = False,
-        device: Any = None,
-        dtype: Any = None,
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
         *,
         name: str | None = None,
-        initializer: Any = None,
+        initializer: RowInitializer | None = None,
         wire_dtype: str = "float32",
         admission: Admission | None = None,
         expiry: Expiry | None = None,
@@ -322,7 +350,7 @@ class Embedding(_Table, nn.Embedding):  # type: ignore[misc]  # torch has no typ
         """Begin with the initial values again."""
         _fill(self.weight, self._initializer)
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return the rows of `input`, shape `input.shape + (embedding_dim,)`."""
         return self._rows(input, self.padding_idx)
 
@@ -339,14 +367,14 @@ class EmbeddingBag(_Table, nn.EmbeddingBag):  # type: ignore[misc]  # torch has 
         scale_grad_by_freq: bool = False,
         mode: str = "mean",
         sparse: bool = False,
-        _weight: Any = None,
+        _weight: torch.Tensor | None = None,
         include_last_offset: bool = False,
         padding_idx: int | None = None,
-        device: Any = None,
-        dtype: Any = None,
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
         *,
         name: str | None = None,
-        initializer: Any = None,
+        initializer: RowInitializer | None = None,
         wire_dtype: str = "float32",
         admission: Admission | None = None,
         expiry: Expiry | None = None,
@@ -374,7 +402,12 @@ class EmbeddingBag(_Table, nn.EmbeddingBag):  # type: ignore[misc]  # torch has 
         """Begin with the initial values again."""
         _fill(self.weight, self._initializer)
 
-    def forward(self, input: Any, offsets: Any = None, per_sample_weights: Any = None) -> Any:
+    def forward(
+        self,
+        input: torch.Tensor,
+        offsets: torch.Tensor | None = None,
+        per_sample_weights: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Return one row for each bag; arguments are those of `torch.nn.EmbeddingBag`."""
         if input.dim() == 2 and offsets is None:
             return self._equal_bags(input, per_sample_weights)
@@ -397,7 +430,7 @@ class EmbeddingBag(_Table, nn.EmbeddingBag):  # type: ignore[misc]  # torch has 
             padding_idx=0,
         )
 
-    def _equal_bags(self, ids: Any, weights: Any) -> Any:
+    def _equal_bags(self, ids: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
         """Return one row for each row of ids, shape (bags, ids of one)."""
         if weights is not None and (self.mode != "sum" or weights.shape != ids.shape):
             raise ModelError(
@@ -431,7 +464,7 @@ class SamplingCorrection(nn.Module):  # type: ignore[misc]  # torch has no types
         super().__init__()
         self.rate = require_rate(rate)
 
-    def forward(self, logits: Any) -> Any:
+    def forward(self, logits: torch.Tensor) -> torch.Tensor:
         """Return the logits, corrected unless they are trained."""
         return logits if self.training else logits + math.log(self.rate)
 
@@ -451,7 +484,7 @@ def _padding(what: str, padding_idx: int | None, num_embeddings: int | None) -> 
     return padding_idx % num_embeddings
 
 
-def _plain_weight(layer: Any, given: Any, freeze: bool) -> Any:
+def _plain_weight(layer: nn.Module, given: torch.Tensor | None, freeze: bool) -> torch.Tensor:
     """Return the ordinary weight of a plain session."""
     if given is not None:
         return nn.Parameter(given, requires_grad=not freeze)
@@ -465,7 +498,7 @@ def _plain_weight(layer: Any, given: Any, freeze: bool) -> Any:
     return weight
 
 
-def _fill(weight: Any, initializer: Distribution) -> None:
+def _fill(weight: torch.Tensor, initializer: Distribution) -> None:
     kind, params = initializer
     match kind:
         case "constant":

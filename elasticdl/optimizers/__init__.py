@@ -5,7 +5,7 @@ TensorFlow is imported when the first optimizer is used.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from elasticdl.optimizers.group_ftrl import GroupFtrl
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["GroupFtrl"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name == "GroupFtrl":
         from elasticdl.optimizers.group_ftrl import GroupFtrl
 

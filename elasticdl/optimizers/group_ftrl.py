@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import keras
 
@@ -31,7 +30,10 @@ class GroupFtrl(keras.optimizers.Ftrl):  # type: ignore[misc]  # keras has no ty
     """
 
     def __init__(
-        self, learning_rate: Any = 0.001, group_lasso_strength: float = 0.0, **kwargs: Any
+        self,
+        learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 0.001,
+        group_lasso_strength: float = 0.0,
+        **kwargs: object,
     ) -> None:
         kwargs.setdefault("name", "group_ftrl")
         super().__init__(learning_rate=learning_rate, **kwargs)
@@ -45,7 +47,12 @@ class GroupFtrl(keras.optimizers.Ftrl):  # type: ignore[misc]  # keras has no ty
             )
         self.group_lasso_strength = float(group_lasso_strength)
 
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+    def update_step(
+        self,
+        gradient: keras.KerasTensor,
+        variable: keras.Variable,
+        learning_rate: keras.KerasTensor,
+    ) -> None:
         """Update a variable as `Ftrl` does, then its rows as groups if it has some."""
         super().update_step(gradient, variable, learning_rate)
         if not self.group_lasso_strength or not _is_table(variable):
@@ -59,11 +66,11 @@ class GroupFtrl(keras.optimizers.Ftrl):  # type: ignore[misc]  # keras has no ty
         share = ops.where(norm > bound, 1.0 - bound / ops.maximum(norm, 1e-30), 0.0)
         self.assign(variable, ops.multiply(variable, ops.cast(share, variable.dtype)))
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         """Return what rebuilds the optimizer."""
         return {**super().get_config(), "group_lasso_strength": self.group_lasso_strength}
 
 
-def _is_table(variable: Any) -> bool:
+def _is_table(variable: keras.Variable) -> bool:
     # TensorFlow's variable stands for Keras' here; its name has a ":0" and perhaps a path.
     return str(variable.name).split("/")[-1].split(":")[0] == _EMBEDDINGS

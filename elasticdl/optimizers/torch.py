@@ -6,8 +6,8 @@ plain loop of PyTorch the optimizer clips in its `step`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -21,7 +21,12 @@ class Clipping:
     kind: str
     limit: float
 
-    def __call__(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def __call__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        args: tuple[object, ...],
+        kwargs: Mapping[str, object] | None,
+    ) -> None:
         """Clip the gradients of all parameters of a plain optimizer."""
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         if self.kind == "value":
@@ -30,7 +35,7 @@ class Clipping:
             torch.nn.utils.clip_grad_norm_(parameters, self.limit)
 
 
-def clip_grad_norm(optimizer: Any, max_norm: float) -> Any:
+def clip_grad_norm(optimizer: torch.optim.Optimizer, max_norm: float) -> torch.Tensor:
     """Have an optimizer clip as `torch.nn.utils.clip_grad_norm_` does; return the optimizer.
 
     Args:
@@ -44,7 +49,7 @@ def clip_grad_norm(optimizer: Any, max_norm: float) -> Any:
     return _clipping(optimizer, "global_norm", "clip_grad_norm", "max_norm", max_norm)
 
 
-def clip_grad_value(optimizer: Any, clip_value: float) -> Any:
+def clip_grad_value(optimizer: torch.optim.Optimizer, clip_value: float) -> torch.Tensor:
     """Have an optimizer clip as `torch.nn.utils.clip_grad_value_` does; return the optimizer.
 
     Args:
@@ -57,7 +62,9 @@ def clip_grad_value(optimizer: Any, clip_value: float) -> Any:
     return _clipping(optimizer, "value", "clip_grad_value", "clip_value", clip_value)
 
 
-def _clipping(optimizer: Any, kind: str, function: str, name: str, limit: float) -> Any:
+def _clipping(
+    optimizer: torch.optim.Optimizer, kind: str, function: str, name: str, limit: float
+) -> torch.Tensor:
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ModelError(
             f"{function}(optimizer, {name}): expected an optimizer of torch.optim, found "

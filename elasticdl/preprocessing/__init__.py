@@ -7,7 +7,7 @@ All of them take dense, sparse and ragged tensors, and are saved inside an expor
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from keras.layers import Discretization, Hashing
@@ -55,7 +55,7 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in _HOMES:
         import importlib
 

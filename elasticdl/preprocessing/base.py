@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
 
 import keras
 import tensorflow as tf
+
+from elasticdl.layers.lookup import Shape
 
 
 class RawLayer(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
@@ -16,7 +17,7 @@ class RawLayer(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
     Keras would cast them to the layer's float type, and take dense tensors alone.
     """
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: object) -> None:
         super().__init__(**kwargs)
         self._convert_input_args = False
         self._allow_non_tensor_positional_args = True
@@ -26,20 +27,20 @@ class RawLayer(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
 class ElementLayer(RawLayer):
     """A layer that treats each value by itself: the output has the structure of the input."""
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """Return the values' results where the values were."""
         return map_values(self._of_values, inputs)
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         """Return the shape of the input."""
         return input_shape
 
-    def compute_output_spec(self, inputs: Any) -> Any:
+    def compute_output_spec(self, inputs: keras.KerasTensor) -> keras.KerasTensor:
         """Say what a symbolic call gives."""
         return like(inputs, inputs.shape, self._output_dtype())
 
     @abstractmethod
-    def _of_values(self, values: Any) -> Any:
+    def _of_values(self, values: tf.Tensor) -> tf.Tensor:
         """Return the results of a dense tensor of any shape."""
 
     @abstractmethod
@@ -47,14 +48,14 @@ class ElementLayer(RawLayer):
         """Return the type of the results."""
 
 
-def as_tensor(inputs: Any) -> Any:
+def as_tensor(inputs: tf.Tensor) -> tf.Tensor:
     """Return a tensor of TensorFlow, sparse and ragged ones as they are."""
     if isinstance(inputs, tf.SparseTensor | tf.RaggedTensor):
         return inputs
     return tf.convert_to_tensor(inputs)
 
 
-def map_values(function: Callable[[Any], Any], inputs: Any) -> Any:
+def map_values(function: Callable[[tf.Tensor], tf.Tensor], inputs: tf.Tensor) -> tf.Tensor:
     """Call a function on the values of a dense, sparse or ragged tensor; keep its structure."""
     inputs = as_tensor(inputs)
     if isinstance(inputs, tf.SparseTensor):
@@ -64,7 +65,7 @@ def map_values(function: Callable[[Any], Any], inputs: Any) -> Any:
     return function(inputs)
 
 
-def strings_of(values: Any) -> Any:
+def strings_of(values: tf.Tensor) -> tf.Tensor:
     """Return strings: truth values as `True` and `False`, integers in decimal.
 
     Floats are cut off to integers as Keras' `Hashing` does.
@@ -76,7 +77,7 @@ def strings_of(values: Any) -> Any:
     return tf.as_string(tf.cast(values, tf.int64) if values.dtype.is_floating else values)
 
 
-def like(inputs: Any, shape: Any, dtype: str) -> Any:
+def like(inputs: tf.Tensor, shape: Shape, dtype: str) -> tf.Tensor:
     """Return a symbolic tensor with the structure of another."""
     if getattr(inputs, "ragged", False):
         return keras.KerasTensor(shape, dtype, ragged=True)

@@ -6,14 +6,14 @@ has as `tf.strings.to_hash_bucket_fast` and Rust as `crates/edl-store/src/finger
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import keras
 import tensorflow as tf
 
 from elasticdl.errors import ModelError
+from elasticdl.layers.lookup import Shape
 from elasticdl.preprocessing.base import ElementLayer, RawLayer, as_tensor, like, strings_of
 from elasticdl.preprocessing.numbers import positive
 
@@ -36,7 +36,7 @@ class HashedCross(RawLayer):
             `input_dim` has rows for those that occur alone.
     """
 
-    def __init__(self, num_bins: int, **kwargs: Any) -> None:
+    def __init__(self, num_bins: int, **kwargs: object) -> None:
         super().__init__(**kwargs)
         self.num_bins = positive("num_bins", num_bins, self)
         if self.num_bins >= 2**63:
@@ -44,7 +44,7 @@ class HashedCross(RawLayer):
                 f"HashedCross {self.name!r}: num_bins must be below 2**63, found {num_bins}"
             )
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """Return the ids, int64."""
         features = [as_tensor(feature) for feature in self._checked(inputs)]
         if any(isinstance(feature, tf.SparseTensor | tf.RaggedTensor) for feature in features):
@@ -52,25 +52,25 @@ class HashedCross(RawLayer):
             return crossed.with_flat_values(self._ids(crossed.flat_values))
         return self._ids(tf.strings.join([strings_of(f) for f in features], SEPARATOR))
 
-    def compute_output_spec(self, inputs: Any) -> Any:
+    def compute_output_spec(self, inputs: keras.KerasTensor) -> keras.KerasTensor:
         """Say what a symbolic call gives."""
         features = self._checked(inputs)
         if any(f.sparse or getattr(f, "ragged", False) for f in features):
             return keras.KerasTensor((features[0].shape[0], None), "int64", ragged=True)
         return keras.KerasTensor(features[0].shape, "int64")
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
+    def compute_output_shape(self, input_shape: Sequence[Shape]) -> Shape:
         """Return the shape of the first feature."""
         return input_shape[0]
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         """Return what rebuilds the layer."""
         return {**super().get_config(), "num_bins": self.num_bins}
 
-    def _ids(self, strings: Any) -> Any:
+    def _ids(self, strings: tf.Tensor) -> tf.Tensor:
         return tf.strings.to_hash_bucket_fast(strings, self.num_bins)
 
-    def _checked(self, inputs: Any) -> Sequence[Any]:
+    def _checked(self, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
         if not isinstance(inputs, list | tuple) or len(inputs) < 2:
             raise ModelError(
                 f"HashedCross {self.name!r} is called with a list of two or more features, found "
@@ -92,7 +92,9 @@ class IndexLookup(ElementLayer):
         num_oov_tokens: How many ids there are for other strings.
     """
 
-    def __init__(self, vocabulary: Any, num_oov_tokens: int = 1, **kwargs: Any) -> None:
+    def __init__(
+        self, vocabulary: str | Path | Iterable[object], num_oov_tokens: int = 1, **kwargs: object
+    ) -> None:
         super().__init__(**kwargs)
         self.vocabulary = _words(vocabulary, self.name)
         self.num_oov_tokens = positive("num_oov_tokens", num_oov_tokens, self)
@@ -107,7 +109,7 @@ class IndexLookup(ElementLayer):
         """Return how many ids there are: `input_dim` of an embedding of them."""
         return len(self.vocabulary) + self.num_oov_tokens
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         """Return what rebuilds the layer."""
         return {
             **super().get_config(),
@@ -115,18 +117,18 @@ class IndexLookup(ElementLayer):
             "num_oov_tokens": self.num_oov_tokens,
         }
 
-    def compute_output_spec(self, inputs: Any) -> Any:
+    def compute_output_spec(self, inputs: keras.KerasTensor) -> keras.KerasTensor:
         """Say what a symbolic call gives."""
         return like(inputs, inputs.shape, "int64")
 
-    def _of_values(self, values: Any) -> Any:
+    def _of_values(self, values: tf.Tensor) -> tf.Tensor:
         return self.table.lookup(strings_of(values))
 
     def _output_dtype(self) -> str:
         return "int64"
 
 
-def _lists(feature: Any) -> Any:
+def _lists(feature: tf.Tensor) -> tf.Tensor:
     """Return the strings of a feature, one list of them for each record."""
     if isinstance(feature, tf.SparseTensor):
         return feature.with_values(strings_of(feature.values))
@@ -136,7 +138,7 @@ def _lists(feature: Any) -> Any:
     return strings[:, None] if strings.shape.rank == 1 else strings
 
 
-def _words(vocabulary: Any, layer: str) -> list[str]:
+def _words(vocabulary: str | Path | Iterable[object], layer: str) -> list[str]:
     if isinstance(vocabulary, str | Path):
         path = Path(vocabulary)
         if not path.is_file():

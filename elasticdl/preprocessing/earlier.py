@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 
@@ -12,7 +11,7 @@ import keras
 class Discretization(keras.layers.Discretization):  # type: ignore[misc]  # keras has no types
     """Keras' layer, whose boundaries are called `bins`, and which says how many bins there are."""
 
-    def __init__(self, bins: Sequence[float], **kwargs: Any) -> None:
+    def __init__(self, bins: Sequence[float], **kwargs: object) -> None:
         super().__init__([float(boundary) for boundary in bins], **kwargs)
         self.bins = list(self.bin_boundaries)
         del self.num_bins  # Keras' own, which says into how many bins `adapt` cuts; None here
@@ -21,7 +20,7 @@ class Discretization(keras.layers.Discretization):  # type: ignore[misc]  # kera
         """Return how many ids there are."""
         return len(self.bins) + 1
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         """Return what rebuilds the layer."""
         return {
             "bins": self.bins,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -24,7 +23,7 @@ class Normalizer(ElementLayer):
         divisor: A number that is not 0.
     """
 
-    def __init__(self, subtractor: float, divisor: float, **kwargs: Any) -> None:
+    def __init__(self, subtractor: float, divisor: float, **kwargs: object) -> None:
         super().__init__(**kwargs)
         self.subtractor = float(subtractor)
         self.divisor = float(divisor)
@@ -35,7 +34,7 @@ class Normalizer(ElementLayer):
                 "single value tells a model nothing"
             )
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         """Return what rebuilds the layer."""
         return {
             **super().get_config(),
@@ -43,7 +42,7 @@ class Normalizer(ElementLayer):
             "divisor": self.divisor,
         }
 
-    def _of_values(self, values: Any) -> Any:
+    def _of_values(self, values: tf.Tensor) -> tf.Tensor:
         values = tf.cast(values, self.compute_dtype)
         return (values - self.subtractor) / self.divisor
 
@@ -63,7 +62,7 @@ class LogRound(ElementLayer):
     """
 
     def __init__(
-        self, num_bins: int, default_value: int = 0, base: float | None = None, **kwargs: Any
+        self, num_bins: int, default_value: int = 0, base: float | None = None, **kwargs: object
     ) -> None:
         super().__init__(**kwargs)
         self.num_bins = positive("num_bins", num_bins, self)
@@ -74,7 +73,7 @@ class LogRound(ElementLayer):
                 f"LogRound {self.name!r}: base must be above 0 and not 1, or None, found {base!r}"
             )
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         """Return what rebuilds the layer."""
         return {
             **super().get_config(),
@@ -83,7 +82,7 @@ class LogRound(ElementLayer):
             "base": self.base,
         }
 
-    def _of_values(self, values: Any) -> Any:
+    def _of_values(self, values: tf.Tensor) -> tf.Tensor:
         # In float64: the logarithm of 1000 to the base 10 is 3, and that of 10**2.5 below 2.5.
         logarithms = tf.math.log(tf.cast(values, tf.float64))
         if self.base is not None:
@@ -101,12 +100,12 @@ class RoundIdentity(ElementLayer):
     Halves go to the even neighbour, as in NumPy.
     """
 
-    def __init__(self, num_buckets: int, default_value: int = 0, **kwargs: Any) -> None:
+    def __init__(self, num_buckets: int, default_value: int = 0, **kwargs: object) -> None:
         super().__init__(**kwargs)
         self.num_buckets = positive("num_buckets", num_buckets, self)
         self.default_value = int(default_value)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         """Return what rebuilds the layer."""
         return {
             **super().get_config(),
@@ -114,7 +113,7 @@ class RoundIdentity(ElementLayer):
             "default_value": self.default_value,
         }
 
-    def _of_values(self, values: Any) -> Any:
+    def _of_values(self, values: tf.Tensor) -> tf.Tensor:
         return rounded_below(self.num_buckets, values, self.default_value)
 
     def _output_dtype(self) -> str:
@@ -132,7 +131,9 @@ class ToNumber(ElementLayer):
         default_value: What stands for a missing value.
     """
 
-    def __init__(self, out_type: Any = "float32", default_value: float = 0, **kwargs: Any) -> None:
+    def __init__(
+        self, out_type: object = "float32", default_value: float = 0, **kwargs: object
+    ) -> None:
         super().__init__(**kwargs)
         self.out_type: str = tf.as_dtype(out_type).name
         if self.out_type not in ("float32", "float64", "int32", "int64"):
@@ -142,7 +143,7 @@ class ToNumber(ElementLayer):
             )
         self.default_value = default_value
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         """Return what rebuilds the layer."""
         return {
             **super().get_config(),
@@ -150,7 +151,7 @@ class ToNumber(ElementLayer):
             "default_value": self.default_value,
         }
 
-    def _of_values(self, values: Any) -> Any:
+    def _of_values(self, values: tf.Tensor) -> tf.Tensor:
         if values.dtype != tf.string:
             return tf.cast(values, self.out_type)
         values = tf.strings.strip(values)
@@ -162,7 +163,7 @@ class ToNumber(ElementLayer):
         return self.out_type
 
 
-def rounded_below(limit: int, values: Any, default: int) -> Any:
+def rounded_below(limit: int, values: tf.Tensor, default: int) -> tf.Tensor:
     """Return `round(values)` as integers, and `default` where they are not in [0, limit)."""
     if values.dtype.is_integer:
         rounded = tf.cast(values, tf.int64)
@@ -174,7 +175,7 @@ def rounded_below(limit: int, values: Any, default: int) -> Any:
     return tf.where(inside, integers, tf.constant(default, tf.int64))
 
 
-def positive(what: str, value: Any, layer: Any) -> int:
+def positive(what: str, value: object, layer: keras.layers.Layer) -> int:
     """Return a setting of a layer that must be a positive whole number.
 
     Raises:

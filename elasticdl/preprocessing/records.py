@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import tensorflow as tf
 
-from elasticdl.data.base import Records
+from elasticdl.data.base import Metadata, Records
 from elasticdl.data.csv_columns import CsvColumns
 from elasticdl.errors import DataError, ModelError
 from elasticdl.preprocessing.words import kind_of, refused, time_unit, words_of
 
-Parse = Callable[[Any], dict[str, Any]]
+Parse = Callable[[tf.Tensor], dict[str, tf.Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +25,7 @@ class ColumnType:
     """
 
     dtype: str
-    missing: Any
+    missing: str | float
     in_examples: str | None = None
     vocabulary: tuple[str, ...] = ()
     is_required: bool = False
@@ -60,9 +59,9 @@ _HINT = (
 
 
 def parser_of(
-    element_spec: Any,
+    element_spec: tf.TypeSpec,
     types: Mapping[str, ColumnType],
-    metadata: Any,
+    metadata: Metadata,
     names: Sequence[str],
     records: str,
     delimiter: str,
@@ -101,7 +100,7 @@ def parser_of(
         _default(types[name], missing) if name in types else tf.constant([""]) for name in names
     ]
 
-    def parse(line: Any) -> dict[str, Any]:
+    def parse(line: tf.Tensor) -> dict[str, tf.Tensor]:
         fields = tf.io.decode_csv(line, defaults, delimiter)
         columns = dict(zip(names, fields, strict=True))
         return {
@@ -112,7 +111,7 @@ def parser_of(
     return parse
 
 
-def _default(kind: ColumnType, missing: str) -> Any:
+def _default(kind: ColumnType, missing: str) -> tf.Tensor:
     """Return what stands for an empty field; numbers are text where a word stands for none."""
     if kind.dtype == "string" or missing:
         return tf.constant([""])
@@ -121,7 +120,7 @@ def _default(kind: ColumnType, missing: str) -> Any:
 
 def _check_lines(
     types: Mapping[str, ColumnType],
-    metadata: Any,
+    metadata: Metadata,
     names: Sequence[str],
     delimiter: str,
     missing: str,
@@ -140,7 +139,7 @@ def _check_lines(
         checks.append(check)
 
 
-def _parser_of_examples(types: Mapping[str, ColumnType], metadata: Any) -> Parse:
+def _parser_of_examples(types: Mapping[str, ColumnType], metadata: Metadata) -> Parse:
     features = {}
     for name, kind in types.items():
         dtype = kind.in_examples or kind.dtype
@@ -148,14 +147,16 @@ def _parser_of_examples(types: Mapping[str, ColumnType], metadata: Any) -> Parse
         default = None if kind.is_required else missing
         features[name] = tf.io.FixedLenFeature([], dtype, default)
 
-    def parse(record: Any) -> dict[str, Any]:
+    def parse(record: tf.Tensor) -> dict[str, tf.Tensor]:
         example = tf.io.parse_single_example(record, features)
         return {name: typed(name, example[name], kind, metadata) for name, kind in types.items()}
 
     return parse
 
 
-def typed(name: str, value: Any, kind: ColumnType, metadata: Any, missing: str = "") -> Any:
+def typed(
+    name: str, value: tf.Tensor, kind: ColumnType, metadata: Metadata, missing: str = ""
+) -> tf.Tensor:
     """Return a value of a column as the type that is wanted."""
     if kind.dtype == "string":
         is_kind = kind_of(name, value.dtype, metadata)
@@ -182,7 +183,7 @@ def typed(name: str, value: Any, kind: ColumnType, metadata: Any, missing: str =
     return tf.cast(value, kind.dtype)
 
 
-def _narrowed(name: str, value: Any, dtype: str) -> Any:
+def _narrowed(name: str, value: tf.Tensor, dtype: str) -> tf.Tensor:
     narrow = tf.cast(value, dtype)
     said = tf.strings.join(
         [
@@ -193,7 +194,7 @@ def _narrowed(name: str, value: Any, dtype: str) -> Any:
     return refused(tf.math.is_finite(value) & ~tf.math.is_finite(narrow), said, narrow)
 
 
-def _number_of(name: str, text: Any, kind: ColumnType, missing: str) -> Any:
+def _number_of(name: str, text: tf.Tensor, kind: ColumnType, missing: str) -> tf.Tensor:
     """Read a number by the rule of `docs/data.md`."""
     is_missing = tf.equal(text, "") | tf.equal(text, missing)
     rule = _WHOLE if tf.as_dtype(kind.dtype).is_integer else _REAL
@@ -209,7 +210,7 @@ def _number_of(name: str, text: Any, kind: ColumnType, missing: str) -> Any:
     return tf.where(is_missing, filling, number)
 
 
-def _required(name: str, is_missing: Any, value: Any) -> Any:
+def _required(name: str, is_missing: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
     return refused(is_missing, f"the label {name!r} is missing: expected a value", value)
 
 

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from elasticdl.errors import ModelError
 from elasticdl.layers.embedding import COMBINERS, Embedding
+from elasticdl.layers.lookup import Shape
 from elasticdl.preprocessing.numbers import positive
 
 
@@ -33,7 +34,7 @@ class SparseEmbedding(Embedding):
         self,
         input_dim: int | None,
         output_dim: int,
-        initializer: Any = "uniform",
+        initializer: object = "uniform",
         combiner: str = "mean",
         max_ids: int | None = None,
         **kwargs: Any,
@@ -53,7 +54,7 @@ class SparseEmbedding(Embedding):
             )
         self.max_ids = None if max_ids is None else positive("max_ids", max_ids, self)
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """Return the rows of each record, combined."""
         lists = _lists(inputs)
         if self.max_ids is None:
@@ -69,11 +70,11 @@ class SparseEmbedding(Embedding):
         dense = tf.reshape(dense, [-1, self.max_ids * self.output_dim])
         return tf.ensure_shape(dense, (batch, self.max_ids * self.output_dim))
 
-    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
+    def compute_output_shape(self, input_shape: Shape) -> tuple[int | None, ...]:
         """Return (records, width)."""
         return (input_shape[0], self.output_dim * (self.max_ids or 1))
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         """Return what rebuilds the layer, its rows excepted."""
         config = super().get_config()
         if self.max_ids is not None:
@@ -81,7 +82,7 @@ class SparseEmbedding(Embedding):
         return {**config, "max_ids": self.max_ids}
 
 
-def _lists(inputs: Any) -> Any:
+def _lists(inputs: tf.Tensor) -> tf.Tensor:
     """Return ids as a ragged tensor; of dense ones those that are no filling."""
     if isinstance(inputs, tf.RaggedTensor):
         return inputs.merge_dims(1, -1) if inputs.shape.rank > 2 else inputs

@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
 from elasticdl.config import STATISTICS_VARIABLE
 from elasticdl.errors import ConfigError
@@ -91,7 +90,7 @@ def get_vocabulary(
             "elasticdl data analyze with a lower threshold"
         )
     frequent = sum(count >= min_count for count in vocabulary.counts)
-    values: list[Any] = vocabulary.values[:frequent][:max_size]
+    values: list[str] | list[int] = vocabulary.values[:frequent][:max_size]
     return values
 
 

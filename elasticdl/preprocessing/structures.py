@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 import tensorflow as tf
 
 from elasticdl.errors import ModelError
+from elasticdl.layers.lookup import Shape
 from elasticdl.preprocessing.base import RawLayer, as_tensor, map_values
 from elasticdl.preprocessing.numbers import positive
 
@@ -16,20 +16,22 @@ from elasticdl.preprocessing.numbers import positive
 class _Lists(RawLayer):
     """What `ToRagged` and `ToSparse` have in common: a list of values for each record."""
 
-    def __init__(self, sep: str | None = ",", ignore_value: Any = None, **kwargs: Any) -> None:
+    def __init__(
+        self, sep: str | None = ",", ignore_value: object = None, **kwargs: object
+    ) -> None:
         super().__init__(**kwargs)
         self.sep = sep
         self.ignore_value = ignore_value
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         """Return what rebuilds the layer."""
         return {**super().get_config(), "sep": self.sep, "ignore_value": self.ignore_value}
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         """Return (records, unknown)."""
         return (input_shape[0], None)
 
-    def _ragged(self, inputs: Any) -> Any:
+    def _ragged(self, inputs: tf.Tensor) -> tf.Tensor:
         """Return the values of each record that are not ignored, in their order."""
         lists = _as_lists(as_tensor(inputs))
         if lists.dtype == tf.string and self.sep:
@@ -51,11 +53,11 @@ class ToRagged(_Lists):
         ignore_value: What fills; None: "" of strings, -1 of numbers.
     """
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """Return a ragged tensor of (records, values)."""
         return self._ragged(inputs)
 
-    def compute_output_spec(self, inputs: Any) -> Any:
+    def compute_output_spec(self, inputs: keras.KerasTensor) -> keras.KerasTensor:
         """Say what a symbolic call gives."""
         return keras.KerasTensor((inputs.shape[0], None), inputs.dtype, ragged=True)
 
@@ -71,10 +73,12 @@ class ToSparse(_Lists):
         sep: Strings are cut here; None: they are taken as they are.
     """
 
-    def __init__(self, ignore_value: Any = None, sep: str | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, ignore_value: object = None, sep: str | None = None, **kwargs: object
+    ) -> None:
         super().__init__(sep=sep, ignore_value=ignore_value, **kwargs)
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """Return a sparse tensor of (records, columns)."""
         inputs = as_tensor(inputs)
         if isinstance(inputs, tf.RaggedTensor) or (inputs.dtype == tf.string and self.sep):
@@ -90,7 +94,7 @@ class ToSparse(_Lists):
             indices, tf.gather_nd(inputs, indices), tf.shape(inputs, out_type=tf.int64)
         )
 
-    def compute_output_spec(self, inputs: Any) -> Any:
+    def compute_output_spec(self, inputs: keras.KerasTensor) -> keras.KerasTensor:
         """Say what a symbolic call gives."""
         shape = inputs.shape if len(inputs.shape) > 1 else (inputs.shape[0], None)
         return keras.KerasTensor(shape, inputs.dtype, sparse=True)
@@ -106,27 +110,27 @@ class ToDense(RawLayer):
             places as the longest record of the minibatch has.
     """
 
-    def __init__(self, filling: Any = None, newest: int | None = None, **kwargs: Any) -> None:
+    def __init__(self, filling: object = None, newest: int | None = None, **kwargs: object) -> None:
         super().__init__(**kwargs)
         self.filling = filling
         self.newest = None if newest is None else positive("newest", newest, self)
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """Return a tensor of (records, places): at most `newest`, as many as the longest has."""
         lists = _as_lists(as_tensor(inputs))
         if self.newest is not None:
             lists = lists[:, -self.newest :]
         return lists.to_tensor(self.filling)
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         """Return (records, unknown)."""
         return (input_shape[0], None)
 
-    def compute_output_spec(self, inputs: Any) -> Any:
+    def compute_output_spec(self, inputs: keras.KerasTensor) -> keras.KerasTensor:
         """Say what a symbolic call gives."""
         return keras.KerasTensor((inputs.shape[0], None), inputs.dtype)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         """Return what rebuilds the layer."""
         return {**super().get_config(), "filling": self.filling, "newest": self.newest}
 
@@ -144,12 +148,14 @@ class ConcatenateWithOffset(RawLayer):
         axis: Along which they are put; the last one.
     """
 
-    def __init__(self, offsets: Sequence[int] | None = None, axis: int = -1, **kwargs: Any) -> None:
+    def __init__(
+        self, offsets: Sequence[int] | None = None, axis: int = -1, **kwargs: object
+    ) -> None:
         super().__init__(**kwargs)
         self.offsets = None if offsets is None else [int(offset) for offset in offsets]
         self.axis = int(axis)
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
         """Return the ids of all features."""
         features = [as_tensor(feature) for feature in self._checked(inputs)]
         if len({feature.dtype for feature in features}) > 1:  # buckets are int32, hashes int64
@@ -162,14 +168,15 @@ class ConcatenateWithOffset(RawLayer):
             return tf.sparse.concat(self.axis, [_as_sparse(feature) for feature in moved])
         return tf.concat(moved, self.axis)
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
+    def compute_output_shape(self, input_shape: Sequence[Shape]) -> Shape:
         """Return the shape of all features together."""
         shape = list(input_shape[0])
         widths = [one[self.axis] for one in input_shape]
-        shape[self.axis] = None if None in widths else sum(widths)
+        known = [width for width in widths if width is not None]
+        shape[self.axis] = sum(known) if len(known) == len(widths) else None
         return tuple(shape)
 
-    def compute_output_spec(self, inputs: Any) -> Any:
+    def compute_output_spec(self, inputs: keras.KerasTensor) -> keras.KerasTensor:
         """Say what a symbolic call gives."""
         features = self._checked(inputs)
         shape = self.compute_output_shape([feature.shape for feature in features])
@@ -181,11 +188,11 @@ class ConcatenateWithOffset(RawLayer):
         dtype = dtypes.pop() if len(dtypes) == 1 else "int64"
         return keras.KerasTensor(shape, dtype, sparse=sparse, ragged=ragged)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         """Return what rebuilds the layer."""
         return {**super().get_config(), "offsets": self.offsets, "axis": self.axis}
 
-    def _checked(self, inputs: Any) -> Sequence[Any]:
+    def _checked(self, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
         if not isinstance(inputs, list | tuple):
             raise ModelError(
                 f"ConcatenateWithOffset {self.name!r} is called with a list of features, found "
@@ -199,15 +206,15 @@ class ConcatenateWithOffset(RawLayer):
         return inputs
 
 
-def _as_int64(values: Any) -> Any:
+def _as_int64(values: tf.Tensor) -> tf.Tensor:
     return tf.cast(values, tf.int64)
 
 
-def _moved(ids: Any, by: int) -> Any:
+def _moved(ids: tf.Tensor, by: int) -> tf.Tensor:
     return map_values(lambda values: values + tf.cast(by, values.dtype), ids)
 
 
-def _as_lists(tensor: Any) -> Any:
+def _as_lists(tensor: tf.Tensor) -> tf.Tensor:
     """Return a ragged tensor with one list of values for each record."""
     if isinstance(tensor, tf.RaggedTensor):
         return tensor.merge_dims(1, -1) if tensor.shape.rank > 2 else tensor
@@ -220,7 +227,7 @@ def _as_lists(tensor: Any) -> Any:
     return tf.RaggedTensor.from_tensor(tensor)
 
 
-def _as_ragged(tensor: Any) -> Any:
+def _as_ragged(tensor: tf.Tensor) -> tf.Tensor:
     if isinstance(tensor, tf.RaggedTensor):
         return tensor
     if isinstance(tensor, tf.SparseTensor):  # its values need not begin at column 0
@@ -230,7 +237,7 @@ def _as_ragged(tensor: Any) -> Any:
     return tf.RaggedTensor.from_tensor(tensor)
 
 
-def _as_sparse(tensor: Any) -> Any:
+def _as_sparse(tensor: tf.Tensor) -> tf.Tensor:
     if isinstance(tensor, tf.SparseTensor):
         return tensor
     shape = tf.shape(tensor, out_type=tf.int64)

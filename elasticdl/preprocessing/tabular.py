@@ -24,15 +24,17 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import keras
 import tensorflow as tf
 
+from elasticdl.data.base import Metadata
 from elasticdl.data.wanted import WantedColumn, WantedTable
 from elasticdl.errors import ModelError
+from elasticdl.job import Mode
 from elasticdl.layers.embedding import PLAIN_WEIGHT_LIMIT_BYTES, Embedding
 from elasticdl.preprocessing import statistics
 from elasticdl.preprocessing.categories import HashedCross, IndexLookup
@@ -171,13 +173,11 @@ class Table:
         self._missing = missing
         self._check()
 
-    def feed(self, dataset: Any, mode: Any, metadata: Any) -> Any:
+    def feed(self, dataset: tf.data.Dataset, mode: Mode, metadata: Metadata) -> tf.data.Dataset:
         """Turn records into (features, label), in predictions into features: a model file's feed.
 
         Each feature has shape (1,).
         """
-        from elasticdl.job import Mode
-
         names = tuple(metadata.column_names) or self._file_columns
         types = dict(self._types)
         if mode != Mode.PREDICTION:
@@ -193,7 +193,7 @@ class Table:
             self._missing,
         )
 
-        def example(record: Any) -> Any:
+        def example(record: tf.Tensor) -> object:
             columns = parse(record)
             features = {name: columns[name][None] for name in self._types}
             return features if mode == Mode.PREDICTION else (features, self._label_of(columns))
@@ -215,11 +215,11 @@ class Table:
             tuple(described.values()), self.label.name, words, self._file_columns, self._missing
         )
 
-    def inputs(self) -> dict[str, Any]:
+    def inputs(self) -> dict[str, keras.KerasTensor]:
         """Return a `keras.Input` of shape (1,) for each column of the data that is used."""
         return {name: _input(name, kind.dtype) for name, kind in self._types.items()}
 
-    def encode(self, inputs: dict[str, Any]) -> EncodedTable:
+    def encode(self, inputs: dict[str, keras.KerasTensor]) -> EncodedTable:
         """Return the inputs as numbers, as ids of one range, and as lists of ids."""
         numbers = [_number(c, inputs[c.name]) for c in self.columns if isinstance(c, Number)]
         ids, sizes = [], []
@@ -247,7 +247,9 @@ class Table:
             lists,
         )
 
-    def _ids(self, column: Bucket | Category | Cross, inputs: dict[str, Any]) -> tuple[Any, int]:
+    def _ids(
+        self, column: Bucket | Category | Cross, inputs: dict[str, keras.KerasTensor]
+    ) -> tuple[keras.KerasTensor, int]:
         """Return the ids of a column, and how many there can be."""
         if isinstance(column, Cross):
             parts = [self._part(name, inputs) for name in column.names]
@@ -259,11 +261,11 @@ class Table:
         layer, size = _by(column.by, column.name)
         return layer(inputs[column.name]), size
 
-    def _part(self, name: str, inputs: dict[str, Any]) -> Any:
+    def _part(self, name: str, inputs: dict[str, keras.KerasTensor]) -> keras.KerasTensor:
         buckets = [c for c in self.columns if isinstance(c, Bucket) and c.name == name]
         return self._ids(buckets[0], inputs)[0] if buckets else inputs[name]
 
-    def _label_of(self, columns: dict[str, Any]) -> Any:
+    def _label_of(self, columns: dict[str, tf.Tensor]) -> tf.Tensor:
         value, positive = columns[self.label.name], self.label.positive
         if self.label.classes is not None:
             return _class_of(tf.strings.strip(value), list(self.label.classes))[None]
@@ -302,12 +304,12 @@ class EncodedTable:
     lists: (column, ragged ids, how many there can be) of each `Tags`.
     """
 
-    numbers: Any
-    ids: Any
+    numbers: keras.KerasTensor | None
+    ids: keras.KerasTensor | None
     num_ids: int
-    lists: list[tuple[Tags, Any, int]]
+    lists: list[tuple[Tags, keras.KerasTensor, int]]
 
-    def vectors(self, dim: int, name: str = "vectors", **settings: Any) -> Any:
+    def vectors(self, dim: int, name: str = "vectors", **settings: Any) -> keras.KerasTensor:
         """Return a vector for each id, and one for each list: (records, fields, dim).
 
         Args:
@@ -331,7 +333,7 @@ class EncodedTable:
             raise ModelError("Table: no column has ids, so there are no vectors of them")
         return keras.layers.Concatenate(axis=1)(found) if len(found) > 1 else found[0]
 
-    def linear(self, name: str = "weights") -> Any:
+    def linear(self, name: str = "weights") -> keras.KerasTensor:
         """Return a linear model of all columns: (records, 1)."""
         terms = []
         if self.ids is not None or self.lists:
@@ -341,7 +343,7 @@ class EncodedTable:
             terms.append(keras.layers.Dense(1, name=f"{name}_of_numbers")(self.numbers))
         return terms[0] if len(terms) == 1 else keras.layers.add(terms)
 
-    def flat(self, dim: int, name: str = "vectors", **settings: Any) -> Any:
+    def flat(self, dim: int, name: str = "vectors", **settings: Any) -> keras.KerasTensor:
         """Return all numbers and vectors of a record beside each other."""
         found = []
         if self.ids is not None or self.lists:
@@ -353,7 +355,7 @@ class EncodedTable:
 
 def _types(columns: Sequence[Column]) -> Iterator[tuple[str, ColumnType]]:
     """Yield the type of each column of the data that is used."""
-    settings: dict[str, Any] = {}
+    settings: dict[str, Mapping[str, object]] = {}
     for column in columns:
         if isinstance(column, Number | Bucket):
             of_this = {"missing": column.missing, "dtype": column.dtype}
@@ -376,7 +378,7 @@ def _types(columns: Sequence[Column]) -> Iterator[tuple[str, ColumnType]]:
                     yield name, ColumnType("string", "")
 
 
-def _number(column: Number, value: Any) -> Any:
+def _number(column: Number, value: keras.KerasTensor) -> keras.KerasTensor:
     has_statistics = not column.log
     mean, stddev = column.mean, column.stddev
     if mean is None:
@@ -400,7 +402,7 @@ def _boundaries(column: Bucket) -> list[float]:
     return found
 
 
-def _by(by: int | Sequence[str] | Sequence[int], name: str) -> tuple[Any, int]:
+def _by(by: int | Sequence[str] | Sequence[int], name: str) -> tuple[keras.layers.Layer, int]:
     """Return the layer that makes ids of values, and how many there can be."""
     if isinstance(by, int):
         return keras.layers.Hashing(by, name=f"{_layer_name(name)}_id"), by
@@ -408,7 +410,7 @@ def _by(by: int | Sequence[str] | Sequence[int], name: str) -> tuple[Any, int]:
     return layer, layer.vocab_size()
 
 
-def _input(column: str, dtype: str) -> Any:
+def _input(column: str, dtype: str) -> keras.KerasTensor:
     """Return an input that is called like a column, though Keras takes no `/` in a layer's name."""
     tensor = keras.Input((1,), dtype=dtype, name=column.replace("/", "_"))
     tensor.name = column  # which Keras compares with the key of a dict
@@ -424,7 +426,7 @@ def _layer_name(column: str) -> str:
     return f"{plain.strip('_') or 'column'}_{zlib.crc32(column.encode()):08x}"
 
 
-def _class_of(word: Any, classes: list[str]) -> Any:
+def _class_of(word: tf.Tensor, classes: list[str]) -> tf.Tensor:
     """Return the place of a word among the classes; one that is none of them does not parse."""
     is_one = tf.equal(word, classes)
     said = tf.strings.join(["the label '", word, f"' is none of the classes {classes}"])
@@ -440,7 +442,7 @@ def _label_words(label: Label) -> tuple[str, ...]:
     return (str(words),) if isinstance(words, str | int | float) else tuple(map(str, words))
 
 
-def _is_positive(word: Any, positive: list[str]) -> Any:
+def _is_positive(word: tf.Tensor, positive: list[str]) -> tf.Tensor:
     """Return 1.0 for a positive word and 0.0 for others, but not for one that is nearly positive.
 
     `yes` beside positive="Yes" would make every label 0.

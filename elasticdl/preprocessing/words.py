@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -48,7 +47,7 @@ def truth_words(words: Sequence[str]) -> tuple[str, str]:
     return "False", "True"
 
 
-def kind_of(name: str, dtype: Any, metadata: Any) -> str:
+def kind_of(name: str, dtype: tf.DType, metadata: Metadata) -> str:
     """Return what the values of a column are: text, truth, whole, real, date, ..."""
     known: str | None = getattr(metadata, "column_kinds", {}).get(name)
     if known is not None:
@@ -60,7 +59,9 @@ def kind_of(name: str, dtype: Any, metadata: Any) -> str:
     return "real" if dtype.is_floating else "whole"
 
 
-def words_of(value: Any, kind: str, unit: str = "D", vocabulary: Sequence[str] = ()) -> Any:
+def words_of(
+    value: tf.Tensor, kind: str, unit: str = "D", vocabulary: Sequence[str] = ()
+) -> tf.Tensor:
     """Return the words of values.
 
     Args:
@@ -96,7 +97,7 @@ def words_of(value: Any, kind: str, unit: str = "D", vocabulary: Sequence[str] =
     return words
 
 
-def refused(is_wrong: Any, said: Any, value: Any) -> Any:
+def refused(is_wrong: tf.Tensor, said: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
     """Return a value; where it is wrong, running this is an error that says so.
 
     It is an operation that has a form for many records at once, as `tf.debugging.Assert` has not.
@@ -113,7 +114,7 @@ def time_unit(name: str, metadata: Metadata) -> str:
     return np.datetime_data(dtype)[0] if dtype is not None and dtype.kind in "mM" else "D"
 
 
-def _spelled_text(value: Any, vocabulary: Sequence[str]) -> Any:
+def _spelled_text(value: tf.Tensor, vocabulary: Sequence[str]) -> tf.Tensor:
     if spelling_of(vocabulary) is not Spelling.TRUTH:
         return value
     false, true = truth_words(vocabulary)
@@ -121,7 +122,7 @@ def _spelled_text(value: Any, vocabulary: Sequence[str]) -> Any:
     return tf.where(lower == "true", true, tf.where(lower == "false", false, value))
 
 
-def _real_words(value: Any, is_whole: bool) -> Any:
+def _real_words(value: tf.Tensor, is_whole: bool) -> tf.Tensor:
     """Return the shortest words that read back as the values, as `repr` writes them."""
     if value.dtype not in (tf.float32, tf.float64):
         value = tf.cast(value, tf.float32)
@@ -142,7 +143,7 @@ def _real_words(value: Any, is_whole: bool) -> Any:
     return tf.where(_is_nan(value), "", words)
 
 
-def _decimal_words(value: Any, scale: int) -> Any:
+def _decimal_words(value: tf.Tensor, scale: int) -> tf.Tensor:
     too_large = tf.abs(value) * 10.0**scale >= _WHOLE_BELOW
     said = (
         "a decimal with more digits than float64 holds exactly has no word: write the column as "
@@ -151,7 +152,7 @@ def _decimal_words(value: Any, scale: int) -> Any:
     return tf.as_string(refused(too_large, said, value), precision=scale)
 
 
-def _time_words(value: Any, kind: str, per_day: int) -> Any:
+def _time_words(value: tf.Tensor, kind: str, per_day: int) -> tf.Tensor:
     days = value // per_day
     word = _date_words(days)
     if kind == "date":
@@ -166,14 +167,14 @@ def _time_words(value: Any, kind: str, per_day: int) -> Any:
     return tf.strings.join([*parts, "+00:00"] if kind.endswith("UTC") else parts)
 
 
-def _fraction(nanoseconds: Any) -> Any:
+def _fraction(nanoseconds: tf.Tensor) -> tf.Tensor:
     micros = tf.strings.join([".", _digits(nanoseconds // 1000, 6)])
     nanos = tf.strings.join([".", _digits(nanoseconds, 9)])
     word = tf.where(tf.equal(nanoseconds % 1000, 0), micros, nanos)
     return tf.where(tf.equal(nanoseconds, 0), "", word)
 
 
-def _date_words(days: Any) -> Any:
+def _date_words(days: tf.Tensor) -> tf.Tensor:
     """Return year-month-day of days since 1970.
 
     Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms": `civil_from_days`.
@@ -192,11 +193,11 @@ def _date_words(days: Any) -> Any:
     return tf.strings.join([_digits(year, 4), "-", _digits(month), "-", _digits(day)])
 
 
-def _digits(number: Any, width: int = 2) -> Any:
+def _digits(number: tf.Tensor, width: int = 2) -> tf.Tensor:
     return tf.as_string(number, width=width, fill="0")
 
 
-def _is_nan(value: Any) -> Any:
+def _is_nan(value: tf.Tensor) -> tf.Tensor:
     return tf.math.is_nan(value)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from elasticdl.backends.job_callbacks import (
     JobCallbacks,
@@ -34,7 +33,7 @@ _OF_KERAS = {
 
 
 def job_callbacks(
-    callbacks: Callable[[], list[Any]] | None,
+    callbacks: Callable[[], list[object]] | None,
     rate: float | None,
     directions: Mapping[str, str | None],
 ) -> JobCallbacks | None:
@@ -49,7 +48,7 @@ def job_callbacks(
         ModelError: A callback cannot do what it says; names it and what to write instead.
     """
 
-    def make() -> list[Any]:
+    def make() -> list[object]:
         return [c for c in made_by(callbacks) if not isinstance(c, LearningRateScheduler)]
 
     first = make()
@@ -69,7 +68,7 @@ def job_callbacks(
     return JobCallbacks(make, rate, hooks, _MEMORY, needs)
 
 
-def _check(callback: Any, rate: float | None, directions: Mapping[str, str | None]) -> None:
+def _check(callback: object, rate: float | None, directions: Mapping[str, str | None]) -> None:
     name = type(callback).__name__
     if not isinstance(callback, Callback):
         raise ModelError(_refusal(callback, name))
@@ -87,7 +86,7 @@ def _check(callback: Any, rate: float | None, directions: Mapping[str, str | Non
         check_monitor(callback, _with_parts(directions, callback.monitor))
 
 
-def _refusal(callback: Any, name: str) -> str:
+def _refusal(callback: object, name: str) -> str:
     """Say what to write instead of something that is no callback of elasticdl."""
     known = next((k for k in type(callback).__mro__ if k.__module__.startswith("keras.")), None)
     if known is not None:

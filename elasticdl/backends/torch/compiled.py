@@ -8,14 +8,15 @@ import shutil
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Any
 
 import torch
+from torch import nn
 
 from elasticdl.backends.torch.feed import TorchMinibatch
 from elasticdl.backends.torch.lookups import GivenRows
 from elasticdl.backends.torch.loss import MinibatchLoss
 from elasticdl.backends.torch.model import PlacedModel
+from elasticdl.backends.torch.structures import Nested
 from elasticdl.errors import ModelError
 
 log = logging.getLogger(__name__)
@@ -48,10 +49,10 @@ class _Rows:
     """
 
     def __init__(self) -> None:
-        self.given: Sequence[Any] = ()
-        self.asked: list[tuple[Any, Any]] = []
+        self.given: Sequence[torch.Tensor] = ()
+        self.asked: list[tuple[nn.Module, torch.Tensor]] = []
 
-    def __call__(self, layer: Any, ids: Any) -> Any:
+    def __call__(self, layer: nn.Module, ids: torch.Tensor) -> torch.Tensor:
         self.asked.append((layer, ids))
         return self.given[len(self.asked) - 1]
 
@@ -76,14 +77,16 @@ class CompiledStep:
         self._rows = rows = _Rows()
         model, bare_loss = placed.model, loss.bare
 
-        def compute(features: Any, labels: Any, given: Sequence[Any]) -> tuple[Any, Any, Any]:
+        def compute(
+            features: Nested, labels: Nested, given: Sequence[torch.Tensor]
+        ) -> tuple[Nested, torch.Tensor, list[tuple[nn.Module, torch.Tensor]]]:
             rows.given, rows.asked = given, []
             outputs = model(features)
             return outputs, bare_loss(labels, outputs), rows.asked
 
         self._compute = torch.compile(compute, options={"fallback_random": True})
 
-    def __call__(self, minibatch: TorchMinibatch, given: GivenRows) -> tuple[Any, Any]:
+    def __call__(self, minibatch: TorchMinibatch, given: GivenRows) -> tuple[Nested, torch.Tensor]:
         """Return outputs and loss.
 
         Raises:
@@ -92,13 +95,14 @@ class CompiledStep:
         """
         labels = self._placed.device.moved(minibatch.labels)
 
-        def call(features: Any) -> tuple[Any, Any, Any]:
-            found: tuple[Any, Any, Any] = self._compute(features, labels, given.rows)
-            return found
+        def call(features: Nested) -> Nested:
+            outputs, *others = self._compute(features, labels, given.rows)
+            beside.append(others)
+            return outputs
 
-        outputs, loss, asked = self._placed.call(
-            minibatch.features, self._rows, training=True, model=call
-        )
+        beside: list[list[torch.Tensor]] = []
+        outputs = self._placed.call(minibatch.features, self._rows, training=True, model=call)
+        [[loss, asked]] = beside
         for layer, ids in asked:
             given(layer, ids)
         return outputs, self._loss.checked(loss)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch import device as TorchDevice
 
 from elasticdl.backends.base import Float32
-from elasticdl.backends.torch.structures import map_leaves
+from elasticdl.backends.torch.structures import Nested, map_leaves
+from elasticdl.data.strings import Array
 from elasticdl.errors import ModelError
 
 CPU = "cpu"
@@ -30,16 +32,16 @@ class Device:
         return self.name == CPU
 
     @property
-    def torch(self) -> Any:
+    def torch(self) -> TorchDevice:
         """The device as PyTorch names it."""
         return torch.device(self.name)
 
-    def tensor(self, array: Any) -> Any:
+    def tensor(self, array: Array | np.generic) -> Tensor:
         """Return an array as a tensor here; on the CPU on the same memory."""
         tensor = from_numpy(array)
         return tensor if self.is_cpu else self._sent(tensor)
 
-    def moved(self, structure: Any) -> Any:
+    def moved(self, structure: Nested) -> Nested:
         """Return a structure with its tensors here."""
         if self.is_cpu:
             return structure
@@ -47,7 +49,7 @@ class Device:
             lambda leaf: self._sent(leaf) if isinstance(leaf, torch.Tensor) else leaf, structure
         )
 
-    def array(self, tensor: Any) -> Float32:
+    def array(self, tensor: Tensor) -> Float32:
         """Return a tensor that is here as an array; the work that it comes from is waited for."""
         tensor = tensor.detach()
         if not self.is_cpu:
@@ -65,7 +67,7 @@ class Device:
             with torch.cuda.device(self.torch):
                 torch.cuda.manual_seed(seed)
 
-    def _sent(self, tensor: Any) -> Any:
+    def _sent(self, tensor: Tensor) -> Tensor:
         if tensor.device != torch.device(CPU):
             return tensor
         return tensor.pin_memory().to(self.torch, non_blocking=True)
@@ -93,7 +95,7 @@ def open_device(name: str) -> Device:
     )
 
 
-def from_numpy(array: Any) -> Any:
+def from_numpy(array: Array | np.generic) -> Tensor:
     """Return a tensor on the memory of an array that nobody writes to."""
     if not array.flags.writeable:
         array = array.copy()

@@ -13,7 +13,7 @@ import logging
 import urllib.parse
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from torch import nn
 from elasticdl.backends.base import Float32, Initializer, TableSource
 from elasticdl.backends.torch.feed import TorchMinibatch
 from elasticdl.backends.torch.model import PlacedModel, Table
-from elasticdl.backends.torch.structures import leaves, map_leaves
+from elasticdl.backends.torch.structures import Nested, leaves, map_leaves
 from elasticdl.distribution import install
 from elasticdl.errors import ModelError
 from elasticdl.layers.lookup import looking_up
@@ -48,7 +48,7 @@ class ExportedTable:
     rows: Float32
     unseen: float
 
-    def lookup(self, ids: Any) -> Any:
+    def lookup(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the rows of a tensor of ids."""
         return _sorted_lookup(
             torch.from_numpy(self.keys), torch.from_numpy(self.rows), self.unseen, ids
@@ -73,7 +73,7 @@ def export_model(
     _write_notes(directory, tables, why_not)
 
 
-def export_weights(model: Any, directory: Path, why_no_program: str) -> None:
+def export_weights(model: nn.Module, directory: Path, why_no_program: str) -> None:
     """Write parameters and buffers alone, and why there is no program of the whole model."""
     _safetensors().save_file(_state_dict(model), directory / WEIGHTS)
     _write_notes(directory, [], why_no_program)
@@ -95,7 +95,7 @@ def table_file(name: str) -> str:
     return f"tables/{urllib.parse.quote(name, safe='')}.safetensors"
 
 
-def read_export(directory: Path) -> tuple[dict[str, Any], dict[str, ExportedTable]]:
+def read_export(directory: Path) -> tuple[dict[str, torch.Tensor], dict[str, ExportedTable]]:
     """Return the parameters and buffers, and the tables, of an export.
 
     Raises:
@@ -105,7 +105,7 @@ def read_export(directory: Path) -> tuple[dict[str, Any], dict[str, ExportedTabl
     tables = {}
     try:
         notes = json.loads((directory / NOTES).read_text())
-        weights: dict[str, Any] = load_file(directory / WEIGHTS)
+        weights: dict[str, torch.Tensor] = load_file(directory / WEIGHTS)
         for name, said in notes["tables"].items():
             arrays = load_file(directory / table_file(name))
             keys, rows = arrays["keys"].numpy(), arrays["rows"].numpy()
@@ -118,7 +118,7 @@ def read_export(directory: Path) -> tuple[dict[str, Any], dict[str, ExportedTabl
     return weights, tables
 
 
-def _safetensors() -> Any:
+def _safetensors() -> ModuleType:
     try:
         import safetensors.torch
     except ImportError as error:
@@ -126,10 +126,11 @@ def _safetensors() -> Any:
             "the export of a PyTorch model needs the package safetensors, which is not installed; "
             f"{install('torch')} has it"
         ) from error
-    return safetensors.torch
+    module: ModuleType = safetensors.torch
+    return module
 
 
-def _state_dict(model: Any) -> dict[str, Any]:
+def _state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
     found = {}
     for name, value in model.state_dict(keep_vars=True).items():
         if isinstance(value, TableParameter):
@@ -176,7 +177,7 @@ def _write_program(
     return ""
 
 
-def twice(leaf: Any) -> Any:
+def twice(leaf: torch.Tensor) -> torch.Tensor:
     """Return a sample of at least two: `torch.export` takes a size of 1 for a constant."""
     if isinstance(leaf, torch.Tensor) and leaf.dim() and leaf.shape[0] == 1:
         return torch.cat([leaf, leaf])
@@ -199,17 +200,17 @@ class _Served(nn.Module):  # type: ignore[misc]  # torch has no types here
         }
         self.tables = nn.ModuleList(_SortedTable(table) for table in tables)
 
-    def forward(self, features: Any) -> Any:
+    def forward(self, features: Nested) -> Nested:
         """Return the model's outputs."""
         with looking_up(lambda layer, ids: self.tables[self._numbers[id(layer)]](ids)):
             return self.model(features)
 
 
-def _embeddings(model: Any) -> list[Any]:
+def _embeddings(model: nn.Module) -> list[nn.Module]:
     return [m for m in model.modules() if isinstance(m._parameters.get("weight"), TableParameter)]
 
 
-def _layers_without(model: Any) -> list[Any]:
+def _layers_without(model: nn.Module) -> list[nn.Module]:
     """Return the layers of a copy whose tables were left out, in the order of `modules`."""
     return [
         m
@@ -231,12 +232,14 @@ class _SortedTable(nn.Module):  # type: ignore[misc]  # torch has no types here
         self.register_buffer("rows", torch.from_numpy(rows))
         self._unseen = table.unseen
 
-    def forward(self, ids: Any) -> Any:
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the rows of ids of any shape."""
         return _sorted_lookup(self.keys, self.rows, self._unseen, ids)
 
 
-def _sorted_lookup(keys: Any, rows: Any, unseen: float, ids: Any) -> Any:
+def _sorted_lookup(
+    keys: torch.Tensor, rows: torch.Tensor, unseen: float, ids: torch.Tensor
+) -> torch.Tensor:
     if not keys.shape[0]:
         return torch.full((*ids.shape, rows.shape[1]), unseen)
     place = torch.searchsorted(keys, ids).clamp(max=keys.shape[0] - 1)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +18,8 @@ from elasticdl.backends.base import Initializer
 from elasticdl.backends.torch.export import export_weights, twice
 from elasticdl.backends.torch.feed import TorchMinibatch
 from elasticdl.backends.torch.model import PlacedModel
-from elasticdl.backends.torch.structures import leaves, map_leaves
+from elasticdl.backends.torch.structures import Nested, leaves, map_leaves
+from elasticdl.data.strings import Array
 from elasticdl.errors import ModelError
 from elasticdl.layers.lookup import looking_up
 
@@ -77,11 +77,11 @@ class _Ids(nn.Module):  # type: ignore[misc]  # torch has no types here
         super().__init__()
         self.model = _without_tables(placed)
 
-    def forward(self, features: Any) -> list[Any]:
+    def forward(self, features: Nested) -> list[torch.Tensor]:
         """Return the ids, in the order of the lookups."""
-        found: list[Any] = []
+        found: list[torch.Tensor] = []
 
-        def note(layer: Any, ids: Any) -> Any:
+        def note(layer: nn.Module, ids: torch.Tensor) -> torch.Tensor:
             found.append(ids.clone())
             return torch.zeros(*ids.shape, layer.embedding_dim)
 
@@ -97,14 +97,14 @@ class _Score(nn.Module):  # type: ignore[misc]  # torch has no types here
         super().__init__()
         self.model = _without_tables(placed)
 
-    def forward(self, features: Any, rows: list[Any]) -> Any:
+    def forward(self, features: Nested, rows: list[torch.Tensor]) -> Nested:
         """Return the model's outputs."""
         given = iter(rows)
         with looking_up(lambda layer, ids: next(given)):
             return self.model(features)
 
 
-def _without_tables(placed: PlacedModel) -> Any:
+def _without_tables(placed: PlacedModel) -> nn.Module:
     return copy.deepcopy(placed.model, {id(table.weight): None for table in placed.tables})
 
 
@@ -120,12 +120,12 @@ def _no_program(why: str) -> ModelError:
     )
 
 
-def _values(placed: PlacedModel) -> dict[str, Any]:
+def _values(placed: PlacedModel) -> dict[str, Array]:
     values = {name: p.detach().numpy() for name, p in placed.parameters}
     return values | {b.name: b.current().numpy().reshape(b.value.shape) for b in placed.buffers}
 
 
-def _describe(placed: PlacedModel) -> dict[str, Any]:
+def _describe(placed: PlacedModel) -> dict[str, object]:
     return {
         "format": _FORMAT,
         "tables": [

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,12 +12,15 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from elasticdl.backends.base import Int64, Minibatch
-from elasticdl.backends.torch.structures import as_tensor, describe, leaves, map_leaves
+from elasticdl.backends.torch.structures import Nested, as_tensor, describe, leaves, map_leaves
 from elasticdl.data.base import Metadata, Records
 from elasticdl.data.strings import Column, concatenate
 from elasticdl.errors import DataError, ElasticdlError, ModelError, place_of
 from elasticdl.job import Mode
 from elasticdl.model_spec import is_batched
+
+UserFeed = Callable[["TaskRecords", Mode, Metadata], object]
+"""`feed` of the model file; a batched one is given the records themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class TorchMinibatch(Minibatch):
 
     mode: Mode = field(kw_only=True)
     seed: int = field(default=0, kw_only=True)
-    lookups: list[tuple[int, Any]] = field(default_factory=list, kw_only=True)
+    lookups: list[tuple[int, torch.Tensor]] = field(default_factory=list, kw_only=True)
 
     @classmethod
     def of(cls, minibatch: Minibatch) -> TorchMinibatch:
@@ -69,7 +71,7 @@ class TaskRecords(Dataset):  # type: ignore[misc]  # torch has no types here
             return len(next(iter(self.columns.values())))
         return len(self.values)
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: int) -> object:
         if self.columns:
             return {name: column[index] for name, column in self.columns.items()}
         return self.values[index]
@@ -83,7 +85,7 @@ class TaskRecords(Dataset):  # type: ignore[misc]  # torch has no types here
 class Feed:
     """Runs `feed(dataset, mode, metadata)` over the records of one task after the other."""
 
-    def __init__(self, feed: Callable[[Any, Any, Any], Any], metadata: Metadata) -> None:
+    def __init__(self, feed: UserFeed, metadata: Metadata) -> None:
         self._feed = _of_columns(feed) if is_batched(feed) else feed
         self._metadata = metadata
 
@@ -112,7 +114,7 @@ class Feed:
         if mode is Mode.PREDICTION and made != len(dataset):
             raise _not_one_each(made, len(dataset))
 
-    def _call(self, dataset: TaskRecords, mode: Mode, numbers: Int64) -> Any:
+    def _call(self, dataset: TaskRecords, mode: Mode, numbers: Int64) -> object:
         try:
             return self._feed(dataset, mode, self._metadata.of(mode))
         except ElasticdlError:
@@ -133,18 +135,20 @@ class Feed:
                 return number, own
         return numbers[0], error
 
-    def _examples(self, fed: Any, mode: Mode) -> _Examples:
+    def _examples(self, fed: object, mode: Mode) -> _Examples:
         if isinstance(fed, DataLoader):
             raise ModelError(
                 "feed() returns a DataLoader; return its dataset: elasticdl makes the minibatches, "
                 "of --minibatch_size examples, and shuffles those of training"
             )
         if type(fed) is TensorDataset:
-            fed = tuple(fed.tensors) if len(fed.tensors) > 1 else fed.tensors[0]
+            whole: TensorDataset = fed
+            fed = tuple(whole.tensors) if len(whole.tensors) > 1 else whole.tensors[0]
         if isinstance(fed, tuple | Mapping | torch.Tensor | np.ndarray):
             return _Arrays(fed, mode)
         if isinstance(fed, IterableDataset) or hasattr(fed, "__next__"):
-            return _Stream(fed)
+            stream: IterableDataset = fed
+            return _Stream(stream)
         if hasattr(fed, "__getitem__") and hasattr(fed, "__len__"):
             return _MapStyle(fed)
         raise ModelError(
@@ -154,10 +158,10 @@ class Feed:
         )
 
 
-def _of_columns(feed: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
+def _of_columns(feed: Callable[..., object]) -> UserFeed:
     """Return a feed that is given a dataset, of one that `elasticdl.batched` has marked."""
 
-    def fed(dataset: TaskRecords, mode: Mode, metadata: Metadata) -> Any:
+    def fed(dataset: TaskRecords, mode: Mode, metadata: Metadata) -> object:
         return feed(dataset.columns or dataset.values, mode, metadata)
 
     return fed
@@ -168,7 +172,7 @@ class _Examples:
 
     count: int | None = None
 
-    def take(self, indices: Int64 | slice) -> Any:
+    def take(self, indices: Int64 | slice) -> Nested:
         """Return a minibatch of some examples."""
         raise NotImplementedError
 
@@ -176,7 +180,7 @@ class _Examples:
 class _Arrays(_Examples):
     """All examples in one structure of tensors or arrays, whose first axis is the example."""
 
-    def __init__(self, structure: Any, mode: Mode) -> None:
+    def __init__(self, structure: Nested, mode: Mode) -> None:
         if mode is not Mode.PREDICTION:
             _split(structure, mode)
         self._structure = map_leaves(as_tensor, structure)
@@ -196,10 +200,12 @@ class _Arrays(_Examples):
             )
         self.count = sizes.pop()
 
-    def take(self, indices: Int64 | slice) -> Any:
-        chosen: Any = indices if isinstance(indices, slice) else torch.from_numpy(indices)
+    def take(self, indices: Int64 | slice) -> Nested:
+        chosen: slice | torch.Tensor = (
+            indices if isinstance(indices, slice) else torch.from_numpy(indices)
+        )
 
-        def taken(leaf: Any) -> Any:
+        def taken(leaf: torch.Tensor) -> torch.Tensor:
             return leaf[chosen] if isinstance(leaf, torch.Tensor) else leaf[indices]
 
         return map_leaves(taken, self._structure)
@@ -208,12 +214,12 @@ class _Arrays(_Examples):
 class _MapStyle(_Examples):
     """A dataset that gives an example for each index."""
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
         self._collate = getattr(dataset, "collate_fn", None) or default_collate
         self.count = len(dataset)
 
-    def take(self, indices: Int64 | slice) -> Any:
+    def take(self, indices: Int64 | slice) -> Nested:
         if isinstance(indices, slice):
             indices = np.arange(*indices.indices(self.count or 0))
         fetch = getattr(self._dataset, "__getitems__", None)
@@ -221,7 +227,7 @@ class _MapStyle(_Examples):
             return _collated(self._collate, fetch(indices.tolist()))
         return _collated(self._collate, [self._example(index) for index in indices.tolist()])
 
-    def _example(self, index: int) -> Any:
+    def _example(self, index: int) -> object:
         try:
             return self._dataset[index]
         except ElasticdlError:
@@ -237,12 +243,12 @@ class _MapStyle(_Examples):
 class _Stream(_Examples):
     """Examples one after the other, in the order in which they are to be used."""
 
-    def __init__(self, examples: Any) -> None:
+    def __init__(self, examples: Iterable[object]) -> None:
         self._collate = getattr(examples, "collate_fn", None) or default_collate
         self._iterator = iter(examples)
         self._seen = 0
 
-    def next(self, size: int) -> tuple[Any, int]:
+    def next(self, size: int) -> tuple[Nested, int]:
         """Return the next minibatch and its size, which is 0 at the end."""
         try:
             part = list(itertools.islice(self._iterator, size))
@@ -259,7 +265,7 @@ class _Stream(_Examples):
 
 def _parts(
     examples: _Examples, mode: Mode, size: int, seed: int
-) -> Iterator[tuple[Any, NDArray[np.int64]]]:
+) -> Iterator[tuple[Nested, NDArray[np.int64]]]:
     """Yield minibatches and the numbers of their examples; those of training are shuffled."""
     if isinstance(examples, _Stream):
         start = 0
@@ -279,7 +285,7 @@ def _parts(
         yield examples.take(indices if mode is Mode.TRAINING else in_order), indices
 
 
-def _collated(collate: Callable[[Sequence[Any]], Any], examples: Sequence[Any]) -> Any:
+def _collated(collate: Callable[[Sequence[object]], Nested], examples: Sequence[object]) -> Nested:
     try:
         made = collate(examples)
     except Exception as error:
@@ -292,7 +298,7 @@ def _collated(collate: Callable[[Sequence[Any]], Any], examples: Sequence[Any]) 
     return map_leaves(as_tensor, made)
 
 
-def _split(part: Any, mode: Mode) -> tuple[Any, Any]:
+def _split(part: Nested, mode: Mode) -> tuple[Nested, Nested]:
     """Return features and labels; in prediction there are features alone."""
     if mode is Mode.PREDICTION:
         return part, None

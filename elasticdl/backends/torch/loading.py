@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Sampler
 
 from elasticdl.errors import DataError, ElasticdlError, ModelError, place_of
 
-Batch = list[Any]
+Batch = list[object]
 
 
 class TaskBatches(Sampler):  # type: ignore[misc]  # torch has no types here
@@ -29,7 +28,7 @@ class TaskBatches(Sampler):  # type: ignore[misc]  # torch has no types here
 class Loading:
     """Has a loader go through one task after the other; its processes stay."""
 
-    def __init__(self, loader: Any, batches: TaskBatches, seed: int) -> None:
+    def __init__(self, loader: object, batches: TaskBatches, seed: int) -> None:
         """Check a loader.
 
         Args:
@@ -64,7 +63,7 @@ class Loading:
         for _ in self.loaded([]):
             raise AssertionError("there is no minibatch")
 
-    def loaded(self, cut: Sequence[Batch]) -> Iterator[Any]:
+    def loaded(self, cut: Sequence[Batch]) -> Iterator[object]:
         """Yield what the loader makes of each minibatch of a task, in their order.
 
         Raises:

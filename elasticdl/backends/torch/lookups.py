@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from typing import Any
 
 import torch
+from torch import nn
 
 from elasticdl.backends.base import Float32, Int64, Lookup
 from elasticdl.backends.torch.device import Device, from_numpy
@@ -58,7 +58,7 @@ class Collector:
             pulled = self._pull([], training)
             placed.load(pulled.dense, pulled.state)
 
-        def look_up(layer: Any, ids: Any) -> Any:
+        def look_up(layer: nn.Module, ids: torch.Tensor) -> torch.Tensor:
             table = placed.table_of(layer)
             _check_range(layer, ids, placed.tables[table].name)
             minibatch.lookups.append((table, ids))
@@ -93,10 +93,10 @@ class GivenRows:
         self._placed = placed
         self._minibatch = minibatch
         self._next = 0
-        self._unchecked: list[tuple[int, Any, Any]] = []
+        self._unchecked: list[tuple[int, torch.Tensor, torch.Tensor]] = []
         self.rows = [placed.device.tensor(part).requires_grad_(grad) for part in rows]
 
-    def __call__(self, layer: Any, ids: Any) -> Any:
+    def __call__(self, layer: nn.Module, ids: torch.Tensor) -> torch.Tensor:
         """Return the rows of the next site."""
         lookups, number = self._minibatch.lookups, self._next
         table = self._placed.table_of(layer)
@@ -121,7 +121,7 @@ class GivenRows:
             self._compare(table, ids.cpu(), expected)
         self._unchecked.clear()
 
-    def _compare(self, table: int, ids: Any, expected: Any) -> None:
+    def _compare(self, table: int, ids: torch.Tensor, expected: torch.Tensor) -> None:
         if ids is expected or torch.equal(ids.cpu(), expected.cpu()):
             return
         raise ModelError(
@@ -148,11 +148,11 @@ class GivenRows:
         ]
 
 
-def _dense(gradient: Any) -> Any:
+def _dense(gradient: torch.Tensor) -> torch.Tensor:
     return gradient.to_dense() if gradient.is_sparse else gradient
 
 
-def _check_range(layer: Any, ids: Any, table: str) -> None:
+def _check_range(layer: nn.Module, ids: torch.Tensor, table: str) -> None:
     if not ids.numel():
         return
     low, high = (int(bound) for bound in torch.aminmax(ids))

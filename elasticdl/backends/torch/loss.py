@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import nn
 
 from elasticdl.backends.torch.device import Device
-from elasticdl.backends.torch.structures import describe, map_leaves
+from elasticdl.backends.torch.structures import Nested, describe, map_leaves
 from elasticdl.errors import ElasticdlError, ModelError, place_of
 
 _CPU = Device()
@@ -24,7 +23,7 @@ class MinibatchLoss:
     are called in PyTorch's own order, (predictions, labels), also in a `functools.partial`.
     """
 
-    def __init__(self, loss: Callable[[Any, Any], Any], device: Device = _CPU) -> None:
+    def __init__(self, loss: Callable[..., torch.Tensor], device: Device = _CPU) -> None:
         """Take a user's loss.
 
         Args:
@@ -42,11 +41,11 @@ class MinibatchLoss:
         self._loss = loss if device.is_cpu else _on(loss, device)
 
     @property
-    def function(self) -> Callable[[Any, Any], Any]:
+    def function(self) -> Callable[..., torch.Tensor]:
         """What is called: the user's, or a copy of it whose tensors are on the device."""
         return self._loss
 
-    def __call__(self, labels: Any, predictions: Any) -> Any:
+    def __call__(self, labels: Nested, predictions: Nested) -> torch.Tensor:
         """Return the loss.
 
         Raises:
@@ -54,7 +53,7 @@ class MinibatchLoss:
         """
         return self.checked(self.value(labels, predictions))
 
-    def value(self, labels: Any, predictions: Any) -> Any:
+    def value(self, labels: Nested, predictions: Nested) -> torch.Tensor:
         """Return what the user's function does; an evaluation has no gradient to be checked.
 
         Raises:
@@ -71,14 +70,14 @@ class MinibatchLoss:
                 f"{describe(labels)}, predictions {describe(predictions)}"
             ) from error
 
-    def bare(self, labels: Any, predictions: Any) -> Any:
+    def bare(self, labels: Nested, predictions: Nested) -> torch.Tensor:
         """Return what the user's function does, whatever that is."""
         if self._is_torch:
             return self._loss(predictions, labels)
         return self._loss(labels, predictions)
 
     @staticmethod
-    def differentiate(loss: Any) -> None:
+    def differentiate(loss: torch.Tensor) -> None:
         """Compute the gradients of a loss.
 
         Raises:
@@ -95,7 +94,7 @@ class MinibatchLoss:
             ) from error
 
     @staticmethod
-    def checked(loss: Any) -> Any:
+    def checked(loss: torch.Tensor | object) -> torch.Tensor:
         """Return a loss that can be used.
 
         Raises:
@@ -114,7 +113,7 @@ class MinibatchLoss:
         return loss.reshape(())
 
 
-def _check_module(loss: Any) -> None:
+def _check_module(loss: object) -> None:
     if not isinstance(loss, nn.Module):
         return
     for name, _ in loss.named_parameters():
@@ -125,14 +124,17 @@ def _check_module(loss: Any) -> None:
         )
 
 
-def _on(loss: Any, device: Device) -> Any:
+def _on(loss: Callable[..., torch.Tensor], device: Device) -> Callable[..., torch.Tensor]:
     """Return a loss whose own tensors (weights of classes and the like) are on a device."""
     if isinstance(loss, functools.partial):
         args, keywords = (
             map_leaves(lambda x: x.to(device.torch) if isinstance(x, torch.Tensor) else x, part)
             for part in (loss.args, loss.keywords)
         )
+        assert isinstance(args, tuple), "the structure stays"
+        assert isinstance(keywords, Mapping), "the structure stays"
         return functools.partial(_on(loss.func, device), *args, **keywords)
     if isinstance(loss, nn.Module):
-        return copy.deepcopy(loss).to(device.torch)
+        there: Callable[..., torch.Tensor] = copy.deepcopy(loss).to(device.torch)
+        return there
     return loss

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Protocol, TypeGuard
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from elasticdl.backends.average import Average, mean
-from elasticdl.backends.torch.structures import as_array, leaves
+from elasticdl.backends.torch.structures import Nested, as_array, leaves
 from elasticdl.errors import ElasticdlError, ModelError, place_of
 from elasticdl.job import MetricStates
 
@@ -27,7 +27,7 @@ class Metric(Protocol):
         """Forget all minibatches."""
         ...
 
-    def update(self, labels: Any, predictions: Any) -> None:
+    def update(self, labels: Nested, predictions: Nested) -> None:
         """Add a minibatch."""
         ...
 
@@ -48,7 +48,9 @@ class FunctionMetric:
 
     direction: str | None = None
 
-    def __init__(self, name: str, function: Callable[[Any, Any], Any]) -> None:
+    def __init__(
+        self, name: str, function: Callable[[Nested, Nested], torch.Tensor | float]
+    ) -> None:
         self._name = name
         self._function = function
         self.reset()
@@ -57,7 +59,7 @@ class FunctionMetric:
         """See `Metric`."""
         self._average = Average(self._name)
 
-    def update(self, labels: Any, predictions: Any) -> None:
+    def update(self, labels: Nested, predictions: Nested) -> None:
         """See `Metric`."""
         values = as_array(self._function(labels, predictions))
         self._average.add(values, _num_records(predictions))
@@ -71,10 +73,30 @@ class FunctionMetric:
         return {"": mean(state)}
 
 
+class SumMetric(Protocol):
+    """What is used of a metric of torchmetrics, which need not be installed."""
+
+    _defaults: Mapping[str, torch.Tensor]
+    _reductions: Mapping[str, object]
+    _update_count: int
+
+    def reset(self) -> None:
+        """Forget what was gathered."""
+        ...
+
+    def update(self, predictions: Nested, labels: Nested) -> None:
+        """Gather a minibatch."""
+        ...
+
+    def compute(self) -> torch.Tensor | Mapping[str, torch.Tensor]:
+        """Return the metric of what was gathered."""
+        ...
+
+
 class TorchMetric:
     """A metric of torchmetrics, `update(predictions, labels)`, whose states are sums."""
 
-    def __init__(self, name: str, metric: Any) -> None:
+    def __init__(self, name: str, metric: SumMetric) -> None:
         self._metric = metric
         is_up = getattr(metric, "higher_is_better", None)
         self.direction = None if is_up is None else "max" if is_up else "min"
@@ -91,7 +113,7 @@ class TorchMetric:
         """See `Metric`."""
         self._metric.reset()
 
-    def update(self, labels: Any, predictions: Any) -> None:
+    def update(self, labels: Nested, predictions: Nested) -> None:
         """See `Metric`."""
         self._metric.update(predictions, labels)
 
@@ -119,7 +141,7 @@ class TorchMetric:
 class Metrics:
     """All metrics of `eval_metrics_fn`, by name."""
 
-    def __init__(self, eval_metrics_fn: Callable[[], Any] | None) -> None:
+    def __init__(self, eval_metrics_fn: Callable[[], object] | None) -> None:
         self._metrics: dict[str, Metric] = {}
         found = eval_metrics_fn() if eval_metrics_fn else {}
         if not isinstance(found, Mapping):
@@ -135,7 +157,7 @@ class Metrics:
         for metric in self._metrics.values():
             metric.reset()
 
-    def update(self, labels: Any, predictions: Any) -> None:
+    def update(self, labels: Nested, predictions: Nested) -> None:
         """Add a minibatch.
 
         Raises:
@@ -176,7 +198,7 @@ class EvaluationLoss:
 
     NAME = "loss"
 
-    def __init__(self, loss: Callable[[Any, Any], Any]) -> None:
+    def __init__(self, loss: Callable[[Nested, Nested], torch.Tensor]) -> None:
         """Begin with no minibatch; `loss(labels, predictions)` gives a mean over one."""
         self._mean = FunctionMetric(self.NAME, loss)
         self._is_empty = True
@@ -186,7 +208,7 @@ class EvaluationLoss:
         self._mean.reset()
         self._is_empty = True
 
-    def update(self, labels: Any, predictions: Any) -> None:
+    def update(self, labels: Nested, predictions: Nested) -> None:
         """Add a minibatch."""
         self._mean.update(labels, predictions)
         self._is_empty = False
@@ -202,8 +224,12 @@ class EvaluationLoss:
         return {self.NAME: self._mean.result(list(states[self.NAME]))[""]}
 
 
-def _metric(name: str, metric: Any) -> Metric:
-    if hasattr(metric, "_reductions") and hasattr(metric, "compute"):
+def _is_of_sums(metric: object) -> TypeGuard[SumMetric]:
+    return hasattr(metric, "_reductions") and hasattr(metric, "compute")
+
+
+def _metric(name: str, metric: object) -> Metric:
+    if _is_of_sums(metric):
         return TorchMetric(name, metric)
     if callable(metric):
         return FunctionMetric(name, metric)
@@ -213,6 +239,6 @@ def _metric(name: str, metric: Any) -> Metric:
     )
 
 
-def _num_records(predictions: Any) -> int:
+def _num_records(predictions: Nested) -> int:
     first = next(leaves(predictions))
     return int(first.shape[0]) if first.dim() else 1

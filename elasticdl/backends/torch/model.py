@@ -6,7 +6,6 @@ import copy
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +21,7 @@ from elasticdl.backends.base import (
 )
 from elasticdl.backends.torch.device import Device
 from elasticdl.backends.torch.optimizer import Rules
-from elasticdl.backends.torch.structures import describe, leaves
+from elasticdl.backends.torch.structures import Nested, describe, leaves
 from elasticdl.backends.torch.trial import Carried, keeping_parameters, leaving_no_trace
 from elasticdl.errors import ElasticdlError, ModelError, place_of
 from elasticdl.layers.lookup import looking_up
@@ -30,7 +29,7 @@ from elasticdl.layers.torch import TableParameter
 
 EXACT_INTEGERS = 2**24  # below it, each integer is a float32 of its own
 
-Lookup = Callable[[Any, Any], Any]
+Lookup = Callable[[nn.Module, torch.Tensor], torch.Tensor]
 _CPU = Device()
 
 
@@ -39,7 +38,7 @@ class Table:
     """The table of one embedding layer, or of several that share a weight."""
 
     name: str
-    layer: Any
+    layer: nn.Module
 
     @property
     def weight(self) -> TableParameter:
@@ -78,23 +77,25 @@ class Buffer:
     """
 
     name: str
-    module: Any
+    module: nn.Module
     key: str
-    value: Any
+    value: torch.Tensor
     is_parameter: bool = False
 
     @property
-    def _register(self) -> dict[str, Any]:
+    def _register(self) -> dict[str, torch.Tensor]:
         module = self.module
-        found: dict[str, Any] = module._parameters if self.is_parameter else module._buffers
+        found: dict[str, torch.Tensor] = (
+            module._parameters if self.is_parameter else module._buffers
+        )
         return found
 
-    def put(self, flat: Any) -> None:
+    def put(self, flat: torch.Tensor) -> None:
         """Give the module a tensor of this backend, with these values."""
         self.value.copy_(flat.view(self.value.shape))
         self._register[self.key] = self.value
 
-    def current(self) -> Any:
+    def current(self) -> torch.Tensor:
         """Return what the module has now, flat, as float32."""
         return self._register[self.key].detach().reshape(-1).to(torch.float32)
 
@@ -104,9 +105,9 @@ class Constant:
     """A buffer that no step may change: it does not fit the state vector."""
 
     name: str
-    module: Any
+    module: nn.Module
     key: str
-    value: Any
+    value: torch.Tensor
     version: int
 
     def check(self) -> None:
@@ -134,7 +135,7 @@ class PlacedModel:
         parameters: (name, parameter) of what is dense.
     """
 
-    def __init__(self, model: Any, features: Any = None, device: Device = _CPU) -> None:
+    def __init__(self, model: nn.Module, features: Nested = None, device: Device = _CPU) -> None:
         self.model = model
         self.device = device
         self.tables = tuple(_tables(model))
@@ -183,7 +184,7 @@ class PlacedModel:
         finally:
             self.move(device)
 
-    def table_of(self, layer: Any) -> int:
+    def table_of(self, layer: nn.Module) -> int:
         """Return the number of a layer's table."""
         table = self._table_of.get(id(layer.weight))
         if table is None:
@@ -244,7 +245,7 @@ class PlacedModel:
                 ):
                     buffer.put(part)
 
-    def _moved(self) -> Iterator[tuple[int, tuple[str, Any], Any]]:
+    def _moved(self) -> Iterator[tuple[int, tuple[str, nn.Parameter], torch.Tensor]]:
         """Yield (offset, (name, parameter), view) of parameters that lie elsewhere now.
 
         A forward may move them: `flatten_parameters` of an LSTM does so on a GPU.
@@ -288,7 +289,9 @@ class PlacedModel:
                 parts.append(grad.reshape(-1) + 0.0)  # makes -0.0 0.0
         return self.device.array(torch.cat(parts))
 
-    def call(self, features: Any, lookup: Lookup, training: bool, model: Any = None) -> Any:
+    def call(
+        self, features: Nested, lookup: Lookup, training: bool, model: nn.Module | None = None
+    ) -> Nested:
         """Run the model, or what was made of it; rows come from `lookup`."""
         if self.model.training != training:
             self.model.train(training)
@@ -303,11 +306,11 @@ class PlacedModel:
             )
         return outputs
 
-    def _meet(self, features: Any) -> None:
+    def _meet(self, features: Nested) -> None:
         """Call the model once with rows of zeros: lazy parameters come to be, sites are found."""
         met: list[int] = []
 
-        def meet(layer: Any, ids: Any) -> Any:
+        def meet(layer: nn.Module, ids: torch.Tensor) -> torch.Tensor:
             met.append(self.table_of(layer))
             return torch.zeros(*ids.shape, layer.embedding_dim, device=ids.device)
 
@@ -324,7 +327,7 @@ class PlacedModel:
         Raises:
             ModelError: The model cannot be copied.
         """
-        memo: dict[int, Any] = {id(t.weight): t.weight for t in self.tables}
+        memo: dict[int, nn.Parameter] = {id(t.weight): t.weight for t in self.tables}
         if shares_values:
             memo |= {id(p): p for _, p in self.parameters}
         try:
@@ -346,7 +349,7 @@ class PlacedModel:
 
 
 @contextmanager
-def explaining(features: Any) -> Iterator[None]:
+def explaining(features: Nested) -> Iterator[None]:
     """Turn what a model raises on a minibatch into a message that shows both sides."""
     try:
         yield
@@ -360,7 +363,7 @@ def explaining(features: Any) -> Iterator[None]:
         ) from error
 
 
-def _remedy(error: Exception, features: Any) -> str:
+def _remedy(error: Exception, features: Nested) -> str:
     """Return what to do about mistakes that many make, or ""."""
     if isinstance(error, TypeError) and "positional argument" in str(error):
         return "; forward is given one argument, all that feed returns as features"
@@ -376,7 +379,7 @@ def _remedy(error: Exception, features: Any) -> str:
     return ""
 
 
-def check_outputs(outputs: Any) -> None:
+def check_outputs(outputs: Nested) -> None:
     """Raise if a model returns what metrics and predictions cannot be made of.
 
     Raises:
@@ -396,7 +399,7 @@ class Enough(BaseException):
     """All that a call of the model is for is known: the rest of it is left out."""
 
 
-def _tables(model: Any) -> Iterator[Table]:
+def _tables(model: nn.Module) -> Iterator[Table]:
     if isinstance(model, torch.jit.ScriptModule):
         raise ModelError(
             "the model is one of torch.jit, whose parameters cannot be given other values: return "
@@ -420,7 +423,7 @@ def _tables(model: Any) -> Iterator[Table]:
         yield Table(name, module)
 
 
-def _check_plain(path: str, module: Any) -> None:
+def _check_plain(path: str, module: nn.Module) -> None:
     if module.sparse and not isinstance(module.weight, TableParameter):
         kind = type(module).__name__
         raise ModelError(
@@ -429,7 +432,9 @@ def _check_plain(path: str, module: Any) -> None:
         )
 
 
-def _flattened(parameters: Sequence[Any], device: Device) -> tuple[Any, list[Any]]:
+def _flattened(
+    parameters: Sequence[nn.Parameter], device: Device
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """Put parameters on one flat tensor, of which each is a view; return it and the views."""
     sizes = [int(p.numel()) for p in parameters]
     flat, parts = torch.empty(sum(sizes), device=device.torch), []
@@ -441,12 +446,12 @@ def _flattened(parameters: Sequence[Any], device: Device) -> tuple[Any, list[Any
     return flat, parts
 
 
-def _has_values(parameter: Any, values: Float32) -> bool:
+def _has_values(parameter: nn.Parameter, values: Float32) -> bool:
     now = parameter.detach().reshape(-1).cpu().numpy()
     return np.array_equal(now, values, equal_nan=True)
 
 
-def _dense_of(model: Any, carried: Carried) -> list[tuple[str, Any]]:
+def _dense_of(model: nn.Module, carried: Carried) -> list[tuple[str, nn.Parameter]]:
     return [
         (name, p)
         for name, p in model.named_parameters()
@@ -455,7 +460,7 @@ def _dense_of(model: Any, carried: Carried) -> list[tuple[str, Any]]:
 
 
 def _sorted_buffers(
-    model: Any, carried: Carried, device: Device
+    model: nn.Module, carried: Carried, device: Device
 ) -> tuple[list[Buffer], list[Constant]]:
     buffers, constants, seen = [], [], set()
     roots = [("", model), *carried.of_loss]
@@ -487,12 +492,12 @@ def _sorted_buffers(
     return buffers, constants
 
 
-def _is_small(value: Any) -> bool:
+def _is_small(value: torch.Tensor) -> bool:
     """Say whether a float32 can stand for the integers of a buffer."""
     if value.dtype.is_floating_point or value.dtype.is_complex or value.dtype == torch.bool:
         return False
     return not value.numel() or int(value.abs().max()) < EXACT_INTEGERS
 
 
-def _has_version(leaf: Any) -> bool:
+def _has_version(leaf: torch.Tensor) -> bool:
     return isinstance(leaf, torch.Tensor) and not leaf.is_inference()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import nn
 
 from elasticdl.backends.base import ClipSpec, OptimizerSpec
 from elasticdl.errors import ElasticdlError, ModelError, place_of
@@ -32,6 +33,10 @@ _REFUSED_SETTINGS = {
 }
 
 
+Group = dict[str, Any]
+"""The settings of a parameter group of an optimizer, of whatever type each of them has."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """What an optimizer does with each parameter.
@@ -47,18 +52,20 @@ class Rules:
     clip: ClipSpec | None = None
     rates: Mapping[int, float] = field(default_factory=dict)
 
-    def own(self, parameter: Any) -> OptimizerSpec | None:
+    def own(self, parameter: nn.Parameter) -> OptimizerSpec | None:
         """Return the rule of a dense parameter, if it is not that of most."""
         rule = self.of.get(id(parameter), self.dense)
         return None if rule == self.dense else rule
 
-    def rate_of(self, parameter: Any) -> float:
+    def rate_of(self, parameter: nn.Parameter) -> float:
         """Return what the learning rate is multiplied by for a parameter."""
         return self.rates.get(id(parameter), 1.0)
 
 
 def read_rules(
-    make: Callable[..., Any], parameters: Sequence[tuple[str, Any]], tables: Sequence[Any]
+    make: Callable[..., object],
+    parameters: Sequence[tuple[str, nn.Parameter]],
+    tables: Sequence[nn.Parameter],
 ) -> Rules:
     """Call the user's `optimizer(parameters)`, and read what it returns.
 
@@ -102,7 +109,7 @@ def read_rules(
     return Rules(most or OptimizerSpec("torch_sgd"), of, rate, clip, rates)
 
 
-def _call(make: Callable[..., Any], parameters: list[Any]) -> Any:
+def _call(make: Callable[..., object], parameters: list[nn.Parameter]) -> object:
     try:
         return make(parameters)
     except ElasticdlError:
@@ -113,7 +120,7 @@ def _call(make: Callable[..., Any], parameters: list[Any]) -> Any:
         ) from error
 
 
-def _rate_of(made: Any) -> tuple[Any, Callable[[int], float]]:
+def _rate_of(made: object) -> tuple[torch.optim.Optimizer, Callable[[int], float]]:
     """Return the optimizer, and the learning rate by model version."""
     schedulers = torch.optim.lr_scheduler
     if isinstance(made, schedulers.ReduceLROnPlateau):
@@ -145,7 +152,7 @@ class FixedRate:
 class ScheduledRate:
     """The learning rate of a scheduler of PyTorch, which counts updates of the model."""
 
-    def __init__(self, scheduler: Any) -> None:
+    def __init__(self, scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
         """Take a scheduler that has made no step.
 
         Raises:
@@ -206,13 +213,13 @@ class ScheduledRate:
                 )
 
 
-def highest_rate(optimizer: Any) -> float:
+def highest_rate(optimizer: torch.optim.Optimizer) -> float:
     """Return the learning rate of the parameter group that has the highest at first."""
     parts = parts_of_rate(optimizer)
     return float(optimizer.param_groups[parts.index(1.0)]["lr"])
 
 
-def parts_of_rate(optimizer: Any) -> list[float]:
+def parts_of_rate(optimizer: torch.optim.Optimizer) -> list[float]:
     """Return what part of the highest learning rate each parameter group has at first."""
     groups = optimizer.param_groups
     rates = [float(group.get("initial_lr", group["lr"])) for group in groups]
@@ -220,7 +227,7 @@ def parts_of_rate(optimizer: Any) -> list[float]:
     return [rate / highest if highest else 1.0 for rate in rates]
 
 
-def _settings(optimizer: Any) -> list[dict[str, Any]]:
+def _settings(optimizer: torch.optim.Optimizer) -> list[Group]:
     left_out = ("params", "lr")
     return [
         {name: value for name, value in group.items() if name not in left_out}
@@ -228,7 +235,7 @@ def _settings(optimizer: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _clip_of(optimizer: Any, kind: str) -> ClipSpec | None:
+def _clip_of(optimizer: torch.optim.Optimizer, kind: str) -> ClipSpec | None:
     """Return how an optimizer clips gradients, by its one hook that is allowed.
 
     Raises:
@@ -248,10 +255,10 @@ def _clip_of(optimizer: Any, kind: str) -> ClipSpec | None:
     return ClipSpec(clips[0].kind, clips[0].limit) if clips else None
 
 
-def _reader(kind: str, *same: str, **renamed: str) -> Callable[[Any], OptimizerSpec]:
+def _reader(kind: str, *same: str, **renamed: str) -> Callable[[Group], OptimizerSpec]:
     names = {name: name for name in same} | renamed
 
-    def read(group: Any) -> OptimizerSpec:
+    def read(group: Group) -> OptimizerSpec:
         known = {
             *names.values(),
             *_NO_MATTER,
@@ -277,11 +284,11 @@ _adamw = _reader("torch_adamw", "amsgrad", "weight_decay", epsilon="eps")
 _l2_adam = _reader("torch_adam", "amsgrad", "weight_decay", epsilon="eps")
 
 
-def _adam(group: Any) -> OptimizerSpec:
+def _adam(group: Group) -> OptimizerSpec:
     return (_adamw if group.get("decoupled_weight_decay") else _l2_adam)(group)
 
 
-READERS: dict[type[Any], Callable[[Any], OptimizerSpec]] = {
+READERS: dict[type[torch.optim.Optimizer], Callable[[Group], OptimizerSpec]] = {
     torch.optim.SGD: _reader("torch_sgd", "momentum", "dampening", "nesterov", "weight_decay"),
     torch.optim.Adagrad: _reader(
         "torch_adagrad",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
+from torch import nn
 
 from elasticdl.backends.base import Float32, Int64, Minibatch
 from elasticdl.backends.torch.device import Device
@@ -14,7 +14,7 @@ from elasticdl.backends.torch.export import read_export
 from elasticdl.backends.torch.feed import Feed, TorchMinibatch
 from elasticdl.backends.torch.metrics import Metrics
 from elasticdl.backends.torch.model import PlacedModel
-from elasticdl.backends.torch.structures import as_array, map_leaves
+from elasticdl.backends.torch.structures import Nested, as_array, map_leaves
 from elasticdl.data.base import Metadata, Records
 from elasticdl.errors import ModelError
 from elasticdl.job import MetricStates, Mode
@@ -40,7 +40,7 @@ class ExportedPredictor:
     def __init__(
         self,
         spec: ModelSpec,
-        model: Any,
+        model: nn.Module,
         metadata: Metadata,
         directory: Path,
         device: Device = _CPU,
@@ -120,14 +120,14 @@ class ExportedPredictor:
 
     def predict_step(
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
-    ) -> Any:
+    ) -> Nested:
         """Return the model's outputs as arrays."""
         return map_leaves(as_array, self._outputs(minibatch))
 
-    def _outputs(self, minibatch: Minibatch) -> Any:
+    def _outputs(self, minibatch: Minibatch) -> Nested:
         placed = self._placed
 
-        def look_up(layer: Any, ids: Any) -> Any:
+        def look_up(layer: nn.Module, ids: torch.Tensor) -> torch.Tensor:
             rows = self._tables[placed.table_of(layer)].lookup(ids.cpu())
             return rows.to(ids.device)
 

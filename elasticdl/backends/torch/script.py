@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
+from torch import nn
 from torch.nn.parameter import is_lazy
 
 from elasticdl.backends.base import Float32, Minibatch, ModelDescription, StepResult
@@ -13,7 +14,7 @@ from elasticdl.backends.handover import Handover, Step
 from elasticdl.backends.script import AskingTrainer
 from elasticdl.backends.torch.device import Device
 from elasticdl.backends.torch.export import export_weights
-from elasticdl.backends.torch.loading import Loading
+from elasticdl.backends.torch.loading import Loading, TaskBatches
 from elasticdl.backends.torch.model import PlacedModel
 from elasticdl.backends.torch.optimizer import highest_rate, read_rules
 from elasticdl.errors import ModelError
@@ -27,7 +28,12 @@ class ScriptTrainer(AskingTrainer):
     answer = "optimizer.step(loss)"
 
     def __init__(
-        self, handover: Handover, model: Any, optimizer: Any, seed: int, device: Device = _CPU
+        self,
+        handover: Handover,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        seed: int,
+        device: Device = _CPU,
     ) -> None:
         """Take over a model.
 
@@ -69,7 +75,7 @@ class ScriptTrainer(AskingTrainer):
         self._placed.gradient()
         self._placed.device.seed(seed)
 
-    def end_step(self, step: Step, loss: Any, gradients: Any = None) -> StepResult:
+    def end_step(self, step: Step, loss: object, gradients: object = None) -> StepResult:
         """Return what a script has computed: the gradients that lie in the parameters.
 
         Raises:
@@ -98,7 +104,7 @@ class ScriptTrainer(AskingTrainer):
         """Forget gradients."""
         self._placed.gradient()
 
-    def load_with(self, loader: Any, batches: Any, seed: int) -> None:
+    def load_with(self, loader: object, batches: TaskBatches, seed: int) -> None:
         """Have a `DataLoader` on these batches make what the script gets of the records.
 
         Raises:
@@ -154,7 +160,7 @@ class ScriptTrainer(AskingTrainer):
         export_weights(self._placed.model, directory, why)
 
 
-def _check_model(model: Any) -> None:
+def _check_model(model: nn.Module) -> None:
     for name, value in [*model.named_parameters(), *model.named_buffers()]:
         if is_lazy(value):
             raise ModelError(
@@ -163,7 +169,7 @@ def _check_model(model: Any) -> None:
             )
 
 
-def _number(loss: Any) -> float:
+def _number(loss: torch.Tensor | float) -> float:
     if isinstance(loss, torch.Tensor) and loss.numel() != 1:
         raise ModelError(
             f"step(loss): expected one number, the mean over the minibatch, found a tensor of "
@@ -174,7 +180,7 @@ def _number(loss: Any) -> float:
     return float(loss.detach() if isinstance(loss, torch.Tensor) else loss)
 
 
-def _refuse_scheduler_step(*_: Any) -> NoReturn:
+def _refuse_scheduler_step(*_: object) -> NoReturn:
     raise ModelError(
         "the script calls step() of the scheduler that it gave to wrap(); leave it out: the "
         "scheduler counts the updates of all workers by itself"

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from elasticdl.backends.base import Float32, Int64
 from elasticdl.backends.served import FeatureSpec, parts
 from elasticdl.backends.torch.export_beside import DESCRIPTION, IDS, SCORE
+from elasticdl.backends.torch.structures import Nested
+from elasticdl.data.strings import Array
 from elasticdl.errors import ExportError
 
 _PREFIX = "model."  # of the parameters in a program
@@ -57,15 +57,13 @@ class TorchServed:
                         with torch.no_grad():
                             tensor.copy_(torch.from_numpy(value.copy()))
 
-    def ids(self, features: Mapping[str, NDArray[Any]]) -> list[Int64]:
+    def ids(self, features: Mapping[str, Array]) -> list[Int64]:
         """See `ServedModel`."""
         with torch.no_grad():
             found = self._ids(self._given(features))
         return [np.ascontiguousarray(ids.numpy(), np.int64) for ids in found]
 
-    def score(
-        self, features: Mapping[str, NDArray[Any]], rows: Sequence[Float32]
-    ) -> dict[str, NDArray[Any]]:
+    def score(self, features: Mapping[str, Array], rows: Sequence[Float32]) -> dict[str, Array]:
         """See `ServedModel`."""
         with torch.no_grad():
             outputs = self._score(self._given(features), [torch.from_numpy(r) for r in rows])
@@ -75,13 +73,15 @@ class TorchServed:
             return {"output": outputs.numpy()}
         return {f"output_{k}": value.numpy() for k, value in enumerate(outputs)}
 
-    def _given(self, features: Mapping[str, NDArray[Any]]) -> Any:
+    def _given(self, features: Mapping[str, Array]) -> Nested:
         tensors = {name: torch.from_numpy(value.copy()) for name, value in features.items()}
         return tensors if self._is_dict else next(iter(tensors.values()))
 
 
-def _features(features: Any, folder: Path) -> list[FeatureSpec]:
-    named = features if isinstance(features, dict) else {"features": features}
+def _features(features: Nested, folder: Path) -> list[FeatureSpec]:
+    named: Mapping[str, torch.Tensor] = (
+        features if isinstance(features, dict) else {"features": features}
+    )
     wrong = [name for name, value in named.items() if not isinstance(value, torch.Tensor)]
     if wrong:
         raise ExportError(

@@ -14,10 +14,10 @@ same value comes to the newer one and a half of the other's change.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
@@ -58,7 +58,7 @@ def find_momenta(placed: PlacedModel, minibatch: TorchMinibatch, step: Step) -> 
         for part in parts
     ]
 
-    def slopes(shifts: Sequence[int]) -> Any:
+    def slopes(shifts: Sequence[int]) -> torch.Tensor:
         # Whole numbers, so that counters stay numbers that a float32 can tell apart.
         shift = placed.repeat([float(n) for n in shifts])
         after = _after(placed, minibatch, dense, before + shift, step)
@@ -83,8 +83,12 @@ def find_momenta(placed: PlacedModel, minibatch: TorchMinibatch, step: Step) -> 
 
 
 def _after(
-    placed: PlacedModel, minibatch: TorchMinibatch, dense: Any, state: Any, step: Step
-) -> Any:
+    placed: PlacedModel,
+    minibatch: TorchMinibatch,
+    dense: torch.Tensor,
+    state: torch.Tensor,
+    step: Step,
+) -> torch.Tensor:
     placed.load(dense, state)
     step(minibatch)
     return placed.state_values()
@@ -107,14 +111,14 @@ def _is_made_new(buffer: Buffer) -> bool:
 def zeros(placed: PlacedModel) -> Lookup:
     """Return a lookup that gives zeros."""
 
-    def look_up(layer: Any, ids: Any) -> Any:
+    def look_up(layer: nn.Module, ids: torch.Tensor) -> torch.Tensor:
         placed.table_of(layer)
         return torch.zeros(*ids.shape, layer.embedding_dim, device=ids.device)
 
     return look_up
 
 
-def _momentum(buffer: Buffer, slopes: Any, tolerance: float) -> float | None:
+def _momentum(buffer: Buffer, slopes: torch.Tensor, tolerance: float) -> float | None:
     if not slopes.size:
         return 1.0
     if _is_made_new(buffer):
@@ -124,7 +128,7 @@ def _momentum(buffer: Buffer, slopes: Any, tolerance: float) -> float | None:
     return found if is_one else None
 
 
-def _no_momentum(buffer: Buffer, slopes: Any) -> ModelError:
+def _no_momentum(buffer: Buffer, slopes: torch.Tensor) -> ModelError:
     low, high = float(np.min(slopes)), float(np.max(slopes))
     return ModelError(
         f"training makes the new value of buffer {buffer.name!r} of {low:.4g} to {high:.4g} times "

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import torch
 
+from elasticdl.data.strings import Array
+
+Nested: TypeAlias = "torch.Tensor | Sequence[Nested] | Mapping[str, Nested] | None"
+"""Tensors, alone or in dicts, tuples and lists, as `feed` or a model makes them."""
+
 _SHOWN = 8  # of a list, in a message
 
 
-def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
+def map_leaves(function: Callable[[torch.Tensor], object], value: Nested) -> Nested:
     """Return the same structure with `function` applied to what dicts, tuples and lists hold."""
     if isinstance(value, Mapping):
         return {key: map_leaves(function, part) for key, part in value.items()}
     if isinstance(value, tuple):
         parts = [map_leaves(function, part) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+        made: Nested = getattr(type(value), "_make", tuple)(parts)  # a namedtuple stays one
+        return made
     if isinstance(value, list):
         return [map_leaves(function, part) for part in value]
-    return function(value)
+    leaf: torch.Tensor = function(value)
+    return leaf
 
 
-def leaves(value: Any) -> Iterator[Any]:
+def leaves(value: Nested) -> Iterator[torch.Tensor]:
     """Yield what dicts, tuples and lists hold."""
     if isinstance(value, Mapping):
         for part in value.values():
@@ -35,7 +42,7 @@ def leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def as_tensor(value: Any) -> Any:
+def as_tensor(value: torch.Tensor | np.generic | Array) -> torch.Tensor:
     """Return numbers as a tensor on the same memory; anything else, and strings, as they are."""
     if isinstance(value, np.generic):
         value = np.asarray(value)
@@ -46,17 +53,18 @@ def as_tensor(value: Any) -> Any:
     return value
 
 
-def as_array(value: Any) -> Any:
+def as_array(value: torch.Tensor | float | Array) -> Array:
     """Return a tensor as an array; half precision as float32, of which NumPy knows more."""
     if not isinstance(value, torch.Tensor):
         return np.asarray(value)
     value = value.detach().cpu()
     if value.dtype in (torch.bfloat16, torch.float16):
         value = value.float()
-    return value.numpy()
+    found: Array = value.numpy()
+    return found
 
 
-def describe(value: Any) -> str:
+def describe(value: object) -> str:
     """Say what a structure holds, for a message."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {describe(part)}" for key, part in value.items()) + "}"

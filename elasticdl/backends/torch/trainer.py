@@ -10,10 +10,10 @@ import logging
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from elasticdl.backends.base import (
     CallbackNeeds,
@@ -36,10 +36,11 @@ from elasticdl.backends.torch.feed import Feed, TorchMinibatch
 from elasticdl.backends.torch.lookups import Collector, GivenRows
 from elasticdl.backends.torch.loss import MinibatchLoss
 from elasticdl.backends.torch.metrics import EvaluationLoss, Metrics
+from elasticdl.backends.torch.model import Lookup as RowLookup
 from elasticdl.backends.torch.model import PlacedModel, check_outputs
 from elasticdl.backends.torch.optimizer import FixedRate, Rules, read_rules
 from elasticdl.backends.torch.state import find_momenta, zeros
-from elasticdl.backends.torch.structures import as_array, map_leaves
+from elasticdl.backends.torch.structures import Nested, as_array, map_leaves
 from elasticdl.backends.torch.trial import (
     check_history,
     find_carried,
@@ -71,7 +72,7 @@ class TorchTrainer:
     def __init__(
         self,
         spec: ModelSpec,
-        model: Any,
+        model: nn.Module,
         metadata: Metadata,
         seed: int,
         run_eagerly: bool = False,
@@ -147,7 +148,7 @@ class TorchTrainer:
             carried = replace(carried, of_loss=of_loss)
         placed.carry(carried)
 
-    def _step(self, minibatch: TorchMinibatch, loss: MinibatchLoss) -> Any:
+    def _step(self, minibatch: TorchMinibatch, loss: MinibatchLoss) -> torch.Tensor:
         """Take a step that updates nothing, on rows of zeros; return its loss."""
         placed = self._placed
         placed.device.seed(minibatch.seed)
@@ -191,7 +192,7 @@ class TorchTrainer:
         if not self.ids_need_parameters:
             self._refuse_staged(minibatch)
 
-        def step(one: TorchMinibatch) -> Any:
+        def step(one: TorchMinibatch) -> torch.Tensor:
             placed.load(dense, state)
             value = self._step(one, loss)
             for constant in placed.constants:
@@ -325,7 +326,7 @@ class TorchTrainer:
             predictions=map_leaves(_detached, outputs),
         )
 
-    def _forward(self, minibatch: TorchMinibatch, given: GivenRows) -> tuple[Any, Any]:
+    def _forward(self, minibatch: TorchMinibatch, given: GivenRows) -> tuple[Nested, torch.Tensor]:
         if self._compiled is not None:
             return self._compiled(minibatch, given)
         assert self._loss is not None, "build has refused a training without a loss"
@@ -343,7 +344,7 @@ class TorchTrainer:
         for constant in self._placed.constants:
             constant.check()
 
-    def measure(self, minibatches: Sequence[Minibatch], predictions: Sequence[Any]) -> None:
+    def measure(self, minibatches: Sequence[Minibatch], predictions: Sequence[Nested]) -> None:
         """Add trained minibatches to the metrics."""
         for minibatch, outputs in zip(minibatches, predictions, strict=True):
             self._metrics.update(minibatch.labels, outputs)
@@ -375,13 +376,13 @@ class TorchTrainer:
 
     def predict_step(
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
-    ) -> Any:
+    ) -> Nested:
         """Return the model's outputs as arrays."""
         return map_leaves(as_array, self._infer(minibatch, rows, dense, state))
 
     def _infer(
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
-    ) -> Any:
+    ) -> Nested:
         minibatch, placed = TorchMinibatch.of(minibatch), self._placed
         placed.load(dense, state)
         with torch.no_grad():
@@ -408,15 +409,15 @@ class TorchTrainer:
                 export_model(self._placed, self._sample, directory, tables)
 
 
-def _grown(lookup: Any) -> Any:
+def _grown(lookup: RowLookup) -> RowLookup:
     """Return a lookup whose rows have gradients, as those of a step."""
 
-    def look_up(layer: Any, ids: Any) -> Any:
+    def look_up(layer: nn.Module, ids: torch.Tensor) -> torch.Tensor:
         return lookup(layer, ids).requires_grad_()
 
     return look_up
 
 
-def _detached(leaf: Any) -> Any:
+def _detached(leaf: torch.Tensor) -> torch.Tensor:
     """Return what metrics and predictions are made of, which is done on the CPU."""
     return leaf.detach().cpu() if isinstance(leaf, torch.Tensor) else leaf

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import nn
@@ -35,7 +34,7 @@ _REGISTERS = ("_parameters", "_buffers", "_modules")
 
 
 @contextmanager
-def leaving_no_trace(model: Any, loss: Any) -> Iterator[None]:
+def leaving_no_trace(model: nn.Module, loss: object) -> Iterator[None]:
     """Put back after the block what calls of model and loss have changed, random numbers too.
 
     Parameters are left as they are, and all of a module that gets its shape by the first call.
@@ -48,12 +47,12 @@ def leaving_no_trace(model: Any, loss: Any) -> Iterator[None]:
         torch.set_rng_state(drawn)
 
 
-def note(model: Any, loss: Any) -> PythonState:
+def note(model: nn.Module, loss: object) -> PythonState:
     """Note all that a model and a loss can reach."""
     return PythonState({"model": model, "loss": loss}, _visit)
 
 
-def _visit(state: PythonState, name: str, thing: Any) -> bool:
+def _visit(state: PythonState, name: str, thing: object) -> bool:
     if isinstance(thing, nn.Module):
         _visit_module(state, name, thing)
     elif isinstance(thing, torch.Tensor):
@@ -67,7 +66,7 @@ def _visit(state: PythonState, name: str, thing: Any) -> bool:
     return True
 
 
-def _visit_module(state: PythonState, name: str, module: Any) -> None:
+def _visit_module(state: PythonState, name: str, module: nn.Module) -> None:
     own = vars(module)
 
     def is_of_pytorch(key: str) -> bool:
@@ -82,7 +81,7 @@ def _visit_module(state: PythonState, name: str, module: Any) -> None:
     state.add(type(module).__qualname__, type(module))
 
 
-def _visit_tensor(state: PythonState, name: str, tensor: Any) -> None:
+def _visit_tensor(state: PythonState, name: str, tensor: torch.Tensor) -> None:
     elsewhere = tensor.is_meta or tensor.is_sparse or isinstance(tensor, TableParameter)
     if elsewhere or is_lazy(tensor) or tensor.nbytes > MOST_BYTES:
         return
@@ -106,15 +105,15 @@ class Carried:
     """
 
     parameters: frozenset[str] = frozenset()
-    of_loss: tuple[tuple[str, Any], ...] = ()
+    of_loss: tuple[tuple[str, nn.Module], ...] = ()
 
 
-def modules_of(loss: Any, model: Any) -> list[tuple[str, Any]]:
+def modules_of(loss: object, model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Return the modules that a loss can reach and that are no part of the model."""
     known = {id(module) for module in model.modules()}
-    found: list[tuple[str, Any]] = []
+    found: list[tuple[str, nn.Module]] = []
 
-    def visit(state: PythonState, name: str, thing: Any) -> bool:
+    def visit(state: PythonState, name: str, thing: object) -> bool:
         if not isinstance(thing, nn.Module):
             return isinstance(thing, torch.Tensor)
         if id(thing) not in known:
@@ -126,7 +125,7 @@ def modules_of(loss: Any, model: Any) -> list[tuple[str, Any]]:
     return found
 
 
-def find_carried(model: Any, loss: Any, step: Callable[[], None]) -> Carried:
+def find_carried(model: nn.Module, loss: object, step: Callable[[], None]) -> Carried:
     """Say what a step changes that has to be carried; put back what it did.
 
     Args:
@@ -162,7 +161,7 @@ def find_carried(model: Any, loss: Any, step: Callable[[], None]) -> Carried:
 
 
 @contextmanager
-def keeping_parameters(model: Any) -> Iterator[set[str]]:
+def keeping_parameters(model: nn.Module) -> Iterator[set[str]]:
     """Put parameters back after the block; those that have changed are then in what it yields.
 
     Within it those that are not trained have other values: a teacher that begins as its student
@@ -201,11 +200,11 @@ def _changes_parameter(name: str) -> str:
     )
 
 
-def _copies(module: Any) -> dict[str, Any]:
+def _copies(module: nn.Module) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in module.named_buffers()}
 
 
-def _is_equal(one: Any, other: Any) -> bool:
+def _is_equal(one: torch.Tensor, other: torch.Tensor | None) -> bool:
     return (
         other is not None
         and one.shape == other.shape
@@ -214,7 +213,10 @@ def _is_equal(one: Any, other: Any) -> bool:
 
 
 def check_history(
-    model: Any, loss: Any, minibatch: TorchMinibatch, step: Callable[[TorchMinibatch], None]
+    model: nn.Module,
+    loss: object,
+    minibatch: TorchMinibatch,
+    step: Callable[[TorchMinibatch], None],
 ) -> None:
     """Refuse a model or a loss in which Python keeps something from one step to the next.
 
@@ -266,7 +268,7 @@ def _tell_of_sources(before: PythonState, after: PythonState) -> None:
 def _another(minibatch: TorchMinibatch) -> TorchMinibatch:
     """Return a minibatch with smaller numbers in its features, and the same ids."""
 
-    def smaller(leaf: Any) -> Any:
+    def smaller(leaf: torch.Tensor) -> torch.Tensor:
         if isinstance(leaf, torch.Tensor) and leaf.dtype.is_floating_point:
             return leaf * 0.5
         return leaf
