@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticdl.data.strings import Column, Strings
+from elasticdl.data.strings import Array, Column, Strings
 from elasticdl.errors import DataError
 
-Convert = Callable[[Any], Column]
+if TYPE_CHECKING:
+    import pyarrow
+
+
+Convert = Callable[["pyarrow.Array"], Column]
 
 
 def column_converter(
-    arrow: Any, field: Any, has_nulls: bool, keeps_missing: bool = False
-) -> tuple[Convert, np.dtype[Any]]:
+    arrow: ModuleType, field: pyarrow.Field, has_nulls: bool, keeps_missing: bool = False
+) -> tuple[Convert, np.dtype[np.generic]]:
     """Return how an Arrow array of this type becomes a NumPy array, and of which type that is.
 
     Args:
@@ -50,7 +55,9 @@ def column_converter(
     return _object_converter(arrow, field)
 
 
-def _object_converter(arrow: Any, field: Any) -> tuple[Convert, np.dtype[Any]]:
+def _object_converter(
+    arrow: ModuleType, field: pyarrow.Field
+) -> tuple[Convert, np.dtype[np.generic]]:
     types, kind = arrow.types, field.type
     if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
         return _texts(arrow, field), np.dtype(object)
@@ -69,7 +76,7 @@ def _object_converter(arrow: Any, field: Any) -> tuple[Convert, np.dtype[Any]]:
     )
 
 
-def column_kind(arrow: Any, kind: Any) -> str | None:
+def column_kind(arrow: ModuleType, kind: pyarrow.DataType) -> str | None:
     """Return what the values of an Arrow type are, as `Metadata.column_kinds` has it."""
     types = arrow.types
     if types.is_dictionary(kind):
@@ -87,15 +94,15 @@ def column_kind(arrow: Any, kind: Any) -> str | None:
     return None
 
 
-def _nearest(arrow: Any, decimals: Any) -> Any:
+def _nearest(arrow: ModuleType, decimals: pyarrow.Array) -> pyarrow.Array:
     """Return decimals as the nearest float64, which a cast by itself misses by a digit."""
     return decimals.cast(arrow.string()).cast(arrow.float64())
 
 
-def _with_nan(arrow: Any, field: Any) -> Convert:
+def _with_nan(arrow: ModuleType, field: pyarrow.Field) -> Convert:
     """Return what makes whole numbers with nulls float64, and refuses those that would meet."""
 
-    def convert(array: Any) -> Column:
+    def convert(array: pyarrow.Array) -> Column:
         try:
             return np.asarray(array.cast(arrow.float64()).to_numpy(zero_copy_only=False))
         except arrow.ArrowInvalid as error:
@@ -107,10 +114,10 @@ def _with_nan(arrow: Any, field: Any) -> Convert:
     return convert
 
 
-def _texts(arrow: Any, field: Any) -> Convert:
+def _texts(arrow: ModuleType, field: pyarrow.Field) -> Convert:
     """Return what makes `Strings` of text, and refuses what is not UTF-8."""
 
-    def convert(array: Any) -> Column:
+    def convert(array: pyarrow.Array) -> Column:
         try:
             array.validate(full=True)
         except arrow.ArrowInvalid:
@@ -135,20 +142,20 @@ def _first_no_text(values: list[bytes | None]) -> tuple[int, bytes]:
     raise AssertionError("Arrow found one")
 
 
-def _to_numpy(array: Any) -> NDArray[Any]:
+def _to_numpy(array: pyarrow.Array) -> Array:
     return np.asarray(array.to_numpy(zero_copy_only=False))
 
 
-def _with_none(array: Any) -> NDArray[np.object_]:
+def _with_none(array: pyarrow.Array) -> NDArray[np.object_]:
     out = np.empty(len(array), dtype=object)
     out[:] = array.to_pylist()
     return out
 
 
-def _vectors(field: Any) -> Convert:
+def _vectors(field: pyarrow.Field) -> Convert:
     """Return what makes vectors of one length a matrix."""
 
-    def convert(array: Any) -> Column:
+    def convert(array: pyarrow.Array) -> Column:
         if array.null_count:
             raise DataError(
                 f"column {field.name!r} ({field.type}) has null in place of a vector; fill it, or "
@@ -159,10 +166,10 @@ def _vectors(field: Any) -> Convert:
     return convert
 
 
-def _lists(field: Any, values: Convert) -> Convert:
+def _lists(field: pyarrow.Field, values: Convert) -> Convert:
     """Return what makes an array of each list, all of one type; of null an empty one."""
 
-    def convert(array: Any) -> Column:
+    def convert(array: pyarrow.Array) -> Column:
         flat = array.flatten()  # without those of null
         kind = values(flat[:0]).dtype.kind
         if flat.null_count and kind not in "fO":  # NaN stands for null, and empty text
@@ -184,7 +191,7 @@ def _lists(field: Any, values: Convert) -> Convert:
     return convert
 
 
-def _lengths(array: Any) -> list[int | None]:
+def _lengths(array: pyarrow.Array) -> list[int | None]:
     import pyarrow.compute
 
     found: list[int | None] = pyarrow.compute.list_value_length(array).to_pylist()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,7 +12,11 @@ from elasticdl.data.parquet import import_pyarrow
 from elasticdl.data.strings import Column, Strings
 from elasticdl.errors import DataError
 
-Table = tuple[Mapping[str, Column], Mapping[int, str], list[int], list[Any]]
+if TYPE_CHECKING:
+    import pyarrow
+
+
+Table = tuple[Mapping[str, Column], Mapping[int, str], list[int], list[object]]
 """Columns of all messages that are readable, why others are not, the rows of each that is, and what
 the column of the event time says of each row, if one is asked for."""
 
@@ -46,7 +51,7 @@ def parser(kinds: Mapping[str, str], event_time: str = "") -> Callable[[Sequence
     return parse
 
 
-def read_stream(content: bytes) -> Any:
+def read_stream(content: bytes) -> pyarrow.Table:
     """Return the rows of a stream of Arrow's record batches, as a table that is sound.
 
     Raises:
@@ -67,7 +72,7 @@ def read_stream(content: bytes) -> Any:
     return found
 
 
-def _table(arrow: Any, schema: Any, found: Any) -> Any:
+def _table(arrow: ModuleType, schema: pyarrow.Schema, found: pyarrow.Table) -> pyarrow.Table:
     """Return the rows of a message, with the columns and types of a schema.
 
     Raises:
@@ -83,7 +88,7 @@ def _table(arrow: Any, schema: Any, found: Any) -> Any:
     return arrow.Table.from_arrays(columns, schema=schema)
 
 
-def _only(found: Any, name: str) -> Any:
+def _only(found: pyarrow.Table, name: str) -> pyarrow.Array:
     """Return a column of a message.
 
     Raises:
@@ -95,16 +100,16 @@ def _only(found: Any, name: str) -> Any:
     return found.column(name)
 
 
-def _times(arrow: Any, column: Any) -> list[Any]:
+def _times(arrow: ModuleType, column: pyarrow.Array) -> list[object]:
     """Return what a column says of time: numbers, text, or seconds of its own time stamps."""
     if not arrow.types.is_timestamp(column.type):
-        found: list[Any] = column.to_pylist()
+        found: list[object] = column.to_pylist()
         return found
     whole = column.cast(arrow.timestamp("us", column.type.tz), safe=False).cast(arrow.int64())
     return [None if value is None else value / 1e6 for value in whole.to_pylist()]
 
 
-def _typed(arrow: Any, column: Any, wanted: Any) -> Any:
+def _typed(arrow: ModuleType, column: pyarrow.Array, wanted: pyarrow.DataType) -> pyarrow.Array:
     """Return a column as one of a type, by the rule that JSON has too."""
     types = arrow.types
     if types.is_dictionary(column.type):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,7 +71,7 @@ class Metadata:
     """
 
     column_names: tuple[str, ...] = ()
-    column_dtypes: dict[str, np.dtype[Any]] = field(default_factory=dict)
+    column_dtypes: dict[str, np.dtype[np.generic]] = field(default_factory=dict)
     delimiter: str = ","
     column_kinds: dict[str, str] = field(default_factory=dict)
     checks: list[Callable[[Records], None]] = field(default_factory=list, compare=False)

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from elasticdl.data import remote
 from elasticdl.distribution import install
@@ -118,7 +118,9 @@ def _fetched(url: str) -> str:
 def _unpack(path: str, codec: str, copy: Path, called: str) -> None:
     try:
         with _new(copy) as target, open(path, "rb") as source:
-            stream: Any = gzip.GzipFile(fileobj=source) if codec == "gzip" else _zstd_stream(source)
+            stream: IO[bytes] | gzip.GzipFile = (
+                gzip.GzipFile(fileobj=source) if codec == "gzip" else _zstd_stream(source)
+            )
             shutil.copyfileobj(stream, target, _COPY_BYTES)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{called}: cannot be unpacked: {error}") from error
@@ -146,14 +148,15 @@ def _new(copy: Path) -> Iterator[IO[bytes]]:
         Path(partial).unlink(missing_ok=True)
 
 
-def _zstd_stream(source: IO[bytes]) -> Any:
+def _zstd_stream(source: IO[bytes]) -> IO[bytes]:
     try:
         import pyarrow
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"files compressed by zstd need pyarrow, which is not installed: {install('parquet')}"
         ) from error
-    return pyarrow.CompressedInputStream(pyarrow.PythonFile(source, mode="r"), "zstd")
+    stream: IO[bytes] = pyarrow.CompressedInputStream(pyarrow.PythonFile(source, mode="r"), "zstd")
+    return stream
 
 
 def _is_there(copy: Path) -> bool:

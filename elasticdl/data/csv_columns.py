@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, NoReturn
+from types import ModuleType
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,6 +16,10 @@ from elasticdl._core import CsvFields, check_csv
 from elasticdl.data.base import DataReader, Records, chunks_of
 from elasticdl.data.in_order import in_order
 from elasticdl.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    import pyarrow
+
 
 KINDS = ("int64", "float", "bytes")  # each can hold what those before it can
 _WIDENING = ("int64", "large", "float", "bytes")
@@ -129,8 +134,13 @@ class CsvColumns:
         return columns
 
     def arrow(
-        self, arrow: Any, fields: CsvFields, kinds: Mapping[str, str], records: Records, source: str
-    ) -> dict[str, Any]:
+        self,
+        arrow: ModuleType,
+        fields: CsvFields,
+        kinds: Mapping[str, str],
+        records: Records,
+        source: str,
+    ) -> dict[str, object]:
         """Return the columns as arrays of Arrow; a number that is missing, or NaN, is null."""
         columns = {}
         for number, name in enumerate(self.names):
@@ -146,7 +156,7 @@ class CsvColumns:
 
     def _numbers(
         self, fields: CsvFields, number: int, kind: str, records: Records, source: str
-    ) -> tuple[Any, Any]:
+    ) -> tuple[pyarrow.Array, pyarrow.Array]:
         try:
             values, present = fields.numbers(number, kind, self._missing())
         except ValueError as error:

@@ -21,7 +21,7 @@ _STEPS = (1e11, 1e14, 1e17)
 _UNITS = np.array([1.0, 1e3, 1e6, 1e9])
 
 
-def seconds_of(values: Sequence[Any], name: str) -> tuple[NDArray[np.float64], dict[int, str]]:
+def seconds_of(values: Sequence[object], name: str) -> tuple[NDArray[np.float64], dict[int, str]]:
     """Return the times that a field says, shape (n,), and why some are none, by their place.
 
     Args:
@@ -85,7 +85,7 @@ def _of_text(text: str) -> float | None:
     return seconds if seconds > 0 else None
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Return a value of a message as an error has it."""
     if value is None:
         return "none"

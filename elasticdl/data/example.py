@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError, Message
 from numpy.typing import ArrayLike, NDArray
 
 from elasticdl import _core
+from elasticdl.data.strings import Array
 from elasticdl.errors import DataError
 
 Values = NDArray[np.int64] | NDArray[np.float32] | tuple[bytes, NDArray[np.int64]]
@@ -40,7 +41,7 @@ def encode_examples(columns: _Columns) -> list[bytes]:
     return _core.encode_examples(encoded, len(encoded[0][2]) - 1)
 
 
-def decode_example(record: bytes) -> dict[str, list[Any]] | None:
+def decode_example(record: bytes) -> dict[str, list[object]] | None:
     """Decode a serialised `tf.train.Example`; None if the bytes are not one with features."""
     message = _example_class()()
     try:
@@ -55,7 +56,7 @@ def decode_example(record: bytes) -> dict[str, list[Any]] | None:
 
 def decode_examples(
     records: Sequence[bytes], columns: Mapping[str, tuple[tuple[int, ...], str]]
-) -> dict[str, NDArray[Any]]:
+) -> dict[str, Array]:
     """Decode serialised `tf.train.Example` messages of which each has the same features.
 
     Args:
@@ -86,7 +87,7 @@ def decode_examples(
     }
 
 
-def _feature_values(feature: Any) -> list[Any]:
+def _feature_values(feature: Any) -> list[object]:
     kind = feature.WhichOneof("kind")
     return list(getattr(feature, kind).value) if kind else []
 
@@ -103,7 +104,7 @@ def _encode_column(name: str, column: ArrayLike) -> tuple[Values, NDArray[np.int
     return _encode_values(name, array.reshape(-1)), splits
 
 
-def _as_array(column: ArrayLike) -> NDArray[Any]:
+def _as_array(column: ArrayLike) -> Array:
     """As NumPy sees it, but for lists of text, bytes or sequences, which stay objects."""
     if isinstance(column, list | tuple) and not all(
         isinstance(value, bool | int | float | np.number | np.bool) for value in column
@@ -112,14 +113,14 @@ def _as_array(column: ArrayLike) -> NDArray[Any]:
     return np.asarray(column)
 
 
-def _objects(values: Sequence[Any]) -> NDArray[Any]:
+def _objects(values: Sequence[object]) -> Array:
     out = np.empty(len(values), dtype=object)
     for number, value in enumerate(values):
         out[number] = value
     return out
 
 
-def _encode_values(name: str, values: NDArray[Any]) -> Values:
+def _encode_values(name: str, values: Array) -> Values:
     match values.dtype.kind:
         case "b" | "i":
             return np.ascontiguousarray(values, dtype=np.int64)
@@ -145,7 +146,7 @@ def _join(values: Sequence[str | bytes]) -> tuple[bytes, NDArray[np.int64]]:
     return b"".join(encoded), offsets
 
 
-def _encode_objects(name: str, array: NDArray[Any]) -> tuple[Values, NDArray[np.int64]]:
+def _encode_objects(name: str, array: Array) -> tuple[Values, NDArray[np.int64]]:
     values = array.tolist()
     if all(isinstance(value, str | bytes) for value in values):
         return _join(values), np.arange(len(values) + 1, dtype=np.int64)
@@ -162,11 +163,11 @@ def _encode_objects(name: str, array: NDArray[Any]) -> tuple[Values, NDArray[np.
     return _encode_values(name, numbers), splits
 
 
-def _values_of(value: Any) -> Sequence[Any]:
+def _values_of(value: object) -> Sequence[object]:
     if value is None or (isinstance(value, float) and np.isnan(value)):
         return ()
     if isinstance(value, np.ndarray):
-        flat: list[Any] = value.reshape(-1).tolist()
+        flat: list[object] = value.reshape(-1).tolist()
         return flat
     if isinstance(value, list | tuple):
         return value

@@ -13,12 +13,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from types import ModuleType
+from typing import TYPE_CHECKING, TypeVar
 
 from elasticdl.data.topic import SCHEME, Topic
 from elasticdl.distribution import install
 from elasticdl.errors import AwayError, ConfigError, DataError
 from elasticdl.settings.reader_params import FLAG, HIDDEN
+
+if TYPE_CHECKING:
+    import confluent_kafka
+
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -69,7 +74,7 @@ class Kafka:
     def __init__(self, topic: Topic, credentials: str = "") -> None:
         self._topic = topic
         self._given = parse_credentials(credentials)
-        self._complaint: Any = None
+        self._complaint: confluent_kafka.KafkaError | None = None
         self._was_let_in = False
         self._ask_seconds = _FIRST_ASK_SECONDS
 
@@ -111,7 +116,7 @@ class Kafka:
         """Return what there is of one partition; a broker that is away is waited for."""
         return self._answered(lambda: self._extents([partition]), None)[partition]
 
-    def consumer(self, settings: Mapping[str, Any] | None = None) -> Any:
+    def consumer(self, settings: Mapping[str, object] | None = None) -> confluent_kafka.Consumer:
         """Return a new consumer, which nobody has told what to read.
 
         Args:
@@ -119,20 +124,21 @@ class Kafka:
         """
         return self._client.Consumer(self._settings({**_OURS, **(settings or {})}))
 
-    def position(self, partition: int, offset: int) -> Any:
+    def position(self, partition: int, offset: int) -> confluent_kafka.TopicPartition:
         """Return a place in the topic, as the client names it."""
         return self._client.TopicPartition(self._topic.name, partition, offset)
 
-    def error_codes(self) -> Any:
+    def error_codes(self) -> type[confluent_kafka.KafkaError]:
         """Return the client's names of errors."""
-        return self._client.KafkaError
+        codes: type[confluent_kafka.KafkaError] = self._client.KafkaError
+        return codes
 
     @property
     def trouble(self) -> str:
         """What the client complained of last."""
         return "" if self._complaint is None else self._said(self._complaint)
 
-    def refused(self, error: Any) -> DataError | None:
+    def refused(self, error: confluent_kafka.KafkaError) -> DataError | None:
         """Return what is to be raised for an error; None: waiting may mend it.
 
         A broker that has let somebody in may refuse for a while, as it starts, or as credentials
@@ -156,10 +162,10 @@ class Kafka:
     # --- asking ----------------------------------------------------------------------------------
 
     @cached_property
-    def _client(self) -> Any:
+    def _client(self) -> ModuleType:
         return import_client()
 
-    def _settings(self, ours: Mapping[str, Any]) -> dict[str, Any]:
+    def _settings(self, ours: Mapping[str, object]) -> dict[str, object]:
         where = {"bootstrap.servers": self._topic.servers}
         return {**self._given, **where, **ours, "error_cb": self._complained}
 
@@ -167,12 +173,12 @@ class Kafka:
     def _where(self) -> str:
         return f"{SCHEME}://{self._topic.servers}/{self._topic.name}"
 
-    def _complained(self, error: Any) -> None:
+    def _complained(self, error: confluent_kafka.KafkaError) -> None:
         # That all brokers are down says less than why they are.
         if self._complaint is None or error.code() != self._client.KafkaError._ALL_BROKERS_DOWN:
             self._complaint = error
 
-    def _said(self, error: Any) -> str:
+    def _said(self, error: confluent_kafka.KafkaError) -> str:
         """Return the words of an error, without what the credentials keep to themselves."""
         words = str(error.str())
         for name, value in self._given.items():
@@ -181,7 +187,7 @@ class Kafka:
         return words
 
     @cached_property
-    def _asker(self) -> Any:
+    def _asker(self) -> confluent_kafka.Consumer:
         """A consumer of nothing: it is the kind of client that never makes a topic by asking."""
         return self.consumer()
 
@@ -270,7 +276,7 @@ class Kafka:
             client.poll(0)
 
 
-def import_client() -> Any:
+def import_client() -> ModuleType:
     """Return the module of the client.
 
     Raises:
@@ -282,7 +288,8 @@ def import_client() -> Any:
         raise ConfigError(
             f"{SCHEME}://: needs a package that is not installed ({error}): {install('kafka')}"
         ) from error
-    return confluent_kafka
+    module: ModuleType = confluent_kafka
+    return module
 
 
 def parse_credentials(text: str) -> dict[str, str]:

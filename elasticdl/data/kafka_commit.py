@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from elasticdl.data.kafka import Kafka
+
+if TYPE_CHECKING:
+    import confluent_kafka
+
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +29,7 @@ class Commits:
 
     def __init__(self, kafka: Kafka, group: str) -> None:
         self._kafka, self._group = kafka, group
-        self._consumer: Any = None
+        self._consumer: confluent_kafka.Consumer | None = None
         self._last: dict[int, int] = {}
         self._next = 0.0
         self._is_under_way = False
@@ -44,7 +48,12 @@ class Commits:
         if positions != self._last and (is_last or now >= self._next):
             self._next, self._last = now + _EVERY_SECONDS, dict(positions)
             self._send(positions)
-        while is_last and self._is_under_way and time.monotonic() < now + _LAST_SECONDS:
+        while (
+            self._consumer is not None
+            and is_last
+            and self._is_under_way
+            and time.monotonic() < now + _LAST_SECONDS
+        ):
             self._consumer.poll(0.05)
 
     def _send(self, positions: Mapping[int, int]) -> None:
@@ -55,7 +64,11 @@ class Commits:
         places = [self._kafka.position(partition, at) for partition, at in positions.items()]
         self._consumer.commit(offsets=places, asynchronous=True)
 
-    def _committed(self, error: Any, places: Any) -> None:
+    def _committed(
+        self,
+        error: confluent_kafka.KafkaError | None,
+        places: Sequence[confluent_kafka.TopicPartition],
+    ) -> None:
         self._is_under_way = False
         errors = [error, *(place.error for place in places or ())]
         said = next((str(each.str()) for each in errors if each is not None), "")

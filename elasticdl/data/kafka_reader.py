@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from elasticdl.data.base import Metadata, Records
 from elasticdl.data.kafka import Extent, Kafka, import_client
@@ -21,6 +21,10 @@ from elasticdl.data.params import Params
 from elasticdl.data.topic import Topic, gap_words, parse
 from elasticdl.errors import AwayError, DataError
 from elasticdl.job import Shard
+
+if TYPE_CHECKING:
+    import confluent_kafka
+
 
 log = logging.getLogger(__name__)
 
@@ -41,13 +45,13 @@ class _Place:
         no use; None: that is not known.
     """
 
-    consumer: Any
+    consumer: confluent_kafka.Consumer
     partition: int = -1
     at: int | None = None
 
-    def take(self, count: int) -> list[Any]:
+    def take(self, count: int) -> list[confluent_kafka.Message]:
         """Return the messages that are there, or the first that comes; none for a while."""
-        messages: list[Any] = self.consumer.consume(count, 0)
+        messages: list[confluent_kafka.Message] = self.consumer.consume(count, 0)
         if not messages and (first := self.consumer.poll(_POLL_SECONDS)) is not None:
             messages = [first, *self.consumer.consume(count - 1, 0)]
         return messages
@@ -273,7 +277,7 @@ class KafkaReader:
         place.consumer.assign([self._kafka.position(partition, offset)])
         place.partition, place.at = partition, offset
 
-    def _after(self, message: Any, place: _Place, at: int, shard: Shard) -> int:
+    def _after(self, message: confluent_kafka.Message, place: _Place, at: int, shard: Shard) -> int:
         """Return the position after what a message says that is no record.
 
         Raises:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from elasticdl.data.kafka import Kafka
+
+if TYPE_CHECKING:
+    import confluent_kafka
+
 
 LONGEST_SECONDS = 1.0
 _SETTINGS = {
@@ -23,7 +27,7 @@ class Watch:
 
     def __init__(self, kafka: Kafka) -> None:
         self._kafka = kafka
-        self._consumer: Any = None
+        self._consumer: confluent_kafka.Consumer | None = None
         self._ends: dict[int, int] = {}  # where it waits
 
     def wait(self, ends: Mapping[int, int], seconds: float) -> None:

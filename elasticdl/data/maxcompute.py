@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,11 +20,16 @@ from elasticdl.data.arrow_columns import Convert, column_converter, column_kind
 from elasticdl.data.base import Metadata, Records
 from elasticdl.data.files import CHUNK_RECORDS
 from elasticdl.data.params import Params
-from elasticdl.data.strings import Strings
+from elasticdl.data.strings import Column, Strings
 from elasticdl.distribution import install
 from elasticdl.errors import ConfigError, DataError
 from elasticdl.job import Shard
 from elasticdl.settings.reader_params import FLAG
+
+if TYPE_CHECKING:
+    import odps
+    import pyarrow
+
 
 SCHEME = "odps://"
 TRIES = 6
@@ -180,7 +186,7 @@ class MaxComputeReader:
         return [Part(place.project, place.table, name) for name in chosen]
 
     @cached_property
-    def _converters(self) -> dict[str, tuple[Convert | None, np.dtype[Any]]]:
+    def _converters(self) -> dict[str, tuple[Convert | None, np.dtype[np.generic]]]:
         """How each column becomes an array; None for the key of a partition, which is text."""
         schema, keys = self._tunnel.schema(self._places[0])
         for place in self._places[1:]:
@@ -196,7 +202,7 @@ class MaxComputeReader:
                     f"{FLAG}: column {name}: {self._places[0]} has "
                     f"{', '.join([*schema.names, *keys])}"
                 )
-        found: dict[str, tuple[Convert | None, np.dtype[Any]]] = {}
+        found: dict[str, tuple[Convert | None, np.dtype[np.generic]]] = {}
         for name in self._columns or schema.names:
             if name in keys:
                 found[name] = None, np.dtype(object)
@@ -221,7 +227,7 @@ class MaxComputeReader:
     def _may_be_null(self, name: str) -> bool:
         return name in self._nullable or "*" in self._nullable
 
-    def _to_columns(self, rows: Any, part: Part, first: int) -> dict[str, Any]:
+    def _to_columns(self, rows: pyarrow.Table, part: Part, first: int) -> dict[str, Column]:
         return {
             name: self._constant(part.values[name], len(rows))
             if convert is None
@@ -229,7 +235,9 @@ class MaxComputeReader:
             for name, (convert, dtype) in self._converters.items()
         }
 
-    def _checked(self, array: Any, name: str, dtype: np.dtype[Any], part: Part, first: int) -> Any:
+    def _checked(
+        self, array: pyarrow.Array, name: str, dtype: np.dtype[np.generic], part: Part, first: int
+    ) -> pyarrow.Array:
         if array.null_count and dtype.kind in "iub":
             row = first + int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
             raise DataError(
@@ -258,7 +266,7 @@ def _parse(place: str) -> Part:
     return Part(found["project"], found["table"], partition.strip("/"))
 
 
-def _said(schema: Any) -> str:
+def _said(schema: pyarrow.Schema) -> str:
     return ", ".join(f"{column.name} {column.type}" for column in schema)
 
 
@@ -281,10 +289,10 @@ class _Tunnel:
                 login.access_id, login.access_key, login.security_token
             )
         self._account = account
-        self._sessions: dict[Part, Any] = {}
-        self._schemas: dict[tuple[str, str], tuple[Any, tuple[str, ...]]] = {}
+        self._sessions: dict[Part, odps.tunnel.TableDownloadSession] = {}
+        self._schemas: dict[tuple[str, str], tuple[pyarrow.Schema, tuple[str, ...]]] = {}
 
-    def schema(self, part: Part) -> tuple[Any, tuple[str, ...]]:
+    def schema(self, part: Part) -> tuple[pyarrow.Schema, tuple[str, ...]]:
         """The columns of a table with their Arrow types, and the keys of its partitions."""
         from odps.tunnel.io.types import odps_schema_to_arrow_schema
 
@@ -311,7 +319,9 @@ class _Tunnel:
         """Have the next call open a session anew."""
         self._sessions.pop(part, None)
 
-    def batches(self, part: Part, start: int, end: int, columns: list[str]) -> Iterator[Any]:
+    def batches(
+        self, part: Part, start: int, end: int, columns: list[str]
+    ) -> Iterator[pyarrow.RecordBatch]:
         """Yield the rows of a range as record batches of Arrow.
 
         Raises:
@@ -338,7 +348,7 @@ class _Tunnel:
         finally:
             reader.close()
 
-    def _session(self, part: Part) -> Any:
+    def _session(self, part: Part) -> odps.tunnel.TableDownloadSession:
         if part not in self._sessions:
             spec = part.partition.replace("/", ",") or None
             with self._calling(part):
@@ -350,7 +360,7 @@ class _Tunnel:
                 )
         return self._sessions[part]
 
-    def _entry(self, part: Part) -> Any:
+    def _entry(self, part: Part) -> odps.ODPS:
         return self._odps.ODPS(
             account=self._account, project=part.project, endpoint=self._login.endpoint
         )
@@ -383,7 +393,7 @@ class _Tunnel:
             except (OSError, urllib3.exceptions.HTTPError, self.arrow.ArrowException) as error:
                 raise _Interrupted(f"{where}: broke off: {_first_line(error)}") from error
 
-    def _told(self, where: str, error: Any) -> DataError:
+    def _told(self, where: str, error: odps.errors.BaseODPSError) -> DataError:
         errors = self._odps.errors
         what = f"{where}: {str(error.args[0]).partition(chr(10))[0]}"
         if error.code == "NoSuchDownload":  # the session has ended
@@ -404,7 +414,7 @@ def _first_line(error: BaseException) -> str:
     return (str(error) or type(error).__name__).partition("\n")[0]
 
 
-def _import_pyodps() -> Any:
+def _import_pyodps() -> ModuleType:
     try:
         import odps
         import odps.tunnel
@@ -414,4 +424,5 @@ def _import_pyodps() -> Any:
         ) from error
     # At DEBUG it logs the headers of requests, with signatures and tokens.
     logging.getLogger("odps").setLevel(logging.WARNING)
-    return odps
+    module: ModuleType = odps
+    return module

@@ -23,7 +23,7 @@ from elasticdl.data.base import Aside, Metadata, Records
 from elasticdl.data.csv_columns import KINDS, CsvColumns, require_names
 from elasticdl.data.event_time import seconds_of, shown
 from elasticdl.data.params import Params
-from elasticdl.data.strings import Column
+from elasticdl.data.strings import Array, Column
 from elasticdl.errors import ConfigError, DataError
 
 _FORMATS = ("bytes", "csv", "json", "arrow", "example")
@@ -42,7 +42,7 @@ class Parsed(NamedTuple):
 
     columns: Mapping[str, Column]
     why: Mapping[int, str]
-    times: Sequence[Any] = ()
+    times: Sequence[object] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Format:
             late: Which of them are late. It depends on the messages alone.
         """
         counts: Sequence[int] | None = None
-        said: Sequence[Any]
+        said: Sequence[object]
         if self.parse_many is not None:
             columns, why, counts, said = self.parse_many(values)
         else:
@@ -293,13 +293,13 @@ def _at_once(
     return None if np.isnan(times).any() else Parsed(columns, {}, times.tolist())
 
 
-def _times(rows: Sequence[Mapping[str, Any]], event_time: str) -> list[Any]:
+def _times(rows: Sequence[Mapping[str, object]], event_time: str) -> list[object]:
     return [row.get(event_time) for row in rows] if event_time else []
 
 
 def _one_by_one(values: Sequence[bytes], kinds: Mapping[str, str], event_time: str) -> Parsed:
-    rows: list[dict[str, Any]] = []
-    found: list[Mapping[str, Any]] = []
+    rows: list[dict[str, object]] = []
+    found: list[Mapping[str, object]] = []
     why: dict[int, str] = {}
     for place, value in enumerate(values):
         try:
@@ -317,7 +317,7 @@ def _one_by_one(values: Sequence[bytes], kinds: Mapping[str, str], event_time: s
     return Parsed(columns, why, _times(found, event_time))
 
 
-def _object(value: bytes) -> dict[str, Any]:
+def _object(value: bytes) -> dict[str, object]:
     found = _DECODER.decode(value.decode())
     if not isinstance(found, dict):
         raise ValueError(f"expected an object, found {shown(found)}")
@@ -333,7 +333,7 @@ _DECODER = json.JSONDecoder(
 )  # to make one takes as long as to use it
 
 
-def _array(values: Sequence[Any] | NDArray[Any], kind: str) -> Column:
+def _array(values: Sequence[object] | Array, kind: str) -> Column:
     if isinstance(values, np.ndarray):
         return values
     array = np.empty(len(values), _NUMPY[kind])
@@ -341,7 +341,7 @@ def _array(values: Sequence[Any] | NDArray[Any], kind: str) -> Column:
     return array
 
 
-def _typed(value: Any, kind: str, name: str) -> Any:
+def _typed(value: object, kind: str, name: str) -> object:
     """Return a value as its column has it.
 
     Raises:
@@ -398,7 +398,7 @@ def _examples(event_time: str) -> Callable[[Sequence[bytes]], Parsed]:
     return parse
 
 
-def _feature_times(values: Sequence[bytes], name: str) -> list[Any]:
+def _feature_times(values: Sequence[bytes], name: str) -> list[object]:
     """Return the one value of a feature of each Example, None where it has not got one.
 
     A feature of floats is none: 32 bits hold a time of today to two minutes.

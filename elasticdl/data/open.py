@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from elasticdl.data import remote
 from elasticdl.data.base import DataReader
@@ -52,7 +51,7 @@ FORMATS = (*_MAKERS, _IMAGES)
 def open_reader(
     path_expression: str,
     params: str = "",
-    custom_data_reader: Callable[..., Any] | None = None,
+    custom_data_reader: Callable[..., object] | None = None,
 ) -> DataReader:
     """Return the reader for files, folders and globs, or for the URL of a table or a database.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Any
 
 from elasticdl.errors import ConfigError
 from elasticdl.settings import reader_params
@@ -36,7 +35,7 @@ class Params:
         except ValueError as error:
             raise ConfigError(str(error)) from error
 
-    def all(self) -> dict[str, Any]:
+    def all(self) -> dict[str, object]:
         """Return every value, for a reader that checks them itself."""
         self._known.update(self._values)
         return dict(self._values)
@@ -78,7 +77,7 @@ class Params:
                 hint = f"did you mean {near[0]}?" if near else f"it has {sorted(self._known)}"
                 raise ConfigError(f"{FLAG}: {what} has no setting {name!r}; {hint}")
 
-    def _take(self, name: str, default: Any) -> Any:
+    def _take(self, name: str, default: object) -> object:
         self._known.add(name)
         return self._values.get(name, default)
 

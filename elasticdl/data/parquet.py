@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +19,10 @@ from elasticdl.distribution import install
 from elasticdl.errors import ConfigError, DataError
 from elasticdl.job import Shard
 from elasticdl.settings.reader_params import FLAG
+
+if TYPE_CHECKING:
+    import pyarrow
+
 
 SHARD_ROWS = 8192
 """Row groups that are smaller are joined, so that tasks are not."""
@@ -60,7 +65,7 @@ class ParquetReader:
                     f"{self._paths[0]}: several columns are called {name!r}; rename them, or "
                     "choose others by --data_reader_params=columns=..."
                 )
-        self._cached_converters: dict[str, tuple[Convert, np.dtype[Any]]] = {}
+        self._cached_converters: dict[str, tuple[Convert, np.dtype[np.generic]]] = {}
 
     def keeping_missing(self) -> ParquetReader:
         """Return a reader of the same columns that has None where a number is null."""
@@ -111,7 +116,7 @@ class ParquetReader:
                 is_certain=is_local,
             ) from error
 
-    def _damaged(self, file: Any, shard: Shard) -> str:
+    def _damaged(self, file: pyarrow.parquet.ParquetFile, shard: Shard) -> str:
         """Say which column cannot be decoded, and in which row group; nothing if it is not one."""
         groups, _ = _groups_of(file.metadata, shard)
         for group in groups:
@@ -122,7 +127,7 @@ class ParquetReader:
                     return f", column {name!r} in row group {group}"
         return ""
 
-    def _read_rows(self, file: Any, shard: Shard) -> Iterator[Records]:
+    def _read_rows(self, file: pyarrow.parquet.ParquetFile, shard: Shard) -> Iterator[Records]:
         groups, row = _groups_of(file.metadata, shard)
         batches = file.iter_batches(CHUNK_RECORDS, row_groups=groups, columns=list(self._columns))
         for batch in batches:
@@ -134,7 +139,7 @@ class ParquetReader:
             if row >= shard.end:
                 return  # the rest of the row group is not decoded
 
-    def _to_columns(self, rows: Any, path: str, first: int) -> dict[str, Column]:
+    def _to_columns(self, rows: pyarrow.Table, path: str, first: int) -> dict[str, Column]:
         columns: dict[str, Column] = {}
         for name, (convert, _) in self._converters().items():
             try:
@@ -147,7 +152,7 @@ class ParquetReader:
                 ) from error
         return columns
 
-    def _open(self, path: str) -> Any:
+    def _open(self, path: str) -> pyarrow.parquet.ParquetFile:
         try:
             if remote.is_url(path):  # no other bytes are fetched than those of its columns
                 file = self._arrow.PythonFile(remote.RangeFile(path), mode="r")
@@ -156,7 +161,7 @@ class ParquetReader:
         except (self._arrow.ArrowException, OSError, UnicodeDecodeError) as error:
             raise DataError(f"{path}: not a Parquet file that can be read: {error}") from error
 
-    def _converters(self) -> dict[str, tuple[Convert, np.dtype[Any]]]:
+    def _converters(self) -> dict[str, tuple[Convert, np.dtype[np.generic]]]:
         """How each column becomes an array; made once, since it looks at every file's footer."""
         if not self._cached_converters:
             nullable = self._columns_with_nulls()
@@ -165,7 +170,7 @@ class ParquetReader:
             }
         return self._cached_converters
 
-    def _converter(self, name: str, has_nulls: bool) -> tuple[Convert, np.dtype[Any]]:
+    def _converter(self, name: str, has_nulls: bool) -> tuple[Convert, np.dtype[np.generic]]:
         field = self._schema.field(name)
         try:
             return column_converter(self._arrow, field, has_nulls, self._keeps_missing)
@@ -183,7 +188,7 @@ class ParquetReader:
                     names.update(_top_level(leaf, schema.names))
         return names
 
-    def _check_types(self, path: str, schema: Any) -> None:
+    def _check_types(self, path: str, schema: pyarrow.Schema) -> None:
         for name in self._columns:
             index = schema.get_field_index(name)
             found = schema.field(index).type if index >= 0 else "missing"
@@ -194,7 +199,7 @@ class ParquetReader:
                 )
 
 
-def import_pyarrow(what: str = "Parquet files") -> tuple[Any, Any]:
+def import_pyarrow(what: str = "Parquet files") -> tuple[ModuleType, ModuleType]:
     """Import pyarrow and its Parquet part, which are an extra.
 
     Raises:
@@ -210,7 +215,7 @@ def import_pyarrow(what: str = "Parquet files") -> tuple[Any, Any]:
     return pyarrow, pyarrow.parquet
 
 
-def _ranges(path: str, metadata: Any, least: int) -> Iterator[Shard]:
+def _ranges(path: str, metadata: pyarrow.parquet.FileMetaData, least: int) -> Iterator[Shard]:
     """Yield the rows of row groups that follow each other: one large group, or several small."""
     start = end = 0
     for group in range(metadata.num_row_groups):
@@ -222,7 +227,7 @@ def _ranges(path: str, metadata: Any, least: int) -> Iterator[Shard]:
         yield Shard(path, start, end)
 
 
-def _groups_of(metadata: Any, shard: Shard) -> tuple[list[int], int]:
+def _groups_of(metadata: pyarrow.parquet.FileMetaData, shard: Shard) -> tuple[list[int], int]:
     """The row groups that a shard touches, and the number of the first row of the first."""
     groups: list[int] = []
     first_row = row = 0

@@ -11,11 +11,15 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from elasticdl.distribution import install
 from elasticdl.errors import ConfigError, DataError
 from elasticdl.locations import reach
+
+if TYPE_CHECKING:
+    import fsspec
+
 
 RANGE_BYTES = 8 << 20
 LEAST_BYTES = 64 << 10
@@ -76,7 +80,7 @@ def list_files(url: str) -> list[str]:
     return [root + str(name).removeprefix(f"{scheme}://") for name in sorted(found)]
 
 
-def _is_there(fs: Any, path: str) -> bool:
+def _is_there(fs: fsspec.AbstractFileSystem, path: str) -> bool:
     """Whether there is such a file; drivers' own `exists` says no where it may not be seen."""
     try:
         fs.info(path)
@@ -157,7 +161,7 @@ def _cut(url: str, content: bytes, start: int, end: int) -> bytes:
     return content[start:end]
 
 
-def _exactly(url: str) -> dict[str, Any]:
+def _exactly(url: str) -> dict[str, object]:
     """Return what keeps a driver from reading ahead; most do not."""
     return {"block_size": 1} if url.startswith("webhdfs://") else {}
 
@@ -263,7 +267,7 @@ def _wait(failures: int) -> None:
     time.sleep(_FIRST_WAIT_SECONDS * 2 ** (failures - 1))
 
 
-def _reach(url: str) -> tuple[Any, str]:
+def _reach(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
     """Return the file system of a URL, and the file's name in it.
 
     Raises:

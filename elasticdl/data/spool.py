@@ -10,27 +10,33 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from elasticdl import _core
 from elasticdl.data.base import DataReader, Records, chunks_of
 from elasticdl.data.example import decode_example
 from elasticdl.data.in_order import in_order
 from elasticdl.data.parquet import import_pyarrow
-from elasticdl.data.strings import Strings
+from elasticdl.data.strings import Column, Strings
 from elasticdl.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    import pyarrow
+
 
 ROW = "number of the row, by elasticdl"
 """Called so that no column of the data is."""
-ColumnsOf = Callable[[Records, str], Mapping[str, Any]]
+ColumnsOf = Callable[[Records, str], Mapping[str, object]]
 _EMPTY_EXAMPLES = (b"", b"\n\0")
 
 
 def spool(
     reader: DataReader, folder: Path, num_threads: int, columns_of: ColumnsOf | None = None
-) -> Any:
+) -> pyarrow.Table:
     """Return a table of all records, with the number of each in the column `ROW`.
 
     A feature of `tf.train.Example` of which no record has several values is a column of them,
@@ -47,14 +53,14 @@ def spool(
         ConfigError: The records have no columns.
         DataError: They cannot be read, or a column has values of several types.
     """
-    pyarrow, _ = import_pyarrow("statistics")
-    parts = _Parts(pyarrow, folder)
+    arrow, _ = import_pyarrow("statistics")
+    parts = _Parts(arrow, folder)
 
-    def features(records: Records, source: str) -> Mapping[str, Any]:
-        return _features(pyarrow, records, source)
+    def features(records: Records, source: str) -> Mapping[str, object]:
+        return _features(arrow, records, source)
 
-    def table_of(chunk: tuple[Records, str]) -> Any:
-        return _table(pyarrow, *chunk, columns_of or features)
+    def table_of(chunk: tuple[Records, str]) -> pyarrow.Table:
+        return _table(arrow, *chunk, columns_of or features)
 
     with ThreadPoolExecutor(num_threads, "decode") as pool:
         for table in in_order(pool, table_of, chunks_of(reader)):
@@ -65,15 +71,15 @@ def spool(
 class _Parts:
     """Files of which each has one schema: another begins where a column is new or becomes lists."""
 
-    def __init__(self, pyarrow: Any, folder: Path) -> None:
-        self._arrow = pyarrow
+    def __init__(self, arrow: ModuleType, folder: Path) -> None:
+        self._arrow = arrow
         self._folder = folder
         self._files: list[Path] = []
-        self._writer: Any = None
-        self._schema: Any = pyarrow.schema([])
+        self._writer: pyarrow.RecordBatchFileWriter | None = None
+        self._schema: pyarrow.Schema = arrow.schema([])
         self._num_rows = 0
 
-    def add(self, table: Any) -> None:
+    def add(self, table: pyarrow.Table) -> None:
         """Write rows after those before."""
         schema = self._joined(table.schema)
         if self._writer is None or schema != self._schema:
@@ -85,7 +91,7 @@ class _Parts:
         self._num_rows += table.num_rows
         self._writer.write_table(_fitted(self._arrow, table, schema, numbers))
 
-    def read(self) -> Any:
+    def read(self) -> pyarrow.Table:
         """Return all rows; columns are those of the last schema, which has what any part has."""
         self._close()
         tables = [
@@ -101,7 +107,7 @@ class _Parts:
             self._writer.close()
             self._writer = None
 
-    def _joined(self, new: Any) -> Any:
+    def _joined(self, new: pyarrow.Schema) -> pyarrow.Schema:
         """Return the schema of the rows so far and of some more."""
         fields = {field.name: field.type for field in self._schema}
         for field in new:
@@ -110,7 +116,7 @@ class _Parts:
         return self._arrow.schema(list(fields.items()))
 
 
-def _common(arrow: Any, field: Any, known: Any) -> Any:
+def _common(arrow: ModuleType, field: pyarrow.Field, known: pyarrow.DataType) -> pyarrow.DataType:
     """Return the type of values of two: lists of them, where either is lists."""
     types, new = arrow.types, field.type
     if new == known or types.is_null(new):
@@ -132,7 +138,12 @@ def _common(arrow: Any, field: Any, known: Any) -> Any:
     return arrow.list_(value) if is_list else value
 
 
-def _fitted(arrow: Any, table: Any, schema: Any, numbers: Any = None) -> Any:
+def _fitted(
+    arrow: ModuleType,
+    table: pyarrow.Table,
+    schema: pyarrow.Schema,
+    numbers: pyarrow.Array | None = None,
+) -> pyarrow.Table:
     """Return a table with the columns and types of a schema."""
     columns = []
     for field in schema:
@@ -145,7 +156,9 @@ def _fitted(arrow: Any, table: Any, schema: Any, numbers: Any = None) -> Any:
     return arrow.table(columns, schema=schema)
 
 
-def _as_type(arrow: Any, column: Any, kind: Any) -> Any:
+def _as_type(
+    arrow: ModuleType, column: pyarrow.ChunkedArray, kind: pyarrow.DataType
+) -> pyarrow.ChunkedArray:
     if column.type == kind:
         return column
     if arrow.types.is_list(kind) and not arrow.types.is_list(column.type):
@@ -155,33 +168,35 @@ def _as_type(arrow: Any, column: Any, kind: Any) -> Any:
     return column.cast(kind)
 
 
-def _one_each(arrow: Any, values: Any) -> Any:
+def _one_each(arrow: ModuleType, values: pyarrow.Array) -> pyarrow.Array:
     """Return a list for each value, an empty one for null."""
     ends = np.cumsum(np.asarray(values.is_valid()), dtype=np.int32)
     return arrow.ListArray.from_arrays(np.concatenate([[0], ends]).astype("i4"), values.drop_null())
 
 
-def _table(pyarrow: Any, records: Records, source: str, columns_of: ColumnsOf) -> Any:
+def _table(
+    arrow: ModuleType, records: Records, source: str, columns_of: ColumnsOf
+) -> pyarrow.Table:
     columns = records.columns or columns_of(records, source)
     try:
-        return pyarrow.table({name: _as_arrow(pyarrow, c) for name, c in columns.items()})
-    except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
+        return arrow.table({name: _as_arrow(arrow, c) for name, c in columns.items()})
+    except (arrow.ArrowInvalid, arrow.ArrowTypeError) as error:
         raise DataError(
             f"{source}: records {records.start} to {records.start + len(records) - 1}: a column "
             f"has values of several types; expected one type: {error}"
         ) from error
 
 
-def _as_arrow(pyarrow: Any, column: Any) -> Any:
-    if isinstance(column, pyarrow.Array):
+def _as_arrow(arrow: ModuleType, column: Column | pyarrow.Array) -> pyarrow.Array:
+    if isinstance(column, arrow.Array):
         return column
     if isinstance(column, Strings):
         return column.to_arrow()
     is_plain = isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind in "biuf"
-    return pyarrow.array(column if is_plain else list(column))
+    return arrow.array(column if is_plain else list(column))
 
 
-def _features(pyarrow: Any, records: Records, source: str) -> dict[str, Any]:
+def _features(arrow: ModuleType, records: Records, source: str) -> dict[str, object]:
     """Return a column for each feature of the records, of lists if one has several values."""
     try:
         columns = _core.decode_examples(records.values)
@@ -190,30 +205,30 @@ def _features(pyarrow: Any, records: Records, source: str) -> dict[str, Any]:
     if not columns and not set(records.values).issubset(_EMPTY_EXAMPLES):
         return dict(_features_one_by_one(records, source))
     return {
-        name: _column(pyarrow, _values(pyarrow, values), splits)
+        name: _column(arrow, _values(arrow, values), splits)
         for name, values, splits in sorted(columns, key=itemgetter(0))
     }
 
 
-def _column(pyarrow: Any, values: Any, splits: Any) -> Any:
+def _column(arrow: ModuleType, values: pyarrow.Array, splits: NDArray[np.int64]) -> pyarrow.Array:
     counts = np.diff(splits)
     if counts.max(initial=0) > 1:
-        return pyarrow.ListArray.from_arrays(splits.astype("int32"), values)
+        return arrow.ListArray.from_arrays(splits.astype("int32"), values)
     if len(values) == len(counts):
         return values
-    return values.take(pyarrow.array(splits[:-1], mask=counts == 0))
+    return values.take(arrow.array(splits[:-1], mask=counts == 0))
 
 
-def _values(pyarrow: Any, values: Any) -> Any:
+def _values(arrow: ModuleType, values: pyarrow.Array) -> pyarrow.Array:
     if not isinstance(values, tuple):
-        return pyarrow.array(values)
+        return arrow.array(values)
     data, offsets = values
-    buffers = [None, pyarrow.py_buffer(offsets.astype("int32")), pyarrow.py_buffer(data)]
-    return pyarrow.Array.from_buffers(pyarrow.binary(), len(offsets) - 1, buffers)
+    buffers = [None, arrow.py_buffer(offsets.astype("int32")), arrow.py_buffer(data)]
+    return arrow.Array.from_buffers(arrow.binary(), len(offsets) - 1, buffers)
 
 
-def _features_one_by_one(records: Records, source: str) -> Iterator[tuple[str, list[Any]]]:
-    decoded: list[dict[str, list[Any]]] = []
+def _features_one_by_one(records: Records, source: str) -> Iterator[tuple[str, list[object]]]:
+    decoded: list[dict[str, list[object]]] = []
     for number, value in enumerate(records.values, records.start):
         example = {} if value in _EMPTY_EXAMPLES else decode_example(value)
         if example is None:

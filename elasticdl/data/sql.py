@@ -6,21 +6,31 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from datetime import UTC
+from datetime import UTC, date, datetime
 from functools import cached_property
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from elasticdl.data.base import Metadata, Records
 from elasticdl.data.files import CHUNK_RECORDS
 from elasticdl.data.params import Params
+from elasticdl.data.strings import Array, Column
 from elasticdl.distribution import install
 from elasticdl.errors import ConfigError, DataError
 from elasticdl.job import Shard
 from elasticdl.settings.reader_params import FLAG
 
+if TYPE_CHECKING:
+    import sqlalchemy
+
+
 ROWS_PER_SHARD = 100_000
+
+
+Key: TypeAlias = "int | float | str | None"
+"""A value of the key of a table, as JSON has it."""
 
 
 class SqlReader:
@@ -96,7 +106,7 @@ class SqlReader:
         kinds = {name: kind for name, kind in found.items() if kind}
         return Metadata(tuple(self._dtypes), self._dtypes, column_kinds=kinds)
 
-    def _kind(self, of: Any) -> str | None:
+    def _kind(self, of: sqlalchemy.types.TypeEngine) -> str | None:
         """Return what the values of a type are, as `Metadata.column_kinds` has it."""
         types = self._alchemy.types
         if isinstance(of, types.Boolean):
@@ -139,7 +149,7 @@ class SqlReader:
                 f"but they end at {start}; has the table changed since they were counted?"
             )
 
-    def _chunks(self, query: Any) -> Iterator[Sequence[Any]]:
+    def _chunks(self, query: sqlalchemy.Select) -> Iterator[Sequence[sqlalchemy.Row]]:
         try:
             with self._engine.connect() as connection:
                 result = connection.execution_options(yield_per=CHUNK_RECORDS).execute(query)
@@ -147,7 +157,7 @@ class SqlReader:
         except self._alchemy.exc.SQLAlchemyError as error:
             raise DataError(f"{self._place}: cannot be read: {_said(error)}") from error
 
-    def _reflect(self, name: str) -> Any:
+    def _reflect(self, name: str) -> sqlalchemy.Table:
         schema, _, table = name.rpartition(".")
         metadata = self._alchemy.MetaData()
         try:
@@ -160,7 +170,7 @@ class SqlReader:
         except self._alchemy.exc.SQLAlchemyError as error:
             raise DataError(f"{self._place}: cannot be read: {_said(error)}") from error
 
-    def _check(self, name: str, table: Any, first: Any) -> None:
+    def _check(self, name: str, table: sqlalchemy.Table, first: sqlalchemy.Table) -> None:
         self._key(table)
         for column in self._columns:
             if column not in table.c:
@@ -173,7 +183,7 @@ class SqlReader:
                 f"{first.name} has {', '.join(first.c.keys())}; expected the same"
             )
 
-    def _key(self, table: Any) -> Any:
+    def _key(self, table: sqlalchemy.Table) -> sqlalchemy.Column:
         if self._key_name:
             if self._key_name not in table.c:
                 raise ConfigError(
@@ -211,7 +221,7 @@ class SqlReader:
         if count:
             yield _shard(name, first, last, count)
 
-    def _parse_name(self, name: str) -> tuple[str, Any, Any]:
+    def _parse_name(self, name: str) -> tuple[str, Key, Key]:
         # As `_shard` writes it; a table may have blanks in its name.
         table = next((table for table in self._tables if name.startswith(f"{table} [")), "")
         try:
@@ -226,13 +236,13 @@ class SqlReader:
         return table, first, last
 
     @cached_property
-    def _dtypes(self) -> dict[str, np.dtype[Any]]:
+    def _dtypes(self) -> dict[str, np.dtype[np.generic]]:
         """Types that are the same for every chunk: whole numbers with null are float64."""
         first = next(iter(self._tables.values()))
         names = self._columns or tuple(first.c.keys())
         return {name: self._dtype(name, first.c[name]) for name in names}
 
-    def _dtype(self, name: str, column: Any) -> np.dtype[Any]:
+    def _dtype(self, name: str, column: sqlalchemy.Column) -> np.dtype[np.generic]:
         types = self._alchemy.types
         if isinstance(column.type, types.Integer | types.Boolean):
             has_null = column.nullable and any(
@@ -245,11 +255,11 @@ class SqlReader:
             return np.dtype("datetime64[us]")
         return np.dtype(object)
 
-    def _has_null(self, name: str, table: Any) -> bool:
+    def _has_null(self, name: str, table: sqlalchemy.Table) -> bool:
         query = self._alchemy.select(table.c[name]).where(table.c[name].is_(None)).limit(1)
         return any(len(rows) > 0 for rows in self._chunks(query))
 
-    def _array(self, name: str, values: Sequence[Any], dtype: np.dtype[Any]) -> Any:
+    def _array(self, name: str, values: Sequence[Any], dtype: np.dtype[np.generic]) -> Array:
         types = self._alchemy.types
         kind = next(iter(self._tables.values())).c[name].type
         is_whole = isinstance(kind, types.Integer | types.Boolean)
@@ -262,8 +272,8 @@ class SqlReader:
         out[:] = list(numbers)
         return out
 
-    def _to_columns(self, rows: Sequence[Any], shard: str) -> dict[str, Any]:
-        columns: dict[str, Any] = {}
+    def _to_columns(self, rows: Sequence[sqlalchemy.Row], shard: str) -> dict[str, Column]:
+        columns: dict[str, Column] = {}
         for (name, dtype), values in zip(
             self._dtypes.items(), zip(*rows, strict=True), strict=True
         ):
@@ -283,7 +293,7 @@ def is_database(place: str) -> bool:
     return colon != "" and scheme.partition("+")[0] in dialects
 
 
-def _require_file(url: Any) -> None:
+def _require_file(url: sqlalchemy.URL) -> None:
     """Refuse a file of SQLite's that is not there: it would be made."""
     path = url.database or ":memory:"
     is_file = url.get_backend_name() == "sqlite" and not path.startswith((":memory:", "file:"))
@@ -291,7 +301,7 @@ def _require_file(url: Any) -> None:
         raise DataError(f"{path}: no such file (working folder: {os.getcwd()})")
 
 
-def _array(values: Sequence[Any], dtype: np.dtype[Any]) -> Any:
+def _array(values: Sequence[Any], dtype: np.dtype[np.generic]) -> Array:
     if dtype.kind == "O":
         out = np.empty(len(values), dtype=object)
         out[:] = ["" if value is None else value for value in values]
@@ -306,14 +316,14 @@ def _array(values: Sequence[Any], dtype: np.dtype[Any]) -> Any:
     return np.array(values, dtype=dtype)
 
 
-def _in_utc(value: Any) -> Any:
+def _in_utc(value: datetime | date) -> datetime | date:
     """Return a time with a zone as that of UTC without one, as NumPy has times."""
-    if getattr(value, "tzinfo", None) is None:
+    if not isinstance(value, datetime) or value.tzinfo is None:
         return value
     return value.astimezone(UTC).replace(tzinfo=None)
 
 
-def _require_exact(values: Sequence[Any]) -> None:
+def _require_exact(values: Sequence[object]) -> None:
     """Refuse whole numbers of which several would be one float64."""
     for value in values:
         if isinstance(value, int) and abs(value) > 2**53:
@@ -323,7 +333,7 @@ def _require_exact(values: Sequence[Any]) -> None:
             )
 
 
-def _shard(table: str, first: Any, last: Any, count: int) -> Shard:
+def _shard(table: str, first: Key, last: Key, count: int) -> Shard:
     try:
         return Shard(f"{table} {json.dumps([first, last])}", 0, count)
     except TypeError as error:
@@ -339,11 +349,12 @@ def _said(error: BaseException) -> str:
     return str(cause).partition("\n")[0]
 
 
-def _import_sqlalchemy() -> Any:
+def _import_sqlalchemy() -> ModuleType:
     try:
         import sqlalchemy
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"tables of a database need SQLAlchemy, which is not installed: {install('sql')}"
         ) from error
-    return sqlalchemy
+    module: ModuleType = sqlalchemy
+    return module

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from elasticdl.data.base import DataReader, Records
 from elasticdl.data.copies import readable
@@ -18,6 +19,11 @@ from elasticdl.data.spool import spool
 from elasticdl.data.text import TextReader
 from elasticdl.distribution import install
 from elasticdl.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow
+
 
 TABLE = "data"
 ROW = "row_number"
@@ -33,13 +39,13 @@ class Database:
     places: What each column is called in the table: SQL takes a and A for one name.
     """
 
-    connection: Any
+    connection: duckdb.DuckDBPyConnection
     row: str
     columns: dict[str, str]
     places: dict[str, str]
     num_files: int
 
-    def ask(self, query: str) -> Any:
+    def ask(self, query: str) -> duckdb.DuckDBPyConnection:
         """Run a query. Its errors are those of the data."""
         return run(self.connection, query)
 
@@ -103,20 +109,20 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def run(connection: Any, query: str) -> Any:
+def run(connection: duckdb.DuckDBPyConnection, query: str) -> duckdb.DuckDBPyConnection:
     """Run a query.
 
     Raises:
         DataError: The data does not let it be answered.
     """
-    duckdb = _import_duckdb()
+    module = _import_duckdb()
     try:
         return connection.execute(query)
-    except duckdb.Error as error:
+    except module.Error as error:
         raise DataError(_first_line(error)) from error
 
 
-def _import_duckdb() -> Any:
+def _import_duckdb() -> ModuleType:
     try:
         import duckdb
     except ModuleNotFoundError as error:
@@ -124,7 +130,8 @@ def _import_duckdb() -> Any:
             f"statistics need DuckDB, which is not installed: {install('statistics')}"
         ) from error
     import_pyarrow("statistics")
-    return duckdb
+    module: ModuleType = duckdb
+    return module
 
 
 def _first_line(error: Exception) -> str:
@@ -132,7 +139,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _fill(
-    connection: Any,
+    connection: duckdb.DuckDBPyConnection,
     reader: DataReader,
     source: str,
     types: Mapping[str, str],
@@ -161,7 +168,9 @@ def _fill(
     return spooled
 
 
-def _in_place(connection: Any, reader: ParquetReader, names: Sequence[str]) -> Any:
+def _in_place(
+    connection: duckdb.DuckDBPyConnection, reader: ParquetReader, names: Sequence[str]
+) -> duckdb.DuckDBPyRelation | None:
     """Return what reads Parquet files where they are; None if SQL would take names for others."""
     paths = [readable(path) for path in _names(reader)]
     known = {name.lower() for name in reader.file_columns}
@@ -178,7 +187,7 @@ def _spool_csv(
     missing: tuple[str, ...],
     folder: Path,
     num_threads: int,
-) -> Any:
+) -> pyarrow.Table:
     """Return a table of typed columns: each has the narrowest type that all its values have."""
     names = reader.metadata.column_names
     if not names:
@@ -192,7 +201,7 @@ def _spool_csv(
     kinds = find_kinds(reader, lines, num_threads) | dict(types)
     arrow, _ = import_pyarrow("statistics")
 
-    def columns(records: Records, source: str) -> Mapping[str, Any]:
+    def columns(records: Records, source: str) -> Mapping[str, object]:
         return lines.arrow(arrow, lines.fields(records, source), kinds, records, source)
 
     return spool(reader, folder, num_threads, columns)

@@ -12,12 +12,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from elasticdl import _core
 from elasticdl.data.convert import Target
 from elasticdl.data.lines.deal import Messages, Rows
 
 Format = Literal["recordio", "tfrecord", "parquet"]
+Splits = NDArray[np.int64]
+Values = NDArray[np.int64] | tuple[bytes, Splits]
 
 
 class PartFile(Protocol):
@@ -36,7 +39,7 @@ class PartFile(Protocol):
         ...
 
 
-def encoder(target: Target) -> Callable[[Rows], Any]:
+def encoder(target: Target) -> Callable[[Rows], object]:
     """Return what is to be done to records before it is written; any thread may do it."""
     if target.format == "recordio":
         return partial(blocks_of, codec=target.codec)
@@ -69,7 +72,7 @@ def blocks_of(rows: Rows, codec: str) -> _core.RecordBlocks:
     return _core.pack_examples(_features(rows), rows.num_rows, codec)
 
 
-def _features(table: pa.Table) -> list[Any]:
+def _features(table: pa.Table) -> list[tuple[str, Values, Splits]]:
     return [(name, *_feature(_whole(table.column(name)))) for name in sorted(table.schema.names)]
 
 
@@ -81,7 +84,7 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
-def _feature(array: pa.Array) -> tuple[Any, np.ndarray[Any, np.dtype[np.int64]]]:
+def _feature(array: pa.Array) -> tuple[Values, Splits]:
     """Return the values that there are, and where those of each row begin."""
     splits = np.zeros(len(array) + 1, dtype=np.int64)
     np.cumsum(np.asarray(pc.is_valid(array)), out=splits[1:])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -74,9 +73,9 @@ def parse(block: Block, schema: Schema) -> Parsed:
 
 def _split(text: bytes, schema: Schema, bad: dict[int, str]) -> pa.Table:
     """Split lines into fields of bytes; note and leave out those with another number of them."""
-    skipped: list[Any] = []
+    skipped: list[csv.InvalidRow] = []
 
-    def skip(row: Any) -> str:
+    def skip(row: csv.InvalidRow) -> str:
         skipped.append(row)
         return "skip"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import yaml
 
@@ -63,7 +63,7 @@ def read_schema(path: Path) -> Schema:
     return Schema(fields, {n: k for n, k in _KINDS.items() if n in fields}, delimiter, header)
 
 
-def _load(path: Path) -> dict[str, Any]:
+def _load(path: Path) -> dict[str, object]:
     try:
         document = yaml.safe_load(path.read_text())
     except OSError as error:
@@ -75,7 +75,7 @@ def _load(path: Path) -> dict[str, Any]:
     return document
 
 
-def _fields(columns: Any, path: Path) -> tuple[str, ...]:
+def _fields(columns: object, path: Path) -> tuple[str, ...]:
     if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
         raise ConfigError(f"{path}: columns: expected a list of names, found {columns!r}")
     kept = [name for name in columns if name != LEFT_OUT]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import BinaryIO
 
 import pyarrow
 
@@ -74,7 +74,7 @@ def _texts(path: str) -> Iterator[tuple[bytes, int]]:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def _cut(path: str, file: Any, size: int) -> Iterator[tuple[bytes, int]]:
+def _cut(path: str, file: BinaryIO, size: int) -> Iterator[tuple[bytes, int]]:
     stream = _decompressed(file)
     rest = b""
     told = 0
@@ -98,10 +98,13 @@ def _cut(path: str, file: Any, size: int) -> Iterator[tuple[bytes, int]]:
         yield rest, size - told
 
 
-def _decompressed(file: Any) -> Any:
+def _decompressed(file: BinaryIO) -> BinaryIO:
     start = file.read(4)
     file.seek(0)
     for magic, codec in _MAGICS.items():
         if start.startswith(magic):
-            return pyarrow.CompressedInputStream(pyarrow.PythonFile(file, mode="r"), codec)
+            stream: BinaryIO = pyarrow.CompressedInputStream(
+                pyarrow.PythonFile(file, mode="r"), codec
+            )
+            return stream
     return file
