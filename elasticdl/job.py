@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+Event: TypeAlias = dict[str, Any]
+"""A line of the event log, as JSON has it: `observe/kinds.py` says which fields an event has."""
 
 MetricStates = dict[str, list[NDArray[np.float64]]]
 """Sums that add up over workers: metric name (`output/metric` when there are several outputs) ->

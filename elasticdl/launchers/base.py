@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Protocol
 
 from elasticdl.config import JobConfig
-from elasticdl.job import JobStatus, Role
+from elasticdl.job import Event, JobStatus, Role
 from elasticdl.rpc.client import JobClient
 from elasticdl.runtime.addresses import Listening
 
@@ -190,9 +190,7 @@ class Job(Protocol):
         """
         ...
 
-    def events(
-        self, follow: bool, since: float = 0.0, with_beats: bool = False
-    ) -> Iterator[dict[str, Any]]:
+    def events(self, follow: bool, since: float = 0.0, with_beats: bool = False) -> Iterator[Event]:
         """Yield the events of the job (`elasticdl.observe.events`) from a time on.
 
         Args:

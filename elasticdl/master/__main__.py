@@ -8,7 +8,6 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader, Stream
@@ -147,7 +146,7 @@ def _stream(config: JobConfig) -> Stream | None:
     return reader if isinstance(reader, Stream) else None
 
 
-def _custom_data_reader(config: JobConfig) -> Callable[..., Any] | None:
+def _custom_data_reader(config: JobConfig) -> Callable[..., object] | None:
     """Return the model file's own reader, if it may have one.
 
     The file is imported only if it speaks of a reader: with the file comes its framework, which

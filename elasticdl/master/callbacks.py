@@ -8,7 +8,6 @@ them; what they remember then is a fact of the journal.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from elasticdl.checkpoints.versions import Begun
 from elasticdl.job import CallbackCall, CallbackResult, Moment, MomentKind
@@ -20,6 +19,7 @@ from elasticdl.master.phases import Phase
 from elasticdl.master.progress import Meter
 from elasticdl.master.tasks import JobTasks
 from elasticdl.observe.kinds import BegunWith, LearningRateSet, TrainingStopped
+from elasticdl.state.base import Snapshot
 
 
 class Callbacks:
@@ -206,7 +206,7 @@ class Callbacks:
 
     # --- snapshot --------------------------------------------------------------------------------
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> Snapshot:
         """Return the state as JSON has it."""
         return {
             "declared": self.is_declared,
@@ -218,7 +218,7 @@ class Callbacks:
             "stop_reason": self._stop_reason,
         }
 
-    def restore(self, snapshot: dict[str, Any]) -> None:
+    def restore(self, snapshot: Snapshot) -> None:
         """Take over the state of a snapshot."""
         self.is_declared = snapshot["declared"]
         self._due = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
 
 import grpc
 
@@ -22,7 +21,9 @@ class Renewals(CertificatesServicer):
     def __init__(self, authority: JobAuthority) -> None:
         self._authority = authority
 
-    async def Renew(self, request: Any, context: Any) -> Any:
+    async def Renew(
+        self, request: pb.RenewCertificateRequest, context: grpc.aio.ServicerContext
+    ) -> pb.RenewCertificateResponse:
         """A process asks for its next certificate."""
         names = context.auth_context().get("peer_uri", ())
         uris = [bytes(name).decode(errors="replace") for name in names]

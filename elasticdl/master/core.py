@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from elasticdl.config import JobConfig
 from elasticdl.data.topic import parse
@@ -66,6 +65,7 @@ from elasticdl.master.training_metrics import TrainingMetrics
 from elasticdl.observe import kinds
 from elasticdl.observe.kinds import Kind
 from elasticdl.settings.best import Best
+from elasticdl.state.base import Snapshot
 
 _MADE_ANEW = frozenset({TaskKind.EVALUATION, TaskKind.METRICS, TaskKind.EXPORT})  # by their phases
 _WRITING = frozenset({TaskKind.EXPORT, TaskKind.PREDICTION})
@@ -900,7 +900,7 @@ class JobCore:
 
     # --- snapshot --------------------------------------------------------------------------------
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> Snapshot:
         """Return the state as JSON has it."""
         return {
             "history": self.history.snapshot(),
@@ -916,7 +916,7 @@ class JobCore:
             "patience": self.patience.snapshot(),
         }
 
-    def restore(self, snapshot: dict[str, Any]) -> None:
+    def restore(self, snapshot: Snapshot) -> None:
         """Take over the state of a snapshot."""
         self.history.restore(snapshot["history"])
         if self.intake is not None:

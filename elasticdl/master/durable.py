@@ -283,7 +283,7 @@ def reopen(state: State) -> None:
         state.append([["reopened"]])
 
 
-def differing_flags(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def differing_flags(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
     """Say for each setting in which a job's configuration differs what it was, and what it is.
 
     Where the job's folder is does not matter: the job is what lies in it. Nor does how it is looked
@@ -296,12 +296,13 @@ def differing_flags(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[s
     ]
 
 
-def _shown(name: str, value: Any) -> str:
-    is_params = name == "data.data_reader_params" and isinstance(value, str)
-    return json.dumps(reader_params.shown(value) if is_params else value)
+def _shown(name: str, value: object) -> str:
+    if name == "data.data_reader_params" and isinstance(value, str):
+        value = reader_params.shown(value)
+    return json.dumps(value)
 
 
-def _check_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def _check_same(before: Mapping[str, object], now: Mapping[str, object]) -> None:
     differing = differing_flags(before, now)
     if differing:
         raise ConfigError(
@@ -312,9 +313,9 @@ def _check_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
 
 
 def _differences(
-    prefix: str, before: Mapping[str, Any], now: Mapping[str, Any]
-) -> list[tuple[str, Any, Any]]:
-    found: list[tuple[str, Any, Any]] = []
+    prefix: str, before: Mapping[str, object], now: Mapping[str, object]
+) -> list[tuple[str, object, object]]:
+    found: list[tuple[str, object, object]] = []
     for name in sorted(before.keys() | now.keys()):
         old, new = before.get(name), now.get(name)
         if isinstance(old, dict) and isinstance(new, dict):

@@ -16,6 +16,7 @@ import numpy as np
 from elasticdl.errors import ModelError
 from elasticdl.job import MetricStates
 from elasticdl.master.journal import Journal
+from elasticdl.state.base import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,7 @@ class Evaluations:
         if self._every_versions:
             self._next_version = (version // self._every_versions + 1) * self._every_versions
 
-    def _apply_evaluated(self, encoded: dict[str, Any], num_records: int) -> None:
+    def _apply_evaluated(self, encoded: Encoded, num_records: int) -> None:
         assert self._running is not None
         self._running.num_records += num_records
         self._running.remaining -= 1
@@ -211,7 +212,7 @@ class Evaluations:
 
     # --- snapshot --------------------------------------------------------------------------------
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> Snapshot:
         """Return the state as JSON has it."""
         run = self._running
         return {
@@ -233,7 +234,7 @@ class Evaluations:
             "was_abandoned": self.was_abandoned,
         }
 
-    def restore(self, snapshot: dict[str, Any]) -> None:
+    def restore(self, snapshot: Snapshot) -> None:
         """Take over the state of a snapshot."""
         if snapshot["running"] is not None:
             evaluation_id, version, remaining, states, *numbers = snapshot["running"]
@@ -248,7 +249,11 @@ class Evaluations:
         self.has_told_overfitting = snapshot.get("has_told_overfitting", False)
 
 
-def encode_states(states: MetricStates) -> dict[str, Any]:
+Encoded = dict[str, list[list[Any]]]
+"""Metric states as JSON has them: for each array its shape, and its bytes in base 64."""
+
+
+def encode_states(states: MetricStates) -> Encoded:
     """Return metric states as JSON: for each array its shape, and its bytes in base 64."""
     return {
         name: [
@@ -259,7 +264,7 @@ def encode_states(states: MetricStates) -> dict[str, Any]:
     }
 
 
-def decode_states(encoded: dict[str, Any]) -> MetricStates:
+def decode_states(encoded: Encoded) -> MetricStates:
     """Return what `encode_states` was given."""
     return {
         name: [

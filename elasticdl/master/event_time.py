@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from elasticdl.job import TaskReport, WindowStatus
 from elasticdl.master.journal import Journal
 from elasticdl.master.stream_table import StreamTable
 from elasticdl.master.windows import Windows
+from elasticdl.state.base import Snapshot
 
 _IDLE_SECONDS = 10.0
 """After which a partition that has nothing to train holds the watermark no longer."""
@@ -152,7 +152,7 @@ class EventTime:
 
     # --- snapshot --------------------------------------------------------------------------------
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> Snapshot:
         """Return the state as JSON has it."""
         return {
             "partitions": [[n, p.newest, list(p.tasks)] for n, p in self._partitions.items()],
@@ -161,7 +161,7 @@ class EventTime:
             "windows": self.windows.snapshot(),
         }
 
-    def restore(self, snapshot: dict[str, Any]) -> None:
+    def restore(self, snapshot: Snapshot) -> None:
         """Take over the state of a snapshot."""
         self._partitions = {
             name: _Partition(newest, deque(tasks)) for name, newest, tasks in snapshot["partitions"]

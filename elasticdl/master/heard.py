@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
-from typing import Any
 
-from elasticdl.job import Progress, Role, Task, TaskReport, Usage
+from elasticdl.job import Event, Progress, Role, Task, TaskReport, Usage
 from elasticdl.master.page import JobPage
 from elasticdl.master.remembered import RememberedEvents
 from elasticdl.observe import kinds
@@ -46,7 +45,7 @@ class Heard:
         """Take in what a worker said at the end of a task, which was accepted."""
         self.anomalies.reported(worker_id, task, report, time.monotonic())
 
-    def remember(self, event: dict[str, Any]) -> None:
+    def remember(self, event: Event) -> None:
         """Keep an event, and show it on the page."""
         self.events.add(event)
         if self.page is not None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import astuple
-from typing import Any
 
 from elasticdl.job import EpochLedger
 from elasticdl.master.journal import Journal
 from elasticdl.master.phases import ENDED, Phase
+from elasticdl.state.base import Snapshot
 
 _LAST_WORDS_KEPT = 100
 
@@ -167,7 +167,7 @@ class JobHistory:
 
     # --- snapshot --------------------------------------------------------------------------------
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> Snapshot:
         """Return the state as JSON has it."""
         return {
             "phase": str(self.phase),
@@ -182,7 +182,7 @@ class JobHistory:
             "proof": [list(astuple(line)) for line in self.ledger],
         }
 
-    def restore(self, snapshot: dict[str, Any]) -> None:
+    def restore(self, snapshot: Snapshot) -> None:
         """Take over the state of a snapshot."""
         self.phase = Phase(snapshot["phase"])
         self.training_began, self.training_ended, self.ended_seconds = snapshot["times"]

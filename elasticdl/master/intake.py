@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from elasticdl.data.topic import gap_words
 from elasticdl.job import PartitionStatus, Shard
 from elasticdl.master.journal import Journal
 from elasticdl.master.stream_table import MOST_PIECES, StreamTable
+from elasticdl.state.base import Snapshot
 
 _MOST_WAITING = 256
 """Tasks that wait for a worker, at most, when more are cut."""
@@ -288,7 +288,7 @@ class Intake:
 
     # --- snapshot --------------------------------------------------------------------------------
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> Snapshot:
         """Return the state as JSON has it."""
         return {
             "table": self._table.snapshot(),
@@ -297,7 +297,7 @@ class Intake:
             "ends": self._ends,
         }
 
-    def restore(self, snapshot: dict[str, Any]) -> None:
+    def restore(self, snapshot: Snapshot) -> None:
         """Take over the state of a snapshot."""
         self._table.restore(snapshot["table"])
         self.skipped = dict(snapshot["skipped"])

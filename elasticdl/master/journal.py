@@ -8,7 +8,6 @@ and no decision is made a second time.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from elasticdl.errors import StateError
 from elasticdl.state.base import Fact
@@ -28,7 +27,7 @@ class Journal:
         assert name not in self._appliers
         self._appliers[name] = apply
 
-    def record(self, name: str, *values: Any) -> None:
+    def record(self, name: str, *values: object) -> None:
         """Make something true. `values` are as JSON has them."""
         self._appliers[name](*values)
         self._unwritten.append([name, *values])

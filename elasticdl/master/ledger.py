@@ -21,9 +21,10 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from elasticdl.data.updates import UpdateOrder
 from elasticdl.job import Lease, MetricStates, Outcome, Task
@@ -33,6 +34,7 @@ from elasticdl.master.order import HandOuts, InArrival
 from elasticdl.master.replays import Replays
 from elasticdl.master.stream_table import StreamTable
 from elasticdl.master.tasks import JobTasks
+from elasticdl.state.base import Snapshot
 
 _MESSAGES_SHOWN = 3
 _MESSAGES_KEPT = 100
@@ -290,7 +292,7 @@ class Ledger:
             )
         return Lacks.together(parts)
 
-    def done_of_epoch(self, epoch: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def done_of_epoch(self, epoch: int) -> NDArray[np.bool_]:
         """Return which tasks of an epoch were handed out, and do not wait, nor are held."""
         is_done = self._handed.of_epoch(epoch)
         first = self._tasks.epoch_ids(epoch).start
@@ -627,7 +629,7 @@ class Ledger:
         self.num_unreadable += sign * missing.unreadable
         self.num_late += sign * missing.late
 
-    def _missing_in(self, ranges: np.ndarray[Any, np.dtype[np.int64]]) -> list[int]:
+    def _missing_in(self, ranges: NDArray[np.int64]) -> list[int]:
         """Return the tasks of ranges [first, stop) that have positions without a record."""
         ids = np.fromiter(self.missing, np.int64, len(self.missing))
         at = np.searchsorted(ranges[:, 0], ids, side="right") - 1
@@ -713,7 +715,7 @@ class Ledger:
 
     # --- snapshot --------------------------------------------------------------------------------
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> Snapshot:
         """Return the state as JSON has it, but for numbers as keys, which it makes to strings.
 
         Copies only: with a million tasks the event loop waits some hundredths of a second for it.
@@ -748,7 +750,7 @@ class Ledger:
             "other_records_done": self.other_records_done,
         }
 
-    def restore(self, snapshot: dict[str, Any]) -> None:
+    def restore(self, snapshot: Snapshot) -> None:
         """Take over the state of a snapshot."""
         self._handed.restore(snapshot["cursor"])
         self._returned = deque(snapshot["returned"])
@@ -782,6 +784,9 @@ class Ledger:
         self.other_records_done = snapshot["other_records_done"]
 
 
-def _by_number(found: Mapping[Any, Any]) -> Iterator[tuple[int, Any]]:
+T = TypeVar("T")
+
+
+def _by_number(found: Mapping[str, T]) -> Iterator[tuple[int, T]]:
     """Iterate over what was kept by number; JSON has made strings of the numbers."""
     return ((int(number), value) for number, value in found.items())

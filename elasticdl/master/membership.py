@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from typing import Any
 
 from elasticdl.job import Role, Usage
 from elasticdl.master import heartbeats
 from elasticdl.master.journal import Journal
+from elasticdl.state.base import Snapshot
 
 START_TIMEOUT_SECONDS = 300.0
 """A process that runs is given so long to ask for work or to send a heartbeat: a machine
@@ -333,7 +333,7 @@ class Membership:
 
     # --- snapshot --------------------------------------------------------------------------------
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> Snapshot:
         """Return the state as JSON has it."""
         members = [
             {name: getattr(member, name) for name in _JOURNALLED}
@@ -341,7 +341,7 @@ class Membership:
         ]
         return {"members": members, "next_worker": self._next_worker}
 
-    def restore(self, snapshot: dict[str, Any]) -> None:
+    def restore(self, snapshot: Snapshot) -> None:
         """Take over the state of a snapshot."""
         found = [
             Member(**({name: m[name] for name in _JOURNALLED} | {"role": Role(m["role"])}))

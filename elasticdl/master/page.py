@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from elasticdl.config import JobConfig
-from elasticdl.job import Role
+from elasticdl.job import Event, Role
 from elasticdl.observe.dashboard import Dashboard, page_token, page_url
 from elasticdl.observe.events import FOLDER, newest, read_events
 from elasticdl.runtime import process
@@ -23,7 +22,7 @@ _MOST_FACTS = 10_000
 _TELL_SECONDS = 3.0  # for an open page to hear of the end: it asks each second
 
 
-def _past(job_dir: Path) -> Iterable[Mapping[str, Any]]:
+def _past(job_dir: Path) -> Iterable[Event]:
     """Return the events of a job up to now."""
     files = list((job_dir / FOLDER).glob("*.jsonl"))
     if len(files) <= _MOST_FILES and sum(path.stat().st_size for path in files) <= _MOST_BYTES:
@@ -52,7 +51,7 @@ class JobPage:
         self._token = page_token(token)
         self._dashboard = Dashboard(self._token, config.shown(), lambda: _past(job_dir))
 
-    def put(self, event: Mapping[str, Any]) -> None:
+    def put(self, event: Event) -> None:
         """Take in an event."""
         self._dashboard.put(event)
 

@@ -71,7 +71,7 @@ class Patience:
 
     # --- snapshot --------------------------------------------------------------------------------
 
-    def snapshot(self) -> list[Any]:
+    def snapshot(self) -> list[object]:
         """Return the state as JSON has it."""
         return [self._since, self._tries, self._not_before]
 

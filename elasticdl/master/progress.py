@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any
 
 from elasticdl.job import STALENESS_BUCKETS, Progress, TaskReport
 from elasticdl.master.journal import Journal
+from elasticdl.state.base import Snapshot
 
 _WINDOW_SECONDS = 10.0
 _SAMPLE_SECONDS = 0.1
@@ -196,7 +196,7 @@ class Meter:
 
     # --- snapshot --------------------------------------------------------------------------------
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> Snapshot:
         """Return the state as JSON has it."""
         return {
             "workers": [
@@ -216,7 +216,7 @@ class Meter:
             ],
         }
 
-    def restore(self, snapshot: dict[str, Any]) -> None:
+    def restore(self, snapshot: Snapshot) -> None:
         """Take over the state of a snapshot."""
         self._workers = {
             worker_id: _Totals(records, loss, records, loss)

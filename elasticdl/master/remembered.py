@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
+from elasticdl.job import Event
 from elasticdl.observe.events import encode
 from elasticdl.observe.kinds import KINDS
 
@@ -54,7 +54,7 @@ class RememberedEvents:
         self._beats = _Line(beat_bytes)
         self._next = 0
 
-    def add(self, event: dict[str, Any]) -> None:
+    def add(self, event: Event) -> None:
         """Remember an event."""
         kind = KINDS.get(event["event"])
         line = self._beats if kind is not None and kind.is_beat else self._facts

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from elasticdl.state.base import Snapshot
 
 Int64 = NDArray[np.int64]
 
@@ -148,7 +149,7 @@ class Replays:
 
     # --- snapshot --------------------------------------------------------------------------------
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> Snapshot:
         """Return the state as JSON has it; ranges and edges one after the other in a list."""
         return {
             "line": [block.left().ravel().tolist() for block in self._line],
@@ -162,7 +163,7 @@ class Replays:
             self._as_lists = [self._edges.tolist(), self._times.tolist()]
         return self._as_lists
 
-    def restore(self, snapshot: dict[str, Any]) -> None:
+    def restore(self, snapshot: Snapshot) -> None:
         """Take over the state of a snapshot."""
         blocks = [np.array(edges, np.int64).reshape(-1, 2) for edges in snapshot["line"]]
         self._line = deque(map(_Block, blocks))

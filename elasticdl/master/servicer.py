@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 import grpc
 
@@ -35,6 +35,7 @@ _PICTURE_SECONDS = 0.1  # the shortest time between two pictures of WatchStatus
 _LONGEST_SILENCE_SECONDS = 1.0  # and the longest
 
 T = TypeVar("T")
+Context: TypeAlias = grpc.aio.ServicerContext
 
 
 class Front(Protocol):
@@ -90,7 +91,9 @@ class Servicer(MasterServicer):
     def __init__(self, master: Front) -> None:
         self._master = master
 
-    async def RegisterWorker(self, request: Any, context: Any) -> Any:
+    async def RegisterWorker(
+        self, request: pb.RegisterWorkerRequest, context: Context
+    ) -> pb.RegisterWorkerResponse:
         """A worker process announces itself."""
         core, now = self._master.core, self._master.now()
         interval = await self._event(
@@ -99,13 +102,17 @@ class Servicer(MasterServicer):
         )
         return pb.RegisterWorkerResponse(heartbeat_seconds=interval)
 
-    async def HasCallbacks(self, request: Any, context: Any) -> Any:
+    async def HasCallbacks(
+        self, request: pb.HasCallbacksRequest, context: Context
+    ) -> pb.HasCallbacksResponse:
         """A worker says that the model file has callbacks."""
         core, now = self._master.core, self._master.now()
         await self._event(context, lambda: core.has_callbacks(now))
         return pb.HasCallbacksResponse()
 
-    async def CheckData(self, request: Any, context: Any) -> Any:
+    async def CheckData(
+        self, request: pb.CheckDataRequest, context: Context
+    ) -> pb.CheckDataResponse:
         """A worker asks whether to look at the data, or says what it found."""
         core, now = self._master.core, self._master.now()
 
@@ -116,7 +123,9 @@ class Servicer(MasterServicer):
 
         return pb.CheckDataResponse(turn=await self._event(context, check))
 
-    async def RegisterPs(self, request: Any, context: Any) -> Any:
+    async def RegisterPs(
+        self, request: pb.RegisterPsRequest, context: Context
+    ) -> pb.RegisterPsResponse:
         """A ps replica announces itself."""
         core, now = self._master.core, self._master.now()
         interval = await self._event(
@@ -127,7 +136,9 @@ class Servicer(MasterServicer):
         )
         return pb.RegisterPsResponse(heartbeat_seconds=interval)
 
-    async def RestorePoint(self, request: Any, context: Any) -> Any:
+    async def RestorePoint(
+        self, request: pb.RestorePointRequest, context: Context
+    ) -> pb.RestorePointResponse:
         """A ps replica that has been started asks what to begin with."""
         checkpoint = await self._answer(
             context,
@@ -135,7 +146,9 @@ class Servicer(MasterServicer):
         )
         return pb.RestorePointResponse(checkpoint=checkpoint)
 
-    async def GetPsRoute(self, request: Any, context: Any) -> Any:
+    async def GetPsRoute(
+        self, request: pb.GetPsRouteRequest, context: Context
+    ) -> pb.GetPsRouteResponse:
         """Answer when every ps replica is there, or "not yet" after some seconds."""
         deadline = self._master.now() + _PS_ROUTE_SECONDS
         while True:
@@ -148,11 +161,11 @@ class Servicer(MasterServicer):
                 return pb.GetPsRouteResponse(complete=False)
             await self._master.changed(seconds_left)
 
-    async def Lease(self, request: Any, context: Any) -> Any:
+    async def Lease(self, request: pb.LeaseRequest, context: Context) -> pb.LeaseResponse:
         """A worker asks for a task."""
         core, session = self._master.core, request.session
 
-        def lease(goes_on: bool = False) -> Any:
+        def lease(goes_on: bool = False) -> pb.LeaseResponse:
             now = self._master.now()
             answer = core.lease(request.worker_id, session, request.request, now, goes_on)
             if isinstance(answer, Wait) and core.lets_workers_wait:
@@ -183,7 +196,7 @@ class Servicer(MasterServicer):
                 return
             await self._master.changed(max(0.0, deadline - now))
 
-    async def Report(self, request: Any, context: Any) -> Any:
+    async def Report(self, request: pb.ReportRequest, context: Context) -> pb.ReportResponse:
         """A worker ends a lease."""
         core, now = self._master.core, self._master.now()
         worker_id = request.worker_id
@@ -197,7 +210,7 @@ class Servicer(MasterServicer):
 
         return pb.ReportResponse(accepted=await self._event(context, report))
 
-    async def Announce(self, request: Any, context: Any) -> Any:
+    async def Announce(self, request: pb.AnnounceRequest, context: Context) -> pb.AnnounceResponse:
         """A worker says where in a task it is."""
         core, now = self._master.core, self._master.now()
         await self._event(
@@ -208,7 +221,9 @@ class Servicer(MasterServicer):
         )
         return pb.AnnounceResponse()
 
-    async def Heartbeat(self, request: Any, context: Any) -> Any:
+    async def Heartbeat(
+        self, request: pb.HeartbeatRequest, context: Context
+    ) -> pb.HeartbeatResponse:
         """A process says that it is alive."""
         core, now = self._master.core, self._master.now()
         progress = (
@@ -219,7 +234,7 @@ class Servicer(MasterServicer):
 
         usage = messages.usage_from_message(request.usage) if request.HasField("usage") else None
 
-        def heartbeat() -> Any:
+        def heartbeat() -> pb.HeartbeatResponse:
             role = messages.role_from_message(request.role)
             interval = core.heartbeat(
                 role,
@@ -242,7 +257,7 @@ class Servicer(MasterServicer):
 
         return await self._event(context, heartbeat)
 
-    async def Attend(self, request: Any, context: Any) -> Any:
+    async def Attend(self, request: pb.AttendRequest, context: Context) -> pb.AttendResponse:
         """Answer when there is a world with this worker, or "not yet" after some seconds."""
         core, now = self._master.core, self._master.now()
         worker_id, session = request.worker_id, request.session
@@ -258,12 +273,12 @@ class Servicer(MasterServicer):
             return world_messages.seating_to_message(restore)
         return world_messages.seating_to_message(answer)
 
-    async def Leave(self, request: Any, context: Any) -> Any:
+    async def Leave(self, request: pb.LeaveRequest, context: Context) -> pb.LeaveResponse:
         """A process was asked to end."""
         core, now = self._master.core, self._master.now()
         index, session = request.index, request.session
 
-        def leave() -> Any:
+        def leave() -> pb.LeaveResponse:
             role = messages.role_from_message(request.role)
             leaving = core.leave(role, index, session, now)
             answer = pb.LeaveResponse(is_awaited=leaving.is_awaited)
@@ -273,7 +288,7 @@ class Servicer(MasterServicer):
 
         return await self._event(context, leave)
 
-    async def HandOver(self, request: Any, context: Any) -> Any:
+    async def HandOver(self, request: pb.HandOverRequest, context: Context) -> pb.HandOverResponse:
         """A process has written all that it holds."""
         core, now = self._master.core, self._master.now()
         await self._event(
@@ -282,7 +297,7 @@ class Servicer(MasterServicer):
         )
         return pb.HandOverResponse()
 
-    async def GetStatus(self, request: Any, context: Any) -> Any:
+    async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.JobStatus:
         """Give a picture of the job."""
         answer = await self._picture(context)
         if request.with_members:
@@ -290,7 +305,9 @@ class Servicer(MasterServicer):
             answer.members.extend(map(messages.member_to_message, members(core, now)))
         return answer
 
-    async def WatchStatus(self, request: Any, context: Any) -> AsyncIterator[Any]:
+    async def WatchStatus(
+        self, request: pb.WatchStatusRequest, context: Context
+    ) -> AsyncIterator[pb.JobStatus]:
         """Give pictures of the job, up to its last one."""
         with self._master.watching():
             while True:
@@ -302,7 +319,9 @@ class Servicer(MasterServicer):
                 await asyncio.sleep(_PICTURE_SECONDS)
                 await changed
 
-    async def WatchEvents(self, request: Any, context: Any) -> AsyncIterator[Any]:
+    async def WatchEvents(
+        self, request: pb.WatchEventsRequest, context: Context
+    ) -> AsyncIterator[pb.Event]:
         """Give the events that the master remembers, and those that are added."""
         offset = 0
         while True:
@@ -321,7 +340,9 @@ class Servicer(MasterServicer):
             await asyncio.sleep(_PICTURE_SECONDS)
             await changed
 
-    async def GetEvents(self, request: Any, context: Any) -> Any:
+    async def GetEvents(
+        self, request: pb.GetEventsRequest, context: Context
+    ) -> pb.GetEventsResponse:
         """Give a page of the events that the master remembers."""
         await self._answer(context, self._master.written())
         events = self._master.heard.events
@@ -335,13 +356,15 @@ class Servicer(MasterServicer):
             has_gap=page.has_gap,
         )
 
-    async def SetNumWorkers(self, request: Any, context: Any) -> Any:
+    async def SetNumWorkers(
+        self, request: pb.SetNumWorkersRequest, context: Context
+    ) -> pb.SetNumWorkersResponse:
         """Go on with the number of workers that is asked for."""
         core, now = self._master.core, self._master.now()
         await self._event(context, lambda: core.set_num_workers(request.num_workers, now))
         return pb.SetNumWorkersResponse()
 
-    async def Stop(self, request: Any, context: Any) -> Any:
+    async def Stop(self, request: pb.StopRequest, context: Context) -> pb.StopResponse:
         """Cancel the job, or finish it where that is asked for."""
         core, now = self._master.core, self._master.now()
         if request.drain:
@@ -350,16 +373,16 @@ class Servicer(MasterServicer):
         await self._event(context, lambda: core.stop(request.reason or "by request", now))
         return pb.StopResponse()
 
-    async def _picture(self, context: Any) -> Any:
+    async def _picture(self, context: Context) -> pb.JobStatus:
         status = await self._answer(context, self._master.told_status())
         if status.status in ENDED:
             self._master.was_told_the_end()
         return messages.status_to_message(status)
 
-    async def _event(self, context: Any, event: Callable[[], T]) -> T:
+    async def _event(self, context: Context, event: Callable[[], T]) -> T:
         return await self._answer(context, self._master.handle(event))
 
-    async def _answer(self, context: Any, answer: Awaitable[T]) -> T:
+    async def _answer(self, context: Context, answer: Awaitable[T]) -> T:
         try:
             return await answer
         except StateError:

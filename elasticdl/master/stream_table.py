@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl.job import Shard
+from elasticdl.state.base import Snapshot
 
 MOST_PIECES = 1 << 40
 """Numbers that the pieces of a stream may ever have; other tasks of its job have higher ones."""
@@ -116,7 +116,7 @@ class StreamTable:
 
     # --- snapshot --------------------------------------------------------------------------------
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> Snapshot:
         """Return the state as JSON has it."""
         return {
             "partitions": [[name, self.next[name]] for name in self._names],
@@ -126,7 +126,7 @@ class StreamTable:
             "pieces": [self._partitions.tolist(), self._starts.tolist(), self._ends.tolist()],
         }
 
-    def restore(self, snapshot: dict[str, Any]) -> None:
+    def restore(self, snapshot: Snapshot) -> None:
         """Take over the state of a snapshot."""
         self.next = dict(snapshot["partitions"])
         self._names = [name for name, _ in snapshot["partitions"]]

@@ -10,11 +10,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from elasticdl.job import MeasuredWindow, MetricStates, WindowStatus
 from elasticdl.master.journal import Journal
 from elasticdl.master.metric_sums import add
+from elasticdl.state.base import Snapshot
 
 _KEPT = 60
 """Windows that are over and still shown."""
@@ -180,7 +180,7 @@ class Windows:
 
     # --- snapshot --------------------------------------------------------------------------------
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> Snapshot:
         """Return the state as JSON has it."""
         return {
             "first": self._first,
@@ -192,7 +192,7 @@ class Windows:
             ],
         }
 
-    def restore(self, snapshot: dict[str, Any]) -> None:
+    def restore(self, snapshot: Snapshot) -> None:
         """Take over the state of a snapshot."""
         self._first = snapshot["first"]
         self._windows = {n: _Window(*facts) for n, *facts in snapshot["windows"]}

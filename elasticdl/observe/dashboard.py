@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl.distribution import install
 from elasticdl.errors import ConfigError
+from elasticdl.job import Event
 from elasticdl.observe.door import Door
 from elasticdl.observe.history.board import board
 from elasticdl.observe.history.fold import History
@@ -99,7 +100,7 @@ class Dashboard:
         self,
         token: str,
         config: Mapping[str, Any],
-        past: Callable[[], Iterable[Mapping[str, Any]]] = tuple,
+        past: Callable[[], Iterable[Event]] = tuple,
     ) -> None:
         """Prepare to serve; events are taken in from now on.
 
@@ -114,7 +115,7 @@ class Dashboard:
         self._since = time.time()
         self._log = secrets.token_hex(8)
         """Tells the versions of this page's history from those of the master before."""
-        self._events: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._history = History()
         self._has_past = False
         self._asked_at = 0.0
@@ -130,7 +131,7 @@ class Dashboard:
         """Where it is served."""
         return f"http://{_LOOPBACK}:{self.port}"
 
-    def put(self, event: Mapping[str, Any]) -> None:
+    def put(self, event: Event) -> None:
         """Take in an event."""
         self._events.put(event)
 

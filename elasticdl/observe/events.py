@@ -18,9 +18,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from elasticdl.errors import DataError
+from elasticdl.job import Event
 from elasticdl.observe.kinds import SCHEMA, EventsLost, Kind, Opened
 
 FOLDER = "events"
@@ -33,7 +34,7 @@ NUM_FILES = 4
 log = logging.getLogger(__name__)
 
 
-def line_of(time: float, role: str, index: int, kind: Kind, text: str = "") -> dict[str, Any]:
+def line_of(time: float, role: str, index: int, kind: Kind, text: str = "") -> Event:
     """Return an event as readers get it."""
     line = {"time": time, "role": role, "index": index, "event": kind.event, **kind.fields}
     if text:
@@ -41,7 +42,7 @@ def line_of(time: float, role: str, index: int, kind: Kind, text: str = "") -> d
     return line
 
 
-def encode(line: dict[str, Any]) -> bytes:
+def encode(line: Event) -> bytes:
     """Return an event as it is in a file, with the end of its line."""
     return json.dumps(line, separators=(",", ":")).encode() + b"\n"
 
@@ -77,12 +78,12 @@ class EventLog:
         self._lock = threading.Lock()
         self.write(Opened(SCHEMA, os.getpid()))
 
-    def write(self, kind: Kind, text: str = "") -> dict[str, Any]:
+    def write(self, kind: Kind, text: str = "") -> Event:
         """Add an event; return it as readers get it. For any thread."""
         with self._lock:
             return self._write(kind, text)
 
-    def _write(self, kind: Kind, text: str) -> dict[str, Any]:
+    def _write(self, kind: Kind, text: str) -> Event:
         line = line_of(self._clock(), self._role, self._index, kind, text)
         try:
             if self._num_lost:
@@ -96,7 +97,7 @@ class EventLog:
             self._num_lost += 1
         return line
 
-    def _append(self, line: dict[str, Any], kind: Kind) -> None:
+    def _append(self, line: Event, kind: Kind) -> None:
         files = self._beats if kind.is_beat else self._facts
         files.append(encode(line))
 
@@ -172,7 +173,7 @@ class _Files:
             self._file.close()
 
 
-def read_events(job_dir: Path) -> Iterator[dict[str, Any]]:
+def read_events(job_dir: Path) -> Iterator[Event]:
     """Yield the events of all processes of a job, oldest first; also those of unknown kinds.
 
     Raises:
@@ -182,7 +183,7 @@ def read_events(job_dir: Path) -> Iterator[dict[str, Any]]:
     yield from heapq.merge(*map(_read_file, files), key=lambda event: event["time"])
 
 
-def newest(job_dir: Path, role: str, index: int, count: int) -> Iterable[dict[str, Any]]:
+def newest(job_dir: Path, role: str, index: int, count: int) -> Iterable[Event]:
     """Return the last facts of the processes that were at an index, oldest first.
 
     Raises:
@@ -193,7 +194,7 @@ def newest(job_dir: Path, role: str, index: int, count: int) -> Iterable[dict[st
     return deque(events, maxlen=count)
 
 
-def _read_file(path: Path) -> Iterator[dict[str, Any]]:
+def _read_file(path: Path) -> Iterator[Event]:
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:  # it was too old
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
@@ -206,14 +207,14 @@ def is_of_beats(path: Path) -> bool:
     return f".{BEATS}." in path.name
 
 
-def parse_event(line: bytes | str, where: str) -> dict[str, Any]:
+def parse_event(line: bytes | str, where: str) -> Event:
     """Return the event of a line.
 
     Raises:
         DataError: It is none; names `where`.
     """
     try:
-        event: dict[str, Any] = json.loads(line)
+        event: Event = json.loads(line)
         event["time"] + 0.0
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{where}: expected an event as JSON, found {line!r}: {error}") from error

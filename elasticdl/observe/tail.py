@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
+from elasticdl.job import Event
 from elasticdl.observe.events import FOLDER, is_of_beats, parse_event
 from elasticdl.runtime.log_lines import BEFORE
 
@@ -74,7 +74,7 @@ class EventTail:
         self._since = since
         self._tails: dict[Path, Tail] = {}
 
-    def events(self, is_last: bool = False) -> list[dict[str, Any]]:
+    def events(self, is_last: bool = False) -> list[Event]:
         """Return the events that were added since the last call, oldest first.
 
         An event that is not whole is being written, or was when its process died: it is left out.

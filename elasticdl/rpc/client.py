@@ -15,6 +15,7 @@ import grpc
 from elasticdl.job import (
     Attendance,
     DataCheckTurn,
+    Event,
     Finished,
     HeartbeatAnswer,
     JobStatus,
@@ -47,7 +48,7 @@ class EventsPage:
     events that the master has forgotten, or another master has taken over.
     """
 
-    events: tuple[dict[str, Any], ...]
+    events: tuple[Event, ...]
     log: str
     next_offset: int
     has_more: bool
@@ -331,7 +332,7 @@ class JobClient:
         since: float = 0.0,
         give_up_seconds: float | None = None,
         with_beats: bool = False,
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Iterator[Event]:
         """Yield the events that the master remembers, from a time on (seconds since 1970).
 
         Args:

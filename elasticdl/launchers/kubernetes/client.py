@@ -10,6 +10,7 @@ from typing import Any
 
 from elasticdl.distribution import install
 from elasticdl.errors import ConfigError, ElasticdlError
+from elasticdl.launchers.kubernetes.resource import Resource
 
 _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 30.0
@@ -103,7 +104,7 @@ class Api:
         group = "/apis/batch/v1" if kind == "jobs" else "/api/v1"
         return f"{group}/namespaces/{self.namespace}/{kind}" + (f"/{name}" if name else "")
 
-    def get(self, path: str, **query: str | int | bool) -> dict[str, Any]:
+    def get(self, path: str, **query: str | int | bool) -> Resource:
         """Return an object, or a list of them.
 
         Raises:
@@ -111,17 +112,17 @@ class Api:
         """
         return self._answer("GET", path, query=query)
 
-    def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    def create(self, path: str, body: Resource) -> Resource:
         """Create an object."""
         return self._answer("POST", path, body)
 
-    def patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    def patch(self, path: str, body: Resource) -> Resource:
         """Change an object by a strategic merge."""
         return self._answer("PATCH", path, body, content_type=_PATCH)
 
     def delete(self, path: str, grace_seconds: int | None = None) -> None:
         """Delete an object, and in the background what it owns; it may be gone already."""
-        body: dict[str, Any] = {"propagationPolicy": "Background"}
+        body: Resource = {"propagationPolicy": "Background"}
         if grace_seconds is not None:
             body["gracePeriodSeconds"] = grace_seconds
         try:
@@ -150,13 +151,13 @@ class Api:
         self,
         method: str,
         path: str,
-        body: dict[str, Any] | None = None,
+        body: Resource | None = None,
         query: Query | None = None,
         content_type: str = "application/json",
-    ) -> dict[str, Any]:
+    ) -> Resource:
         response = self._request(method, path, body, query or {}, content_type, _ANSWER_SECONDS)
         try:
-            answer: dict[str, Any] = json.loads(response.data)
+            answer: Resource = json.loads(response.data)
         except (ValueError, _http_error()) as error:
             raise ApiError(0, f"the API server's answer was cut short: {error}") from error
         return answer
@@ -165,7 +166,7 @@ class Api:
         self,
         method: str,
         path: str,
-        body: dict[str, Any] | None,
+        body: Resource | None,
         query: Query,
         content_type: str,
         seconds: float,

@@ -8,7 +8,7 @@ import os
 import threading
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from elasticdl.config import JobConfig
 from elasticdl.errors import ElasticdlError
@@ -17,6 +17,7 @@ from elasticdl.launchers.kubernetes import names, suspension
 from elasticdl.launchers.kubernetes.client import Api
 from elasticdl.launchers.kubernetes.launcher import KubernetesLauncher
 from elasticdl.launchers.kubernetes.pods import Plan, owners
+from elasticdl.launchers.kubernetes.resource import Resource
 from elasticdl.launchers.kubernetes.retry import given_up_after, persistently
 from elasticdl.runtime import process
 from elasticdl.settings import reader_params
@@ -56,7 +57,7 @@ def tell_end(config: JobConfig, job_dir: Path, code: int) -> None:
     has_ended = code != process.STOPPED_EXIT_CODE
     if not has_ended and not suspension.is_suspended(Api.connect(), config.cluster.job_name):
         return
-    change: dict[str, Any] = {}
+    change: Resource = {}
     try:
         name = process.PICTURE_FILE if has_ended else process.BEFORE_FILE
         picture = (job_dir / name).read_text()

@@ -12,16 +12,16 @@ import socket
 import time
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any
 
 from elasticdl.errors import LaunchError, UnavailableError
-from elasticdl.job import JobStatus, Role, no_status
+from elasticdl.job import Event, JobStatus, Role, no_status
 from elasticdl.launchers.base import ExitReason
 from elasticdl.launchers.kubernetes import names
 from elasticdl.launchers.kubernetes.access import Access
 from elasticdl.launchers.kubernetes.client import Api, ApiError
 from elasticdl.launchers.kubernetes.forward import Forward
 from elasticdl.launchers.kubernetes.observe import Ended, Running, Waiting, observe
+from elasticdl.launchers.kubernetes.resource import Resource
 from elasticdl.launchers.last_words import last_words
 from elasticdl.rpc import messages
 from elasticdl.rpc.client import ENDED, JobClient
@@ -104,7 +104,7 @@ class KubernetesJob:
                 raise UnavailableError(f"the master of {self.name} cannot be reached: {why}")
             time.sleep(_LOOK_SECONDS)
 
-    def _address(self, pod: dict[str, Any]) -> str:
+    def _address(self, pod: Resource) -> str:
         """Return where a pod can be reached from here; "" if it does not listen yet."""
         (port,) = {
             port["containerPort"]
@@ -141,7 +141,7 @@ class KubernetesJob:
                 return None
             time.sleep(min(_LOOK_SECONDS, max(0.0, deadline - time.monotonic())))
 
-    def _job(self) -> dict[str, Any]:
+    def _job(self) -> Resource:
         """Return the Job, {} if it was deleted."""
         try:
             return self._api.get(self._api.path("jobs", self._job_name))
@@ -150,20 +150,20 @@ class KubernetesJob:
                 return {}
             raise
 
-    def _has_ended(self, job: dict[str, Any]) -> bool:
+    def _has_ended(self, job: Resource) -> bool:
         """Whether a job has ended, or is suspended in the middle and its processes are gone."""
         if not job or self._condition(job) is not None:
             return True
         return _is_suspended(job) and bool(_picture(job)) and not any(map(_is_there, self._pods()))
 
-    def _condition(self, job: dict[str, Any]) -> dict[str, Any] | None:
+    def _condition(self, job: Resource) -> Resource | None:
         for condition in job["status"].get("conditions", []):
             if condition["type"] in ("Complete", "Failed") and condition["status"] == "True":
-                found: dict[str, Any] = condition
+                found: Resource = condition
                 return found
         return None
 
-    def _last_picture(self, job: dict[str, Any]) -> JobStatus:
+    def _last_picture(self, job: Resource) -> JobStatus:
         status = no_status(self._job_name, 0)
         if not job:
             return dataclasses.replace(status, status="failed", message="the job was deleted")
@@ -254,9 +254,7 @@ class KubernetesJob:
                 raise LaunchError(f"the log of {pod_name} cannot be read: {error}") from error
             # Its pod or its node is gone; what follows tells.
 
-    def events(
-        self, follow: bool, since: float = 0.0, with_beats: bool = False
-    ) -> Iterator[dict[str, Any]]:
+    def events(self, follow: bool, since: float = 0.0, with_beats: bool = False) -> Iterator[Event]:
         """Yield what the master remembers, and what keeps its pod from being started.
 
         Of a job that has ended, what its master has logged: there is nobody to ask any more.
@@ -275,7 +273,7 @@ class KubernetesJob:
                     break
         yield from self._logged_events(since)
 
-    def _logged_events(self, since: float) -> Iterator[dict[str, Any]]:
+    def _logged_events(self, since: float) -> Iterator[Event]:
         try:
             for line in self.logs(Role.MASTER, 0, follow=False):
                 event = _event(line)
@@ -284,7 +282,7 @@ class KubernetesJob:
         except LaunchError:
             return  # there is no log any more
 
-    def _until_it_begins(self, follow: bool) -> Iterator[dict[str, Any]]:
+    def _until_it_begins(self, follow: bool) -> Iterator[Event]:
         told = ""
         while True:
             job, pod = self._job(), self._newest(Role.MASTER, 0)
@@ -309,12 +307,12 @@ class KubernetesJob:
         warnings = [event["message"] for event in events if event.get("type") == "Warning"]
         return warnings[-1] if warnings else ""
 
-    def _pods(self) -> list[dict[str, Any]]:
+    def _pods(self) -> list[Resource]:
         selector = names.selector_of_job(self._job_name)
         found = self._api.get(self._api.path("pods"), labelSelector=selector)["items"]
         return sorted(found, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
 
-    def _newest(self, role: Role, index: int) -> dict[str, Any] | None:
+    def _newest(self, role: Role, index: int) -> Resource | None:
         """Return the pod of a process that was made last; rather one that is to stay."""
         wanted = {names.ROLE_LABEL: str(role), names.INDEX_LABEL: str(index)}
         found = [pod for pod in self._pods() if wanted.items() <= pod["metadata"]["labels"].items()]
@@ -336,21 +334,21 @@ class KubernetesJob:
         self._api.delete(self._api.path("jobs", self._job_name))
 
 
-def _is_suspended(job: dict[str, Any]) -> bool:
+def _is_suspended(job: Resource) -> bool:
     return bool(job.get("spec", {}).get("suspend"))
 
 
-def _picture(job: dict[str, Any]) -> str:
+def _picture(job: Resource) -> str:
     """Return the picture that a master has left with its Job; "" if there is none."""
     return str(job["metadata"].get("annotations", {}).get(names.PICTURE_ANNOTATION, ""))
 
 
-def _is_there(pod: dict[str, Any]) -> bool:
+def _is_there(pod: Resource) -> bool:
     """Whether a pod may still run something."""
     return pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
 
 
-def _event(line: str) -> dict[str, Any] | None:
+def _event(line: str) -> Event | None:
     """Return what a line of the master's log says; None if it is not of `runtime.log_lines`."""
     if line.startswith("{"):
         try:

@@ -18,6 +18,7 @@ from elasticdl.launchers.kubernetes import names, process_one
 from elasticdl.launchers.kubernetes.cluster_spec import ClusterSpec
 from elasticdl.launchers.kubernetes.model_folder import Packed, pack
 from elasticdl.launchers.kubernetes.pods import Manifest, Plan, pod_spec, scraped
+from elasticdl.launchers.kubernetes.resource import Resource
 from elasticdl.launchers.kubernetes.settle import has_lasting_state, settle
 from elasticdl.settings import reader_params
 from elasticdl.settings.pods import parse_annotations
@@ -90,7 +91,7 @@ def master_job(plan: Plan, spec: ClusterSpec) -> Manifest:
             "spec": pod_spec(plan, Role.MASTER, command, config.kubernetes.master_pod_priority),
         }
     )
-    job: dict[str, Any] = {
+    job: Resource = {
         "completions": 1,
         "parallelism": 1,
         "backoffLimit": _MASTER_RETURNS if has_lasting_state(config) else 0,
@@ -118,10 +119,8 @@ def as_yaml(objects: list[Manifest]) -> str:
     return yaml.dump_all(objects, Dumper=Dumper, sort_keys=False, explicit_start=True)
 
 
-def _object(
-    config: JobConfig, version: str, kind: str, name: str, content: dict[str, Any]
-) -> Manifest:
-    metadata: dict[str, Any] = {"name": name, "labels": names.labels_of(config)}
+def _object(config: JobConfig, version: str, kind: str, name: str, content: Resource) -> Manifest:
+    metadata: Resource = {"name": name, "labels": names.labels_of(config)}
     if config.kubernetes.namespace:
         metadata["namespace"] = config.kubernetes.namespace
     return {"apiVersion": version, "kind": kind, "metadata": metadata} | content

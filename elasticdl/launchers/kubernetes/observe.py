@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from elasticdl.launchers.base import ExitReason
 from elasticdl.launchers.kubernetes.names import CONTAINER
+from elasticdl.launchers.kubernetes.resource import Resource
 
 _SIGNALLED = (137, 143)  # 128 + SIGKILL or SIGTERM
 _NOT_BEGUN = ("StartError", "ContainerCannotRun")
@@ -47,7 +47,7 @@ class Ended:
 Observed = Waiting | Running | Ended
 
 
-def observe(pod: dict[str, Any], is_deleted: bool = False, was_asked: bool = False) -> Observed:
+def observe(pod: Resource, is_deleted: bool = False, was_asked: bool = False) -> Observed:
     """Return what became of a pod's process.
 
     Args:
@@ -69,7 +69,7 @@ def observe(pod: dict[str, Any], is_deleted: bool = False, was_asked: bool = Fal
     return Waiting(_why_waiting(status, state))
 
 
-def _ended(pod: dict[str, Any], terminated: dict[str, Any], was_asked: bool) -> Ended:
+def _ended(pod: Resource, terminated: Resource, was_asked: bool) -> Ended:
     status = pod.get("status", {})
     code = terminated.get("exitCode")
     log = terminated.get("message", "")
@@ -100,7 +100,7 @@ def _ended(pod: dict[str, Any], terminated: dict[str, Any], was_asked: bool) -> 
     return Ended(ExitReason.KILLED if code in _SIGNALLED else ExitReason.FAILED, code, "", log)
 
 
-def _is_on_lost_node(pod: dict[str, Any]) -> bool:
+def _is_on_lost_node(pod: Resource) -> bool:
     """Whether a pod is being deleted because of its node, which says nothing."""
     status = pod.get("status", {})
     is_ready = _condition(status, "Ready")
@@ -108,7 +108,7 @@ def _is_on_lost_node(pod: dict[str, Any]) -> bool:
     return disruption.get("reason") in _OF_THE_NODE and not is_ready
 
 
-def _why_waiting(status: dict[str, Any], state: dict[str, Any]) -> str:
+def _why_waiting(status: Resource, state: Resource) -> str:
     """Return why a process does not begin: no room, no image, no volume."""
     for condition in status.get("conditions", []):
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
@@ -119,42 +119,42 @@ def _why_waiting(status: dict[str, Any], state: dict[str, Any]) -> str:
     return _words(waiting)
 
 
-def _words(found: dict[str, Any]) -> str:
+def _words(found: Resource) -> str:
     words = [str(found[key]) for key in ("reason", "message") if found.get(key)]
     return ": ".join(words)
 
 
-def _state(status: dict[str, Any]) -> dict[str, Any]:
+def _state(status: Resource) -> Resource:
     """Return the state of our container; a user's own sidecar is not ours."""
     containers = status.get("containerStatuses", [])
     for container in containers:
         if container["name"] == CONTAINER:
-            state: dict[str, Any] = container.get("state", {})
+            state: Resource = container.get("state", {})
             return state
     return {}
 
 
-def _condition(status: dict[str, Any], kind: str) -> dict[str, Any]:
+def _condition(status: Resource, kind: str) -> Resource:
     """Return a condition that holds; {} if it does not."""
     for condition in status.get("conditions", []):
         if condition["type"] == kind and condition["status"] == "True":
-            found: dict[str, Any] = condition
+            found: Resource = condition
             return found
     return {}
 
 
-def _message_of(pod: dict[str, Any]) -> str:
+def _message_of(pod: Resource) -> str:
     node = pod.get("spec", {}).get("nodeName", "")
     message = _condition(pod.get("status", {}), "DisruptionTarget").get("message", "")
     return f"node {node}" + (f": {message}" if message else "")
 
 
-def _limit_of(pod: dict[str, Any]) -> str:
+def _limit_of(pod: Resource) -> str:
     limit = memory_limit(pod)
     return f"its limit was {limit}" if limit else ""
 
 
-def memory_limit(pod: dict[str, Any]) -> str:
+def memory_limit(pod: Resource) -> str:
     """Return how much memory the process may use; "" if there is no limit."""
     for container in pod.get("spec", {}).get("containers", []):
         if container["name"] == CONTAINER:

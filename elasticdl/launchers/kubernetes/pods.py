@@ -11,16 +11,16 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from elasticdl.config import JobConfig
 from elasticdl.job import Role
 from elasticdl.launchers.kubernetes import names
+from elasticdl.launchers.kubernetes.resource import Resource
 from elasticdl.settings import pods as words
 from elasticdl.settings import reader_params
 from elasticdl.settings.pods import Volume
 
-Manifest = dict[str, Any]
+Manifest = Resource
 
 USER_ID = 1000
 GRACE_SECONDS = 30  # from SIGTERM to SIGKILL, when somebody else ends a pod

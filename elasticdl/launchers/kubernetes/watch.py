@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from elasticdl.launchers.kubernetes.client import Api, ApiError, Stream
+from elasticdl.launchers.kubernetes.resource import Resource
 from elasticdl.launchers.kubernetes.retry import Backoff
 
 _GONE = 410  # what we have seen last is too old for the server
@@ -16,7 +17,7 @@ _WATCH_SECONDS = 300  # after which the server ends a watch
 
 log = logging.getLogger(__name__)
 
-Pod = dict[str, Any]
+Pod = Resource
 
 
 class PodWatch:

@@ -14,11 +14,11 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from elasticdl.config import JobConfig
 from elasticdl.errors import LaunchError, UnavailableError
-from elasticdl.job import JobStatus, Role, no_status
+from elasticdl.job import Event, JobStatus, Role, no_status
 from elasticdl.launchers.base import Job
 from elasticdl.launchers.process import folder
 from elasticdl.launchers.process.logs import log_path, logged
@@ -192,9 +192,7 @@ class LocalJob:
         tail = Tail(path)
         yield from self._growing(tail.lines, follow)
 
-    def events(
-        self, follow: bool, since: float = 0.0, with_beats: bool = False
-    ) -> Iterator[dict[str, Any]]:
+    def events(self, follow: bool, since: float = 0.0, with_beats: bool = False) -> Iterator[Event]:
         """Yield the events in the job's folder."""
         tail = EventTail(self._job_dir, since, with_beats)
         yield from self._growing(tail.events, follow)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from elasticdl.job import Event
 from elasticdl.settings.best import Best, key_of
 
 _FEWEST = 2
@@ -37,7 +37,7 @@ class Bests:
         self._time = 0.0  # of the last evaluation
         self._names: dict[str, str] = {}  # of its metrics, by key
 
-    def evaluated(self, event: Mapping[str, Any]) -> None:
+    def evaluated(self, event: Event) -> None:
         """Take in an evaluation."""
         self._num, self._time = self._num + 1, float(event["time"])
         self._names = {key_of(metric): metric for metric in event["metrics"]}
@@ -54,20 +54,20 @@ class Bests:
             elif found is not None:
                 found.now = value if is_number else None
 
-    def said(self, event: Mapping[str, Any]) -> None:
+    def said(self, event: Event) -> None:
         """Take in that the last evaluation is the best one, by the metric of `--keep_best`."""
         key = key_of(event["metric"])
         self._wanted = Best(key, event["mode"])
-        name = self._names.get(key, event["metric"])
+        name = self._names.get(key, str(event["metric"]))
         self._found[key] = _Found(name, event["value"], self._time)
 
-    def kept(self, event: Mapping[str, Any]) -> None:
+    def kept(self, event: Event) -> None:
         """Take in a checkpoint."""
         found = None if self._wanted is None else self._found.get(self._wanted.metric)
         if found is not None and event.get("is_best"):
             found.version = event["version"]
 
-    def overfits(self, event: Mapping[str, Any]) -> None:
+    def overfits(self, event: Event) -> None:
         """Take in that the model overfits."""
         self.overfitting, self._overfits_by = event["text"], key_of(event["metric"])
 

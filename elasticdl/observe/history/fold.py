@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from elasticdl.job import Role
+from elasticdl.job import Event, Role
 from elasticdl.observe.history import goodput
 from elasticdl.observe.history.best import Bests
 from elasticdl.observe.history.bins import Bins
@@ -22,7 +22,6 @@ from elasticdl.observe.history.lanes import Lane, Lanes
 
 MOST_POINTS = 1_000
 MOST_FACTS = 2_000
-Event = Mapping[str, Any]
 
 RECORDS, LOSS_RECORDS, LOSS = range(3)  # the amounts of the row `progress`
 

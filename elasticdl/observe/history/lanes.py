@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from elasticdl.job import Label, Role
+from elasticdl.job import Event, Label, Role
 from elasticdl.observe.history.bins import Bins, Row
 
 UNHEARD = "not heard of"
@@ -84,7 +84,7 @@ class Lanes:
         role = Role.WORKER if match[1] == "worker" else Role.PS
         return self.of(str(role), int(match[2]))
 
-    def used(self, lane: Lane, event: Mapping[str, Any], stamp: int) -> None:
+    def used(self, lane: Lane, event: Event, stamp: int) -> None:
         """Take in an event `usage`."""
         began, now = float(event["began"]), float(event["time"])
         is_new = began != lane.began
@@ -107,7 +107,7 @@ class Lanes:
         if lane.role == Role.MASTER or (is_new and lane.state in ("lost", "left")):
             lane.state = "alive"
 
-    def _rate(self, lane: Lane, event: Mapping[str, Any], is_new: bool, passed: float) -> None:
+    def _rate(self, lane: Lane, event: Event, is_new: bool, passed: float) -> None:
         names = ("cpu_seconds", "bytes_sent", "bytes_received")
         before = {} if is_new else lane.usage
         cpu, sent, received = (
