@@ -14,8 +14,9 @@ from typing import Any, Protocol
 from elasticdl.backends.base import CallbackNeeds
 from elasticdl.backends.outside import globals_of
 from elasticdl.backends.remembered import Memory
+from elasticdl.backends.user_code import no_place, user_code
 from elasticdl.callbacks import JobControl, LearningRateScheduler
-from elasticdl.errors import ElasticdlError, ModelError
+from elasticdl.errors import ModelError
 from elasticdl.job import CallbackCall, CallbackResult, Moment, MomentKind
 
 Rate = Callable[[int], float]
@@ -100,7 +101,7 @@ class JobCallbacks:
 def _tell(hooks: Hooks, name: str, moment: Moment, num_epochs: int) -> None:
     """Call the hooks of a callback that a moment means."""
     number, logs = moment.number, moment.logs
-    try:
+    with user_code(f"callback {name}", f" at {moment.kind}", no_place):
         match moment.kind:
             case MomentKind.TRAIN_BEGIN:
                 hooks.on_train_begin()
@@ -113,12 +114,6 @@ def _tell(hooks: Hooks, name: str, moment: Moment, num_epochs: int) -> None:
                 hooks.on_evaluation_end(number, logs)
             case MomentKind.TRAIN_END:
                 hooks.on_train_end(logs)
-    except ElasticdlError:
-        raise
-    except Exception as error:
-        raise ModelError(
-            f"callback {name} raised {type(error).__name__} at {moment.kind}: {error}"
-        ) from error
 
 
 def made_by(callbacks: Callable[[], list[Any]] | None) -> list[Any]:
@@ -129,12 +124,8 @@ def made_by(callbacks: Callable[[], list[Any]] | None) -> list[Any]:
     """
     if callbacks is None:
         return []
-    try:
+    with user_code("callbacks", after=no_place):
         found = callbacks()
-    except ElasticdlError:
-        raise
-    except Exception as error:
-        raise ModelError(f"callbacks raised {type(error).__name__}: {error}") from error
     if not isinstance(found, list | tuple):
         raise ModelError(f"callbacks must return a list, found {type(found).__name__}")
     return list(found)

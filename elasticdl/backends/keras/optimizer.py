@@ -15,7 +15,8 @@ from elasticdl.backends.base import (
     VariableDescription,
 )
 from elasticdl.backends.keras.model.old_calls import remedy_of
-from elasticdl.errors import ElasticdlError, ModelError
+from elasticdl.backends.user_code import user_code
+from elasticdl.errors import ModelError
 from elasticdl.optimizers.group_ftrl import GroupFtrl
 
 # Why an optimizer cannot be applied by ps replicas, each of which holds a part of the variables.
@@ -44,14 +45,8 @@ def make_optimizer(make: Callable[[], object] | None) -> keras.optimizers.Optimi
     """
     if make is None:
         raise ModelError("training needs a function optimizer() in the model file; found none")
-    try:
+    with user_code("optimizer", after=remedy_of):
         optimizer = make()
-    except ElasticdlError:
-        raise
-    except Exception as error:
-        raise ModelError(
-            f"optimizer raised {type(error).__name__}: {error}{remedy_of(error)}"
-        ) from error
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise ModelError(
             f"optimizer must return a keras.optimizers.Optimizer, found {type(optimizer).__name__}"

@@ -11,7 +11,8 @@ from torch import nn
 
 from elasticdl.backends.torch.device import Device
 from elasticdl.backends.torch.structures import Nested, describe, map_leaves
-from elasticdl.errors import ElasticdlError, ModelError, place_of
+from elasticdl.backends.user_code import user_code
+from elasticdl.errors import ModelError, place_of
 
 _CPU = Device()
 
@@ -59,16 +60,13 @@ class MinibatchLoss:
         Raises:
             ModelError: The function raises.
         """
-        try:
+
+        def shapes(error: Exception) -> str:
+            given = f"labels are {describe(labels)}, predictions {describe(predictions)}"
+            return f" ({place_of(error)}); {given}"
+
+        with user_code("loss(labels, predictions)", after=shapes):
             return self.bare(labels, predictions)
-        except ElasticdlError:
-            raise
-        except Exception as error:
-            raise ModelError(
-                f"loss(labels, predictions) raised {type(error).__name__}: "
-                f"{' '.join(str(error).split())[:1000]} ({place_of(error)}); labels are "
-                f"{describe(labels)}, predictions {describe(predictions)}"
-            ) from error
 
     def bare(self, labels: Nested, predictions: Nested) -> torch.Tensor:
         """Return what the user's function does, whatever that is."""
@@ -83,15 +81,8 @@ class MinibatchLoss:
         Raises:
             ModelError: A part of the model has none, or its own code for them raises.
         """
-        try:
+        with user_code("loss.backward()"):
             loss.backward()
-        except ElasticdlError:
-            raise
-        except Exception as error:
-            raise ModelError(
-                f"loss.backward() raised {type(error).__name__}: "
-                f"{' '.join(str(error).split())[:1000]} ({place_of(error)})"
-            ) from error
 
     @staticmethod
     def checked(loss: torch.Tensor | object) -> torch.Tensor:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from elasticdl.backends.average import Average, mean
 from elasticdl.backends.torch.structures import Nested, as_array, leaves
-from elasticdl.errors import ElasticdlError, ModelError, place_of
+from elasticdl.backends.user_code import user_code
+from elasticdl.errors import ModelError
 from elasticdl.job import MetricStates
 
 State = list[NDArray[np.float64]]
@@ -165,15 +166,8 @@ class Metrics:
         """
         with torch.no_grad():
             for name, metric in self._metrics.items():
-                try:
+                with user_code(f"metric {name!r}"):
                     metric.update(labels, predictions)
-                except ElasticdlError:
-                    raise
-                except Exception as error:
-                    raise ModelError(
-                        f"metric {name!r} raised {type(error).__name__}: {error} "
-                        f"({place_of(error)})"
-                    ) from error
 
     def directions(self) -> dict[str, str | None]:
         """Return whether less ("min") or more ("max") of each is better; None: nobody knows."""

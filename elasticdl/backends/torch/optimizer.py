@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from elasticdl.backends.base import ClipSpec, OptimizerSpec
-from elasticdl.errors import ElasticdlError, ModelError, place_of
+from elasticdl.backends.user_code import user_code
+from elasticdl.errors import ModelError
 from elasticdl.optimizers.torch import Clipping
 
 # Why an optimizer cannot be applied by ps replicas, each of which holds a part of the parameters.
@@ -110,14 +111,8 @@ def read_rules(
 
 
 def _call(make: Callable[..., object], parameters: list[nn.Parameter]) -> object:
-    try:
+    with user_code("optimizer(parameters)"):
         return make(parameters)
-    except ElasticdlError:
-        raise
-    except Exception as error:
-        raise ModelError(
-            f"optimizer(parameters) raised {type(error).__name__}: {error} ({place_of(error)})"
-        ) from error
 
 
 def _rate_of(made: object) -> tuple[torch.optim.Optimizer, Callable[[int], float]]:

@@ -19,6 +19,7 @@ from elasticdl.backends.keras.feed.methods import foreign
 from elasticdl.backends.keras.feed.minibatch import Structure, describe
 from elasticdl.backends.keras.feed.records import RecordBatch
 from elasticdl.backends.keras.types import Nested, Specs
+from elasticdl.backends.user_code import user_code
 from elasticdl.data.base import Metadata, columns_there_are
 from elasticdl.errors import ElasticdlError, ModelError
 from elasticdl.job import Mode
@@ -71,16 +72,12 @@ class UserFeed:
         tensors = (numbers, records) if drawing.numbered else records
         source = tf.data.Dataset.from_tensor_slices(tensors)
         root = drawing.root(source)
-        try:
+
+        def hint(error: Exception) -> str:
+            return self._fields_hint(error, records) or _columns_hint(error, records)
+
+        with user_code(self.name, f" in mode {self.mode}", hint):
             dataset = self._feed(root, self.mode, self._metadata)
-        except ElasticdlError:
-            raise
-        except Exception as error:
-            raise ModelError(
-                f"{self.name} raised {type(error).__name__} in mode {self.mode}: "
-                f"{' '.join(str(error).split())}"
-                f"{self._fields_hint(error, records) or _columns_hint(error, records)}"
-            ) from error
         if not isinstance(dataset, tf.data.Dataset):
             raise ModelError(
                 f"{self.name} must return the dataset (dataset.map(...)), "

@@ -8,7 +8,8 @@ from elasticdl.backends.keras.feed.minibatch import describe
 from elasticdl.backends.keras.metrics.kinds import Metric
 from elasticdl.backends.keras.metrics.resolve import Chosen, Outputs, choose, make
 from elasticdl.backends.keras.types import Nested
-from elasticdl.errors import ElasticdlError, ModelError
+from elasticdl.backends.user_code import no_place, user_code
+from elasticdl.errors import ModelError
 from elasticdl.job import MetricStates
 
 MetricsFunction = Callable[[], object]
@@ -64,20 +65,16 @@ class Metrics:
         labels, predictions, weights = (
             _by_name(part, output_names) for part in (labels, predictions, weights)
         )
+
+        def given() -> str:
+            return f" on labels {describe(labels)} and predictions {describe(predictions)}"
+
         for name, (output, metric, is_weighted) in self._metrics.items():
-            try:
+            with user_code(f"metric {name!r}", on=given, after=no_place):
                 metric.update(
                     *_of_output(name, output, labels, predictions),
                     _weights_of(output, weights) if is_weighted else None,
                 )
-            except ElasticdlError:
-                raise
-            except Exception as error:
-                raise ModelError(
-                    f"metric {name!r} raised {type(error).__name__} on labels {describe(labels)} "
-                    f"and predictions {describe(predictions)}: "
-                    f"{' '.join(str(error).split())[:1000]}"
-                ) from error
 
     def states(self) -> MetricStates:
         """Return the sums of all metrics."""
@@ -121,12 +118,8 @@ _OfOutput = tuple[str | None, Metric, bool]  # output, metric, whether it sees s
 def _call(function: MetricsFunction | None, name: str) -> object:
     if function is None:
         return {}
-    try:
+    with user_code(name, after=no_place):
         return function()
-    except ElasticdlError:
-        raise
-    except Exception as error:
-        raise ModelError(f"{name} raised {type(error).__name__}: {error}") from error
 
 
 def _by_name(outputs: Nested, names: Sequence[str]) -> Nested:

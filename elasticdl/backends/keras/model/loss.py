@@ -13,7 +13,8 @@ from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, describe
 from elasticdl.backends.keras.internals import CompileLoss
 from elasticdl.backends.keras.model.user_loss import UserLoss
 from elasticdl.backends.keras.types import Nested
-from elasticdl.errors import ElasticdlError, ModelError
+from elasticdl.backends.user_code import no_place, user_code
+from elasticdl.errors import ModelError
 from elasticdl.job import MetricStates
 
 
@@ -102,15 +103,8 @@ class MinibatchLoss:
         found = f"labels {describe(labels)} and predictions {describe(outputs)}"
         if weights is not None:
             found += f", sample weights {describe(weights)}"
-        try:
+        with user_code(f"{self._name}(labels, predictions)", f" on {found}", no_place):
             values = self._values(labels, outputs, weights)
-        except ElasticdlError:
-            raise
-        except Exception as error:
-            raise ModelError(
-                f"{self._name}(labels, predictions) raised {type(error).__name__} on {found}: "
-                f"{' '.join(str(error).split())[:1000]}"
-            ) from error
         try:
             values = tf.cast(values, tf.float32)
         except (TypeError, ValueError) as error:

@@ -29,6 +29,7 @@ from elasticdl.backends.keras.model.placement import given_rows, moving_large_em
 from elasticdl.backends.keras.model.trial import leaving_no_trace
 from elasticdl.backends.keras.model.variables import SEED_NAME, ModelVariables, Values
 from elasticdl.backends.keras.types import Lookup, Nested
+from elasticdl.backends.user_code import user_code
 from elasticdl.errors import ElasticdlError, ModelError
 from elasticdl.layers.constraint import describe_constraint
 from elasticdl.layers.embedding import Embedding
@@ -317,14 +318,8 @@ def explaining(model: keras.Model, minibatch: KerasMinibatch) -> Iterator[None]:
 
 
 def _make(make_model: Callable[[], object]) -> keras.Model:
-    try:
+    with user_code("the model function", after=remedy_of):
         model = make_model()
-    except ElasticdlError:
-        raise
-    except Exception as error:
-        raise ModelError(
-            f"the model function raised {type(error).__name__}: {_message(error)}{remedy_of(error)}"
-        ) from error
     if not isinstance(model, keras.Model):
         raise ModelError(
             f"the model function must return a keras.Model, found {type(model).__name__}"
