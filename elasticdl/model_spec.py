@@ -11,13 +11,16 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 from elasticdl.compat.earlier import offer_earlier_modules
 from elasticdl.compat.earlier_calls import check_metrics_fn, feed_of_three, loss_of_labels_first
 from elasticdl.config import STATISTICS_VARIABLE, ModelSection
 from elasticdl.errors import ModelError
 from elasticdl.runtime.start_up import quiet_tensorflow
+
+UserFunction: TypeAlias = Callable[..., Any]
+"""A function of the model file: what it is given, and gives, is of its framework."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,20 +32,20 @@ class ModelSpec:
     what Keras' `compile` takes as a loss.
     """
 
-    model: Callable[[], Any]
-    loss: Callable[[Any, Any], Any] | None
-    optimizer: Callable[..., Any] | None
-    feed: Callable[[Any, Any, Any], Any]
-    eval_metrics_fn: Callable[[], Any] | None
+    model: Callable[[], object]
+    loss: UserFunction | None
+    optimizer: UserFunction | None
+    feed: UserFunction
+    eval_metrics_fn: UserFunction | None
     callbacks: Callable[[], list[Any]] | None
     prediction_outputs_processor: type[Any] | None
-    custom_data_reader: Callable[..., Any] | None
-    weighted_metrics_fn: Callable[[], Any] | None = None
+    custom_data_reader: UserFunction | None
+    weighted_metrics_fn: UserFunction | None = None
     table: Any = None  # the `preprocessing.tabular.Table` that says what the columns are, if any
-    loss_weights: Any = None
+    loss_weights: object = None
 
 
-def batched(feed: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
+def batched(feed: UserFunction) -> UserFunction:
     """Mark a `feed` that is given many records at once, and no dataset.
 
     `feed(records, mode, metadata)` is given a vector of serialised records or lines, or a dict of
@@ -55,7 +58,7 @@ def batched(feed: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any, Any], A
     return feed
 
 
-def is_batched(feed: Any) -> bool:
+def is_batched(feed: UserFunction) -> bool:
     """Whether a `feed` was marked by `batched`."""
     return bool(getattr(feed, "is_batched", False))
 
@@ -88,7 +91,7 @@ def load_model_spec(section: ModelSection, learning_rate: float | None = None) -
     if optimizer is not None and learning_rate is not None:
         plain_optimizer = optimizer
 
-        def optimizer(*parameters: Any) -> Any:
+        def optimizer(*parameters: object) -> object:
             return plain_optimizer(*parameters, lr=learning_rate)
 
     params = parse_params(section.model_params, "--model_params")
@@ -107,7 +110,7 @@ def load_model_spec(section: ModelSection, learning_rate: float | None = None) -
     )
 
 
-def _table_of(module: ModuleType, feed: Any) -> Any:
+def _table_of(module: ModuleType, feed: UserFunction) -> Any:
     """Return the `Table` whose feed it is, or the only one that the model file has; else None."""
     tabular = sys.modules.get("elasticdl.preprocessing.tabular")
     if tabular is None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticdl.data.strings import Array
 from elasticdl.errors import ModelError
 
 
@@ -21,7 +21,7 @@ class Average:
         self._total = self._weight = 0.0
 
     def add(
-        self, values: NDArray[Any], num_records: int, weights: Mapping[str, Any] | None = None
+        self, values: Array, num_records: int, weights: Mapping[str, object] | None = None
     ) -> None:
         """Add what a metric's function gave for a minibatch.
 
@@ -53,7 +53,9 @@ class Average:
         """Return both sums, in one array of shape (2,)."""
         return [np.array([self._total, self._weight], np.float64)]
 
-    def _factors(self, shape: tuple[int, ...], weights: Mapping[str, Any]) -> NDArray[np.float64]:
+    def _factors(
+        self, shape: tuple[int, ...], weights: Mapping[str, object]
+    ) -> NDArray[np.float64]:
         """Multiply weights, each broadcast to the shape of the values."""
         factors = np.ones(shape, np.float64)
         for what, given in weights.items():

@@ -14,17 +14,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl.data.base import Records
+from elasticdl.data.strings import Array
 from elasticdl.job import CallbackCall, CallbackResult, MetricStates, Mode
 from elasticdl.layers.life_cycle import Admission, CountAdmission, Expiry, ProbabilityAdmission
 
 Float32 = NDArray[np.float32]
 Int64 = NDArray[np.int64]
+
+# What passes between a user's functions, and is looked into by one framework alone.
+Features: TypeAlias = object
+"""What `feed` makes of records for the model: tensors or arrays, in tuples, lists and dicts."""
+Labels: TypeAlias = object
+"""What `feed` makes of records for the loss, likewise; None in predictions."""
+Predictions: TypeAlias = object
+"""What a model gives for features, likewise; from `predict_step` on in arrays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +226,8 @@ class Minibatch:
     record_numbers: in PREDICTION, the number in its source of the record that each row is of.
     """
 
-    features: Any
-    labels: Any
+    features: Features
+    labels: Labels
     num_records: int
     record_numbers: Int64 | None = field(default=None, kw_only=True)
 
@@ -237,7 +246,7 @@ class StepResult:
     row_grads: Sequence[Float32]
     dense_grad: Float32
     state_delta: Float32
-    predictions: Any = None
+    predictions: Predictions = None
 
 
 @runtime_checkable
@@ -248,7 +257,7 @@ class ChecksData(Protocol):
         """Return the words of features that have ids of their own, as far as the model shows."""
         ...
 
-    def problem_of_labels(self, labels: NDArray[Any]) -> str:
+    def problem_of_labels(self, labels: Array) -> str:
         """Say which label it is, and what there is; "" if nothing is wrong, or it is not seen."""
         ...
 
@@ -290,7 +299,7 @@ class CallbackNeeds:
 
     watches: str
     watches_loss: bool = False
-    namespace: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    namespace: Mapping[str, object] = field(default_factory=dict, compare=False, repr=False)
 
 
 class Predictor(Protocol):
@@ -349,7 +358,7 @@ class Predictor(Protocol):
 
     def predict_step(
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
-    ) -> Any:
+    ) -> Predictions:
         """Return the model's outputs, as an array or (named) structure of arrays."""
         ...
 
@@ -410,7 +419,7 @@ class Trainer(Predictor, Protocol):
         """Compute loss and gradients; updates nothing that outlives the call."""
         ...
 
-    def measure(self, minibatches: Sequence[Minibatch], predictions: Sequence[Any]) -> None:
+    def measure(self, minibatches: Sequence[Minibatch], predictions: Sequence[Predictions]) -> None:
         """Add minibatches to the metrics, given the predictions of their `StepResult`s."""
         ...
 

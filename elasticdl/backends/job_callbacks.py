@@ -59,7 +59,7 @@ class JobCallbacks:
 
     def __init__(
         self,
-        make: Callable[[], Sequence[Any]],
+        make: Callable[[], Sequence[object]],
         rate: float | None,
         hooks: Callable[[Any, JobControl], Hooks],
         memory: Memory,
@@ -116,7 +116,7 @@ def _tell(hooks: Hooks, name: str, moment: Moment, num_epochs: int) -> None:
                 hooks.on_train_end(logs)
 
 
-def made_by(callbacks: Callable[[], list[Any]] | None) -> list[Any]:
+def made_by(callbacks: Callable[[], list[object]] | None) -> list[object]:
     """Call `callbacks()` of a model file.
 
     Raises:
@@ -131,7 +131,7 @@ def made_by(callbacks: Callable[[], list[Any]] | None) -> list[Any]:
     return list(found)
 
 
-def scheduled_rate(callbacks: Callable[[], list[Any]] | None) -> Rate | None:
+def scheduled_rate(callbacks: Callable[[], list[object]] | None) -> Rate | None:
     """Return the learning rate by model version that a callback gives, if one does."""
     rate: Rate | None = None
     for callback in made_by(callbacks):
@@ -147,12 +147,21 @@ def _rate_of(callback: LearningRateScheduler) -> Rate:
     return rate
 
 
+class Watching(Protocol):
+    """A callback that watches a metric."""
+
+    monitor: str
+    mode: str
+
+
 def follows_evaluations(monitor: str) -> bool:
     """Whether what a callback watches comes of evaluations, and not of the epochs."""
     return monitor.startswith("val_")
 
 
-def needs_of(watching: Sequence[Any], callbacks: Callable[[], list[Any]] | None) -> CallbackNeeds:
+def needs_of(
+    watching: Sequence[Watching], callbacks: Callable[[], list[object]] | None
+) -> CallbackNeeds:
     """Say what callbacks need of the job: `watching` has those with a `monitor`."""
     watches = [c for c in watching if follows_evaluations(c.monitor)]
     names = [f"{type(c).__name__}(monitor={c.monitor!r})" for c in watches]
@@ -160,7 +169,7 @@ def needs_of(watching: Sequence[Any], callbacks: Callable[[], list[Any]] | None)
     return CallbackNeeds(names[-1] if names else "", watches_loss, globals_of(callbacks))
 
 
-def check_monitor(callback: Any, directions: Mapping[str, str | None]) -> None:
+def check_monitor(callback: Watching, directions: Mapping[str, str | None]) -> None:
     """Refuse a callback that could not watch what it names.
 
     Args:
@@ -183,7 +192,7 @@ def check_monitor(callback: Any, directions: Mapping[str, str | None]) -> None:
     mode_of(callback, directions)
 
 
-def mode_of(callback: Any, directions: Mapping[str, str | None]) -> str:
+def mode_of(callback: Watching, directions: Mapping[str, str | None]) -> str:
     """Return "min" or "max", of what a callback watches.
 
     Raises:
@@ -191,7 +200,7 @@ def mode_of(callback: Any, directions: Mapping[str, str | None]) -> str:
     """
     watched = callback.monitor.removeprefix("val_")
     if callback.mode != "auto":
-        return str(callback.mode)
+        return callback.mode
     if watched == "loss":
         return "min"
     direction = directions.get(watched)
@@ -203,7 +212,7 @@ def mode_of(callback: Any, directions: Mapping[str, str | None]) -> str:
     return direction
 
 
-def check_rate(callback: Any, rate: float | None) -> None:
+def check_rate(callback: object, rate: float | None) -> None:
     """Refuse a callback that sets the learning rate, where that is a schedule (None)."""
     if rate is None:
         raise ModelError(

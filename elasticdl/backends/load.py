@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NoReturn
 
 from elasticdl.backends.base import TellFeedWay, Trainer, tell_nobody
 from elasticdl.backends.exported import ExportKind, kind_of_export
@@ -96,7 +96,7 @@ def _not_in_torch(what: str) -> ModelError:
     )
 
 
-def _call(spec: ModelSpec, seed: int, num_threads: int) -> Any:
+def _call(spec: ModelSpec, seed: int, num_threads: int) -> object:
     """Call the model function as PyTorch's models need it, which changes nothing for others."""
     knew_torch = _imported("torch")
     with looking_up(_no_rows_yet):
@@ -115,7 +115,7 @@ def _prepare_torch(seed: int, num_threads: int) -> None:
     prepare(seed, num_threads)
 
 
-def _no_rows_yet(layer: Any, ids: Any) -> Any:
+def _no_rows_yet(layer: object, ids: object) -> NoReturn:
     raise ModelError(
         f"the model function calls {type(layer).__name__} itself; its rows come when the model "
         "that it returns is called"
@@ -126,7 +126,7 @@ def _imported(*names: str) -> bool:
     return not sys.modules.keys().isdisjoint(names)
 
 
-def _is_a(model: Any, module: str, name: str) -> bool:
+def _is_a(model: object, module: str, name: str) -> bool:
     """Say whether a model is of a class of a framework, which need not be imported."""
     kind = getattr(sys.modules.get(module), name, None)
     return kind is not None and isinstance(model, kind)
@@ -174,7 +174,7 @@ def load_saved_model(
     return SavedModelPredictor(spec, metadata, directory, tell_feed)
 
 
-def _of_another(kind: ExportKind, directory: Path, model: Any) -> ModelError:
+def _of_another(kind: ExportKind, directory: Path, model: object) -> ModelError:
     return ModelError(
         f"--saved_model={directory} is an export of {kind}, but the model function "
         f"returns {type(model).__module__}.{type(model).__qualname__}"
@@ -219,7 +219,7 @@ class ScriptFrameworks:
         """Say whether a framework, "torch" or "keras", is one of them."""
         return name in self._errors
 
-    def trainer(self, handover: Handover, model: Any, optimizer: Any) -> AskingTrainer:
+    def trainer(self, handover: Handover, model: object, optimizer: object) -> AskingTrainer:
         """Return the trainer of a script's model.
 
         Raises:

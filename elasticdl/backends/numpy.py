@@ -22,6 +22,7 @@ from elasticdl.backends.base import (
     Minibatch,
     ModelDescription,
     OptimizerSpec,
+    Predictions,
     StepResult,
     TableDescription,
     TableSource,
@@ -262,7 +263,7 @@ class NumpyTrainer:
             state_delta=_flat(self._model.state, changes[0] if changes else {}, "changes of state"),
         )
 
-    def measure(self, minibatches: Sequence[Minibatch], predictions: Sequence[Any]) -> None:
+    def measure(self, minibatches: Sequence[Minibatch], predictions: Sequence[Predictions]) -> None:
         """Add nothing: the gradients of an array model come without predictions."""
 
     def new_metrics(self) -> None:
@@ -288,7 +289,7 @@ class NumpyTrainer:
 
     def predict_step(
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
-    ) -> Any:
+    ) -> Predictions:
         """Ask the model."""
         return self._model.predict(_named(self._model.dense, dense), rows, minibatch.features)
 

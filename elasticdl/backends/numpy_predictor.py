@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from elasticdl.backends.base import Float32, Int64, Minibatch
+from elasticdl.backends.base import Float32, Int64, Minibatch, Predictions
 from elasticdl.backends.numpy import ArrayModel, ArrayTable, NumpyTrainer
 from elasticdl.data.base import Metadata, Records
+from elasticdl.data.strings import Array
 from elasticdl.errors import ModelError
 from elasticdl.job import MetricStates, Mode
 from elasticdl.model_spec import ModelSpec
@@ -81,7 +80,7 @@ class SavedArraysPredictor:
 
     def predict_step(
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
-    ) -> Any:
+    ) -> Predictions:
         """Return what the model predicts."""
         found = self._rows(minibatch)
         return self._computing.predict_step(minibatch, found, self._dense, self._state)
@@ -90,7 +89,7 @@ class SavedArraysPredictor:
         asked = self._computing.ids(minibatch)
         return [table.rows_of(ids) for table, ids in zip(self._tables, asked, strict=True)]
 
-    def _check_names(self, arrays: Mapping[str, NDArray[Any]], model: ArrayModel) -> None:
+    def _check_names(self, arrays: Mapping[str, Array], model: ArrayModel) -> None:
         expected = {f"dense/{name}" for name in model.dense}
         expected |= {f"state/{name}" for name in model.state}
         for table in model.tables:
@@ -103,7 +102,7 @@ class SavedArraysPredictor:
             )
 
     def _vector(
-        self, arrays: Mapping[str, NDArray[Any]], group: str, like: Mapping[str, Any]
+        self, arrays: Mapping[str, Array], group: str, like: Mapping[str, Float32]
     ) -> Float32:
         parts = [np.zeros(0, np.float32)]
         for name, value in like.items():
@@ -112,7 +111,7 @@ class SavedArraysPredictor:
             parts.append(np.ravel(found))
         return np.concatenate(parts).astype(np.float32)
 
-    def _table(self, arrays: Mapping[str, NDArray[Any]], table: ArrayTable) -> _Table:
+    def _table(self, arrays: Mapping[str, Array], table: ArrayTable) -> _Table:
         keys, rows = (arrays[f"table/{table.name}/{part}"] for part in ("keys", "rows"))
         self._check_shape(f"table/{table.name}/rows", rows.shape, (len(keys), table.dim))
         return _Table(keys, rows, np.float32(table.initializer.centre))
@@ -145,7 +144,7 @@ class _Table:
 _NOTHING = (np.zeros(0, np.float32), np.zeros(0, np.float32))
 
 
-def _read(path: Path, where: str) -> dict[str, NDArray[Any]]:
+def _read(path: Path, where: str) -> dict[str, Array]:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
             return dict(found)

@@ -18,14 +18,14 @@ _DEPTH = 3  # of lists, dicts and objects in each other
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
-def globals_of(function: Callable[..., Any] | None) -> Mapping[str, Any]:
+def globals_of(function: Callable[..., object] | None) -> Mapping[str, object]:
     """Return the globals of the file that has a function; empty if it has none."""
     while isinstance(inner := getattr(function, "__wrapped__", None), types.FunctionType):
         function = inner
     return getattr(function, "__globals__", {})
 
 
-def values_in(namespace: Mapping[str, Any]) -> dict[str, Any]:
+def values_in(namespace: Mapping[str, object]) -> dict[str, object]:
     """Return what globals hold now, as far as callbacks can change it, to be compared later."""
     own = namespace.get("__name__")
     return {
@@ -35,7 +35,7 @@ def values_in(namespace: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def check_unchanged(before: Mapping[str, Any], namespace: Mapping[str, Any]) -> None:
+def check_unchanged(before: Mapping[str, object], namespace: Mapping[str, object]) -> None:
     """Refuse changes of globals since then.
 
     Raises:
@@ -55,7 +55,7 @@ def check_unchanged(before: Mapping[str, Any], namespace: Mapping[str, Any]) -> 
     )
 
 
-def _held(value: Any, own: Any, depth: int) -> Any:
+def _held(value: object, own: object, depth: int) -> Any:
     if isinstance(value, _PLAIN):
         return value
     array = _array_of(value)
@@ -79,7 +79,7 @@ def _held(value: Any, own: Any, depth: int) -> Any:
     return id(value)
 
 
-def _array_of(value: Any) -> Any:
+def _array_of(value: object) -> Any:
     """Return a copy of what a variable, tensor or array holds; None of anything else."""
     if isinstance(value, np.ndarray | np.generic):
         return np.array(value)
@@ -92,7 +92,7 @@ def _array_of(value: Any) -> Any:
         return None
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(one: object, other: object) -> bool:
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return one.shape == other.shape and one.tobytes() == other.tobytes()
     if isinstance(one, dict) and isinstance(other, dict):

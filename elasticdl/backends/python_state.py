@@ -20,6 +20,7 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
+from elasticdl.data.strings import Array
 from elasticdl.errors import ModelError
 
 MOST_BYTES = 1 << 26
@@ -71,14 +72,14 @@ class PythonState:
     values: what is compared, by name. drawn: names of sources of random numbers that are reachable.
     """
 
-    def __init__(self, roots: Mapping[str, Any], visit: Visit = lambda *_: False) -> None:
+    def __init__(self, roots: Mapping[str, object], visit: Visit = lambda *_: False) -> None:
         """Note what objects hold, and all that they refer to.
 
         Args:
             roots: The objects, by the names that a user knows them by.
             visit: Asked first about each object.
         """
-        self.values: dict[str, Any] = {}
+        self.values: dict[str, object] = {}
         self.drawn: dict[str, str] = {}
         self._visit_first = visit
         self._undo: list[Callable[[], None]] = []
@@ -112,7 +113,7 @@ class PythonState:
 
     # --- for frameworks --------------------------------------------------------------------------
 
-    def add(self, name: str, thing: Any) -> None:
+    def add(self, name: str, thing: object) -> None:
         """Have an object visited."""
         self._todo.append((name, thing))
 
@@ -123,7 +124,7 @@ class PythonState:
     def namespace(
         self,
         name: str,
-        names: Mapping[str, Any],
+        names: Mapping[str, object],
         set_one: Callable[[str, Any], None],
         delete_one: Callable[[str], None],
         left_out: Callable[[str], bool] = lambda key: False,
@@ -151,7 +152,7 @@ class PythonState:
             self.add(f"{name}{key}", value)
 
     def attributes(
-        self, name: str, thing: Any, left_out: Callable[[str], bool] = lambda key: False
+        self, name: str, thing: object, left_out: Callable[[str], bool] = lambda key: False
     ) -> None:
         """Note the attributes of an object."""
         own = vars(thing)
@@ -159,7 +160,7 @@ class PythonState:
 
     # --- Python's own ----------------------------------------------------------------------------
 
-    def _visit(self, name: str, thing: Any) -> None:
+    def _visit(self, name: str, thing: object) -> None:
         if isinstance(thing, _PLAIN):
             self.values[name] = thing
             return
@@ -221,7 +222,7 @@ class PythonState:
             for key, value in held:
                 self.add(f"{name}[{key!r}]" if isinstance(key, _PLAIN) else f"{name}[...]", value)
 
-    def _list(self, name: str, thing: Any) -> None:
+    def _list(self, name: str, thing: list[object] | deque[object]) -> None:
         held = list(thing)
 
         def undo() -> None:
@@ -247,7 +248,7 @@ class PythonState:
         plain = len(held) <= _MOST_PARTS and all(isinstance(value, _PLAIN) for value in held)
         self.values[name] = repr(sorted(held, key=repr)) if plain else len(held)
 
-    def _array(self, name: str, thing: Any) -> None:
+    def _array(self, name: str, thing: Array) -> None:
         held = thing.copy()
 
         def undo() -> None:
@@ -258,18 +259,21 @@ class PythonState:
             self.undo(undo)
         self.values[name] = held
 
-    def _source(self, name: str, thing: Any) -> None:
+    def _source(
+        self, name: str, thing: random.Random | np.random.Generator | np.random.RandomState
+    ) -> None:
         if isinstance(thing, np.random.Generator):
             bits = thing.bit_generator
-            held: Mapping[str, Any] = bits.state
+            held: Mapping[str, object] = bits.state
             self.undo(lambda: setattr(bits, "state", held))
         elif isinstance(thing, random.Random):
             state = thing.getstate()
             self.undo(lambda: thing.setstate(state))
             held = {"state": state}
         else:
-            held = {"state": thing.get_state()}
-            self.undo(lambda: thing.set_state(held["state"]))
+            words = thing.get_state()
+            held = {"state": words}
+            self.undo(lambda: thing.set_state(words))
         self.drawn[name] = repr(held)
 
     def _iterator(self, name: str, thing: Any) -> None:
@@ -282,7 +286,7 @@ class PythonState:
         else:
             self.values[name] = thing.__length_hint__()
 
-    def _function(self, name: str, thing: Any) -> None:
+    def _function(self, name: str, thing: types.FunctionType) -> None:
         if not _is_own_file(thing.__globals__):
             if hasattr(thing, "__wrapped__"):
                 self.add(name, thing.__wrapped__)
@@ -297,11 +301,11 @@ class PythonState:
         self.add(f"{name}'s defaults", thing.__kwdefaults__)
         self._globals(thing.__globals__)
 
-    def _globals(self, names: dict[str, Any]) -> None:
+    def _globals(self, names: dict[str, object]) -> None:
         if id(names) in self._seen or not _is_own_file(names):
             return
         self._seen[id(names)] = names
-        file = Path(names.get("__file__") or names.get("__name__", "")).name
+        file = Path(str(names.get("__file__") or names.get("__name__", ""))).name
         self.namespace(
             f"{file}: ", names, names.__setitem__, names.__delitem__,
             lambda key: key.startswith("__"),
@@ -322,7 +326,7 @@ class PythonState:
         for base in thing.__mro__[1:]:
             self.add(base.__qualname__, base)
 
-    def _other(self, name: str, thing: Any) -> None:
+    def _other(self, name: str, thing: object) -> None:
         kind = type(thing)
         if kind.__module__ == "itertools" and kind.__name__ == "count":
             self.values[name] = repr(thing)
@@ -368,7 +372,7 @@ def after_another_and_alone(
         return after_another, steps(second)
 
 
-def is_same(one: Any, other: Any) -> bool:
+def is_same(one: object, other: object) -> bool:
     """Whether two values are the same, but for sums in another order."""
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         if one.shape != other.shape or one.dtype != other.dtype:
@@ -409,12 +413,12 @@ def _libraries() -> tuple[Path, ...]:
     return tuple(roots)
 
 
-def _is_own_file(names: Mapping[str, Any]) -> bool:
+def _is_own_file(names: Mapping[str, object]) -> bool:
     """Whether the globals are those of a file that a user wrote."""
     file = names.get("__file__")
     if file is None:
         return names.get("__name__") == "__main__" or names.get("__name__") not in sys.modules
-    path = Path(file)
+    path = Path(str(file))
     if {"site-packages", "dist-packages"} & set(path.parts):
         return False
     return not any(path.is_relative_to(root) for root in _libraries())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,7 @@ class Memory:
     def __init__(self, *not_remembered: str) -> None:
         self._not_remembered = not_remembered
 
-    def of(self, callback: Any) -> dict[str, Any]:
+    def of(self, callback: object) -> dict[str, object]:
         """Return what a callback remembers, as far as JSON knows it."""
         found = {}
         for name, value in vars(callback).items():
@@ -32,12 +31,12 @@ class Memory:
                 continue
         return found
 
-    def remind(self, callback: Any, state: dict[str, Any]) -> None:
+    def remind(self, callback: object, state: dict[str, object]) -> None:
         """Give a callback its attributes back."""
         for name, value in state.items():
             setattr(callback, name, _decoded(value))
 
-    def unknown(self, callback: Any) -> dict[str, Any]:
+    def unknown(self, callback: object) -> dict[str, object]:
         """Return the attributes that JSON does not know."""
         known = self.of(callback)
         return {
@@ -46,7 +45,7 @@ class Memory:
             if name not in known and name not in self._not_remembered
         }
 
-    def refuse_what_is_forgotten(self, callback: Any, before: dict[str, Any]) -> None:
+    def refuse_what_is_forgotten(self, callback: object, before: dict[str, object]) -> None:
         """Refuse a value that JSON does not know and that was set since.
 
         Args:
@@ -65,7 +64,7 @@ class Memory:
                 )
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Return a value as JSON has it.
 
     Raises:
@@ -84,7 +83,7 @@ def _plain(value: Any) -> Any:
     raise TypeError(type(value).__name__)
 
 
-def _decoded(value: Any) -> Any:
+def _decoded(value: object) -> object:
     if not isinstance(value, dict):
         return value
     match value:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ from elasticdl.backends.base import (
     Lookup,
     Minibatch,
     ModelDescription,
+    Predictions,
     StepResult,
     TableSource,
 )
@@ -49,7 +50,7 @@ class OnlyTraining:
     has_schedule = False
     ids_need_parameters = False
 
-    def measure(self, minibatches: Sequence[Minibatch], predictions: Sequence[Any]) -> None:
+    def measure(self, minibatches: Sequence[Minibatch], predictions: Sequence[Predictions]) -> None:
         """Add nothing: metrics are the script's."""
 
     def new_metrics(self) -> None:
@@ -90,7 +91,7 @@ class OnlyTraining:
 
     def predict_step(
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
-    ) -> Any:
+    ) -> Predictions:
         """Never called: the job of a script has no predictions."""
         raise ModelError("the job of a script has no predictions")
 
@@ -134,7 +135,9 @@ class AskingTrainer(OnlyTraining, ABC):
         """Make the model ready for a step, whose random numbers begin with a seed."""
 
     @abstractmethod
-    def end_step(self, step: Step, loss: Any, gradients: Any = None) -> StepResult:
+    def end_step(
+        self, step: Step, loss: object, gradients: Iterable[tuple[object, object]] | None = None
+    ) -> StepResult:
         """Return what a script has computed.
 
         Args:
@@ -151,7 +154,7 @@ class AskingTrainer(OnlyTraining, ABC):
         """Forget gradients that lie in the parameters."""
 
     @abstractmethod
-    def load_with(self, loader: Any, batches: Any, seed: int) -> None:
+    def load_with(self, loader: object, batches: Any, seed: int) -> None:
         """Have a user's loader make what the script gets of the records.
 
         Raises:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticdl.backends.base import Float32, Int64
+from elasticdl.data.strings import Array
 from elasticdl.errors import ExportError
 
 
@@ -48,13 +48,11 @@ class ServedModel(Protocol):
         """
         ...
 
-    def ids(self, features: Mapping[str, NDArray[Any]]) -> list[Int64]:
+    def ids(self, features: Mapping[str, Array]) -> list[Int64]:
         """Return the ids of each lookup."""
         ...
 
-    def score(
-        self, features: Mapping[str, NDArray[Any]], rows: Sequence[Float32]
-    ) -> dict[str, NDArray[Any]]:
+    def score(self, features: Mapping[str, Array], rows: Sequence[Float32]) -> dict[str, Array]:
         """Return the outputs by name, given the rows of each lookup: the shape of its ids, dim."""
         ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,9 @@ class ShardsTrainer(AskingTrainer):
     def _begin(self, step: Step, seed: int) -> None:
         """The model, and the random numbers, are the script's affair."""
 
-    def end_step(self, step: Step, loss: Any, gradients: Any = None) -> StepResult:
+    def end_step(
+        self, step: Step, loss: Any, gradients: Iterable[tuple[object, object]] | None = None
+    ) -> StepResult:
         """Return that a minibatch is done.
 
         Raises:
@@ -48,7 +51,7 @@ class ShardsTrainer(AskingTrainer):
     def zero_grad(self) -> None:
         """There are no gradients."""
 
-    def load_with(self, loader: Any, batches: Any, seed: int) -> None:
+    def load_with(self, loader: object, batches: Any, seed: int) -> None:
         """Have a `DataLoader` make what the script gets of the records."""
         from elasticdl.backends.torch.loading import Loading
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,18 +75,18 @@ def _by_files(first: list[_Chunk], coming: Iterator[_Chunk], dim: int, scratch: 
 
 
 def _deal(
-    keys: Int64, rows: Float32, limits: Int64, files: Sequence[IO[bytes]], record: np.dtype[Any]
+    keys: Int64, rows: Float32, limits: Int64, files: Sequence[IO[bytes]], record: np.dtype[np.void]
 ) -> None:
     places = np.searchsorted(limits, keys, side="right")
     order = np.argsort(places, kind="stable")
-    dealt: NDArray[Any] = np.empty(len(keys), record)
+    dealt: NDArray[np.void] = np.empty(len(keys), record)
     dealt["key"], dealt["row"] = keys[order], rows[order]
     ends = np.cumsum(np.bincount(places, minlength=len(files)))
     for file, start, end in zip(files, [0, *ends[:-1]], ends, strict=True):
         file.write(dealt[start:end].tobytes())
 
 
-def _parts(paths: list[Path], record: np.dtype[Any]) -> Iterator[_Chunk]:
+def _parts(paths: list[Path], record: np.dtype[np.void]) -> Iterator[_Chunk]:
     for path in paths:
         found = np.fromfile(path, record)
         path.unlink()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
-from elasticdl.backends.base import Minibatch
+from elasticdl.backends.base import Minibatch, Predictions
 
 SHARE = 0.01
 STREAM_SHARE = 0.05
@@ -56,7 +55,7 @@ class MeasuringBudget:
             self._spent <= self._share * self._computed + _MOST_LENT_SECONDS
         )
 
-    def is_enough(self, minibatches: Sequence[tuple[Minibatch, Any]]) -> bool:
+    def is_enough(self, minibatches: Sequence[tuple[Minibatch, Predictions]]) -> bool:
         """Say whether so many are to be measured now, and no more together with them."""
         num_records = sum(minibatch.num_records for minibatch, _ in minibatches)
         return len(minibatches) >= TOGETHER_MINIBATCHES or num_records >= TOGETHER_RECORDS

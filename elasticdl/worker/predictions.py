@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-from elasticdl.backends.base import Int64
+from elasticdl.backends.base import Int64, Predictions
 from elasticdl.compat.earlier import BasePredictionOutputsProcessor
 from elasticdl.compat.earlier_calls import as_tensors
 from elasticdl.errors import ConfigError, DataError, ModelError
@@ -27,7 +28,7 @@ class Predicted:
     record_numbers: the number in its source of the record that each row is of.
     """
 
-    outputs: Any
+    outputs: Predictions
     record_numbers: Int64
 
 
@@ -103,7 +104,7 @@ class FileSink:
             )
         self._save(f"predictions-{task.id:08d}", told | arrays)
 
-    def _save(self, name: str, arrays: dict[str, Any]) -> None:
+    def _save(self, name: str, arrays: dict[str, NDArray[np.generic]]) -> None:
         final = self._directory / f"{name}.npz"
         partial = final.with_suffix(".partial")
         try:
@@ -132,12 +133,12 @@ def make_sink(spec: ModelSpec, worker_id: int, output: Path | None) -> Predictio
     return FileSink(output)
 
 
-def _named(outputs: Any) -> dict[str, Any]:
+def _named(outputs: Predictions) -> dict[str, ArrayLike]:
     if isinstance(outputs, Mapping):
         return dict(outputs)
     if isinstance(outputs, Sequence) and not isinstance(outputs, np.ndarray):
         return {f"output_{number}": value for number, value in enumerate(outputs)}
-    return {"output": outputs}
+    return {"output": np.asarray(outputs)}
 
 
 def _all_numbers(minibatches: Sequence[Predicted]) -> Int64:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from elasticdl.backends.base import Int64, Minibatch, StepResult
+from elasticdl.backends.base import Int64, Minibatch, Predictions, StepResult
 from elasticdl.data.base import Aside
 from elasticdl.errors import (
     DataError,
@@ -57,7 +56,7 @@ class Running:
     recomputed: int = 0  # compute
     learning_rate: float | None = None  # of the last step: commit; in synchronous training compute
     # compute: minibatches to be measured, whether any were, of which window they are
-    to_measure: list[tuple[Minibatch, Any]] = field(default_factory=list)
+    to_measure: list[tuple[Minibatch, Predictions]] = field(default_factory=list)
     is_measured: bool = False
     window: int | None = None
     windows: dict[int | None, WindowSums] = field(default_factory=dict)  # compute; None: of none
