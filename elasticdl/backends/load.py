@@ -110,7 +110,7 @@ def _call(spec: ModelSpec, seed: int, num_threads: int) -> object:
 
 
 def _prepare_torch(seed: int, num_threads: int) -> None:
-    from elasticdl.backends.torch.threads import prepare
+    from elasticdl.backends.torch.device import prepare
 
     prepare(seed, num_threads)
 
@@ -262,8 +262,7 @@ def _error_of(tell: Callable[[], None]) -> ModelError | None:
 
 
 def _torch_on(seed: int, num_threads: int, device: str) -> None:
-    from elasticdl.backends.torch.device import open_device
-    from elasticdl.backends.torch.threads import prepare
+    from elasticdl.backends.torch.device import open_device, prepare
 
     open_device(device)  # refuses one that is not there
     prepare(seed, num_threads)

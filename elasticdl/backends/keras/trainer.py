@@ -40,12 +40,11 @@ from elasticdl.backends.keras.export import export_model
 from elasticdl.backends.keras.export_beside import export_beside
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
 from elasticdl.backends.keras.feed.runner import FeedRunner
-from elasticdl.backends.keras.metrics.collection import Metrics
-from elasticdl.backends.keras.metrics.join import joined
+from elasticdl.backends.keras.metrics.collection import Metrics, joined
 from elasticdl.backends.keras.model.eager import EagerModel
+from elasticdl.backends.keras.model.expected_data import problem_of_labels, vocabularies_of
 from elasticdl.backends.keras.model.gradient import LossGradient
 from elasticdl.backends.keras.model.held import HeldVariables
-from elasticdl.backends.keras.model.labels import problem_of_labels
 from elasticdl.backends.keras.model.lookups import Collector, Pull
 from elasticdl.backends.keras.model.loss import EvaluationLoss, MinibatchLoss
 from elasticdl.backends.keras.model.placed import PlacedModel, takes_training
@@ -59,7 +58,6 @@ from elasticdl.backends.keras.model.trial import (
     leaving_no_trace,
     note,
 )
-from elasticdl.backends.keras.model.vocabularies import vocabularies_of
 from elasticdl.backends.keras.optimizer import (
     describe_clip,
     describe_optimizer,

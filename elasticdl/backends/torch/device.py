@@ -104,3 +104,9 @@ def from_numpy(array: Array | np.generic) -> Tensor:
 
 def _num_gpus() -> int:
     return int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
+
+
+def prepare(seed: int, num_threads: int) -> None:
+    """Have PyTorch use these threads, and begin with the same random numbers in each worker."""
+    torch.set_num_threads(num_threads)
+    torch.manual_seed(seed)

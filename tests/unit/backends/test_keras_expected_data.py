@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from elasticdl.backends.keras.model.labels import problem_of_labels
-from elasticdl.backends.keras.model.vocabularies import vocabularies_of
+from elasticdl.backends.keras.model.expected_data import problem_of_labels, vocabularies_of
 from elasticdl.errors import in_short
 
 pytestmark = pytest.mark.keras
