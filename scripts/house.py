@@ -60,13 +60,13 @@ def measure(package: Path) -> House:
         if "_pb2" not in path.name and not _is_test(path.relative_to(package))
     ]
     trees = {path: ast.parse(path.read_text()) for path in paths}
-    lines = {path: _num_lines(path) for path in paths}
+    lines = {path: num_lines(path) for path in paths}
     users = _users(package, trees)
     small = [path for path in paths if lines[path] < _SMALL_LINES and users[path] == 1]
     return House(
         files=len(paths),
         lines=sum(lines.values()),
-        any_uses=sum(_num_any(tree) for tree in trees.values()),
+        any_uses=sum(num_any(tree) for tree in trees.values()),
         comments=sum(map(_num_comments, paths)),
         small_files_of_one=len([path for path in small if path.name != "__init__.py"]),
         entries=len([each for each in package.iterdir() if not each.name.startswith("__pycache")]),
@@ -80,11 +80,13 @@ def _is_test(path: Path) -> bool:
     )
 
 
-def _num_lines(path: Path) -> int:
+def num_lines(path: Path) -> int:
+    """Return how many lines of a file are not empty."""
     return sum(bool(line.strip()) for line in path.read_text().splitlines())
 
 
-def _num_any(tree: ast.Module) -> int:
+def num_any(tree: ast.Module) -> int:
+    """Return how often `Any` stands in annotations, casts and aliases."""
     return sum(
         (isinstance(node, ast.Name) and node.id == "Any")
         or (isinstance(node, ast.Attribute) and node.attr == "Any")
