@@ -38,7 +38,7 @@ from elasticdl.master.progress import Meter
 from elasticdl.master.tasks import JobTasks
 
 
-class Part(Protocol):
+class HoldersOfRole(Protocol):
     """Holders of one role.
 
     recoveries: What became of those that were lost.
@@ -97,14 +97,14 @@ class JobParameters:
             return Recoveries(role, config, journal, members, ledger, requests, act)
 
         self.replicas = self.worlds = None
-        self._parts: dict[Role, Part] = {}
+        self._by_role: dict[Role, HoldersOfRole] = {}
         if config.num_ps:
             self.replicas = PsReplicas(config.num_ps, members, recoveries(Role.PS), act)
-            self._parts[Role.PS] = self.replicas
+            self._by_role[Role.PS] = self.replicas
         if config.has_worlds:
             of_workers = recoveries(Role.WORKER)
             self.worlds = WorkerWorlds(journal, members, ledger, history, of_workers, act)
-            self._parts[Role.WORKER] = self.worlds
+            self._by_role[Role.WORKER] = self.worlds
 
     # --- members ---------------------------------------------------------------------------------
 
@@ -134,17 +134,17 @@ class JobParameters:
 
     def lost(self, member: Member, now: float) -> None:
         """A process is lost, of whatever role."""
-        if (part := self._parts.get(member.role)) is not None:
+        if (part := self._by_role.get(member.role)) is not None:
             part.lost(member, now)
 
     def wants_hand_over(self, member: Member) -> bool:
         """Whether a process that is asked to end is to write the parameters that it holds."""
-        part = self._parts.get(member.role)
+        part = self._by_role.get(member.role)
         return part is not None and part.wants_hand_over(member)
 
     def handed_over(self, member: Member, version: int, now: float) -> None:
         """A process that was asked to end has written all that it holds."""
-        if (part := self._parts.get(member.role)) is not None:
+        if (part := self._by_role.get(member.role)) is not None:
             part.recoveries.handed_over(member, version, now)
 
     def resumed(self, now: float) -> None:
@@ -158,7 +158,7 @@ class JobParameters:
     @property
     def is_complete(self) -> bool:
         """Whether all parameters are there: only then may a lease go out."""
-        return all(part.is_complete for part in self._parts.values())
+        return all(part.is_complete for part in self._by_role.values())
 
     @property
     def generation(self) -> int:
@@ -173,10 +173,10 @@ class JobParameters:
     def routes(self) -> dict[Role, Callable[[], PsRoute]]:
         """What finds those who serve parameters, by their role."""
 
-        def finder(part: Part) -> Callable[[], PsRoute]:
+        def finder(part: HoldersOfRole) -> Callable[[], PsRoute]:
             return lambda: part.route
 
-        return {role: finder(part) for role, part in self._parts.items()}
+        return {role: finder(part) for role, part in self._by_role.items()}
 
     @property
     def route(self) -> PsRoute:
@@ -187,12 +187,12 @@ class JobParameters:
     @property
     def can_lose_updates(self) -> bool:
         """Whether updates can be lost while the job lives, so that workers stay to its end."""
-        return bool(self._parts)
+        return bool(self._by_role)
 
     @property
     def recoveries(self) -> tuple[Recovery, ...]:
         """The losses that were made good: those of ps replicas, then those of worlds."""
-        return tuple(r for part in self._parts.values() for r in part.recoveries.made_good)
+        return tuple(r for part in self._by_role.values() for r in part.recoveries.made_good)
 
     @property
     def lost_tasks(self) -> Mapping[int, Set[int]]:
@@ -215,7 +215,7 @@ class JobParameters:
         """What was asked for has been done, or could not be."""
         if not isinstance(answer, Watermarks | WatermarksFailed):
             return self._requests.answered(answer, now)
-        part = self._parts[answer.role]
+        part = self._by_role[answer.role]
         member = self._members.find(answer.role, answer.index)
         is_it = member is not None and member.session == answer.session and member.is_alive
         if member is None or not is_it or self._history.has_ended or not part.awaits(member):
@@ -231,22 +231,22 @@ class JobParameters:
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state as JSON has it."""
-        parts = {str(role): part.recoveries.snapshot() for role, part in self._parts.items()}
+        parts = {str(role): part.recoveries.snapshot() for role, part in self._by_role.items()}
         world = None if self.worlds is None else self.worlds.rendezvous.snapshot()
         return {"requests": self._requests.snapshot(), "recoveries": parts, "rendezvous": world}
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Take over the state of a snapshot."""
         if not isinstance(snapshot.get("recoveries"), dict):
-            snapshot = _of_earlier(snapshot, self._parts)
+            snapshot = _of_earlier(snapshot, self._by_role)
         self._requests.restore(snapshot["requests"])
-        for role, part in self._parts.items():
+        for role, part in self._by_role.items():
             part.recoveries.restore(snapshot["recoveries"][str(role)])
         if self.worlds is not None:
             self.worlds.rendezvous.restore(snapshot["rendezvous"])
 
 
-def _of_earlier(snapshot: dict[str, Any], roles: Mapping[Role, Part]) -> dict[str, Any]:
+def _of_earlier(snapshot: dict[str, Any], roles: Mapping[Role, HoldersOfRole]) -> dict[str, Any]:
     """Return a snapshot of an earlier version as one of this version."""
     rows, worlds = snapshot.get("rows", snapshot), snapshot.get("worlds", snapshot)
     found = {str(Role.PS): rows}

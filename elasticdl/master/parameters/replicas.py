@@ -21,7 +21,7 @@ from elasticdl.observe.kinds import PsRecovered
 
 
 class PsReplicas:
-    """`Part` of a job with ps replicas."""
+    """`HoldersOfRole` of a job with ps replicas."""
 
     def __init__(
         self,

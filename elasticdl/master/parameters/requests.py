@@ -50,7 +50,7 @@ _PAUSE_SECONDS = 10.0  # after a proof in training that could not be made
 _TIMES_UNREACHABLE = 5  # in a row; each costs the master seconds
 
 
-class Parts(Protocol):
+class Asked(Protocol):
     """What the requests need to know of those that they go to."""
 
     @property
@@ -101,7 +101,7 @@ class Requests:
         history: JobHistory,
         ledger: Ledger,
         meter: Meter,
-        parts: Parts,
+        asked: Asked,
         act: Callable[[Action], None],
     ) -> None:
         self._config = config
@@ -110,7 +110,7 @@ class Requests:
         self._history = history
         self._ledger = ledger
         self._meter = meter
-        self._parts = parts
+        self._asked = asked
         self._act = act
         self.schedule = CheckpointSchedule(journal, config.checkpoint)
         self.retired = Retired(journal, self._forget)
@@ -134,7 +134,7 @@ class Requests:
         """Request what is due in the job's phase, unless something is under way."""
         if not self.schedule.patience.may_try(now):
             return
-        if self._history.failing and self._parts.is_complete:
+        if self._history.failing and self._asked.is_complete:
             self._ask(Purpose.LAST_CHECKPOINT, now)
         elif self._history.failing:
             return
@@ -157,7 +157,7 @@ class Requests:
         if self._ledger.epoch > self._epochs_expired:
             self._journal.record("rows expire", self._ledger.epoch)
             self._act(ExpireRows())
-        if not self._parts.is_complete:
+        if not self._asked.is_complete:
             return
         self.schedule.begin_training(now)
         if self._ledger.is_whole and self.schedule.is_due(version):
@@ -171,7 +171,7 @@ class Requests:
 
     def _ask_at_end(self, now: float) -> None:
         """Have the last checkpoint written, or the proof made, of all that was done."""
-        if self._parts.is_complete and self._ledger.is_idle:
+        if self._asked.is_complete and self._ledger.is_idle:
             if not self.exports.is_over:
                 if self.exports.is_last_due(now):
                     self._ask(Purpose.LAST_EXPORT, now)
@@ -184,7 +184,7 @@ class Requests:
             return
         version = self._meter.model_version
         first = stop if stop or not self._is_stream else self._ledger.first_open
-        self._journal.record("request", str(purpose), version, self._parts.generation, now, first)
+        self._journal.record("request", str(purpose), version, self._asked.generation, now, first)
         if purpose is Purpose.PROOF:
             self._act(AskAudit(self._prover(self._ledger.begun()), self.retired.first))
             return
@@ -227,7 +227,7 @@ class Requests:
     def _noted(self, request: _Request, version: int) -> None:
         """Note of a checkpoint which tasks are in it for sure."""
         if self._is_stream:
-            is_sure = request.generation == self._parts.generation
+            is_sure = request.generation == self._asked.generation
             first = request.first if is_sure else self.retired.first
             versions = [point.version for point in self.schedule.candidates()]
             self.retired.written(version, first, versions)
@@ -287,7 +287,7 @@ class Requests:
             self._history.say("")
         is_last = request.purpose is Purpose.LAST_CHECKPOINT
         # Else a replica that was back may not have had all of it yet.
-        verdict = Verdict(is_last and request.generation == self._parts.generation)
+        verdict = Verdict(is_last and request.generation == self._asked.generation)
         if is_last:
             self.schedule.patience.succeeded()
         if request.purpose is Purpose.RECOVERY or (is_last and self.schedule.is_last_private):
@@ -337,7 +337,7 @@ class Requests:
 
     def _exported(self, request: _Request, answer: ExportWritten) -> Verdict:
         self._journal.record("request ended", 0)
-        is_same = request.generation == self._parts.generation
+        is_same = request.generation == self._asked.generation
         self.exports.written(answer.version, request.purpose is Purpose.LAST_EXPORT and is_same)
         self._act(Note(kinds.VersionExported(*astuple(answer)), _version_text(answer)))
         return Verdict()
@@ -366,7 +366,7 @@ class Requests:
             self._tasks,
             self._config.training.minibatch_size,
             skipped=self._meter.skipped,
-            lost=self._parts.lost_tasks,
+            lost=self._asked.lost_tasks,
             uneven=self._ledger.uneven,
             set_aside=self._ledger.quarantined.keys(),
             begun=begun,
@@ -375,7 +375,7 @@ class Requests:
 
     def _audited(self, request: _Request, found: Proof) -> Verdict:
         self._journal.record("request ended", self._times_unreachable)
-        if self._history.has_ended or request.generation != self._parts.generation:
+        if self._history.has_ended or request.generation != self._asked.generation:
             return Verdict()
         if found.problem:
             self._history.add_problem(f"ledger: {found.problem}", is_of_proof=True)

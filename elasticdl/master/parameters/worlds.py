@@ -32,7 +32,7 @@ class _Restoring:
 
 
 class WorkerWorlds:
-    """`Part` of a job whose workers hold parameters, and reduce their gradients.
+    """`HoldersOfRole` of a job whose workers hold parameters, and reduce their gradients.
 
     rendezvous: Who is in the world.
     """
