@@ -229,6 +229,33 @@ class Store:
             CheckpointError: A file cannot be written, or the earlier one takes longer.
         """
 
+    def redo(
+        self, directory: str | PathLike[str], limit_bytes: int, progress: Progress | None = None
+    ) -> tuple[int, int]:
+        """Make the changes that a predecessor has noted in its redo log and that this store lacks.
+
+        From now on what changes this store is noted there.
+
+        Args:
+            directory: Of the log; it is created.
+            limit_bytes: What its files may take.
+            progress: Counts what is made again.
+
+        Returns:
+            How many updates were made, and how many minibatches were in them.
+
+        Raises:
+            CheckpointError: Files cannot be read or made.
+        """
+
+    def trim_redo_log(self) -> tuple[int, str | None] | None:
+        """Remove what lies before a checkpoint that is whole from the redo log.
+
+        Returns:
+            The bytes of its files, and why nothing is noted until the next checkpoint, if so; None
+            without a log.
+        """
+
     def outline(self) -> str:
         """Return what it holds beside its vectors, for `take_outline`; there are no tables."""
 

@@ -356,6 +356,14 @@ class PsRoute:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaStart:
+    """What a ps replica that has been started begins with."""
+
+    checkpoint: str  # folder of a whole checkpoint of this job; "": there is none
+    redo_log: str = ""  # folder of its redo log; "": the job keeps none
+
+
+@dataclass(frozen=True, slots=True)
 class JointGeneration:
     """The generations of the two holders of a hybrid job; a lease carries them as one number."""
 

@@ -127,6 +127,9 @@ class JobProcesses(Protocol):
         ...
 
 
+_JOB_DIGITS = 16  # of a job's identity, in the name of a folder
+
+
 class Interpreter:
     """Turns actions into effects, and what comes of them into events of the core."""
 
@@ -210,6 +213,13 @@ class Interpreter:
     def hand_over_folder(self, role: Role, index: int, session: str) -> Path:
         """Return where a process that is asked to end writes what it holds."""
         return hand_over_folder(self._hand_over_dir(role), index, session)
+
+    def redo_log_of(self, replica: int) -> str:
+        """Return the folder of a ps replica's redo log, which is this job's alone; "": none."""
+        settings = self._core.config.checkpoint
+        if settings.recovery_seconds == 0 or settings.ps_redo_mb == 0:
+            return ""
+        return str(self._recovery_dir / f"redo-{self._job_id[:_JOB_DIGITS]}-{replica}")
 
     def _hand_over_dir(self, role: Role) -> Path:
         return self._recovery_dir / WORKERS if role is Role.WORKER else self._recovery_dir

@@ -32,7 +32,7 @@ from elasticdl.errors import (
     TakenOverError,
     is_of_storage,
 )
-from elasticdl.job import JobStatus, PsRoute, Role, no_status
+from elasticdl.job import JobStatus, PsRoute, ReplicaStart, Role, no_status
 from elasticdl.launchers.base import (
     Exited,
     Launcher,
@@ -231,10 +231,10 @@ class Master:
         text = f"the job stands still, since its journal takes nothing: {trouble}"
         return dataclasses.replace(told, message=text, seconds=self.now(), records_per_second=0.0)
 
-    async def restore_point(self, index: int, num_unsound: int, problem: str) -> str:
-        """Return the checkpoint that a ps replica is to restore; "" if none."""
+    async def restore_point(self, index: int, num_unsound: int, problem: str) -> ReplicaStart:
+        """Return what a ps replica that has been started is to restore."""
         point = await self.handle(lambda: self.core.restore_point(index, num_unsound, problem))
-        return self.folder_of(point)
+        return ReplicaStart(self.folder_of(point), self._interpreter.redo_log_of(index))
 
     def folder_of(self, point: RestorePoint | None) -> str:
         """Return where a checkpoint of this job lies; "" of None."""

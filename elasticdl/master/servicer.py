@@ -10,7 +10,7 @@ from typing import Protocol, TypeAlias, TypeVar
 import grpc
 
 from elasticdl.errors import ElasticdlError, StateError
-from elasticdl.job import JobStatus, Restore, Role, Wait
+from elasticdl.job import JobStatus, ReplicaStart, Restore, Role, Wait
 from elasticdl.master.certificates import Renewals
 from elasticdl.master.core import JobCore
 from elasticdl.master.heard import Heard
@@ -60,8 +60,8 @@ class Front(Protocol):
         """Wait until something has changed, or for so long."""
         ...
 
-    async def restore_point(self, index: int, num_unsound: int, problem: str) -> str:
-        """Return the checkpoint that a ps replica is to restore; "" if none."""
+    async def restore_point(self, index: int, num_unsound: int, problem: str) -> ReplicaStart:
+        """Return what a ps replica that has been started is to restore."""
         ...
 
     def folder_of(self, point: RestorePoint | None) -> str:
@@ -140,11 +140,11 @@ class Servicer(MasterServicer):
         self, request: pb.RestorePointRequest, context: Context
     ) -> pb.RestorePointResponse:
         """A ps replica that has been started asks what to begin with."""
-        checkpoint = await self._answer(
+        start = await self._answer(
             context,
             self._master.restore_point(request.index, request.num_unsound, request.problem),
         )
-        return pb.RestorePointResponse(checkpoint=checkpoint)
+        return pb.RestorePointResponse(checkpoint=start.checkpoint, redo_log=start.redo_log)
 
     async def GetPsRoute(
         self, request: pb.GetPsRouteRequest, context: Context

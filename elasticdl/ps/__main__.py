@@ -15,7 +15,7 @@ from elasticdl.checkpoints.remote import Sender, restore
 from elasticdl.checkpoints.versions import resolve
 from elasticdl.config import JobConfig
 from elasticdl.errors import CheckpointError, ElasticdlError
-from elasticdl.job import Label, Role
+from elasticdl.job import Label, ReplicaStart, Role
 from elasticdl.observe import process_metrics
 from elasticdl.observe.events import EventLog
 from elasticdl.observe.labels import LabelClock
@@ -27,6 +27,8 @@ from elasticdl.runtime import process
 from elasticdl.runtime.addresses import port_of
 
 log = logging.getLogger(__name__)
+
+_BYTES_PER_MB = 1_000_000
 
 
 def main() -> None:
@@ -48,10 +50,10 @@ def serve(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None
     heartbeats = Heartbeats(master, arguments.index, seconds, labels)
     sender = Sender(process.scratch_folder(arguments.job_dir, Role.PS, arguments.index))
 
-    def restore_point(index: int, num_unsound: int, problem: str) -> str:
-        folder = master.restore_point(index, num_unsound, problem)
-        labels.enter(Label.RECOVER if folder else Label.STARTING)
-        return folder
+    def restore_point(index: int, num_unsound: int, problem: str) -> ReplicaStart:
+        start = master.restore_point(index, num_unsound, problem)
+        labels.enter(Label.RECOVER if start.checkpoint else Label.STARTING)
+        return start
 
     with shown(progress, heartbeats.beat, seconds):
         config = arguments.config
@@ -78,8 +80,11 @@ def serve(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None
         name = process.process_name(Role.PS, arguments.index)
         profiler = PsProfiler(server, arguments.job_dir, name)
 
+        redo_log = RedoLog(store)
+
         def look() -> None:
             profiler.look()
+            redo_log.look()
             process.rotate_log(arguments.config, arguments.job_dir)
 
         with process_metrics.serving(arguments, Role.PS, labels, traffic, stats=store.stats):
@@ -87,6 +92,27 @@ def serve(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None
         raise SystemExit(process.STOPPED_EXIT_CODE)
     finally:
         server.stop()
+        store.trim_redo_log()
+
+
+class RedoLog:
+    """Keeps a store's redo log short, and tells when nothing is noted in it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._problem: str | None = None
+
+    def look(self) -> None:
+        """Remove what is no longer needed; warn of a problem once."""
+        state = self._store.trim_redo_log()
+        problem = None if state is None else state[1]
+        if problem and problem != self._problem:
+            log.warning(
+                "the redo log is broken off until the next checkpoint: %s; if this replica is "
+                "killed before, what is trained until then is trained again on it",
+                problem,
+            )
+        self._problem = problem
 
 
 class Heartbeats:
@@ -173,22 +199,34 @@ def shown(progress: Progress, heartbeat: Callable[[], object], seconds: float) -
 def make_store(
     config: JobConfig,
     replica: int,
-    restore_point: Callable[[int, int, str], str],
+    restore_point: Callable[[int, int, str], ReplicaStart],
     progress: Progress | None = None,
     scratch: Path | None = None,
 ) -> Store:
     """Return the replica's part of the checkpoint to start from, or an empty store.
 
+    What it has applied since, as its redo log says, is applied again; from now on the log goes on.
+
     Args:
         config: The job's settings.
         replica: Which replica.
         restore_point: Given the replica, how many checkpoints it has tried in vain and the last
-            problem, returns one of this job, written before this replica was lost; "" if none.
+            problem, returns where one of this job lies that was written before this replica was
+            lost, and where its redo log lies.
         progress: Counts what is read.
         scratch: For what is fetched from URLs.
     """
-    store = _restored(config, replica, restore_point, progress, scratch)
+    store, redo_log = _restored(config, replica, restore_point, progress, scratch)
     store = store or _first(config, replica, progress, scratch)
+    if redo_log:
+        limit = config.checkpoint.ps_redo_mb * _BYTES_PER_MB
+        try:
+            num_updates, num_minibatches = store.redo(redo_log, limit, progress)
+        except CheckpointError as error:
+            log.warning("no redo log is kept: %s", error)
+        else:
+            if num_updates:
+                log.info("%d updates (%d minibatches) redone", num_updates, num_minibatches)
     store.set_memory_limit(config.cluster.ps_memory_limit)
     return store
 
@@ -196,17 +234,23 @@ def make_store(
 def _restored(
     config: JobConfig,
     replica: int,
-    restore_point: Callable[[int, int, str], str],
+    restore_point: Callable[[int, int, str], ReplicaStart],
     progress: Progress | None,
     scratch: Path | None,
-) -> Store | None:
-    """Return the replica's part of the newest sound checkpoint of this job; `None` if none."""
+) -> tuple[Store | None, str]:
+    """Return the replica's part of the newest sound checkpoint of this job, or None if none.
+
+    Also returns where its redo log lies; "": nowhere.
+    """
     num_unsound, problem = 0, ""
-    while folder := restore_point(replica, num_unsound, problem):
-        log.info("restoring %s", folder)
+    while True:
+        start = restore_point(replica, num_unsound, problem)
+        if not start.checkpoint:
+            return None, start.redo_log
+        log.info("restoring %s", start.checkpoint)
         try:
-            return restore(
-                folder,
+            store = restore(
+                start.checkpoint,
                 replica,
                 config.cluster.num_ps_pods,
                 keep_watermarks=True,
@@ -214,9 +258,10 @@ def _restored(
                 scratch=scratch,
             )
         except CheckpointError as error:
-            log.warning("%s cannot be restored, an older one is tried: %s", folder, error)
+            log.warning("%s cannot be restored, an older one is tried: %s", start.checkpoint, error)
             num_unsound, problem = num_unsound + 1, str(error)
-    return None
+        else:
+            return store, start.redo_log
 
 
 def _first(

@@ -23,6 +23,7 @@ from elasticdl.job import (
     Position,
     Progress,
     PsRoute,
+    ReplicaStart,
     Restore,
     Role,
     Seat,
@@ -120,8 +121,8 @@ class GrpcMasterClient:
         )
         return float(answer.heartbeat_seconds)
 
-    def restore_point(self, index: int, num_unsound: int = 0, problem: str = "") -> str:
-        """Return the checkpoint of this job that a ps replica is to restore; "" if none.
+    def restore_point(self, index: int, num_unsound: int = 0, problem: str = "") -> ReplicaStart:
+        """Return what of this job a ps replica that has been started is to restore.
 
         Args:
             index: Which replica.
@@ -129,7 +130,8 @@ class GrpcMasterClient:
             problem: What was wrong with the last of these.
         """
         request = pb.RestorePointRequest(index=index, num_unsound=num_unsound, problem=problem)
-        return str(self._connection.call(self._master.RestorePoint, request).checkpoint)
+        answer = self._connection.call(self._master.RestorePoint, request)
+        return ReplicaStart(answer.checkpoint, answer.redo_log)
 
     def ps_route(self) -> PsRoute:
         """Return where every ps replica is; waits until all are there."""

@@ -450,16 +450,20 @@ class RestorePointResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CHECKPOINT_FIELD_NUMBER: _builtins.int
+    REDO_LOG_FIELD_NUMBER: _builtins.int
     checkpoint: _builtins.str
     """folder of a whole checkpoint of this job; empty if there is none"""
+    redo_log: _builtins.str
+    """folder of the replica's redo log; empty if the job keeps none"""
     def __init__(
         self,
         *,
         checkpoint: _builtins.str = ...,
+        redo_log: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "redo_log", b"redo_log"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

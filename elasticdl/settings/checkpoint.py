@@ -102,6 +102,14 @@ class CheckpointSection(Section):
         ),
         _TRAIN,
     ] = 60.0
+    ps_redo_mb: Annotated[
+        NonNegativeInt,
+        Field(
+            description="Megabytes of the redo log of each ps replica in the job's own folder: one "
+            "that was killed is restored up to its last update; 0: none, only up to a checkpoint."
+        ),
+        _TRAIN,
+    ] = 1024
     ps_recovery: Annotated[
         Literal["replay", "latest"],
         Field(

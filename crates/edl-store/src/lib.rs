@@ -21,6 +21,7 @@ mod memory;
 mod names;
 mod placement;
 mod progress;
+mod redo;
 mod route;
 mod spec;
 mod stages;
@@ -37,6 +38,7 @@ pub use fingerprint::key_of_string;
 pub use life::{AdmissionSpec, Expired, ExpirySpec};
 pub use names::MAX_NAME_BYTES;
 pub use progress::{Progress, unseen};
+pub use redo::RedoLogState;
 pub use route::{
     NUM_HASH_SLOTS, dense_range, hash_of_key, hash_of_name, hash_slot_of, hash_slots_of, replica_of,
 };
@@ -47,7 +49,7 @@ pub use spec::{
 #[cfg(feature = "stages")]
 pub use stages::take_stages;
 pub use store::{
-    Applied, Cut, Named, Piece, Push, RoundGradient, RoundMember, STALENESS_BUCKETS, Staleness,
+    Applied, Cut, Named, Piece, Push, Redone, RoundGradient, RoundMember, STALENESS_BUCKETS, Staleness,
     Stats, Store, TableGrads, TableStats,
 };
 pub use stripe::Chunk;

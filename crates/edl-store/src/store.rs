@@ -17,6 +17,7 @@ use crate::index::MAX_VERSION;
 use crate::life::{Occurrence, Times};
 use crate::placement::Placement;
 use crate::progress::{Progress, unseen};
+use crate::redo::{Change as Noting, Log};
 use crate::route::dense_range;
 use crate::spec::ModelSpec;
 use crate::stripe::Chunk;
@@ -31,6 +32,7 @@ use self::first_rows::FirstRows;
 pub use self::counters::{STALENESS_BUCKETS, Staleness, Stats, TableStats};
 pub use self::cut::{Cut, Piece};
 pub use self::names::Named;
+pub use self::redo::Redone;
 pub use self::round::{RoundGradient, RoundMember};
 
 mod checkpoint;
@@ -40,6 +42,7 @@ mod first_rows;
 mod giving;
 mod life;
 mod names;
+mod redo;
 mod round;
 #[cfg(test)]
 mod tests;
@@ -119,6 +122,8 @@ pub struct Store {
     half_changed: AtomicBool,
     /// What rows take, and may take.
     budget: Arc<Budget>,
+    /// Where changes are noted for a successor; not set before those of a predecessor are made.
+    redo_log: OnceLock<Log>,
 }
 
 /// All that depends on what the model is.
@@ -157,6 +162,7 @@ impl Store {
             max_staleness: AtomicU64::new(u64::MAX),
             half_changed: AtomicBool::new(false),
             budget: Arc::default(),
+            redo_log: OnceLock::new(),
         }
     }
 
@@ -233,6 +239,7 @@ impl Store {
     ) -> Result<(), StoreError> {
         let _declaring = self.declaring.lock();
         if let Some(model) = self.model.get() {
+            let _updates = self.updates.read();
             return model.declare_again(spec, self);
         }
         let placement = Placement::new(self.replica, self.num_replicas)?;
@@ -271,6 +278,7 @@ impl Store {
             spec: RwLock::new(spec.clone()),
         };
         model.treat(&spec, self)?;
+        self.note_declared(&spec, dense, state);
         // Nobody else sets it while `declaring` is held.
         let _ = self.model.set(model);
         Ok(())
@@ -317,9 +325,11 @@ impl Store {
     /// [`StoreError::StaleLease`] if a newer lease has begun.
     pub fn begin_task(&self, task: u64, lease: u32) -> Result<u32, StoreError> {
         let tasks = &self.declared("tasks begin")?.tasks;
+        let _updates = self.updates.read();
         let watermark = tasks.get(task);
         let mut watermark = watermark.lock();
         tasks.fence(&mut watermark, task, lease)?;
+        self.note(&Noting::Begin { task, lease });
         Ok(watermark.next_index)
     }
 
@@ -380,10 +390,18 @@ impl Store {
             });
         }
         let before = self.begin_update(model, push)?;
+        let staleness = before.saturating_sub(push.pulled_version);
+        let learning_rate = push.learning_rate * self.modulation(staleness);
+        self.note_update(&[RoundMember::of(push)], push, 1.0, learning_rate);
         let _change = self.change();
-        let applied = model.update(push, before, |staleness| self.modulation(staleness));
+        model.change(push, before, 1.0, learning_rate);
+        model.staleness.lock().add(staleness);
         watermark.advance(push.num_records);
-        Ok(applied)
+        Ok(Applied {
+            applied: true,
+            version: before + 1,
+            staleness,
+        })
     }
 
     /// Take the next number for an update, unless its gradient is too late for it; return the
@@ -415,6 +433,7 @@ impl Store {
         let watermark = model.tasks.get(task);
         let mut watermark = watermark.lock();
         if model.tasks.judge(&mut watermark, task, lease, index)? == Verdict::Next {
+            self.note(&Noting::Skip { task, lease, index });
             watermark.advance(0);
         }
         Ok(())
@@ -496,6 +515,7 @@ impl Model {
             )));
         }
         self.treat(&spec, store)?;
+        store.note_declared(&spec, &[], &[]);
         *declared = Arc::new(spec);
         self.restored.store(false, Ordering::Release);
         Ok(())
@@ -532,19 +552,6 @@ impl Model {
             )));
         }
         Ok(())
-    }
-
-    /// Apply a push that has been checked.
-    fn update(&self, push: &Push<'_>, before: u64, modulation: impl Fn(u64) -> f32) -> Applied {
-        let staleness = before.saturating_sub(push.pulled_version);
-        let learning_rate = push.learning_rate * modulation(staleness);
-        self.change(push, before, 1.0, learning_rate);
-        self.staleness.lock().add(staleness);
-        Applied {
-            applied: true,
-            version: before + 1,
-            staleness,
-        }
     }
 
     /// Change rows and vectors, after `before` updates that have begun.

@@ -166,6 +166,25 @@ impl Store {
             .map_err(|error| ps_error(error.into()))
     }
 
+    #[pyo3(signature = (directory, limit_bytes, progress = None))]
+    fn redo(
+        &self,
+        py: Python<'_>,
+        directory: PathBuf,
+        limit_bytes: u64,
+        progress: Option<Py<Progress>>,
+    ) -> PyResult<(u64, u64)> {
+        let count = counter(progress);
+        py.detach(|| self.store.redo(&directory, limit_bytes, &count))
+            .map(|redone| (redone.num_updates, redone.num_minibatches))
+            .map_err(|error| ps_error(error.into()))
+    }
+
+    fn trim_redo_log(&self, py: Python<'_>) -> Option<(u64, Option<String>)> {
+        let state = py.detach(|| self.store.trim_redo_log())?;
+        Some((state.num_bytes, state.problem))
+    }
+
     fn outline(&self) -> PyResult<String> {
         self.store.outline().map_err(|error| ps_error(error.into()))
     }

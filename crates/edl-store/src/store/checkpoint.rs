@@ -69,7 +69,7 @@ impl Store {
         let folder = dir.parent().unwrap_or(dir).to_owned();
         let base = checkpoint::wished_base(dir, self.replica, last.get(&folder))?;
         let snapshot = Snapshot { model };
-        let source = self.mark(&snapshot, base, last.get(&folder), progress)?;
+        let source = self.mark(&snapshot, dir, base, last.get(&folder), progress)?;
         let entry = checkpoint::write(&source, dir)?;
         if source.base.is_none() {
             last.insert(folder, source.last_whole(&entry.files));
@@ -84,6 +84,7 @@ impl Store {
     fn mark<'a>(
         &'a self,
         snapshot: &Snapshot<'a>,
+        dir: &Path,
         base: Option<Base>,
         last: Option<&LastWhole>,
         progress: Progress<'a>,
@@ -91,6 +92,9 @@ impl Store {
         let model = snapshot.model;
         let _updates = self.updates.write();
         self.check_whole()?;
+        if let Some(log) = self.redo_log.get() {
+            log.begin_segment(dir);
+        }
         self.budget.begin_snapshot();
         let version = model.version();
         let tables = model.tables.iter().enumerate();

@@ -3,6 +3,7 @@
 
 use super::Store;
 use crate::error::StoreError;
+use crate::redo::Change;
 use crate::placement::Placement;
 use crate::progress::Progress;
 use crate::route::hash;
@@ -71,6 +72,12 @@ impl Store {
         let mut piece = self.own_rows(table, GIVEN, dim, keys, rows)?;
         piece.given = keys.first().copied();
         let mut first_rows = self.first_rows.lock();
+        self.note(&Change::Give {
+            table,
+            dim,
+            keys,
+            rows,
+        });
         first_rows.retain(|first| first.table != piece.table || first.given != piece.given);
         first_rows.push(piece);
         Ok(())

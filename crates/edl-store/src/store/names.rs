@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::{Model, Store};
 use crate::error::StoreError;
+use crate::redo::Change;
 use crate::names::MAX_NAME_BYTES;
 use crate::table::Table;
 
@@ -39,6 +40,7 @@ impl Store {
         check(named, keys, names)?;
         // As an update, it comes before a checkpoint's instant or after it.
         let _updates = self.updates.read();
+        self.note(&Change::Name { table, keys, names });
         let _change = self.change();
         let mut waiting = Vec::new();
         named.add_names(keys, names, model.version(), &mut waiting)?;

@@ -38,6 +38,20 @@ pub struct RoundGradient {
     pub weight: f32,
 }
 
+impl RoundMember {
+    /// Return what a push says of its minibatch.
+    pub(super) fn of(push: &Push<'_>) -> Self {
+        Self {
+            task: push.task,
+            lease: push.lease,
+            index: push.index,
+            num_minibatches: 1,
+            num_records: push.num_records,
+            pulled_version: push.pulled_version,
+        }
+    }
+}
+
 impl Store {
     /// Refuse an old lease or a gap; return true if the minibatch has been dealt with before.
     ///
@@ -120,6 +134,9 @@ impl Store {
             state: &gradient.state,
         };
         model.check(&push)?;
+        let counted = members.iter().zip(&live).filter(|(_, live)| **live);
+        let counted: Vec<_> = counted.map(|(member, _)| *member).collect();
+        self.note_update(&counted, &push, gradient.weight, learning_rate);
         let _change = self.change();
         let before = model.begun.fetch_add(1, Ordering::AcqRel);
         model.change(&push, before, gradient.weight, learning_rate);

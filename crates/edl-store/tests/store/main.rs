@@ -8,6 +8,7 @@ mod life;
 mod model;
 mod names;
 mod push;
+mod redo;
 mod since;
 mod treatment;
 mod whole;

@@ -1,0 +1,373 @@
+//! One change of a store, as bytes: little-endian words of 8 bytes, arrays with their length before
+//! them and zeros up to the next word.
+
+use std::borrow::Cow;
+
+use crate::error::StoreError;
+use crate::store::{RoundMember, TableGrads};
+
+/// A change that is to be noted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Change<'a> {
+    /// A lease has begun: older ones of its task are over.
+    Begin { task: u64, lease: u32 },
+    /// A minibatch was left out.
+    Skip { task: u64, lease: u32, index: u32 },
+    /// The gradient of minibatches, each of another task, applied as one update.
+    Update {
+        members: &'a [RoundMember],
+        gradient: Gradient<'a>,
+    },
+    /// The model was declared.
+    Declare {
+        model: &'a str,
+        dense: &'a [f32],
+        state: &'a [f32],
+    },
+    /// Rows came that a table begins with.
+    Give {
+        table: &'a str,
+        dim: usize,
+        keys: &'a [u64],
+        rows: &'a [f32],
+    },
+    /// Keys were named.
+    Name {
+        table: u32,
+        keys: &'a [u64],
+        names: &'a [&'a str],
+    },
+}
+
+/// What an update is made of.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Gradient<'a> {
+    pub(crate) tables: &'a [TableGrads<'a>],
+    pub(crate) dense: &'a [f32],
+    pub(crate) state: &'a [f32],
+    pub(crate) weight: f32,
+    pub(crate) learning_rate: f32,
+}
+
+/// A change that was noted.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Noted<'a> {
+    Begin {
+        task: u64,
+        lease: u32,
+    },
+    Skip {
+        task: u64,
+        lease: u32,
+        index: u32,
+    },
+    Update {
+        members: Vec<RoundMember>,
+        tables: Vec<(u32, &'a [u64], &'a [f32])>,
+        dense: &'a [f32],
+        state: &'a [f32],
+        weight: f32,
+        learning_rate: f32,
+    },
+    Declare {
+        model: Cow<'a, str>,
+        dense: &'a [f32],
+        state: &'a [f32],
+    },
+    Give {
+        table: Cow<'a, str>,
+        dim: usize,
+        keys: &'a [u64],
+        rows: &'a [f32],
+    },
+    Name {
+        table: u32,
+        keys: &'a [u64],
+        names: Vec<Cow<'a, str>>,
+    },
+}
+
+const BEGIN: u64 = 1;
+const SKIP: u64 = 2;
+const UPDATE: u64 = 3;
+const DECLARE: u64 = 4;
+const GIVE: u64 = 5;
+const NAME: u64 = 6;
+
+const WORD: usize = 8;
+
+/// Append a change to `out`, which ends with a whole word then.
+pub(crate) fn encode(change: &Change<'_>, out: &mut Vec<u8>) {
+    let mut out = Writer(out);
+    match *change {
+        Change::Begin { task, lease } => out.words(&[BEGIN, task, lease.into()]),
+        Change::Skip { task, lease, index } => {
+            out.words(&[SKIP, task, lease.into(), index.into()]);
+        }
+        Change::Update { members, gradient } => {
+            out.words(&[UPDATE, members.len() as u64]);
+            for member in members {
+                out.words(&[
+                    member.task,
+                    member.lease.into(),
+                    member.index.into(),
+                    member.num_minibatches.into(),
+                    member.num_records.into(),
+                ]);
+            }
+            out.words(&[
+                gradient.weight.to_bits().into(),
+                gradient.learning_rate.to_bits().into(),
+                gradient.tables.len() as u64,
+            ]);
+            for grads in gradient.tables {
+                out.words(&[grads.table.into()]);
+                out.array(grads.keys);
+                out.array(grads.grads);
+            }
+            out.array(gradient.dense);
+            out.array(gradient.state);
+        }
+        Change::Declare {
+            model,
+            dense,
+            state,
+        } => {
+            out.words(&[DECLARE]);
+            out.array(model.as_bytes());
+            out.array(dense);
+            out.array(state);
+        }
+        Change::Give {
+            table,
+            dim,
+            keys,
+            rows,
+        } => {
+            out.words(&[GIVE, dim as u64]);
+            out.array(table.as_bytes());
+            out.array(keys);
+            out.array(rows);
+        }
+        Change::Name { table, keys, names } => {
+            out.words(&[NAME, table.into()]);
+            out.array(keys);
+            for name in names {
+                out.array(name.as_bytes());
+            }
+        }
+    }
+}
+
+/// Read what [`encode`] has written.
+///
+/// # Errors
+/// What is wrong with it; bytes of a checked record that are none were written by another version.
+pub(crate) fn decode(bytes: &[u8]) -> Result<Noted<'_>, StoreError> {
+    let mut from = Reader(bytes);
+    let noted = match from.word()? {
+        BEGIN => Noted::Begin {
+            task: from.word()?,
+            lease: from.small()?,
+        },
+        SKIP => Noted::Skip {
+            task: from.word()?,
+            lease: from.small()?,
+            index: from.small()?,
+        },
+        UPDATE => from.update()?,
+        DECLARE => Noted::Declare {
+            model: from.text()?,
+            dense: from.array()?,
+            state: from.array()?,
+        },
+        GIVE => Noted::Give {
+            dim: from.word()? as usize,
+            table: from.text()?,
+            keys: from.array()?,
+            rows: from.array()?,
+        },
+        NAME => {
+            let table = from.small()?;
+            let keys: &[u64] = from.array()?;
+            let names = keys.iter().map(|_| from.text());
+            let names = names.collect::<Result<_, _>>()?;
+            Noted::Name { table, keys, names }
+        }
+        other => return Err(unreadable(format!("a change of kind {other}"))),
+    };
+    Ok(noted)
+}
+
+struct Writer<'a>(&'a mut Vec<u8>);
+
+impl Writer<'_> {
+    fn words(&mut self, words: &[u64]) {
+        for word in words {
+            self.0.extend_from_slice(&word.to_le_bytes());
+        }
+    }
+
+    fn array<T: bytemuck::NoUninit>(&mut self, values: &[T]) {
+        self.words(&[values.len() as u64]);
+        self.0.extend_from_slice(bytemuck::cast_slice(values));
+        let len = self.0.len().next_multiple_of(WORD);
+        self.0.resize(len, 0);
+    }
+}
+
+/// What is left to be read; it begins at a whole word.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn update(&mut self) -> Result<Noted<'a>, StoreError> {
+        let num_members = self.word()?;
+        let members = (0..num_members).map(|_| self.member());
+        let members = members.collect::<Result<_, _>>()?;
+        let (weight, learning_rate) = (self.float()?, self.float()?);
+        let num_tables = self.word()?;
+        let tables = (0..num_tables).map(|_| Ok((self.small()?, self.array()?, self.array()?)));
+        let tables = tables.collect::<Result<_, StoreError>>()?;
+        Ok(Noted::Update {
+            members,
+            tables,
+            dense: self.array()?,
+            state: self.array()?,
+            weight,
+            learning_rate,
+        })
+    }
+
+    fn member(&mut self) -> Result<RoundMember, StoreError> {
+        Ok(RoundMember {
+            task: self.word()?,
+            lease: self.small()?,
+            index: self.small()?,
+            num_minibatches: self.small()?,
+            num_records: self.small()?,
+            pulled_version: 0,
+        })
+    }
+
+    fn word(&mut self) -> Result<u64, StoreError> {
+        let (word, rest) = self.0.split_first_chunk().ok_or_else(short)?;
+        self.0 = rest;
+        Ok(u64::from_le_bytes(*word))
+    }
+
+    fn small(&mut self) -> Result<u32, StoreError> {
+        let word = self.word()?;
+        u32::try_from(word).map_err(|_| unreadable(format!("{word} where 32 bits were expected")))
+    }
+
+    fn float(&mut self) -> Result<f32, StoreError> {
+        self.small().map(f32::from_bits)
+    }
+
+    fn array<T: bytemuck::AnyBitPattern>(&mut self) -> Result<&'a [T], StoreError> {
+        let len = usize::try_from(self.word()?).map_err(|_| short())?;
+        let num_bytes = len.checked_mul(size_of::<T>()).ok_or_else(short)?;
+        let padded = num_bytes.checked_next_multiple_of(WORD).ok_or_else(short)?;
+        let (array, rest) = self.0.split_at_checked(padded).ok_or_else(short)?;
+        self.0 = rest;
+        bytemuck::try_cast_slice(&array[..num_bytes])
+            .map_err(|error| unreadable(format!("an array: {error}")))
+    }
+
+    fn text(&mut self) -> Result<Cow<'a, str>, StoreError> {
+        Ok(String::from_utf8_lossy(self.array()?))
+    }
+}
+
+fn short() -> StoreError {
+    unreadable("a change that ends too early".to_owned())
+}
+
+fn unreadable(found: String) -> StoreError {
+    StoreError::BadModel(format!(
+        "a redo log has {found}; was it written by this version of elasticdl?"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn aligned(bytes: &[u8]) -> Vec<u64> {
+        bytemuck::pod_collect_to_vec(bytes)
+    }
+
+    #[test]
+    fn each_kind_of_change_comes_back_and_its_beginning_is_refused() {
+        let members = [RoundMember {
+            task: 1 << 40,
+            lease: 2,
+            index: 3,
+            num_minibatches: 4,
+            num_records: 5,
+            pulled_version: 0,
+        }];
+        let tables = [TableGrads {
+            table: 7,
+            keys: &[u64::MAX],
+            grads: &[1.0, -0.0, f32::NAN],
+        }];
+        let gradient = Gradient {
+            tables: &tables,
+            dense: &[0.5],
+            state: &[],
+            weight: 1.5,
+            learning_rate: 0.25,
+        };
+        let changes = [
+            Change::Begin { task: 9, lease: 8 },
+            Change::Skip {
+                task: 9,
+                lease: 8,
+                index: 7,
+            },
+            Change::Update {
+                members: &members,
+                gradient,
+            },
+            Change::Declare {
+                model: "{}",
+                dense: &[1.0, 2.0, 3.0],
+                state: &[4.0],
+            },
+            Change::Give {
+                table: "t",
+                dim: 2,
+                keys: &[1],
+                rows: &[1.0, 2.0],
+            },
+            Change::Name {
+                table: 0,
+                keys: &[5, 6],
+                names: &["a", "ü"],
+            },
+        ];
+        for change in changes {
+            let mut bytes = Vec::new();
+            encode(&change, &mut bytes);
+            let words = aligned(&bytes);
+            let read = decode(bytemuck::cast_slice(&words)).unwrap();
+            // NaN differs from itself, so what is shown is compared.
+            let shown = format!("{read:?}");
+            match change {
+                Change::Update { .. } => {
+                    assert!(shown.contains("[(7, [18446744073709551615], [1.0, -0.0, NaN])]"));
+                    assert!(shown.contains("weight: 1.5, learning_rate: 0.25"));
+                }
+                Change::Name { .. } => assert!(shown.contains(r#"["a", "ü"]"#)),
+                Change::Declare { .. } => assert!(shown.contains("[1.0, 2.0, 3.0]")),
+                Change::Give { .. } => assert!(shown.contains("[1.0, 2.0]")),
+                Change::Begin { .. } => assert_eq!(read, Noted::Begin { task: 9, lease: 8 }),
+                Change::Skip { .. } => assert!(shown.contains("index: 7")),
+            }
+            for end in (0..bytes.len()).step_by(WORD) {
+                assert!(decode(&bytemuck::cast_slice(&words)[..end]).is_err(), "{end}");
+            }
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! What has changed this store, noted for a successor, and what a predecessor has noted, made again.
+
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use super::{Model, Push, RoundMember, Store, TableGrads};
+use crate::error::StoreError;
+use crate::progress::Progress;
+use crate::redo::log::{records_in, seal};
+use crate::redo::{Change, Gradient, Log, Noted, RedoLogState};
+use crate::spec::ModelSpec;
+use crate::tasks::Verdict;
+
+/// What came of a predecessor's redo log.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Redone {
+    /// Updates that were made again.
+    pub num_updates: u64,
+    /// Minibatches in them.
+    pub num_minibatches: u64,
+}
+
+impl Store {
+    /// Make the changes that a predecessor has noted in `folder` and that this store lacks; from
+    /// now on, note there what changes it, in files of `limit` bytes in all.
+    ///
+    /// A change counts if it is the next of its task, as it did the first time. Whatever is missing
+    /// in the log is missing in the watermarks as well. A log that has reached its limit, or that a
+    /// disk does not take, goes on with the next checkpoint; updates do not wait for it.
+    ///
+    /// # Errors
+    /// Files that cannot be read or made; the store is that of some part of the log then.
+    pub fn redo(
+        &self,
+        folder: &Path,
+        limit: u64,
+        progress: Progress<'_>,
+    ) -> Result<Redone, StoreError> {
+        let failed = |error: std::io::Error| StoreError::Checkpoint {
+            path: folder.to_owned(),
+            problem: format!("a redo log cannot be kept in it: {error}"),
+        };
+        seal(folder).map_err(failed)?;
+        let mut redone = Redone::default();
+        records_in(folder, |record| {
+            // What does not fit is left out here, and is not in the watermarks.
+            let noted = crate::redo::record::decode(record);
+            let made = noted.and_then(|noted| self.make_again(&noted));
+            if let Ok(num_minibatches) = made {
+                redone.num_minibatches += num_minibatches;
+                redone.num_updates += u64::from(num_minibatches > 0);
+            }
+            progress();
+        })
+        .map_err(failed)?;
+        let log = Log::open(folder, limit).map_err(failed)?;
+        // Nobody else has the store yet; a second call changes nothing.
+        let _ = self.redo_log.set(log);
+        Ok(redone)
+    }
+
+    /// Remove what lies before a checkpoint that is whole from the redo log, and return what it
+    /// takes; `None` if there is none.
+    pub fn trim_redo_log(&self) -> Option<RedoLogState> {
+        let log = self.redo_log.get()?;
+        log.trim();
+        Some(log.state())
+    }
+
+    pub(super) fn note(&self, change: &Change<'_>) {
+        if let Some(log) = self.redo_log.get() {
+            log.append(change);
+        }
+    }
+
+    pub(super) fn note_declared(&self, spec: &ModelSpec, dense: &[f32], state: &[f32]) {
+        if let Some(log) = self.redo_log.get() {
+            // A model that was read from JSON can be written as such.
+            if let Ok(model) = serde_json::to_string(spec) {
+                log.append(&Change::Declare {
+                    model: &model,
+                    dense,
+                    state,
+                });
+            }
+        }
+    }
+
+    /// Note an update of minibatches that are the next of their tasks. Their watermarks are held, so
+    /// the changes of a task are noted in their order.
+    pub(super) fn note_update(
+        &self,
+        members: &[RoundMember],
+        push: &Push<'_>,
+        weight: f32,
+        learning_rate: f32,
+    ) {
+        if let Some(log) = self.redo_log.get() {
+            let gradient = Gradient {
+                tables: push.tables,
+                dense: push.dense,
+                state: push.state,
+                weight,
+                learning_rate,
+            };
+            log.append(&Change::Update { members, gradient });
+        }
+    }
+
+    /// Make a change again if it is the next; return how many minibatches were applied.
+    fn make_again(&self, noted: &Noted<'_>) -> Result<u64, StoreError> {
+        match noted {
+            Noted::Declare {
+                model,
+                dense,
+                state,
+            } => self.declare(ModelSpec::from_json(model)?, dense, state)?,
+            Noted::Give {
+                table,
+                dim,
+                keys,
+                rows,
+            } => self.give(table, *dim, keys, rows)?,
+            Noted::Name { table, keys, names } => {
+                let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
+                self.name_keys(*table, keys, &names)?;
+            }
+            &Noted::Begin { task, lease } => {
+                self.begin_task(task, lease)?;
+            }
+            &Noted::Skip { task, lease, index } => self.skip(task, lease, index)?,
+            Noted::Update {
+                members,
+                tables,
+                dense,
+                state,
+                weight,
+                learning_rate,
+            } => {
+                let tables: Vec<_> = tables
+                    .iter()
+                    .map(|&(table, keys, grads)| TableGrads { table, keys, grads })
+                    .collect();
+                let gradient = Gradient {
+                    tables: &tables,
+                    dense,
+                    state,
+                    weight: *weight,
+                    learning_rate: *learning_rate,
+                };
+                return self.update_again(members, &gradient);
+            }
+        }
+        Ok(0)
+    }
+
+    /// Apply an update if each of its minibatches is the next of its task.
+    fn update_again(
+        &self,
+        members: &[RoundMember],
+        gradient: &Gradient<'_>,
+    ) -> Result<u64, StoreError> {
+        let model = self.declared("updates are made again")?;
+        let _updates = self.updates.read();
+        for member in members {
+            if judge(model, member)? == Verdict::Done {
+                return Ok(0);
+            }
+        }
+        let first = members.first();
+        let push = Push {
+            task: first.map_or(0, |member| member.task),
+            lease: 0,
+            index: first.map_or(0, |member| member.index),
+            num_records: 0,
+            learning_rate: gradient.learning_rate,
+            pulled_version: 0,
+            tables: gradient.tables,
+            dense: gradient.dense,
+            state: gradient.state,
+        };
+        model.check(&push)?;
+        let _change = self.change();
+        let before = model.begun.fetch_add(1, Ordering::AcqRel);
+        model.change(&push, before, gradient.weight, gradient.learning_rate);
+        for member in members {
+            let mark = model.tasks.get(member.task);
+            let mut mark = mark.lock();
+            mark.advance_by(member.num_minibatches, member.num_records);
+        }
+        Ok(members.iter().map(|m| u64::from(m.num_minibatches)).sum())
+    }
+}
+
+fn judge(model: &Model, member: &RoundMember) -> Result<Verdict, StoreError> {
+    let mark = model.tasks.get(member.task);
+    let mut mark = mark.lock();
+    mark.fence(member.task, member.lease)?;
+    mark.judge(member.task, member.index)
+}
