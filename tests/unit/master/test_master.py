@@ -424,7 +424,7 @@ def test_heartbeat_tells_where_a_lost_ps_replica_came_back(run, connect):
     assert worker.heartbeat(Role.WORKER, 0, generation=0).route is None
     running.launcher.exits(Role.PS, 0)
     running.launcher.wait_for(Role.PS, 0)
-    assert connect(running).restore_point(0) == ""
+    assert connect(running).restore_point(0).checkpoint == ""
     connect(running).register_ps(0, "host:2", 2)
     assert worker.ps_route() == PsRoute(1, ("host:2",))
     assert worker.heartbeat(Role.WORKER, 0, generation=0).route == PsRoute(1, ("host:2",))
