@@ -248,12 +248,12 @@ class Store:
             CheckpointError: Files cannot be read or made.
         """
 
-    def trim_redo_log(self) -> tuple[int, str | None] | None:
+    def trim_redo_log(self) -> tuple[int, bool, str | None] | None:
         """Remove what lies before a checkpoint that is whole from the redo log.
 
         Returns:
-            The bytes of its files, and why nothing is noted until the next checkpoint, if so; None
-            without a log.
+            The bytes of its files; whether a checkpoint should come soon, from which it goes on;
+            why nothing is noted until then, if so. None without a log.
         """
 
     def outline(self) -> str:

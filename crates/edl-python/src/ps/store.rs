@@ -180,9 +180,9 @@ impl Store {
             .map_err(|error| ps_error(error.into()))
     }
 
-    fn trim_redo_log(&self, py: Python<'_>) -> Option<(u64, Option<String>)> {
+    fn trim_redo_log(&self, py: Python<'_>) -> Option<(u64, bool, Option<String>)> {
         let state = py.detach(|| self.store.trim_redo_log())?;
-        Some((state.num_bytes, state.problem))
+        Some((state.num_bytes, state.wants_checkpoint, state.problem))
     }
 
     fn outline(&self) -> PyResult<String> {

@@ -2,35 +2,33 @@
 //!
 //! A process appends to segments of its own, `00000007.redo`. Its successor seals them: the name says
 //! then how much of a file counts, `00000007-4096.redo`, whatever a process that is not dead after
-//! all still appends. A record is its length, its CRC-32C and its bytes, so that what a killed process
-//! has written last is told from half of it. Nothing is synced: a log is for processes that die, not
-//! for machines that do.
+//! all still appends. A record is its length, the number of its segment, its CRC-32C and its bytes:
+//! so what a killed process has written last is told from half of it, and from what a file that is
+//! used again still has of before. Nothing is synced: a log is for processes that die, not for
+//! machines that do; what such a machine has kept of it is told by the checksums.
 
-use std::cell::RefCell;
 use std::fs::{self, File, OpenOptions};
-use std::io::{BufReader, Read, Write};
+use std::io::{self, BufReader, IoSlice, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 
-use super::record::{self, Change};
+use super::record::{Change, Encoded};
 
-const SUFFIX: &str = "redo";
-/// Bytes before each record: its length and its checksum.
-const HEADER: usize = 16;
-/// A buffer of a thread that has become larger is given back.
-const KEPT_BYTES: usize = 1 << 24;
-
-thread_local! {
-    static BUFFER: RefCell<Vec<u8>> = RefCell::default();
-}
+/// Bytes before each record: its length, its segment and its checksum.
+const HEADER: u64 = 16;
+/// Pieces that are written by one call; Linux takes no more.
+const MAX_PIECES: usize = 1024;
+/// A file that is overwritten takes half the time of a new one.
+const SPARE: &str = "spare";
 
 /// What a redo log takes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RedoLogState {
-    /// Of all its files.
+    /// Records in all its files.
     pub num_bytes: u64,
+    /// Whether it will soon be broken off, or is: a checkpoint lets it go on.
+    pub wants_checkpoint: bool,
     /// Why nothing is noted until the next checkpoint.
     pub problem: Option<String>,
 }
@@ -40,24 +38,24 @@ pub(crate) struct Log {
     folder: PathBuf,
     /// Bytes of the open segment, and of all closed ones.
     segment_limit: u64,
-    /// Held shared by who appends, alone by who begins a segment.
-    open: RwLock<Open>,
-    /// Those before the open one, the oldest first.
-    closed: Mutex<Vec<Closed>>,
-    problem: Mutex<Option<String>>,
+    segments: Mutex<Segments>,
 }
 
-struct Open {
+struct Segments {
+    /// Before the open one, the oldest first.
+    closed: Vec<Closed>,
+    open: Segment,
     file: File,
-    number: u64,
-    num_bytes: AtomicU64,
-    is_broken: AtomicBool,
-    /// The checkpoint at whose instant it began.
+    /// Bytes written.
+    at: u64,
+    /// Why no more are.
+    problem: Option<String>,
+    /// The checkpoint at whose instant the open one began.
     checkpoint: Option<PathBuf>,
 }
 
 struct Closed {
-    path: PathBuf,
+    segment: Segment,
     num_bytes: u64,
     /// The checkpoint at whose instant it began.
     checkpoint: Option<PathBuf>,
@@ -68,55 +66,49 @@ impl Log {
     ///
     /// # Errors
     /// Files that cannot be read or made.
-    pub(crate) fn open(folder: &Path, limit: u64) -> std::io::Result<Self> {
-        let closed = segments(folder)?.into_iter().map(|segment| Closed {
-            path: segment.path,
+    pub(crate) fn open(folder: &Path, limit: u64) -> io::Result<Self> {
+        let closed = segments_in(folder)?.into_iter().map(|segment| Closed {
             num_bytes: segment.counts.unwrap_or(0),
+            segment,
             checkpoint: None,
         });
-        let closed: Vec<_> = closed.collect();
-        let open = begin(folder, None)?;
+        let closed = closed.collect();
+        let (open, file) = begin(folder)?;
         Ok(Self {
             folder: folder.to_owned(),
             segment_limit: limit / 2,
-            open: RwLock::new(open),
-            closed: Mutex::new(closed),
-            problem: Mutex::default(),
+            segments: Mutex::new(Segments {
+                closed,
+                open,
+                file,
+                at: 0,
+                problem: None,
+                checkpoint: None,
+            }),
         })
     }
 
     /// Append a change. What cannot be written breaks the log off until the next segment.
     pub(crate) fn append(&self, change: &Change<'_>) {
-        let open = self.open.read();
-        if open.is_broken.load(Ordering::Relaxed) {
+        let encoded = Encoded::of(change);
+        let mut pieces = encoded.pieces();
+        let len: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
+        let sum = sum_of(&pieces);
+        let mut segments = self.segments.lock();
+        if segments.problem.is_some() {
             return;
         }
-        BUFFER.with_borrow_mut(|buffer| {
-            buffer.clear();
-            buffer.resize(HEADER, 0);
-            record::encode(change, buffer);
-            let len = buffer.len() as u64;
-            let sum = crc32c::crc32c(&buffer[HEADER..]);
-            buffer[..8].copy_from_slice(&(len - HEADER as u64).to_le_bytes());
-            buffer[8..HEADER].copy_from_slice(&u64::from(sum).to_le_bytes());
-            if open.num_bytes.fetch_add(len, Ordering::Relaxed) + len > self.segment_limit {
-                open.num_bytes.fetch_sub(len, Ordering::Relaxed);
-                let reached = format!("it has reached {} bytes", self.segment_limit);
-                return self.break_off(&open, reached);
-            }
-            // One call, so that records of several threads follow each other.
-            match (&open.file).write(buffer) {
-                Ok(written) if written as u64 == len => {}
-                Ok(_) => self.break_off(&open, "its disk is full".to_owned()),
-                Err(error) => self.break_off(&open, error.to_string()),
-            }
-            buffer.shrink_to(KEPT_BYTES);
-        });
-    }
-
-    fn break_off(&self, open: &Open, problem: String) {
-        if !open.is_broken.swap(true, Ordering::Relaxed) {
-            *self.problem.lock() = Some(problem);
+        let end = segments.at + HEADER + len;
+        if end > self.segment_limit {
+            let reached = format!("it has reached {} bytes", self.segment_limit);
+            segments.problem = Some(reached);
+            return;
+        }
+        let header = [len, mark_of(segments.open.number, sum)];
+        pieces.insert(0, bytemuck::cast_slice(&header));
+        match write(&segments.file, &pieces) {
+            Ok(()) => segments.at = end,
+            Err(error) => segments.problem = Some(error.to_string()),
         }
     }
 
@@ -124,41 +116,64 @@ impl Log {
     ///
     /// Nothing changes the store meanwhile.
     pub(crate) fn begin_segment(&self, directory: &Path) {
-        let mut open = self.open.write();
-        let mut closed = self.closed.lock();
-        closed.push(Closed {
-            path: path_of(&self.folder, open.number),
-            num_bytes: open.num_bytes.load(Ordering::Relaxed),
-            checkpoint: open.checkpoint.take(),
-        });
-        remove_ended(&mut closed, None);
-        // Older checkpoints are whole by now, or never.
-        while total(&closed) > self.segment_limit {
-            let oldest = closed.remove(0);
-            let _ = fs::remove_file(oldest.path);
-        }
-        match begin(&self.folder, Some(directory.to_owned())) {
-            Ok(next) => {
-                *open = next;
-                *self.problem.lock() = None;
+        let mut guard = self.segments.lock();
+        let segments = &mut *guard;
+        remove_ended(&self.folder, &mut segments.closed, None);
+        match begin(&self.folder) {
+            Err(error) => segments.problem = Some(error.to_string()),
+            Ok((open, file)) => {
+                segments.closed.push(Closed {
+                    segment: std::mem::replace(&mut segments.open, open),
+                    num_bytes: segments.at,
+                    checkpoint: segments.checkpoint.replace(directory.to_owned()),
+                });
+                (segments.file, segments.at, segments.problem) = (file, 0, None);
             }
-            Err(error) => self.break_off(&open, error.to_string()),
+        }
+        // Older checkpoints are whole by now, or never.
+        while total(&segments.closed) > self.segment_limit {
+            remove(&self.folder, segments.closed.remove(0));
         }
     }
 
     /// Remove the segments from before a checkpoint that is whole.
     pub(crate) fn trim(&self) {
-        let newest = self.open.read().checkpoint.clone();
-        remove_ended(&mut self.closed.lock(), newest.as_deref());
+        let mut guard = self.segments.lock();
+        let segments = &mut *guard;
+        let newest = segments.checkpoint.as_deref();
+        remove_ended(&self.folder, &mut segments.closed, newest);
     }
 
     pub(crate) fn state(&self) -> RedoLogState {
-        let open = self.open.read().num_bytes.load(Ordering::Relaxed);
+        let segments = self.segments.lock();
         RedoLogState {
-            num_bytes: open + total(&self.closed.lock()),
-            problem: self.problem.lock().clone(),
+            num_bytes: segments.at + total(&segments.closed),
+            wants_checkpoint: segments.problem.is_some() || segments.at > self.segment_limit / 2,
+            problem: segments.problem.clone(),
         }
     }
+}
+
+fn sum_of(pieces: &[&[u8]]) -> u32 {
+    let sum = |sum, piece: &&[u8]| crc32c::crc32c_append(sum, piece);
+    pieces.iter().fold(0, sum)
+}
+
+/// What tells a record of a segment from one that its file had before.
+fn mark_of(number: u32, sum: u32) -> u64 {
+    u64::from(number) << 32 | u64::from(sum)
+}
+
+/// Write all pieces, or say why only some are.
+fn write(mut file: &File, pieces: &[&[u8]]) -> io::Result<()> {
+    for pieces in pieces.chunks(MAX_PIECES) {
+        let slices: Vec<_> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+        let expected: usize = pieces.iter().map(|piece| piece.len()).sum();
+        if file.write_vectored(&slices)? != expected {
+            return Err(io::Error::other("its disk is full"));
+        }
+    }
+    Ok(())
 }
 
 fn total(closed: &[Closed]) -> u64 {
@@ -167,7 +182,7 @@ fn total(closed: &[Closed]) -> u64 {
 
 /// Remove all that is before the newest whole checkpoint at which a segment began; `newest` is that
 /// of the segment behind these.
-fn remove_ended(closed: &mut Vec<Closed>, newest: Option<&Path>) {
+fn remove_ended(folder: &Path, closed: &mut Vec<Closed>, newest: Option<&Path>) {
     let is_whole = |directory: &Path| directory.join("manifest.json").exists();
     let ended = if newest.is_some_and(is_whole) {
         closed.len()
@@ -176,58 +191,54 @@ fn remove_ended(closed: &mut Vec<Closed>, newest: Option<&Path>) {
         closed.iter().rposition(whole).unwrap_or(0)
     };
     for each in closed.drain(..ended) {
-        let _ = fs::remove_file(each.path); // one that stays is read again, to no effect
+        remove(folder, each);
     }
 }
 
-fn path_of(folder: &Path, number: u64) -> PathBuf {
-    folder.join(format!("{number:08}.{SUFFIX}"))
-}
-
-/// Say of each segment in `folder`, which is created, how much of it counts.
-///
-/// # Errors
-/// Files that cannot be read or renamed.
-pub(crate) fn seal(folder: &Path) -> std::io::Result<()> {
-    fs::create_dir_all(folder)?;
-    for Segment {
-        number,
-        path,
-        counts,
-    } in segments(folder)?
-    {
-        if counts.is_none() {
-            let len = fs::metadata(&path)?.len();
-            fs::rename(path, folder.join(format!("{number:08}-{len}.{SUFFIX}")))?;
-        }
+/// Remove a segment; one of this process is kept for the next. A predecessor may not be dead after
+/// all, and write to its own.
+fn remove(folder: &Path, closed: Closed) {
+    let Segment { path, counts, .. } = closed.segment;
+    let is_kept = counts.is_none() && fs::rename(&path, folder.join(SPARE)).is_ok();
+    if !is_kept {
+        let _ = fs::remove_file(path); // one that stays is read again, to no effect
     }
-    Ok(())
 }
 
-fn begin(folder: &Path, checkpoint: Option<PathBuf>) -> std::io::Result<Open> {
-    let last = segments(folder)?.last().map_or(0, |last| last.number);
+fn begin(folder: &Path) -> io::Result<(Segment, File)> {
+    let last = segments_in(folder)?
+        .last()
+        .map_or(0, |last| last.number);
     for number in last + 1.. {
-        let path = path_of(folder, number);
-        match OpenOptions::new().append(true).create_new(true).open(path) {
+        let path = folder.join(format!("{number:08}.redo"));
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true);
+        match options.open(&path) {
             // A process that counts as lost and is not may still make some.
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-            file => {
-                return Ok(Open {
-                    file: file?,
-                    number,
-                    num_bytes: AtomicU64::new(0),
-                    is_broken: AtomicBool::new(false),
-                    checkpoint,
-                });
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+            Ok(mut file) => {
+                if fs::rename(folder.join(SPARE), &path).is_ok() {
+                    file = OpenOptions::new().write(true).open(&path)?;
+                }
+                let counts = None;
+                return Ok((
+                    Segment {
+                        number,
+                        path,
+                        counts,
+                    },
+                    file,
+                ));
             }
         }
     }
-    unreachable!("numbers of segments do not end")
+    Err(io::Error::other("its segments have no numbers left"))
 }
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Segment {
-    number: u64,
+    number: u32,
     path: PathBuf,
     /// Bytes that count, of one that is sealed.
     counts: Option<u64>,
@@ -250,7 +261,7 @@ impl Segment {
 }
 
 /// The segments of a folder by their numbers.
-fn segments(folder: &Path) -> std::io::Result<Vec<Segment>> {
+fn segments_in(folder: &Path) -> io::Result<Vec<Segment>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
         found.extend(Segment::at(entry?.path()));
@@ -259,55 +270,79 @@ fn segments(folder: &Path) -> std::io::Result<Vec<Segment>> {
     Ok(found)
 }
 
-/// Call `take` with the bytes of each whole record of the sealed segments in a folder, in their
-/// order; a file is read up to the first that is torn.
+/// Call `take` with the bytes of each whole record in a folder, which is created, in their order; a
+/// segment is read up to the first that is torn, and sealed there.
 ///
 /// # Errors
-/// Files that cannot be read.
-pub(crate) fn records_in(folder: &Path, mut take: impl FnMut(&[u8])) -> std::io::Result<()> {
+/// Files that cannot be read or renamed.
+pub(crate) fn read_and_seal(folder: &Path, mut take: impl FnMut(&[u8])) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    let _ = fs::remove_file(folder.join(SPARE)); // a predecessor's
     let mut words: Vec<u64> = Vec::new();
-    for Segment { path, counts, .. } in segments(folder)? {
-        let mut left = counts.unwrap_or(0);
-        let mut file = BufReader::with_capacity(1 << 20, File::open(path)?);
-        while let Some(len) = read_record(&mut file, &mut left, &mut words)? {
+    for segment in segments_in(folder)? {
+        let file = File::open(&segment.path)?;
+        let size = file.metadata()?.len();
+        let mut from = Records {
+            file: BufReader::with_capacity(1 << 20, file),
+            number: segment.number,
+            left: segment.counts.map_or(size, |counts| counts.min(size)),
+            at: 0,
+        };
+        while let Some(len) = from.next(&mut words)? {
             take(&bytemuck::cast_slice(&words)[..len]);
+        }
+        if segment.counts.is_none() {
+            let sealed = format!("{:08}-{}.redo", segment.number, from.at);
+            fs::rename(segment.path, folder.join(sealed))?;
         }
     }
     Ok(())
 }
 
-/// Read a record into words, which fit its numbers; return its length, or none at the end or at one
-/// that is torn. `left` is how much of the file counts.
-fn read_record(
-    file: &mut impl Read,
-    left: &mut u64,
-    words: &mut Vec<u64>,
-) -> std::io::Result<Option<usize>> {
-    let mut header = [0; HEADER];
-    let Some(rest) = left.checked_sub(HEADER as u64) else {
-        return Ok(None);
-    };
-    if !fill(file, &mut header)? {
-        return Ok(None);
+/// The records of a segment.
+struct Records {
+    file: BufReader<File>,
+    number: u32,
+    /// Bytes that may be read.
+    left: u64,
+    /// Bytes of whole records that were read.
+    at: u64,
+}
+
+impl Records {
+    /// Read a record into words, which fit its numbers; return its length, or none at the end or at
+    /// one that is torn.
+    fn next(&mut self, words: &mut Vec<u64>) -> io::Result<Option<usize>> {
+        let mut header = [0_u64; 2];
+        let Some(left) = self.left.checked_sub(HEADER) else {
+            return Ok(None);
+        };
+        if !fill(&mut self.file, bytemuck::cast_slice_mut(&mut header))? {
+            return Ok(None);
+        }
+        let [len, mark] = header;
+        let Some(left) = left.checked_sub(len) else {
+            return Ok(None);
+        };
+        let num_bytes = len as usize;
+        words.clear();
+        words.resize(num_bytes.div_ceil(8), 0);
+        let bytes = &mut bytemuck::cast_slice_mut(words)[..num_bytes];
+        let is_whole = fill(&mut self.file, bytes)?
+            && mark == mark_of(self.number, crc32c::crc32c(bytes));
+        if !is_whole {
+            return Ok(None);
+        }
+        (self.left, self.at) = (left, self.at + HEADER + len);
+        Ok(Some(num_bytes))
     }
-    let [len, sum] = bytemuck::cast::<_, [u64; 2]>(header);
-    let Some(rest) = rest.checked_sub(len) else {
-        return Ok(None);
-    };
-    *left = rest;
-    let len = len as usize;
-    words.clear();
-    words.resize(len.div_ceil(8), 0);
-    let bytes = &mut bytemuck::cast_slice_mut(words)[..len];
-    let is_whole = fill(file, bytes)? && u64::from(crc32c::crc32c(bytes)) == sum;
-    Ok(is_whole.then_some(len))
 }
 
 /// Fill `bytes`; false if the file ends before.
-fn fill(file: &mut impl Read, bytes: &mut [u8]) -> std::io::Result<bool> {
+fn fill(file: &mut impl Read, bytes: &mut [u8]) -> io::Result<bool> {
     match file.read_exact(bytes) {
         Ok(()) => Ok(true),
-        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
         Err(error) => Err(error),
     }
 }

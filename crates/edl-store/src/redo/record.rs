@@ -96,70 +96,111 @@ const NAME: u64 = 6;
 
 const WORD: usize = 8;
 
-/// Append a change to `out`, which ends with a whole word then.
-pub(crate) fn encode(change: &Change<'_>, out: &mut Vec<u8>) {
-    let mut out = Writer(out);
-    match *change {
-        Change::Begin { task, lease } => out.words(&[BEGIN, task, lease.into()]),
-        Change::Skip { task, lease, index } => {
-            out.words(&[SKIP, task, lease.into(), index.into()]);
-        }
-        Change::Update { members, gradient } => {
-            out.words(&[UPDATE, members.len() as u64]);
-            for member in members {
-                out.words(&[
-                    member.task,
-                    member.lease.into(),
-                    member.index.into(),
-                    member.num_minibatches.into(),
-                    member.num_records.into(),
-                ]);
+/// The bytes of a change, without a copy of its arrays: words of our own with arrays in between.
+#[derive(Default)]
+pub(crate) struct Encoded<'a> {
+    words: Vec<u64>,
+    /// An array, and how many of the words come before it.
+    arrays: Vec<(usize, &'a [u8])>,
+}
+
+/// What an array is filled up with to the next word.
+const ZEROS: [u8; WORD] = [0; WORD];
+
+impl<'a> Encoded<'a> {
+    /// Encode a change.
+    pub(crate) fn of(change: &Change<'a>) -> Self {
+        let mut out = Self::default();
+        match *change {
+            Change::Begin { task, lease } => out.words(&[BEGIN, task, lease.into()]),
+            Change::Skip { task, lease, index } => {
+                out.words(&[SKIP, task, lease.into(), index.into()]);
             }
-            out.words(&[
-                gradient.weight.to_bits().into(),
-                gradient.learning_rate.to_bits().into(),
-                gradient.tables.len() as u64,
+            Change::Update { members, gradient } => out.update(members, &gradient),
+            Change::Declare {
+                model,
+                dense,
+                state,
+            } => {
+                out.words(&[DECLARE]);
+                out.array(model.as_bytes());
+                out.array(dense);
+                out.array(state);
+            }
+            Change::Give {
+                table,
+                dim,
+                keys,
+                rows,
+            } => {
+                out.words(&[GIVE, dim as u64]);
+                out.array(table.as_bytes());
+                out.array(keys);
+                out.array(rows);
+            }
+            Change::Name { table, keys, names } => {
+                out.words(&[NAME, table.into()]);
+                out.array(keys);
+                for name in names {
+                    out.array(name.as_bytes());
+                }
+            }
+        }
+        out
+    }
+
+    /// Return the bytes in their order, in pieces.
+    pub(crate) fn pieces(&self) -> Vec<&[u8]> {
+        let mut pieces = Vec::with_capacity(3 * self.arrays.len() + 1);
+        let mut first = 0;
+        for &(end, array) in &self.arrays {
+            pieces.push(bytemuck::cast_slice(&self.words[first..end]));
+            pieces.push(array);
+            pieces.push(&ZEROS[..array.len().next_multiple_of(WORD) - array.len()]);
+            first = end;
+        }
+        pieces.push(bytemuck::cast_slice(&self.words[first..]));
+        pieces.retain(|piece| !piece.is_empty());
+        pieces
+    }
+
+    fn update(&mut self, members: &[RoundMember], gradient: &Gradient<'a>) {
+        self.words(&[UPDATE, members.len() as u64]);
+        for member in members {
+            self.words(&[
+                member.task,
+                member.lease.into(),
+                member.index.into(),
+                member.num_minibatches.into(),
+                member.num_records.into(),
             ]);
-            for grads in gradient.tables {
-                out.words(&[grads.table.into()]);
-                out.array(grads.keys);
-                out.array(grads.grads);
-            }
-            out.array(gradient.dense);
-            out.array(gradient.state);
         }
-        Change::Declare {
-            model,
-            dense,
-            state,
-        } => {
-            out.words(&[DECLARE]);
-            out.array(model.as_bytes());
-            out.array(dense);
-            out.array(state);
+        self.words(&[
+            gradient.weight.to_bits().into(),
+            gradient.learning_rate.to_bits().into(),
+            gradient.tables.len() as u64,
+        ]);
+        for grads in gradient.tables {
+            self.words(&[grads.table.into()]);
+            self.array(grads.keys);
+            self.array(grads.grads);
         }
-        Change::Give {
-            table,
-            dim,
-            keys,
-            rows,
-        } => {
-            out.words(&[GIVE, dim as u64]);
-            out.array(table.as_bytes());
-            out.array(keys);
-            out.array(rows);
-        }
-        Change::Name { table, keys, names } => {
-            out.words(&[NAME, table.into()]);
-            out.array(keys);
-            for name in names {
-                out.array(name.as_bytes());
-            }
-        }
+        self.array(gradient.dense);
+        self.array(gradient.state);
+    }
+
+    fn words(&mut self, words: &[u64]) {
+        self.words.extend_from_slice(words);
+    }
+
+    fn array<T: bytemuck::NoUninit>(&mut self, values: &'a [T]) {
+        self.words.push(values.len() as u64);
+        self.arrays
+            .push((self.words.len(), bytemuck::cast_slice(values)));
     }
 }
 
-/// Read what [`encode`] has written.
+/// Read the bytes of [`Encoded`].
 ///
 /// # Errors
 /// What is wrong with it; bytes of a checked record that are none were written by another version.
@@ -197,23 +238,6 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Noted<'_>, StoreError> {
         other => return Err(unreadable(format!("a change of kind {other}"))),
     };
     Ok(noted)
-}
-
-struct Writer<'a>(&'a mut Vec<u8>);
-
-impl Writer<'_> {
-    fn words(&mut self, words: &[u64]) {
-        for word in words {
-            self.0.extend_from_slice(&word.to_le_bytes());
-        }
-    }
-
-    fn array<T: bytemuck::NoUninit>(&mut self, values: &[T]) {
-        self.words(&[values.len() as u64]);
-        self.0.extend_from_slice(bytemuck::cast_slice(values));
-        let len = self.0.len().next_multiple_of(WORD);
-        self.0.resize(len, 0);
-    }
 }
 
 /// What is left to be read; it begins at a whole word.
@@ -294,7 +318,9 @@ mod tests {
     use super::*;
 
     fn aligned(bytes: &[u8]) -> Vec<u64> {
-        bytemuck::pod_collect_to_vec(bytes)
+        let mut words = vec![0; bytes.len() / WORD];
+        bytemuck::cast_slice_mut(&mut words).copy_from_slice(bytes);
+        words
     }
 
     #[test]
@@ -348,8 +374,7 @@ mod tests {
             },
         ];
         for change in changes {
-            let mut bytes = Vec::new();
-            encode(&change, &mut bytes);
+            let bytes = Encoded::of(&change).pieces().concat();
             let words = aligned(&bytes);
             let read = decode(bytemuck::cast_slice(&words)).unwrap();
             // NaN differs from itself, so what is shown is compared.

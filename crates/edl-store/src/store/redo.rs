@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::{Model, Push, RoundMember, Store, TableGrads};
 use crate::error::StoreError;
 use crate::progress::Progress;
-use crate::redo::log::{records_in, seal};
+use crate::redo::log::read_and_seal;
 use crate::redo::{Change, Gradient, Log, Noted, RedoLogState};
 use crate::spec::ModelSpec;
 use crate::tasks::Verdict;
@@ -40,9 +40,8 @@ impl Store {
             path: folder.to_owned(),
             problem: format!("a redo log cannot be kept in it: {error}"),
         };
-        seal(folder).map_err(failed)?;
         let mut redone = Redone::default();
-        records_in(folder, |record| {
+        read_and_seal(folder, |record| {
             // What does not fit is left out here, and is not in the watermarks.
             let noted = crate::redo::record::decode(record);
             let made = noted.and_then(|noted| self.make_again(&noted));
