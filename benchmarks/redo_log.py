@@ -2,9 +2,9 @@
 
     python benchmarks/redo_log.py [--runs=5] [--workload=flights ...] [--short]
 
-Two ps replicas; the DeepFM of `make demo` with two workers, and the Criteo-shaped one of ten million
-ids (`benchmarks/workloads.py`) with four and minibatches of 512 and 4,096. Each side in fresh
-processes, in turn with the other; the fastest run of each counts, medians are beside them.
+Two ps replicas; the DeepFM of `make demo` with two workers, and the Criteo-shaped one of ten
+million ids (`benchmarks/workloads.py`) with four and minibatches of 512 and 4,096. Each side in
+fresh processes, in turn with the other; the fastest run of each counts, medians are beside them.
 """
 
 from __future__ import annotations

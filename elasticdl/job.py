@@ -404,6 +404,7 @@ class Usage:
     now. label_seconds: add up to the time since it began. The bytes are those of tensors and what
     frames them; calls of the master are not in them. host: its machine, or its pod. swapped_bytes:
     read back from the swap space of the machine since that was started, by whichever process.
+    wants_checkpoint: the redo log of a ps replica is filling up, or broken off.
     """
 
     began: float
@@ -417,6 +418,7 @@ class Usage:
     swapped_bytes: int = 0
     hot_keys: tuple[HotKeys, ...] = ()  # now and then
     core_wait_seconds: float = 0.0  # of its threads, all together
+    wants_checkpoint: bool = False
 
 
 @dataclass(frozen=True, slots=True)

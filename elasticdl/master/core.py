@@ -146,6 +146,7 @@ class JobCore:
         if self.event_time is not None:
             times = self.event_time
             self.parameters.schedule.event_seconds = lambda: times.watermark
+        self.parameters.schedule.is_wanted = self.members.want_checkpoint
         self.course = Course(
             config,
             self.history,

@@ -265,6 +265,11 @@ class Membership:
         """Return the processes that are planned, starting or alive."""
         return [m for m in self._members.values() if m.role is role and not m.gone]
 
+    def want_checkpoint(self) -> bool:
+        """Whether the redo log of a ps replica is filling up."""
+        present = self.present(Role.PS)
+        return any(each.usage is not None and each.usage.wants_checkpoint for each in present)
+
     def num_alive(self, role: Role) -> int:
         """Return how many processes have spoken and were not lost since."""
         if self._alive is None:  # something was recorded: else nobody has to be looked at

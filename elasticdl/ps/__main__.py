@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from elasticdl._core import Progress, PsServer, Store, traffic
@@ -80,11 +81,10 @@ def serve(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None
         name = process.process_name(Role.PS, arguments.index)
         profiler = PsProfiler(server, arguments.job_dir, name)
 
-        redo_log = RedoLog(store)
+        heartbeats.wants_checkpoint = RedoLog(store).look
 
         def look() -> None:
             profiler.look()
-            redo_log.look()
             process.rotate_log(arguments.config, arguments.job_dir)
 
         with process_metrics.serving(arguments, Role.PS, labels, traffic, stats=store.stats):
@@ -102,10 +102,12 @@ class RedoLog:
         self._store = store
         self._problem: str | None = None
 
-    def look(self) -> None:
-        """Remove what is no longer needed; warn of a problem once."""
-        state = self._store.trim_redo_log()
-        problem = None if state is None else state[1]
+    def look(self) -> bool:
+        """Remove what is no longer needed; return whether a checkpoint should come soon.
+
+        A problem is told once.
+        """
+        _, wants_checkpoint, problem = self._store.trim_redo_log() or (0, False, None)
         if problem and problem != self._problem:
             log.warning(
                 "the redo log is broken off until the next checkpoint: %s; if this replica is "
@@ -113,6 +115,7 @@ class RedoLog:
                 problem,
             )
         self._problem = problem
+        return wants_checkpoint
 
 
 class Heartbeats:
@@ -131,6 +134,8 @@ class Heartbeats:
         self.interval_seconds = interval_seconds
         self._labels = labels
         self._idle_seconds = self._cpu_seconds = 0.0
+        self.wants_checkpoint: Callable[[], bool] = lambda: False
+        """Asked before each."""
 
     def serve(self, events: EventLog, is_over: threading.Event, look: Callable[[], object]) -> None:
         """Send heartbeats until this process has handed over what it holds; `look` after each."""
@@ -147,7 +152,7 @@ class Heartbeats:
     def beat(self, events: EventLog | None = None) -> None:
         """Send one."""
         self._split()
-        used = measure(self._labels, traffic)
+        used = replace(measure(self._labels, traffic), wants_checkpoint=self.wants_checkpoint())
         if events is not None:
             events.write(kind_of(used))
         answer = self._master.heartbeat(

@@ -1134,6 +1134,7 @@ class Usage(_message.Message):
     SWAPPED_BYTES_FIELD_NUMBER: _builtins.int
     HOT_KEYS_FIELD_NUMBER: _builtins.int
     CORE_WAIT_SECONDS_FIELD_NUMBER: _builtins.int
+    WANTS_CHECKPOINT_FIELD_NUMBER: _builtins.int
     began: _builtins.float
     """seconds since 1970"""
     label: _builtins.str
@@ -1149,6 +1150,8 @@ class Usage(_message.Message):
     """read back from swap by the machine since it was started"""
     core_wait_seconds: _builtins.float
     """in which its threads could have run, had there been a core"""
+    wants_checkpoint: _builtins.bool
+    """the redo log of a ps replica is filling up, or broken off"""
     @_builtins.property
     def label_seconds(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """add up to the time since it began"""
@@ -1171,10 +1174,11 @@ class Usage(_message.Message):
         swapped_bytes: _builtins.int = ...,
         hot_keys: _abc.Iterable[Global___HotKeys] | None = ...,
         core_wait_seconds: _builtins.float = ...,
+        wants_checkpoint: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["began", b"began", "bytes_received", b"bytes_received", "bytes_sent", b"bytes_sent", "core_wait_seconds", b"core_wait_seconds", "cpu_seconds", b"cpu_seconds", "host", b"host", "hot_keys", b"hot_keys", "label", b"label", "label_seconds", b"label_seconds", "resident_bytes", b"resident_bytes", "swapped_bytes", b"swapped_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["began", b"began", "bytes_received", b"bytes_received", "bytes_sent", b"bytes_sent", "core_wait_seconds", b"core_wait_seconds", "cpu_seconds", b"cpu_seconds", "host", b"host", "hot_keys", b"hot_keys", "label", b"label", "label_seconds", b"label_seconds", "resident_bytes", b"resident_bytes", "swapped_bytes", b"swapped_bytes", "wants_checkpoint", b"wants_checkpoint"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -343,6 +343,7 @@ def usage_to_message(usage: Usage) -> pb.Usage:
         host=usage.host,
         swapped_bytes=usage.swapped_bytes,
         core_wait_seconds=usage.core_wait_seconds,
+        wants_checkpoint=usage.wants_checkpoint,
         hot_keys=[
             pb.HotKeys(
                 table=hot.table,
@@ -372,6 +373,7 @@ def usage_from_message(message: pb.Usage) -> Usage:
         host=message.host,
         swapped_bytes=message.swapped_bytes,
         core_wait_seconds=message.core_wait_seconds,
+        wants_checkpoint=message.wants_checkpoint,
         hot_keys=tuple(
             HotKeys(hot.table, hot.num_ids, tuple(zip(hot.keys, hot.counts, strict=False)))
             for hot in message.hot_keys

@@ -109,7 +109,7 @@ class CheckpointSection(Section):
             "that was killed is restored up to its last update; 0: none, only up to a checkpoint."
         ),
         _TRAIN,
-    ] = 1024
+    ] = 4096
     ps_recovery: Annotated[
         Literal["replay", "latest"],
         Field(

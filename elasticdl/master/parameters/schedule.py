@@ -14,6 +14,7 @@ RECOVERY_FOLDER = "recovery"
 """In the job's folder: the checkpoint to restore a ps replica from, or what a job has trained."""
 
 _SHARE_OF_TIME = 0.05  # that recovery checkpoints may take, beyond
+_LEAST_PAUSE_SECONDS = 10.0  # between two that a redo log wants
 _RESTS_SECONDS = 10.0  # for which a replica that writes one lets updates go first, at most
 
 
@@ -34,6 +35,7 @@ class CheckpointSchedule:
     kept: versions of the user's that are there. newest: the newest of both kinds. patience: with
     the last one, which must be written. is_last_private: that goes to the job's own folder.
     event_seconds: asks how far a stream is in event time; 0: not known, or no stream.
+    is_wanted: asks whether the redo log of a ps replica is filling up.
     """
 
     def __init__(self, journal: Journal, settings: CheckpointSection) -> None:
@@ -42,6 +44,8 @@ class CheckpointSchedule:
         self._settings = settings
         self._next_version = settings.checkpoint_steps
         self.event_seconds: Callable[[], float] = lambda: 0.0
+        self.is_wanted: Callable[[], bool] = lambda: False
+        self._not_before = 0.0  # time, of one that is wanted; not journalled
         self._next_event: float | None = None  # event time at which the next one is due
         self._is_again = False  # the last one came to nothing, through no fault of the files
         self.is_best_due = False  # the next one is that of the best evaluation
@@ -111,6 +115,7 @@ class CheckpointSchedule:
         """Plan the next recovery checkpoint, after one of either kind that took so long."""
         taken = max(0.0, seconds - _RESTS_SECONDS)
         pause = max(self._settings.recovery_seconds, taken / _SHARE_OF_TIME)
+        self._not_before = now + max(_LEAST_PAUSE_SECONDS, seconds / _SHARE_OF_TIME)
         self._journal.record("recovery checkpoint due", now + pause)
 
     def repeat(self) -> None:
@@ -144,7 +149,8 @@ class CheckpointSchedule:
         """Whether a recovery checkpoint should be written while training."""
         has_news = version > (0 if self.newest is None else self.newest.version)
         is_time = self._next_recovery is not None and now >= self._next_recovery
-        return self._settings.recovery_seconds > 0 and has_news and is_time
+        is_wanted = now >= self._not_before and self.is_wanted()
+        return self._settings.recovery_seconds > 0 and has_news and (is_time or is_wanted)
 
     def candidates(self) -> list[WholeCheckpoint]:
         """Return what there is to restore, the best first."""

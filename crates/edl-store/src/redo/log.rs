@@ -9,6 +9,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, IoSlice, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
@@ -212,7 +213,7 @@ fn begin(folder: &Path) -> io::Result<(Segment, File)> {
     for number in last + 1.. {
         let path = folder.join(format!("{number:08}.redo"));
         let mut options = OpenOptions::new();
-        options.write(true).create_new(true);
+        options.write(true).create_new(true).mode(0o600);
         match options.open(&path) {
             // A process that counts as lost and is not may still make some.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
