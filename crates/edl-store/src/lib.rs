@@ -49,8 +49,8 @@ pub use spec::{
 #[cfg(feature = "stages")]
 pub use stages::take_stages;
 pub use store::{
-    Applied, Cut, Named, Piece, Push, Redone, RoundGradient, RoundMember, STALENESS_BUCKETS, Staleness,
-    Stats, Store, TableGrads, TableStats,
+    Applied, Cut, Named, Piece, Push, Redone, RoundGradient, RoundMember, STALENESS_BUCKETS,
+    Staleness, Stats, Store, TableGrads, TableStats,
 };
 pub use stripe::Chunk;
 pub use table::PullMode;

@@ -207,9 +207,7 @@ fn remove(folder: &Path, closed: Closed) {
 }
 
 fn begin(folder: &Path) -> io::Result<(Segment, File)> {
-    let last = segments_in(folder)?
-        .last()
-        .map_or(0, |last| last.number);
+    let last = segments_in(folder)?.last().map_or(0, |last| last.number);
     for number in last + 1.. {
         let path = folder.join(format!("{number:08}.redo"));
         let mut options = OpenOptions::new();
@@ -329,8 +327,8 @@ impl Records {
         words.clear();
         words.resize(num_bytes.div_ceil(8), 0);
         let bytes = &mut bytemuck::cast_slice_mut(words)[..num_bytes];
-        let is_whole = fill(&mut self.file, bytes)?
-            && mark == mark_of(self.number, crc32c::crc32c(bytes));
+        let is_whole =
+            fill(&mut self.file, bytes)? && mark == mark_of(self.number, crc32c::crc32c(bytes));
         if !is_whole {
             return Ok(None);
         }

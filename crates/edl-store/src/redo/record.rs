@@ -391,7 +391,10 @@ mod tests {
                 Change::Skip { .. } => assert!(shown.contains("index: 7")),
             }
             for end in (0..bytes.len()).step_by(WORD) {
-                assert!(decode(&bytemuck::cast_slice(&words)[..end]).is_err(), "{end}");
+                assert!(
+                    decode(&bytemuck::cast_slice(&words)[..end]).is_err(),
+                    "{end}"
+                );
             }
         }
     }

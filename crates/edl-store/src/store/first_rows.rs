@@ -3,9 +3,9 @@
 
 use super::Store;
 use crate::error::StoreError;
-use crate::redo::Change;
 use crate::placement::Placement;
 use crate::progress::Progress;
+use crate::redo::Change;
 use crate::route::hash;
 use crate::spec::ModelSpec;
 use crate::table::Table;

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 
 use super::{Model, Store};
 use crate::error::StoreError;
-use crate::redo::Change;
 use crate::names::MAX_NAME_BYTES;
+use crate::redo::Change;
 use crate::table::Table;
 
 /// What became of names.

@@ -143,7 +143,10 @@ fn a_successor_without_a_checkpoint_has_all_that_was_applied() {
     let successor = job.from_nothing(LIMIT);
     assert_eq!(held(&successor), held(&store));
     // Older leases are over, what comes again is known, and the next minibatch is the next.
-    assert!(matches!(push(&successor, 2, 1, 4), Err(StoreError::StaleLease { .. })));
+    assert!(matches!(
+        push(&successor, 2, 1, 4),
+        Err(StoreError::StaleLease { .. })
+    ));
     assert!(!push(&successor, 2, 2, 3).unwrap());
     assert!(push(&successor, 2, 2, 4).unwrap());
     push(&store, 2, 2, 4).unwrap();
@@ -264,9 +267,14 @@ fn a_folder_that_cannot_be_made_is_named() {
     let store = Store::new(0, 1);
     let refused = store.redo(Path::new("/proc/none"), LIMIT, &unseen);
     let message = refused.unwrap_err().to_string();
-    assert!(message.contains("/proc/none") && message.contains("redo log"), "{message}");
+    assert!(
+        message.contains("/proc/none") && message.contains("redo log"),
+        "{message}"
+    );
     assert_eq!(store.trim_redo_log(), None);
     let mut out = [0.0; 2];
     declare(&store);
-    store.pull_rows(0, &[1], PullMode::Create, &mut out).unwrap();
+    store
+        .pull_rows(0, &[1], PullMode::Create, &mut out)
+        .unwrap();
 }
