@@ -22,7 +22,14 @@ from elasticdl.backends.keras.feed.minibatch import (
 from elasticdl.backends.keras.feed.proof import same
 from elasticdl.backends.keras.feed.records import RecordBatch
 from elasticdl.backends.keras.feed.user import UserFeed
-from elasticdl.backends.keras.feed.ways import Compiled, Pipeline, Plain, Way, records_together
+from elasticdl.backends.keras.feed.ways import (
+    Compiled,
+    OnRecords,
+    Pipeline,
+    Plain,
+    Way,
+    records_together,
+)
 from elasticdl.backends.keras.model.function import StructuredFunction
 from elasticdl.backends.keras.types import Nested
 from elasticdl.errors import ModelError
@@ -50,15 +57,8 @@ def choose(user: UserFeed, sample: RecordBatch) -> Way:
     except Exception as error:  # whatever has no vectorised form raises in its own way
         user.say_slow(_first_line(error))
         return way
-    function, how = fastest(whole, sample)
-    found = function(sample)
-    difference = same(expected, found)
-    if difference and isinstance(function, ParsedByRust):
-        how = f"parsed by TensorFlow: Rust gives something else: {difference}"
-        function = on_tensors(whole)
-        found = function(sample)
-        difference = same(expected, found)
-    if difference:
+    function, how, found = _fast(whole, sample, expected)
+    if difference := same(expected, found):
         user.say_slow(f"vectorised, it gives something else: {difference}")
     else:
         together = 1 if noted.batch_maps else records_together(found, len(sample))
@@ -89,12 +89,7 @@ def choose_batched(user: UserFeed, sample: RecordBatch, run_eagerly: bool) -> Wa
     reference = on_tensors(whole)
     way = Compiled(user, user.structure_of(whole.structure), reference, is_training, True)
     expected = way.one_by_one(sample)
-    function, how = fastest(whole, sample)
-    found = function(sample)
-    difference = same(expected, found)
-    if difference:
-        how = f"TensorFlow parses the records: Rust gives something else: {difference}"
-        function, found = reference, expected
+    function, how, found = _fast(whole, sample, expected)
     half = len(sample) // 2
     together = 1
     if half and common_num_rows(expected) == len(sample):
@@ -103,6 +98,23 @@ def choose_batched(user: UserFeed, sample: RecordBatch, run_eagerly: bool) -> Wa
     way.vectorise(function, len(sample), together)
     user.say(f"runs batched in mode {user.mode}; {how}")
     return way
+
+
+def _fast(
+    whole: StructuredFunction, sample: RecordBatch, expected: Nested
+) -> tuple[OnRecords, str, Nested]:
+    """Return the fastest form of a function, how its records come, and what it gives for a sample.
+
+    Where Rust parses them and gives something else than what is expected, TensorFlow is to do it.
+    """
+    function, how = fastest(whole, sample)
+    found = function(sample)
+    difference = same(expected, found)
+    if difference and isinstance(function, ParsedByRust):
+        how = f"TensorFlow parses the records: Rust gives something else: {difference}"
+        function = on_tensors(whole)
+        found = function(sample)
+    return function, how, found
 
 
 def _is_by_row(whole: Nested, parts: list[Nested]) -> bool:
