@@ -18,9 +18,8 @@ from elasticdl.settings import devices, reader_params
 from elasticdl.settings.best import Best
 from elasticdl.settings.checkpoint import CheckpointSection
 from elasticdl.settings.cluster import ClusterSection
+from elasticdl.settings.conflicts import check_destinations, check_deterministic
 from elasticdl.settings.data import DataSection
-from elasticdl.settings.destinations import check_destinations
-from elasticdl.settings.deterministic import check_deterministic
 from elasticdl.settings.export_every import Every
 from elasticdl.settings.kubernetes import KubernetesSection
 from elasticdl.settings.model import STATISTICS_VARIABLE, ModelSection
