@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from elasticdl.config import CheckpointSection
 from elasticdl.master.journal import Journal
 from elasticdl.master.patience import Patience
 from elasticdl.settings.export_every import Every
+from elasticdl.state.base import Snapshot
 
 _EARLY_SECONDS = 0.5  # until the model's program is looked for again
 _LONGEST_PAUSE_SECONDS = 30.0
@@ -88,12 +87,12 @@ class ExportSchedule:
 
     # --- snapshot --------------------------------------------------------------------------------
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> Snapshot:
         """Return the state as JSON has it."""
         patience = [self._patience.snapshot(), self._patience_at_end.snapshot()]
         return {"is_over": self.is_over, "patience": patience}
 
-    def restore(self, snapshot: dict[str, Any] | None) -> None:
+    def restore(self, snapshot: Snapshot | None) -> None:
         """Take over the state of a snapshot; None: of one that has none, of an earlier version."""
         if snapshot is not None:
             self.is_over = snapshot["is_over"]

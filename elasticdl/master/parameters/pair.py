@@ -36,6 +36,7 @@ from elasticdl.master.parameters.requests import Requests
 from elasticdl.master.parameters.worlds import WorkerWorlds
 from elasticdl.master.progress import Meter
 from elasticdl.master.tasks import JobTasks
+from elasticdl.state.base import Snapshot
 
 
 class HoldersOfRole(Protocol):
@@ -229,13 +230,13 @@ class JobParameters:
 
     # --- snapshot --------------------------------------------------------------------------------
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> Snapshot:
         """Return the state as JSON has it."""
         parts = {str(role): part.recoveries.snapshot() for role, part in self._by_role.items()}
         world = None if self.worlds is None else self.worlds.rendezvous.snapshot()
         return {"requests": self._requests.snapshot(), "recoveries": parts, "rendezvous": world}
 
-    def restore(self, snapshot: dict[str, Any]) -> None:
+    def restore(self, snapshot: Snapshot) -> None:
         """Take over the state of a snapshot."""
         if not isinstance(snapshot.get("recoveries"), dict):
             snapshot = _of_earlier(snapshot, self._by_role)
@@ -246,7 +247,7 @@ class JobParameters:
             self.worlds.rendezvous.restore(snapshot["rendezvous"])
 
 
-def _of_earlier(snapshot: dict[str, Any], roles: Mapping[Role, HoldersOfRole]) -> dict[str, Any]:
+def _of_earlier(snapshot: Snapshot, roles: Mapping[Role, HoldersOfRole]) -> dict[str, Any]:
     """Return a snapshot of an earlier version as one of this version."""
     rows, worlds = snapshot.get("rows", snapshot), snapshot.get("worlds", snapshot)
     found = {str(Role.PS): rows}

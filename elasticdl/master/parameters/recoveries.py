@@ -25,6 +25,7 @@ from elasticdl.master.parameters.answers import RestorePoint
 from elasticdl.master.parameters.hand_overs import HandedOver, HandOvers
 from elasticdl.master.parameters.requests import Requests
 from elasticdl.observe.kinds import CheckpointUnsound, PsHandedOver
+from elasticdl.state.base import Snapshot
 
 _WORLD = 0  # the place of a world of workers
 
@@ -208,7 +209,7 @@ class Recoveries:
 
     # --- snapshot --------------------------------------------------------------------------------
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> Snapshot:
         """Return the state as JSON has it."""
         return {
             "sessions": [list(item) for item in self._served.items()],
@@ -220,7 +221,7 @@ class Recoveries:
             "lost": [[place, to_ranges(tasks)] for place, tasks in self.lost_tasks.items()],
         }
 
-    def restore(self, snapshot: dict[str, Any]) -> None:
+    def restore(self, snapshot: Snapshot) -> None:
         """Take over the state of a snapshot."""
         self._served = dict(snapshot["sessions"])
         self._hand_overs.restore(snapshot["hand_overs"])

@@ -20,6 +20,7 @@ from typing import Any
 
 from elasticdl.job import Attendance, Seat
 from elasticdl.master.journal import Journal
+from elasticdl.state.base import Snapshot
 
 _MISSED_SECONDS = 2.0
 """A worker that others missed, and that has not come itself for so long, is not waited for."""
@@ -209,7 +210,7 @@ class Rendezvous:
 
     # --- snapshot --------------------------------------------------------------------------------
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> Snapshot:
         """Return the state as JSON has it."""
         return {
             "world": [self.world.id, [list(astuple(member)) for member in self.world.members]],
@@ -217,7 +218,7 @@ class Rendezvous:
             "restorer": self.restorer,
         }
 
-    def restore(self, snapshot: dict[str, Any]) -> None:
+    def restore(self, snapshot: Snapshot) -> None:
         """Take over the state of a snapshot."""
         world_id, members = snapshot["world"]
         self.world = World(world_id, tuple(WorldMember(*member) for member in members))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import astuple, dataclass
 from enum import StrEnum
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from elasticdl.config import JobConfig
 from elasticdl.job import Strategy
@@ -45,6 +45,7 @@ from elasticdl.master.progress import Meter
 from elasticdl.master.stream_table import StreamTable
 from elasticdl.master.tasks import JobTasks
 from elasticdl.observe import kinds
+from elasticdl.state.base import Snapshot
 
 _PAUSE_SECONDS = 10.0  # after a proof in training that could not be made
 _TIMES_UNREACHABLE = 5  # in a row; each costs the master seconds
@@ -411,7 +412,7 @@ class Requests:
 
     # --- snapshot --------------------------------------------------------------------------------
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> Snapshot:
         """Return the state as JSON has it."""
         request = self._under_way
         return {
@@ -423,7 +424,7 @@ class Requests:
             "exports": self.exports.snapshot(),
         }
 
-    def restore(self, snapshot: dict[str, Any]) -> None:
+    def restore(self, snapshot: Snapshot) -> None:
         """Take over the state of a snapshot."""
         request = snapshot["under_way"]
         if request is not None:

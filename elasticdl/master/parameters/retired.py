@@ -9,11 +9,11 @@ know of it any more: not the ledger, not the replicas, no journal and no checkpo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from elasticdl.job import EpochLedger
 from elasticdl.master.journal import Journal
 from elasticdl.master.parameters.proof import Proof
+from elasticdl.state.base import Snapshot
 
 _AT_ONCE = 1024
 """Tasks that are forgotten together, at least."""
@@ -100,7 +100,7 @@ class Retired:
 
     # --- snapshot --------------------------------------------------------------------------------
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> Snapshot:
         """Return the state as JSON has it."""
         one = self._sum
         return {
@@ -110,7 +110,7 @@ class Retired:
             "done": [list(item) for item in self._done.items()],
         }
 
-    def restore(self, snapshot: dict[str, Any]) -> None:
+    def restore(self, snapshot: Snapshot) -> None:
         """Take over the state of a snapshot."""
         self.first, self._note = snapshot["first"], snapshot["note"]
         self._sum = EpochLedger(0, *snapshot["sum"])

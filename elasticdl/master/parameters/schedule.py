@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
-from typing import Any
 
 from elasticdl.config import CheckpointSection
 from elasticdl.master.journal import Journal
 from elasticdl.master.patience import Patience
+from elasticdl.state.base import Snapshot
 
 RECOVERY_FOLDER = "recovery"
 """In the job's folder: the checkpoint to restore a ps replica from, or what a job has trained."""
@@ -196,7 +196,7 @@ class CheckpointSchedule:
 
     # --- snapshot --------------------------------------------------------------------------------
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> Snapshot:
         """Return the state as JSON has it."""
         return {
             "kept": list(self.kept),
@@ -210,7 +210,7 @@ class CheckpointSchedule:
             "is_last_private": self.is_last_private,
         }
 
-    def restore(self, snapshot: dict[str, Any]) -> None:
+    def restore(self, snapshot: Snapshot) -> None:
         """Take over the state of a snapshot."""
         self.kept = list(snapshot["kept"])
         self._next_version = snapshot["next_version"]
