@@ -14,6 +14,7 @@ mod budget;
 mod checkpoint;
 mod error;
 mod fingerprint;
+mod gradient;
 mod index;
 mod initial;
 mod life;
@@ -35,6 +36,7 @@ mod vectors;
 pub use checkpoint::{Parts, is_sealed, seal};
 pub use error::StoreError;
 pub use fingerprint::key_of_string;
+pub use gradient::{RoundMember, TableGrads};
 pub use life::{AdmissionSpec, Expired, ExpirySpec};
 pub use names::MAX_NAME_BYTES;
 pub use progress::{Progress, unseen};
@@ -49,8 +51,8 @@ pub use spec::{
 #[cfg(feature = "stages")]
 pub use stages::take_stages;
 pub use store::{
-    Applied, Cut, Named, Piece, Push, Redone, RoundGradient, RoundMember, STALENESS_BUCKETS,
-    Staleness, Stats, Store, TableGrads, TableStats,
+    Applied, Cut, Named, Piece, Push, Redone, RoundGradient, STALENESS_BUCKETS, Staleness, Stats,
+    Store, TableStats,
 };
 pub use stripe::Chunk;
 pub use table::PullMode;

@@ -13,6 +13,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::budget::Budget;
 use crate::checkpoint::LastWhole;
 use crate::error::StoreError;
+use crate::gradient::{RoundMember, TableGrads};
 use crate::index::MAX_VERSION;
 use crate::life::{Occurrence, Times};
 use crate::placement::Placement;
@@ -33,7 +34,7 @@ pub use self::counters::{STALENESS_BUCKETS, Staleness, Stats, TableStats};
 pub use self::cut::{Cut, Piece};
 pub use self::names::Named;
 pub use self::redo::Redone;
-pub use self::round::{RoundGradient, RoundMember};
+pub use self::round::RoundGradient;
 
 mod checkpoint;
 mod counters;
@@ -46,17 +47,6 @@ mod redo;
 mod round;
 #[cfg(test)]
 mod tests;
-
-/// Gradients of one table's rows.
-#[derive(Debug, Clone, Copy)]
-pub struct TableGrads<'a> {
-    /// The table's number.
-    pub table: u32,
-    /// Keys, each once.
-    pub keys: &'a [u64],
-    /// The gradient of each key's row, `keys.len() * dim` floats.
-    pub grads: &'a [f32],
-}
 
 /// One minibatch's gradients.
 #[derive(Debug, Clone, Copy)]
@@ -79,6 +69,20 @@ pub struct Push<'a> {
     pub dense: &'a [f32],
     /// This replica's range of the state's change.
     pub state: &'a [f32],
+}
+
+impl Push<'_> {
+    /// Return what it says of its minibatch.
+    fn member(&self) -> RoundMember {
+        RoundMember {
+            task: self.task,
+            lease: self.lease,
+            index: self.index,
+            num_minibatches: 1,
+            num_records: self.num_records,
+            pulled_version: self.pulled_version,
+        }
+    }
 }
 
 /// What became of a push.
@@ -392,7 +396,7 @@ impl Store {
         let before = self.begin_update(model, push)?;
         let staleness = before.saturating_sub(push.pulled_version);
         let learning_rate = push.learning_rate * self.modulation(staleness);
-        self.note_update(&[RoundMember::of(push)], push, 1.0, learning_rate);
+        self.note_update(&[push.member()], push, 1.0, learning_rate);
         let _change = self.change();
         model.change(push, before, 1.0, learning_rate);
         model.staleness.lock().add(staleness);

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use crate::error::StoreError;
-use crate::store::{RoundMember, TableGrads};
+use crate::gradient::{RoundMember, TableGrads};
 
 /// A change that is to be noted.
 #[derive(Debug, Clone, Copy)]

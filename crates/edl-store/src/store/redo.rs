@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use super::{Model, Push, RoundMember, Store, TableGrads};
+use super::{Model, Push, Store};
 use crate::error::StoreError;
+use crate::gradient::{RoundMember, TableGrads};
 use crate::progress::Progress;
 use crate::redo::log::read_and_seal;
 use crate::redo::{Change, Gradient, Log, Noted, RedoLogState};

@@ -4,26 +4,10 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
 
-use super::{Applied, Push, Store, TableGrads};
+use super::{Applied, Push, Store};
 use crate::error::StoreError;
+use crate::gradient::{RoundMember, TableGrads};
 use crate::tasks::{Verdict, Watermark};
-
-/// A minibatch of a round, or several of one task that follow each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RoundMember {
-    /// The task that it is of.
-    pub task: u64,
-    /// The lease under which it was computed.
-    pub lease: u32,
-    /// Its number in the task; of several the first's.
-    pub index: u32,
-    /// How many it is.
-    pub num_minibatches: u32,
-    /// Records in it, or in all.
-    pub num_records: u32,
-    /// This replica's version when its parameters were pulled.
-    pub pulled_version: u64,
-}
 
 /// The gradient of a round, merged.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -36,20 +20,6 @@ pub struct RoundGradient {
     pub state: Vec<f32>,
     /// Sum of the weights of the gradients that it is merged from.
     pub weight: f32,
-}
-
-impl RoundMember {
-    /// Return what a push says of its minibatch.
-    pub(super) fn of(push: &Push<'_>) -> Self {
-        Self {
-            task: push.task,
-            lease: push.lease,
-            index: push.index,
-            num_minibatches: 1,
-            num_records: push.num_records,
-            pulled_version: push.pulled_version,
-        }
-    }
 }
 
 impl Store {
