@@ -248,7 +248,8 @@ online: build ## Online learning: Kafka, a job, a server that follows: make onli
 .PHONY: nightly
 SEEDS ?= 100000
 nightly: build ## Run simulated jobs in which things go wrong, and prove every count: make nightly SEEDS=1000000
-	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.simulation.many --seeds=$(SEEDS)
+	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.simulation.many --seeds=$(SEEDS) \
+	    --record benchmarks/results/simulation.json
 
 chaos: build ## Kill processes of a job and prove that every count is exact: make chaos SEED=7
 	@$(PYTHON) -m scripts.chaos --seed $(SEED)

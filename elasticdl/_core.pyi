@@ -322,6 +322,59 @@ class _FarFiles(Protocol):
         """Send what was written there and remove it here; yields after each file."""
 
 @final
+class Round:
+    """Gradients that replica 0 has applied together."""
+
+    @property
+    def version(self) -> int:
+        """Of replica 0 after it."""
+
+@final
+class DrivenReplica:
+    """A replica without a server, for simulations: what would wait says so, and is asked again.
+
+    A connection is a number. The table is the first of the model; keys come once.
+    """
+
+    def __new__(
+        cls,
+        store: Store,
+        replica: int,
+        *,
+        max_staleness: int | None = None,
+        grads_to_wait: int | None = None,
+    ) -> DrivenReplica:
+        """As `PsServer`; each replica has a store of its own, and `replica` says which it is."""
+
+    def begin_task(self, connection: int, task: int, lease: int) -> int:
+        """Begin a lease; return the minibatch that is next."""
+
+    def end_task(self, task: int, lease: int) -> None:
+        """End a lease."""
+
+    def pull(
+        self, connection: int, step: tuple[int, int, int] | None, keys: Sequence[int]
+    ) -> int | None:
+        """Return this replica's version; None: not yet. A pull that need not wait has no step."""
+
+    def push(
+        self,
+        connection: int,
+        step: tuple[int, int, int],
+        keys: Sequence[int],
+        grads: Sequence[float],
+        pulled_version: int,
+        num_records: int,
+    ) -> tuple[Round | None, int, int | None]:
+        """Hand in a gradient; return its round, its staleness, and the version if it is applied."""
+
+    def commit(self, round: Round) -> None:
+        """Do what replica 0 has done."""
+
+    def lost(self, connection: int) -> None:
+        """A connection is lost."""
+
+@final
 class PsServer:
     """Serves a store on a socket, from threads that never take the GIL.
 

@@ -19,6 +19,7 @@ from elasticdl.errors import ElasticdlError, UnavailableError
 
 ATTEMPT_SECONDS = 1.0  # then a call is sent again
 LATENCY = 0.002
+LOOK_SECONDS = 0.05  # between two looks whether a request that is kept can be answered
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,21 @@ class Call:
 
     find: Asked before each attempt; None: nobody is there now.
     within: Then `UnavailableError` is raised.
+    is_in_order: As by one connection after the other: what comes again, or after a later attempt,
+        or after the death of who called, is not heard.
     """
 
     find: Callable[[], "Node | None"]
     work: Callable[["Node"], object]
     within: float = math.inf
+    is_in_order: bool = False
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What `work` returns that does not answer yet. `look`: the answer, or None: still not."""
+
+    look: Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -226,7 +237,7 @@ class _Calling:
 
     def __init__(self, world: Scheduler, node: Node, steps: Generator, call: Call) -> None:
         self.world, self.node, self.steps, self.call = world, node, steps, call
-        self.is_over = False
+        self.is_over, self.newest = False, 0
         self.deadline = world.now + call.within
 
     def attempt(self) -> None:
@@ -236,7 +247,8 @@ class _Calling:
         if self.world.now >= self.deadline:
             self._take(None, UnavailableError("nobody answers"))
             return
-        is_late = False
+        is_late = is_heard = False
+        self.newest = number = self.newest + 1
         target = self.call.find()
 
         def again() -> None:
@@ -247,9 +259,17 @@ class _Calling:
                 self.world.at(after, lambda: self.world.on(self.node, self.attempt))
 
         def work() -> None:
+            nonlocal is_heard
+            is_old = is_heard or self.is_over or number < self.newest or not self.node.is_alive
+            if self.call.is_in_order and is_old:
+                return
+            is_heard = True
+            do(lambda: self.call.work(target))
+
+        def do(what: Callable[[], object]) -> None:
             value = error = None
             try:
-                value = self.call.work(target)
+                value = what()
             except Died:
                 again()
                 raise
@@ -258,6 +278,10 @@ class _Calling:
                 return
             except Exception as raised:
                 error = raised
+            if isinstance(value, Kept):
+                look = partial(do, lambda: _or_kept(value))
+                self.world.at(LOOK_SECONDS, lambda: self.world.on(target, look, again))
+                return
             take = partial(self.world.on, self.node, lambda: self._take(value, error))
             self.world.send(target, self.node, take, again)
 
@@ -270,3 +294,8 @@ class _Calling:
         if not self.is_over:
             self.is_over = True
             self.world._go_on(self.node, self.steps, value, error)
+
+
+def _or_kept(kept: Kept) -> object:
+    found = kept.look()
+    return kept if found is None else found

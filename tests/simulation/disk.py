@@ -27,7 +27,7 @@ _OPEN, _FSYNC = io.open, os.fsync
 _WRITES = frozenset("wax+")
 
 
-@dataclass
+@dataclass(eq=False)
 class _Named:
     """A change of the names in a folder. `undo`: given where the thing lies now."""
 
@@ -177,7 +177,16 @@ class Disk:
         path = _absolute(path, dir_fd)
         self._before(f"rmdir {os.path.basename(path)}")
         _REAL["rmdir"](path)
-        self._note(path, _REAL["mkdir"])
+        # They are of this folder, and not of another one that is given its name.
+        inside = [change for change in self._named if _is_within(change.folder, path)]
+        self._named = [change for change in self._named if change not in inside]
+
+        def undo(now):
+            _REAL["mkdir"](now)
+            for change in reversed(inside):
+                change.undo(now + change.path[len(path) :])
+
+        self._note(path, undo)
 
     def _put_aside(self, path: str) -> str:
         self._num_removed += 1

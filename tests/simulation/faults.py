@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from tests.simulation.clockwork import Fault
-from tests.simulation.ps_job import SILENCE_SECONDS, PsJob
+from tests.simulation.ps_job import SILENCE_SECONDS, BoundedJob, PsJob, SynchronousJob
 
 JOB_SECONDS = 2.5  # that a job takes if nothing goes wrong
 
@@ -22,6 +22,7 @@ PROCESS_FAULTS = [
     "cut off ps",
     "ask ps to end",
     "power fails",
+    "clock of the master jumps",
 ]
 
 
@@ -35,7 +36,7 @@ def _drawn(rng: random.Random, process_faults: Sequence[str]) -> Iterator[Fault]
         kind = rng.choice(process_faults)
         # Some come back while others have their tasks, before or after they were given up.
         lasts = rng.choice([0.5, SILENCE_SECONDS - 0.1, SILENCE_SECONDS + rng.uniform(0.0, 3.0)])
-        seconds = lasts if kind.startswith(("pause", "cut off")) else 0.0
+        seconds = lasts if kind.startswith(("pause", "cut off", "clock")) else 0.0
         yield Fault(
             kind, rng.uniform(0.0, JOB_SECONDS * rng.choice([1.0, 2.0])), seconds, rng.randrange(4)
         )
@@ -62,13 +63,22 @@ def folder_in_memory() -> tempfile.TemporaryDirectory:
     return tempfile.TemporaryDirectory(dir=in_memory)
 
 
+KINDS = {"each as it comes": PsJob, "bounded": BoundedJob, "rounds": SynchronousJob}
+
+
+def kind_of(seed: int) -> str:
+    """Return which kind of job has a seed: of five, three apply each gradient as it comes."""
+    first, *others = KINDS
+    return (first, first, first, *others)[seed % (3 + len(others))]
+
+
 class Many:
-    """Jobs of one kind by their seeds, each in a folder of its own that goes with it."""
+    """Jobs by their seeds, each in a folder of its own that goes with it."""
 
     def __init__(
         self,
         folder: Path,
-        kind: type[PsJob] = PsJob,
+        kind: type[PsJob] | None = None,
         process_faults: Sequence[str] = PROCESS_FAULTS,
     ) -> None:
         self._folder, self._kind, self._faults = folder, kind, process_faults
@@ -78,7 +88,8 @@ class Many:
         folder = self._folder / "job"
         folder.mkdir()
         wanted = drawn(seed, self._faults) if faults is None else faults
-        job = self._kind(seed, wanted, folder)
+        kind = self._kind or KINDS[kind_of(seed)]
+        job = kind(seed, wanted, folder)
         try:
             job.run()
         except AssertionError as error:

@@ -1,46 +1,85 @@
 """As many simulated jobs as there is time for: `python -m tests.simulation.many --seeds=100000`."""
 
+import gc
+import json
 import logging
 import multiprocessing
 import os
+import platform
 import time
+from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 from rich.progress import Progress
 
-from tests.simulation.faults import Many, folder_in_memory
+from tests.simulation.faults import PROCESS_FAULTS, Many, drawn, folder_in_memory, kind_of
 
 AT_ONCE = 250
 
 
-def wrong_of(first: int) -> list[str]:
-    """Return the stories of what went wrong in the jobs of some seeds."""
+def run(first: int) -> tuple[list[str], Counter[str], Counter[str]]:
+    """Run the jobs of some seeds; return stories of what went wrong, and how many had what."""
     logging.disable(logging.CRITICAL)
+    gc.freeze()
+    kinds: Counter[str] = Counter()
+    faults: Counter[str] = Counter()
+    wrong = []
     with folder_in_memory() as folder:
         many = Many(Path(folder))
-        return [many.story(n) for n in range(first, first + AT_ONCE) if many.run(n)[0] is not None]
+        for seed in range(first, first + AT_ONCE):
+            kinds[kind_of(seed)] += 1
+            faults.update(fault.kind for fault in drawn(seed, PROCESS_FAULTS))
+            if many.run(seed)[0] is not None:
+                wrong.append(many.story(seed))
+    return wrong, kinds, faults
 
 
 @click.command()
 @click.option("--seeds", default=100_000, help="How many jobs.")
 @click.option("--first", default=10_000, help="Seed of the first one.")
 @click.option("--processes", default=os.cpu_count() or 1, help="How many at a time.")
-def main(seeds: int, first: int, processes: int) -> None:
+@click.option("--minutes", default=0.0, help="Begin no more after so long; 0: run all seeds.")
+@click.option("--record", type=click.Path(path_type=Path), help="Where the numbers go, as JSON.")
+def main(seeds: int, first: int, processes: int, minutes: float, record: Path | None) -> None:
     """Run simulated jobs in which things go wrong; fail if a count is not exact."""
-    began, wrong = time.monotonic(), 0
+    began = time.monotonic()
+    kinds: Counter[str] = Counter()
+    faults: Counter[str] = Counter()
+    num_wrong = 0
     firsts = range(first, first + seeds, AT_ONCE)
     with multiprocessing.Pool(processes) as pool, Progress() as progress:
         bar = progress.add_task("jobs", total=len(firsts) * AT_ONCE)
-        for stories in pool.imap_unordered(wrong_of, firsts):
+        for stories, of_kind, had in pool.imap_unordered(run, firsts):
             progress.advance(bar, AT_ONCE)
-            wrong += len(stories)
+            kinds.update(of_kind)
+            faults.update(had)
+            num_wrong += len(stories)
             for story in stories:
                 progress.console.print(story, markup=False, highlight=False)
+            if minutes and time.monotonic() - began > 60 * minutes:
+                break
     seconds = time.monotonic() - began
-    count = len(firsts) * AT_ONCE
-    click.echo(f"{count:,} jobs in {seconds:,.0f} s ({count / seconds:.0f}/s): {wrong} went wrong")
-    raise SystemExit(bool(wrong))
+    count = sum(kinds.values())
+    click.echo(
+        f"{count:,} jobs in {seconds:,.0f} s ({3600 * count / seconds:,.0f} an hour): "
+        f"{num_wrong} went wrong"
+    )
+    if record is not None:
+        found = {
+            "when": datetime.now(UTC).strftime("%Y-%m-%d"),
+            "machine": f"{platform.machine()}, {processes} processes",
+            "first_seed": first,
+            "jobs": count,
+            "went_wrong": num_wrong,
+            "seconds": round(seconds),
+            "jobs_per_hour": round(3600 * count / seconds),
+            "jobs_by_kind": dict(kinds.most_common()),
+            "faults_drawn": dict(faults.most_common()),
+        }
+        record.write_text(json.dumps(found, indent=1) + "\n")
+    raise SystemExit(bool(num_wrong))
 
 
 if __name__ == "__main__":

@@ -62,13 +62,13 @@ class Master(Node):
 
     def __init__(self, world) -> None:
         super().__init__(f"master {world.scheduler.count('master')}")
-        self.world = world
+        self.world, self.seconds_ahead = world, 0.0
         began = world.scheduler.now
         self.job, is_new = open_job(
             world.journal,
             world.config,
             lambda: JobData((Shard("records", 0, world.num_records),)),
-            clock=lambda: world.scheduler.now - began,
+            clock=lambda: world.scheduler.now - began + self.seconds_ahead,
         )
         self.core = self.job.core
         self.interpreter = Interpreter(

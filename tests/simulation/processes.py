@@ -1,39 +1,22 @@
 """Workers and ps replicas of a simulated job: the real protocols, with coroutines for threads."""
 
-import json
 from collections import deque
-from dataclasses import asdict
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
-from elasticdl._core import PsClient, Store
-from elasticdl.backends.base import Initializer, ModelDescription, OptimizerSpec, TableDescription
+from elasticdl._core import DrivenReplica, PsClient, Store
 from elasticdl.checkpoints.hand_over import write_hand_over
 from elasticdl.checkpoints.versions import MANIFEST, parse_manifest
-from elasticdl.errors import CheckpointError, ElasticdlError, NotDeclaredError
+from elasticdl.errors import CheckpointError, ElasticdlError
 from elasticdl.job import Finished, Lease, Outcome, PsRoute, Role, TaskReport, Wait
 from elasticdl.runtime.process import STOPPED_EXIT_CODE
 from elasticdl.worker.protocol import LeaseProtocol, Ruling, Stage
 from elasticdl.worker.running import Running
-from tests.simulation.clockwork import Call, Died, Node, Sleep, Unanswered
+from tests.simulation.clockwork import Died, Node, Sleep, Unanswered
+from tests.simulation.exchanges import Step
 
-MODEL = json.dumps(
-    asdict(
-        ModelDescription(
-            tables=(
-                TableDescription(
-                    "counts", 1, Initializer("constant", {"value": 0.0}), OptimizerSpec("sgd")
-                ),
-            ),
-            dense=(),
-            state=(),
-            optimizer=OptimizerSpec("sgd"),
-            seed=0,
-        )
-    )
-)
-NOTHING = np.zeros(0, np.float32)
 START_SECONDS = 0.5  # of a process
 STEP_SECONDS = 0.05
 WRITE_SECONDS = 0.05  # of what a replica hands over
@@ -64,13 +47,17 @@ class Replica(Node):
         self.job, self.index, self.session = job, index, ref
         self.store: PsClient | None = None
         self.client: PsClient | None = None
+        self._driven: DrivenReplica | None = None
+        self._newest: dict[int, int] = {}  # of each task the newest lease that has begun here
         self.is_asked_to_end = False
         self.code: int | None = None
 
     def main(self):
         """Restore or begin, register, and say that it is alive."""
         yield Sleep(START_SECONDS)
-        self.store = self.client = PsClient.in_process((yield from self._begin()))
+        store = yield from self._begin()
+        self._driven = self.job.driven(store, self.index)
+        self.store = self.client = PsClient.in_process(store)
         yield self.job.ask(
             lambda core, now: core.register_ps(self.index, self.session, 1, self.session, now)
         )
@@ -101,6 +88,46 @@ class Replica(Node):
         if self.client is None:
             raise Unanswered
         return self.client
+
+    def driving(self) -> DrivenReplica:
+        """Return what waits in no thread, if this serves."""
+        self.reached()
+        assert self._driven is not None
+        return self._driven
+
+    def begin_task(self, connection: int, task: int, number: int, lease: Lease) -> int:
+        """Begin a lease here; it is called `number`."""
+        client = self.reached()
+        if self._driven is None:
+            begun = client.begin_task(task, number)
+        else:
+            begun = self._driven.begin_task(connection, task, number)
+        self._newest[task] = max(self._newest.get(task, 0), lease.number)
+        return begun
+
+    @contextmanager
+    def held_to_its_fence(self, lease: Lease):
+        """Nothing that an older lease does in this block may change anything here."""
+        task = lease.task.id
+        if self._newest.get(task, 0) <= lease.number:
+            yield
+            return
+        before = self._applied(task)
+        try:
+            yield
+        finally:
+            after = self._applied(task)
+            words = f"{self.name}: lease {lease.number} of task {task} is over, and was applied"
+            assert before == after, words
+
+    def _applied(self, task: int) -> list:
+        (audit,) = self.reached().audit()
+        return audit[audit[:, 0] == task].tolist()
+
+    def lost(self, connection: int) -> None:
+        """A connection is gone."""
+        if self._driven is not None and self.is_alive:
+            self._driven.lost(connection)
 
     def depart(self):
         """Hand over and end, as `elasticdl.ps.departure` does."""
@@ -138,7 +165,8 @@ class Worker(Node):
         super().__init__(f"worker {index} ({ref})")
         self.job, self.index, self.session = job, index, ref
         self.route = PsRoute(-1, ())
-        self.protocol = LeaseProtocol(job.depth + 1, is_synchronous=False)
+        self.exchange = job.exchange(self)
+        self.protocol = LeaseProtocol(job.depth + 1, is_synchronous=self.exchange.is_synchronous)
         self.queue: deque = deque()
         self.version = 0
         self.code: int | None = None
@@ -152,14 +180,11 @@ class Worker(Node):
             yield Sleep(0.1)
             yield from self.follow()
         self.job.scheduler.spawn(self, self.beat())
-        for replica in range(self.job.num_ps):
-            yield self.to(replica, declare)
+        yield from self.exchange.declare()
         request = 0
         while True:
             request += 1
-            answer = yield self.ask(
-                lambda core, now, number=request: core.lease(self.index, self.session, number, now)
-            )
+            answer = yield self.job.lease(self, request, is_patient=not self.queue)
             match answer:
                 case Lease():
                     yield from self.work_off(answer)
@@ -187,27 +212,6 @@ class Worker(Node):
             )
             yield from self.follow()
 
-    def to(self, replica: int, work):
-        """Return a call to a replica, wherever it is then."""
-        return Call(
-            lambda: self.job.by_address(self.route.addresses[replica]),
-            lambda node: work(node.reached()),
-        )
-
-    def each(self, work):
-        """Do something at each replica, in any order; return what they answered."""
-        answers = [None] * self.job.num_ps
-        for replica in self.job.any_order():
-            while True:
-                try:
-                    answers[replica] = yield self.to(
-                        replica, lambda client, number=replica: work(client, number)
-                    )
-                    break
-                except NotDeclaredError:
-                    yield self.to(replica, declare)
-        return answers
-
     def work_off(self, lease: Lease):
         running, task, end = Running(lease), lease.task, 0
         while self.job.is_ahead(lease, self.route):
@@ -215,8 +219,7 @@ class Worker(Node):
         try:
             start = 0
             if self.protocol.asks_where_to_begin(lease):
-                begins = yield from self.each(lambda c, _: c.begin_task(task.id, lease.number))
-                start = min(begins)
+                start = yield from self.exchange.begin(lease)
             size = self.job.minibatch_size
             for index, first in enumerate(range(task.shard.start, task.shard.end, size)):
                 end = index + 1
@@ -224,21 +227,16 @@ class Worker(Node):
                     continue
                 while not self.protocol.may_pull(running, index):
                     yield from self.hand_in(*self.queue.popleft())
-                records = np.arange(first, min(first + size, task.shard.end))
-                pulled = yield from self.each(
-                    lambda client, replica, ids=records, number=index: client.pull(
-                        [(0, self.job.of(ids, replica))], True, step=(task.id, lease.number, number)
-                    )
-                )
-                yield Sleep(STEP_SECONDS * (0.5 + self.job.scheduler.random.random()))
-                self.queue.append((running, index, records, pulled, None))
+                step = Step(lease, index, np.arange(first, min(first + size, task.shard.end)))
+                pulled = yield from self.exchange.pull(step)
+                yield from self.compute(running, step, pulled)
         except ElasticdlError as error:
             if not self.rules(Stage.FEED, running, error):
                 return
         report = TaskReport(
             task.id, lease.number, Outcome.DONE, end_index=end, num_examples=task.shard.num_records
         )
-        self.queue.append((running, -1, None, None, report))
+        self.queue.append((running, None, None, report))
 
     def rules(self, stage: Stage, running: Running, error: Exception) -> bool:
         """Return whether a report that gives the lease back, or says that it failed, is due."""
@@ -252,46 +250,52 @@ class Worker(Node):
                 self.job.scheduler.tell(f"{self.name} ends: {error}")
                 raise Died
 
-    def hand_in(self, running: Running, index: int, records, pulled, report):
-        lease = running.lease
-        if report is None:
-            if self.protocol.goes_on(running):
-                try:
-                    yield from self.push(lease, index, records, pulled)
-                    running.count(len(records), 0.0, 0)
-                except ElasticdlError as error:
-                    if self.rules(Stage.COMMIT, running, error):
-                        yield from self.report(running, running.returned())
-            self.protocol.landed(running, index)
+    def compute(self, running: Running, step: Step, pulled):
+        """Compute; in synchronous training push too, as often as the parameters are too old."""
+        while True:
+            yield Sleep(STEP_SECONDS * (0.5 + self.job.scheduler.random.random()))
+            if not self.protocol.pushes_from_compute(running):
+                break
+            try:
+                self.version = yield from self.exchange.push(step, pulled)
+            except ElasticdlError as error:
+                match self.protocol.failed(Stage.PUSH_FROM_COMPUTE, running, error):
+                    case Ruling.RECOMPUTE:
+                        pulled = yield from self.exchange.pull(step)
+                        continue
+                    case Ruling.LOST:
+                        self.job.scheduler.tell(f"{self.name} has lost a lease: {error}")
+                    case Ruling.COMMIT_DECIDES:
+                        self.queue.append((running, step, pulled, None))
+                        return
+                    case _:
+                        self.job.scheduler.tell(f"{self.name} ends: {error}")
+                        raise Died from error
+            else:
+                pulled = None
+            break
+        self.queue.append((running, step, pulled, None))
+
+    def hand_in(self, running: Running, step: Step | None, pulled, report):
+        if step is None:
+            yield from self.report(running, report)
             return
-        yield from self.report(running, report)
-
-    def push(self, lease, index, records, pulled):
-        def work(client, replica):
-            grads = np.full((len(self.job.of(records, replica)), 1), -1.0, np.float32)
-            task, number, minibatch = self.job.named(lease.task.id, lease.number, index)
-            return client.push(
-                pulled[replica],
-                [grads],
-                NOTHING,
-                NOTHING,
-                1.0,
-                task,
-                number,
-                minibatch,
-                len(records),
-            )
-
-        (self.version, _), *_ = yield from self.each(work)
+        if self.protocol.goes_on(running):
+            try:
+                if pulled is not None:
+                    self.version = yield from self.exchange.push(step, pulled)
+                running.count(len(step.records), 0.0, 0)
+            except ElasticdlError as error:
+                if self.rules(Stage.COMMIT, running, error):
+                    yield from self.report(running, running.returned())
+        if not self.protocol.goes_on(running):
+            yield from self.exchange.end(running.lease)
+        self.protocol.landed(running, step.index)
 
     def report(self, running, report):
+        yield from self.exchange.end(running.lease)
         if not self.protocol.ends(running, report):
             return
         if report.outcome is Outcome.DONE:
             report = running.trained(report, self.version)
         yield self.ask(lambda core, now: core.report(self.index, self.session, report, now))
-
-
-def declare(client: PsClient) -> None:
-    """Tell a replica what the model is."""
-    client.declare(MODEL, NOTHING, NOTHING)

@@ -13,11 +13,13 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
-from elasticdl._core import PsClient, Store
+from elasticdl._core import DrivenReplica, PsClient, Store
 from elasticdl.checkpoints.hand_over import write_hand_over
 from elasticdl.config import (
     CheckpointSection,
@@ -28,17 +30,19 @@ from elasticdl.config import (
     TrainingSection,
 )
 from elasticdl.errors import CheckpointError, StateError
-from elasticdl.job import Lease, PsRoute, Role, Strategy
+from elasticdl.job import Lease, PsRoute, Role, Strategy, Wait
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle, Started
 from elasticdl.master.status import picture
 from elasticdl.runtime.process import STOPPED_EXIT_CODE
-from tests.simulation.clockwork import Call, Died, Fault, Node, Scheduler
+from tests.simulation.clockwork import Call, Died, Fault, Kept, Node, Scheduler
 from tests.simulation.disk import Disk, full
+from tests.simulation.exchanges import Asynchronous, Bounded, Rounds
 from tests.simulation.master import Journal, Master
 from tests.simulation.processes import Replica, Worker
 
 NOTICE_SECONDS = 0.05  # until the launcher knows that a process has ended
 MASTER_START_SECONDS = 1.0
+LEASE_SECONDS = 5.0  # that a request is kept
 POWER_SECONDS = 3.0  # until the job is started again
 SILENCE_SECONDS = 5.0  # then a process is taken as lost
 PATIENCE_SECONDS = 900.0  # of simulated time; then the job hangs
@@ -53,16 +57,18 @@ class PsJob:
     """A job, what surrounds it, and what goes wrong."""
 
     minibatch_size, num_records, num_epochs = 4, 96, 2
+    synchrony: ClassVar[dict] = {"use_async": True}
 
     def __init__(self, seed: int, faults: list[Fault], folder: Path) -> None:
         shape = random.Random(seed)
         self.num_ps, self.num_workers = shape.choice([1, 2, 2, 3]), shape.choice([1, 2, 2, 3])
         self.depth = shape.choice([0, 1, 1, 2])  # steps that are pulled before a push
-        self.recovery_seconds = shape.choice([0.3, 0.5, 1.0, 2.0])
+        self.recovery_seconds = shape.choice([0.5, 1.0, 2.0, 3.0])
         self.config, self.folder = self._config(folder), folder
         self.scheduler = Scheduler(seed, faults)
         self.journal = Journal(self.scheduler)
         self.disk = Disk(folder / "trash", self.before_file_operation)
+        self._parts: dict[tuple[int, int], np.ndarray] = {}
         self.unsound: list[str] = []  # checkpoints that could not be restored
         self.processes: dict[str, Replica | Worker] = {}
         self.handles: dict[str, ProcessHandle] = {}
@@ -84,7 +90,7 @@ class PsJob:
                 minibatch_size=self.minibatch_size,
                 num_minibatches_per_task=3,
                 num_epochs=self.num_epochs,
-                use_async=True,
+                **self.synchrony,
             ),
             checkpoint=CheckpointSection(recovery_seconds=self.recovery_seconds),
             cluster=ClusterSection(
@@ -125,13 +131,25 @@ class PsJob:
         return counts.tolist()
 
     def of(self, records, replica: int):
-        """Return the records whose rows a replica has."""
-        return records[records % self.num_ps == replica]
+        """Return the records whose rows a replica has; some that follow each other."""
+        known = int(records[0]), replica
+        if known not in self._parts:
+            self._parts[known] = records[records % self.num_ps == replica]
+        return self._parts[known]
 
-    def any_order(self) -> Iterable[int]:
-        """Return the numbers of the replicas, in an order of any kind."""
-        order = list(range(self.num_ps))
-        self.scheduler.random.shuffle(order)
+    def exchange(self, worker: Worker) -> Asynchronous:
+        """Return how a worker pulls and pushes."""
+        return Asynchronous(worker)
+
+    def driven(self, store: Store, replica: int) -> DrivenReplica | None:
+        """Return who says when a replica's updates are made; None: they are made at once."""
+        return None
+
+    def any_order(self, replicas: Iterable[int]) -> Iterable[int]:
+        """Return replicas in an order of any kind."""
+        order = list(replicas)
+        if len(order) > 1:
+            self.scheduler.random.shuffle(order)
         return order
 
     # --- what a sabotage takes away --------------------------------------------------------------
@@ -147,6 +165,10 @@ class PsJob:
     def is_ahead(self, lease: Lease, route: PsRoute) -> bool:
         """Whether a lease speaks of replicas that its worker has not heard of."""
         return lease.generation > route.generation
+
+    def fence(self, lease: Lease) -> int:
+        """Return the number under which a lease is begun at the replicas."""
+        return lease.number
 
     def named(self, task: int, lease: int, index: int) -> tuple[int, int, int]:
         """Return what tells a push from others."""
@@ -190,6 +212,34 @@ class PsJob:
 
         return Call(lambda: self.master, work)
 
+    def lease(self, worker: Worker, request: int, is_patient: bool) -> Call:
+        """Return a call that asks for a task; one that is patient is kept, as the servicer does."""
+        index, session = worker.index, worker.session
+
+        def work(master):
+            core, deadline = master.core, master.job.now() + LEASE_SECONDS
+
+            def attempt(goes_on):
+                return master.do(
+                    lambda core, now: core.lease(index, session, request, now, goes_on)
+                )
+
+            def look():
+                now = master.job.now()
+                if not core.awaits(index, session, request):
+                    return Wait(0.0)
+                if now >= deadline:
+                    return attempt(goes_on=True)
+                if not core.has_word_for(index, session, now):
+                    return None
+                answer = attempt(goes_on=True)
+                return None if isinstance(answer, Wait) else answer
+
+            answer = attempt(goes_on=False)
+            return Kept(look) if is_patient and isinstance(answer, Wait) else answer
+
+        return Call(lambda: self.master, work)
+
     def leave_ps(self, replica: Replica, within: float) -> Call:
         """Return a call that says so; answered with the folder to write to, or None."""
         index, session = replica.index, replica.session
@@ -210,6 +260,8 @@ class PsJob:
         self.processes[ref], self.handles[ref] = node, handle
         self.watched.add(ref)
         node.when_dead.append(lambda: self.ended(ref))
+        if role is Role.WORKER:
+            node.when_dead.append(lambda: self.connection_lost(node.exchange.connection))
         self.scheduler.spawn(node, node.main())
         self.tell_master(lambda core, now: core.process_runs(Started(handle), now))
         return handle
@@ -245,6 +297,16 @@ class PsJob:
             if ref in self.watched:
                 self.watched.discard(ref)
                 self.tell_master(lambda core, now: core.process_exited(exited, now))
+
+        self.scheduler.at(NOTICE_SECONDS, notice)
+
+    def connection_lost(self, connection: int) -> None:
+        """Replicas notice that a worker is gone."""
+
+        def notice() -> None:
+            for node in list(self.processes.values()):
+                if isinstance(node, Replica):
+                    self.scheduler.on(node, partial(node.lost, connection))
 
         self.scheduler.at(NOTICE_SECONDS, notice)
 
@@ -314,9 +376,59 @@ class PsJob:
         self.scheduler.tell(f"{fault.kind}: {node.name}")
         if fault.kind.startswith("kill"):
             self.scheduler.kill(node)
+        elif "clock" in fault.kind:
+            node.seconds_ahead += fault.seconds
         elif fault.kind.startswith("ask"):
             self.scheduler.spawn(node, node.depart())
         elif fault.kind.startswith("cut off"):
             node.cut_off_until = self.scheduler.now + fault.seconds
         else:
             self.scheduler.pause(node, fault.seconds)
+
+
+class BoundedJob(PsJob):
+    """No gradient comes later than a bound."""
+
+    max_staleness = 2
+    synchrony: ClassVar[dict] = {"use_async": True, "max_staleness": max_staleness}
+    staleness = 0
+
+    def exchange(self, worker: Worker) -> Asynchronous:
+        return Bounded(worker)
+
+    def driven(self, store: Store, replica: int) -> DrivenReplica:
+        return DrivenReplica(store, replica, max_staleness=self.max_staleness)
+
+    def run(self) -> None:
+        super().run()
+        words = f"a gradient came {self.staleness} updates late, expected {self.max_staleness}"
+        assert self.staleness <= self.max_staleness, words
+
+
+class SynchronousJob(PsJob):
+    """Gradients are averaged and applied together: a record counts 1, 1/2 or 1/3 in its round."""
+
+    grads_to_wait = 2
+    num_epochs = 1
+    synchrony: ClassVar[dict] = {"use_async": False, "grads_to_wait": grads_to_wait}
+
+    def __init__(self, seed: int, faults: list[Fault], folder: Path) -> None:
+        super().__init__(seed, faults, folder)
+        self.depth = 0
+
+    def exchange(self, worker: Worker) -> Asynchronous:
+        return Rounds(worker)
+
+    def driven(self, store: Store, replica: int) -> DrivenReplica:
+        return DrivenReplica(store, replica, grads_to_wait=self.grads_to_wait)
+
+    def counts(self) -> list[float]:
+        counts = np.zeros(self.num_records)
+        for node in map(self.by_address, self.master.core.ps_route().addresses):
+            for keys, rows in node.reached().scan(0):
+                counts[keys] += rows[:, 0]
+        return counts.round(4).tolist()
+
+    def check_counts(self) -> None:
+        found = Counter(self.counts())
+        assert set(found) <= {1.0, 0.5, 0.3333}, f"expected weights in one round, found {found}"

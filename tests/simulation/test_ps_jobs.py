@@ -18,7 +18,7 @@ from tests.simulation.faults import PROCESS_FAULTS, Many, folder_in_memory
 from tests.simulation.master import Journal
 from tests.simulation.ps_job import PsJob
 
-SEEDS = range(100)
+SEEDS = [range(first, first + 100) for first in range(0, 1_000, 100)]
 MORE_SEEDS = [range(first, first + 1_000) for first in range(1_000, 4_000, 1_000)]
 
 
@@ -29,7 +29,7 @@ def folder():
 
 
 @pytest.mark.parametrize(
-    "seeds", [SEEDS, *(pytest.param(more, marks=pytest.mark.long) for more in MORE_SEEDS)], ids=str
+    "seeds", [*SEEDS, *(pytest.param(more, marks=pytest.mark.long) for more in MORE_SEEDS)], ids=str
 )
 def test_every_record_counts_once_whatever_goes_wrong(seeds, folder):
     if (story := Many(folder).first_of(seeds)) is not None:
@@ -60,6 +60,16 @@ class WithoutWatermarks(PsJob):
 
     def restore(self, folder):
         return Store.restore(str(folder), keep_watermarks=False)
+
+
+class WithoutFences(PsJob):
+    """To the replicas all leases of a task are one."""
+
+    def fence(self, lease):
+        return 1
+
+    def named(self, task, lease, index):
+        return task, 1, index
 
 
 class WithoutSyncs(PsJob):
@@ -123,6 +133,7 @@ def no_late_attempts(monkeypatch):
 
 SABOTAGES = {
     "deduplication": (WithoutNames, PROCESS_FAULTS),
+    "fences": (WithoutFences, ["pause worker", "cut off worker"]),
     "generations": (WithoutGenerations, ["cut off ps", "pause ps", "kill worker"]),
     "watermarks of a checkpoint": (WithoutWatermarks, PROCESS_FAULTS),
     "replay": (no_replay, PROCESS_FAULTS),
@@ -133,7 +144,14 @@ SABOTAGES = {
     "silence while a hand-over is written": (WithoutStop, ["ask ps to end"]),
     "late attempts": (no_late_attempts, PROCESS_FAULTS),
 }
-FOUND_LATE = {"the proof of a hand-over", "late attempts"}
+FOUND_LATE = {
+    "fences",
+    "generations",
+    "the journal before answers",
+    "the journal synced before deletions",
+    "the proof of a hand-over",
+    "late attempts",
+}
 
 
 @pytest.mark.parametrize(

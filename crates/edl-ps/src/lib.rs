@@ -10,6 +10,7 @@ pub mod bare;
 mod client;
 mod clip;
 mod dedup;
+mod driven;
 mod error;
 mod far;
 mod hot_keys;
@@ -29,7 +30,8 @@ mod whole;
 
 pub use client::{Cursor, PsClient, Pulled, Receipt, StepGradients, Wanted};
 pub use dedup::Site;
-pub use edl_wire::op::Step;
+pub use driven::{Answer, Change, Driven};
+pub use edl_wire::op::{Round, Step};
 pub use edl_wire::service::{COPY, PS, Service as WireService};
 pub use edl_wire::{Credentials, TlsFiles, traffic};
 pub use error::{ErrorKind, PsError};

@@ -61,9 +61,7 @@ impl PsServer {
             token: door.token,
             tls: door.tls,
         };
-        if let Synchrony::Bounded { max_staleness } = synchrony {
-            store.bound_staleness(max_staleness);
-        }
+        synchrony.bind(&store);
         let spans = Arc::new(Spans::default());
         let replica = Replica {
             spans: spans.clone(),

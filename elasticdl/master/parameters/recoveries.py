@@ -46,6 +46,7 @@ class Recoveries:
         self._role = role
         self._is_training = config.command == "train"
         self._is_replayed = role is Role.WORKER or config.checkpoint.ps_recovery == "replay"
+        self._makes_rounds = role is Role.PS and config.grads_to_wait is not None
         self.keeps_any = self._is_training and config.checkpoint.recovery_seconds > 0
         """Whether what is handed over is kept."""
         self._journal = journal
@@ -130,7 +131,10 @@ class Recoveries:
             is_replayed=self._is_replayed,
             seconds=now - self._lost_at.get(place, now),
             # One that had itself a successor which served has not all that this one had.
-            is_handed_over=not len(lacks) and session == self._served.get(place),
+            # Gradients that were kept for a round are in no file, so they are lost.
+            is_handed_over=not len(lacks)
+            and session == self._served.get(place)
+            and not self._makes_rounds,
         )
         # Where nothing is lost, leases of before end as if nothing had happened.
         if self._is_training and not recovery.is_handed_over:

@@ -69,6 +69,21 @@ def test_successor_begins_with_what_was_handed_over_and_nothing_is_trained_again
     assert game.core.ledger.num_done == 2
 
 
+def test_in_synchronous_training_leases_of_before_a_hand_over_do_not_end_as_done(recovery_game):
+    """A gradient that was kept for its round is in no file: its worker believes it applied."""
+    game = recovery_game(use_async=False, grads_to_wait=2)
+    lease, has = done_and_leased(game)
+
+    hands_over(game)
+    assert game.core.restore_point(1) == HandedOver(1, "s", VERSION, game.play.now)
+    game.back(minibatches=has)
+
+    assert not recovery(game).is_handed_over
+    assert recovery(game).tasks == 0
+    game.play.report(lease, num_records=30, num_minibatches=3, end_index=3)
+    assert game.core.ledger.num_done == 1
+
+
 def test_lease_of_before_does_not_end_as_done_where_nothing_was_handed_over(game):
     lease, has = done_and_leased(game)
 

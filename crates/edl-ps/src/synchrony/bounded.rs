@@ -52,7 +52,8 @@ impl BoundedPulls {
             // applied: what is counted is never less than what is so.
             let began = state.queue.front() == Some(&ticket)
                 && state.under_way.begin(step, peer.id(), store.version());
-            if began || Instant::now() >= deadline || !peer.is_there() {
+            let is_told = began || peer.waits_elsewhere();
+            if is_told || Instant::now() >= deadline || !peer.is_there() {
                 state.queue.retain(|&other| other != ticket);
                 self.changed.notify_all();
                 return began;

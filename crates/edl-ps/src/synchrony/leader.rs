@@ -103,6 +103,9 @@ impl Leader {
                 }
                 .into());
             }
+            if peer.waits_elsewhere() {
+                return Ok(Pushed::NotYet);
+            }
             if Instant::now() >= deadline || !peer.is_there() {
                 state.rounds.withdraw(peer.id());
                 return Ok(Pushed::NotYet);

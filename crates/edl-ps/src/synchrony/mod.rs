@@ -43,6 +43,13 @@ pub enum Synchrony {
 }
 
 impl Synchrony {
+    /// Has a store refuse what it must not apply, whoever asks.
+    pub(crate) fn bind(self, store: &Store) {
+        if let Self::Bounded { max_staleness } = self {
+            store.bound_staleness(max_staleness);
+        }
+    }
+
     /// What clients have to do for it.
     pub(crate) fn protocol(self) -> Protocol {
         match self {
@@ -59,6 +66,11 @@ pub(crate) trait Peer {
     fn id(&self) -> u64;
     /// False once the other end has gone.
     fn is_there(&self) -> bool;
+    /// True if nobody waits in a thread for it: it is told "not yet", and asks again. What it has
+    /// given stays meanwhile.
+    fn waits_elsewhere(&self) -> bool {
+        false
+    }
 }
 
 impl Peer for Client<'_> {

@@ -9,6 +9,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 mod client;
+mod driven;
 mod server;
 mod store;
 
@@ -16,6 +17,8 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<store::Progress>()?;
     module.add_class::<store::Store>()?;
     module.add_class::<server::PsServer>()?;
+    module.add_class::<driven::DrivenReplica>()?;
+    module.add_class::<driven::Round>()?;
     module.add_class::<client::PsClient>()?;
     module.add_class::<client::Pulled>()?;
     module.add_function(wrap_pyfunction!(client::take_hot_keys, module)?)?;
