@@ -125,10 +125,15 @@ class PsJob:
     def counts(self) -> list[int]:
         """Return how often each record has been trained, as the tables say."""
         counts = np.zeros(self.num_records, np.int64)
-        for node in map(self.by_address, self.master.core.ps_route().addresses):
-            for keys, rows in node.reached().scan(0):
+        for client in self.last_stores():
+            for keys, rows in client.scan(0):
                 counts[keys] += rows[:, 0].astype(np.int64)
         return counts.tolist()
+
+    def last_stores(self) -> Iterable[PsClient]:
+        """Return what the last replica at each place had; it may be lost after the proof."""
+        replicas = [node for node in self.processes.values() if isinstance(node, Replica)]
+        return {node.index: node.store for node in replicas if node.store is not None}.values()
 
     def of(self, records, replica: int):
         """Return the records whose rows a replica has; some that follow each other."""
@@ -424,8 +429,8 @@ class SynchronousJob(PsJob):
 
     def counts(self) -> list[float]:
         counts = np.zeros(self.num_records)
-        for node in map(self.by_address, self.master.core.ps_route().addresses):
-            for keys, rows in node.reached().scan(0):
+        for client in self.last_stores():
+            for keys, rows in client.scan(0):
                 counts[keys] += rows[:, 0]
         return counts.round(4).tolist()
 
