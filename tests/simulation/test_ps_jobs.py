@@ -122,10 +122,10 @@ def no_journal_before_answers(monkeypatch):
 def no_late_attempts(monkeypatch):
     lease = JobCore.lease
 
-    def forget_requests(core, worker_id, session, request, now):
+    def forget_requests(core, *arguments):
         for member in core.members:
             member.newest_request = 0
-        return lease(core, worker_id, session, request, now)
+        return lease(core, *arguments)
 
     assert hasattr(Member("worker", 0), "newest_request")
     monkeypatch.setattr(JobCore, "lease", forget_requests)
@@ -165,4 +165,5 @@ def test_a_job_without_one_of_its_safeguards_is_found(what, folder, monkeypatch)
         sabotage(monkeypatch)
     story = Many(folder, kind, process_faults).first_of(range(10_000))
     assert story is not None
+    assert "Error: " not in story.partition("\n")[0], story  # of the sabotage itself
     print(story)
