@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 
 from elasticdl import ArrayModel, ArrayOptimizer, Mode
-from elasticdl.collective import Group, giving
+from elasticdl.collective import Group, transfer
 from elasticdl.job import Seat
 from elasticdl.worker import ring_member
-from elasticdl.worker.giving import ParameterGiving
 from elasticdl.worker.replica import Replica
 from elasticdl.worker.ring_member import RingMember
-from elasticdl.worker.staging import Giver, Stage
+from elasticdl.worker.staging import Giver, StagedParameters
+from elasticdl.worker.transfer import ParameterTransfer
 
 NUM_NUMBERS = int(os.environ["JOIN_NUMBERS"])
 
@@ -120,7 +120,7 @@ def _note(folder):
     for owner, name, what, all_come in (
         (RingMember, "_meet", "rendezvous", False),
         (ring_member, "form_ring", "forming the ring", True),
-        (ParameterGiving, "begin", "beginning of a world", False),
+        (ParameterTransfer, "begin", "beginning of a world", False),
         (RingMember, "_next", "a gradient is computed", False),
         (Group, "exchange", "offers go around", True),
         (Group, "mean", "reduction of the gradient", True),
@@ -132,7 +132,7 @@ def _note(folder):
         (Replica, "begin_stage", "the joiner begins", False),
         (Replica, "end_stage", "the joiner has all", False),
         (Giver, "piece", "a piece is read", False),
-        (Stage, "take", "a piece is kept", False),
+        (StagedParameters, "take", "a piece is kept", False),
     ):
         timeline.watch(owner, name, what, all_come)
     count, load, end_stage = Replica.count, Replica.load, Replica.end_stage
@@ -159,4 +159,4 @@ def _note(folder):
 if "JOIN_NOTES" in os.environ:
     _note(Path(os.environ["JOIN_NOTES"]))
     if os.environ["JOIN_AT_ONCE"] == "1":
-        giving.AT_ONCE_BYTES = 1 << 62
+        transfer.AT_ONCE_BYTES = 1 << 62

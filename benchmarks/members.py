@@ -37,7 +37,7 @@ from report import Row, Side, asked_for_short, compare, write_results
 
 from elasticdl.job import Outcome, TaskReport
 from elasticdl.master.durable import open_job
-from elasticdl.master.lacks import Applied
+from elasticdl.master.missing_tasks import Applied
 from elasticdl.observe.events import read_events
 from elasticdl.rpc import elasticdl_pb2 as pb
 from elasticdl.rpc import messages

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from elasticdl.backends.base import Float32, Trainer
-from elasticdl.backends.handover import Handover, Step
+from elasticdl.backends.handover import GradientRequest, Handover
 from elasticdl.backends.load import ScriptFrameworks
 from elasticdl.backends.script import AskingTrainer
 from elasticdl.backends.shards import ShardsTrainer
@@ -96,7 +96,7 @@ class Controller:
         self._trainer: AskingTrainer | None = None
         self._batches: TaskBatches | None = None
         self._has_begun = False
-        self._step: Step | None = None  # that the script is at
+        self._step: GradientRequest | None = None  # that the script is at
         self.is_over = False
         """Whether the script has had all of its minibatches."""
 

@@ -10,7 +10,7 @@ from elasticdl.backends.base import Float32, Minibatch, StepResult
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class GradientRequest:
     """A minibatch to compute gradients of, and the parameters to compute them on."""
 
     minibatch: Minibatch
@@ -36,12 +36,12 @@ class Handover:
     """
 
     def __init__(self) -> None:
-        self._asked: queue.SimpleQueue[Step | _Call | _End] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[GradientRequest | _Call | _End] = queue.SimpleQueue()
         self._answered: queue.SimpleQueue[StepResult | Exception | None] = queue.SimpleQueue()
 
     # --- the worker's side -----------------------------------------------------------------------
 
-    def compute(self, step: Step) -> StepResult:
+    def compute(self, step: GradientRequest) -> StepResult:
         """Have the script compute a step; return what it made of it."""
         self._asked.put(step)
         answer = self._answered.get()
@@ -61,7 +61,7 @@ class Handover:
 
     # --- the script's side -----------------------------------------------------------------------
 
-    def take(self) -> Step | None:
+    def take(self) -> GradientRequest | None:
         """Wait for the next step; None after the last one.
 
         Raises:
@@ -69,7 +69,7 @@ class Handover:
         """
         while True:
             match self._asked.get():
-                case Step() as step:
+                case GradientRequest() as step:
                     return step
                 case _Call(function):
                     self._answered.put(_error_of(function))

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from elasticdl.backends.base import CallbackNeeds
-from elasticdl.backends.outside import globals_of
-from elasticdl.backends.remembered import Memory
+from elasticdl.backends.callback_memory import CallbackMemory
+from elasticdl.backends.side_effects import globals_of
 from elasticdl.backends.user_code import no_place, user_code
 from elasticdl.callbacks import JobControl, LearningRateScheduler
 from elasticdl.errors import ModelError
@@ -62,7 +62,7 @@ class JobCallbacks:
         make: Callable[[], Sequence[object]],
         rate: float | None,
         hooks: Callable[[Any, JobControl], Hooks],
-        memory: Memory,
+        memory: CallbackMemory,
         needs: CallbackNeeds,
     ) -> None:
         self.needs = needs

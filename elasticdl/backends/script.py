@@ -21,7 +21,7 @@ from elasticdl.backends.base import (
     StepResult,
     TableSource,
 )
-from elasticdl.backends.handover import Handover, Step
+from elasticdl.backends.handover import GradientRequest, Handover
 from elasticdl.backends.numpy import picker
 from elasticdl.data.base import Records
 from elasticdl.errors import ModelError
@@ -124,19 +124,22 @@ class AskingTrainer(OnlyTraining, ABC):
     def load(self, dense: Float32, state: Float32) -> None:
         """Give the script's model these parameters."""
 
-    def begin_step(self, step: Step) -> Any:
+    def begin_step(self, step: GradientRequest) -> Any:
         """Make the model ready for a step; return its records, or what a loader made of them."""
         assert isinstance(step.minibatch, ScriptMinibatch)
         self._begin(step, step.minibatch.seed)
         return step.minibatch.features
 
     @abstractmethod
-    def _begin(self, step: Step, seed: int) -> None:
+    def _begin(self, step: GradientRequest, seed: int) -> None:
         """Make the model ready for a step, whose random numbers begin with a seed."""
 
     @abstractmethod
     def end_step(
-        self, step: Step, loss: object, gradients: Iterable[tuple[object, object]] | None = None
+        self,
+        step: GradientRequest,
+        loss: object,
+        gradients: Iterable[tuple[object, object]] | None = None,
     ) -> StepResult:
         """Return what a script has computed.
 
@@ -196,7 +199,7 @@ class AskingTrainer(OnlyTraining, ABC):
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> StepResult:
         """Ask the script."""
-        return self._handover.compute(Step(minibatch, dense, state))
+        return self._handover.compute(GradientRequest(minibatch, dense, state))
 
     def export(
         self, directory: Path, dense: Float32, state: Float32, tables: TableSource | None

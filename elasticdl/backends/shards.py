@@ -15,7 +15,7 @@ from elasticdl.backends.base import (
     OptimizerSpec,
     StepResult,
 )
-from elasticdl.backends.handover import Step
+from elasticdl.backends.handover import GradientRequest
 from elasticdl.backends.script import AskingTrainer
 from elasticdl.errors import ModelError
 
@@ -28,11 +28,14 @@ class ShardsTrainer(AskingTrainer):
     def load(self, dense: Float32, state: Float32) -> None:
         """There are no parameters."""
 
-    def _begin(self, step: Step, seed: int) -> None:
+    def _begin(self, step: GradientRequest, seed: int) -> None:
         """The model, and the random numbers, are the script's affair."""
 
     def end_step(
-        self, step: Step, loss: Any, gradients: Iterable[tuple[object, object]] | None = None
+        self,
+        step: GradientRequest,
+        loss: Any,
+        gradients: Iterable[tuple[object, object]] | None = None,
     ) -> StepResult:
         """Return that a minibatch is done.
 

@@ -18,7 +18,7 @@ from elasticdl.errors import DataError
 from elasticdl.runtime.process import write_whole
 
 if TYPE_CHECKING:
-    from elasticdl.data.summary import Limits
+    from elasticdl.data.summary import SummaryLimits
     from elasticdl.statistics import Column, Number, Statistics
 
 
@@ -81,11 +81,11 @@ def analyze(
       elasticdl data analyze dac_records/train --output statistics.json
       elasticdl data analyze 'logs/*.csv' --output logs.json --data_reader_params skip_header=true
     """  # noqa: D301 - the backspace is click's mark for lines that it must not join
-    from elasticdl.data.summary import Limits
+    from elasticdl.data.summary import SummaryLimits
 
     if not output.parent.is_dir():
         raise DataError(f"{output.parent}: no such folder; create it first")
-    limits = Limits(num_buckets, distinct_limit, vocabulary_limit, vocabulary_threshold)
+    limits = SummaryLimits(num_buckets, distinct_limit, vocabulary_limit, vocabulary_threshold)
     began = time.monotonic()
     statistics = _compute(source, params, parse_types(types), missing, limits)
     try:
@@ -96,7 +96,11 @@ def analyze(
 
 
 def _compute(
-    source: str, params: str, types: Mapping[str, str], missing: tuple[str, ...], limits: Limits
+    source: str,
+    params: str,
+    types: Mapping[str, str],
+    missing: tuple[str, ...],
+    limits: SummaryLimits,
 ) -> Statistics:
     from elasticdl.data.example_counts import count_examples, holds_examples
     from elasticdl.data.files import num_cores

@@ -20,7 +20,7 @@ from elasticdl.errors import ConfigError, ElasticdlError, JobFailedError, Unavai
 from elasticdl.job import JobStatus, Role, no_status
 
 if TYPE_CHECKING:  # what --help need not wait for
-    from elasticdl.launchers.base import Job
+    from elasticdl.launchers.base import SubmittedJob
     from elasticdl.rpc.client import JobClient
 
 T = TypeVar("T")
@@ -206,13 +206,13 @@ def stop(name: str, pause: bool, now: bool, drain: bool) -> None:
         echo(f"the same command with --job_dir={job.name} goes on from here")
 
 
-def _find(name: str) -> Job:
+def _find(name: str) -> SubmittedJob:
     from elasticdl.launchers import choose
 
     return choose.find(name)
 
 
-def _ask(job: Job, question: Callable[[JobClient], T]) -> T:
+def _ask(job: SubmittedJob, question: Callable[[JobClient], T]) -> T:
     """Ask the master of a job something.
 
     Raises:
@@ -240,7 +240,9 @@ def _process(word: str) -> tuple[Role, int]:
     raise ConfigError(f"PROCESS: expected master, worker-NUMBER or ps-NUMBER, found {word!r}")
 
 
-def _all_logs(job: Job, wanted: list[tuple[Role, int]], follow: bool) -> Iterator[tuple[str, str]]:
+def _all_logs(
+    job: SubmittedJob, wanted: list[tuple[Role, int]], follow: bool
+) -> Iterator[tuple[str, str]]:
     """Yield (process, line) of several logs; those of new processes too, if all are wanted."""
     if not follow:
         for role, index in wanted or job.processes():

@@ -28,7 +28,7 @@ from elasticdl.master.durable import JobData
 from elasticdl.master.effects import audits, expired_text
 from elasticdl.master.histograms import take_histograms
 from elasticdl.master.in_process import InProcessMaster
-from elasticdl.master.lacks import Applied
+from elasticdl.master.missing_tasks import Applied
 from elasticdl.master.parameters.proof import Replicas
 from elasticdl.model_spec import load_model_spec
 from elasticdl.observe.labels import LabelClock

@@ -72,7 +72,7 @@ def serve(
 
     quiet_tensorflow()
     try:
-        from elasticdl.serving.server import Limits, Server
+        from elasticdl.serving.server import RequestLimits, Server
         from elasticdl.serving.server import serve as run
     except ImportError as error:
         if error.name not in ("aiohttp", "prometheus_client"):
@@ -82,7 +82,7 @@ def serve(
 
     with tempfile.TemporaryDirectory(prefix="elasticdl-serve-") as scratch:
         versions = Versions(parse(export), Path(scratch), rows_dir)
-        limits = Limits(max_request_bytes, max_connections)
+        limits = RequestLimits(max_request_bytes, max_connections)
         server = Server(versions, limits, poll_seconds, lambda text: echo(text))
         run(server, host, port, lambda: echo(f"listens at http://{host}:{server.port}"))
 

@@ -18,7 +18,7 @@ from elasticdl.cli.display import Display
 from elasticdl.cli.silence import FIRST_SECONDS, Silence
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import JobStatus
-from elasticdl.launchers.base import Job
+from elasticdl.launchers.base import SubmittedJob
 from elasticdl.launchers.signals import STOP_SIGNALS, Signals
 from elasticdl.observe.kinds import DataChecked, FeedPath
 from elasticdl.rpc.client import ENDED
@@ -37,7 +37,7 @@ class LeftError(Exception):
     """The user has left a job that goes on; its name is the message."""
 
 
-def view(job: Job, display: Display, since: float) -> JobStatus:
+def view(job: SubmittedJob, display: Display, since: float) -> JobStatus:
     """Show a job up to the end of its processes, and return its last picture.
 
     Args:
@@ -63,7 +63,7 @@ def view(job: Job, display: Display, since: float) -> JobStatus:
 class _Viewer:
     """What the main thread does; it alone writes to the display."""
 
-    def __init__(self, job: Job, display: Display, signals: Signals) -> None:
+    def __init__(self, job: SubmittedJob, display: Display, signals: Signals) -> None:
         self._job = job
         self._display = display
         self._signals = signals
@@ -160,7 +160,7 @@ _Item = JobStatus | str | _Page | _Problem | _End | BaseException
 class _News:
     """Two threads that receive pictures and events of a job, and wake the main thread for each."""
 
-    def __init__(self, job: Job, since: float, wake: Callable[[], None]) -> None:
+    def __init__(self, job: SubmittedJob, since: float, wake: Callable[[], None]) -> None:
         self._job = job
         self._since = since
         self._wake = wake

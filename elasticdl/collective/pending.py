@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticdl.collective.rounds import Minibatch
+from elasticdl.collective.rounds import OfferedMinibatch
 from elasticdl.collective.state_rules import NO_RULES, StateRules
 
 Float32 = NDArray[np.float32]
@@ -16,7 +16,7 @@ ALL = 0  # the key of a sum over all that comes
 
 
 @dataclass(slots=True)
-class Pending:
+class PendingSums:
     """Sums over the records of minibatches; equal on all ranks, for all add the same numbers.
 
     sums: by key, of the dense gradient and of the change of the state; none before the first
@@ -25,7 +25,7 @@ class Pending:
     rules: of the state.
     """
 
-    minibatches: list[Minibatch] = field(default_factory=list)
+    minibatches: list[OfferedMinibatch] = field(default_factory=list)
     sums: dict[int, tuple[Float32, ...]] = field(default_factory=dict)
     rules: StateRules = NO_RULES
 
@@ -35,7 +35,7 @@ class Pending:
         return sum(minibatch.num_records for minibatch in self.minibatches)
 
     def add(
-        self, minibatches: Sequence[Minibatch], means: Sequence[Float32], key: int = ALL
+        self, minibatches: Sequence[OfferedMinibatch], means: Sequence[Float32], key: int = ALL
     ) -> None:
         """Add minibatches.
 
@@ -89,7 +89,7 @@ class TaskPart:
     num_records: int
 
 
-def parts_of(minibatches: Sequence[Minibatch]) -> list[TaskPart]:
+def parts_of(minibatches: Sequence[OfferedMinibatch]) -> list[TaskPart]:
     """Put minibatches of an update together by their tasks; each is the next one of its task."""
     parts: dict[int, TaskPart] = {}
     for minibatch in minibatches:

@@ -15,7 +15,7 @@ from enum import Enum
 
 
 @dataclass(frozen=True, slots=True)
-class Minibatch:
+class OfferedMinibatch:
     """Which minibatch an offer is of, and how much it weighs.
 
     is_skipped: It is to count as dealt with, without a gradient.
@@ -39,14 +39,14 @@ class Offer:
     minibatch: What it has a gradient of; None: it has nothing, and weighs nothing.
     is_last: It asks all to leave this world now, before anything is reduced.
     num_piece_bytes, is_last_piece: What of the parameters rank 0 gives at the end of this round
-        (`collective/giving.py`). Before the first round the latter says that it gives all at once,
-        since it has not trained yet.
+        (`collective/transfer.py`). Before the first round the latter says that it gives all at
+        once, since it has not trained yet.
     lacks_parameters: It is being given them. It may have a task, and offers nothing of it yet.
     is_out_of_work: The master has no task for it, and has said so in this world.
     """
 
     position: int
-    minibatch: Minibatch | None = None
+    minibatch: OfferedMinibatch | None = None
     learning_rate: float = 0.0
     is_last: bool = False
     num_piece_bytes: int = 0
@@ -55,7 +55,7 @@ class Offer:
     is_out_of_work: bool = False
 
 
-class Verdict(Enum):
+class OfferOutcome(Enum):
     """What becomes of a rank's offer."""
 
     NONE = "it offered nothing"
@@ -75,8 +75,8 @@ class Mark:
 
 
 def admit(
-    offers: Sequence[Offer], verdicts: Sequence[Verdict], num_records: int, wanted: int | None
-) -> list[Verdict]:
+    offers: Sequence[Offer], verdicts: Sequence[OfferOutcome], num_records: int, wanted: int | None
+) -> list[OfferOutcome]:
     """Return the verdicts with those `LATER` that an update has no room for.
 
     Ranks come in their order, until there are as many records as wanted.
@@ -89,11 +89,11 @@ def admit(
     """
     found = list(verdicts)
     for rank, (offer, verdict) in enumerate(zip(offers, verdicts, strict=True)):
-        if verdict is not Verdict.COUNTED or wanted is None:
+        if verdict is not OfferOutcome.COUNTED or wanted is None:
             continue
         assert offer.minibatch is not None
         if num_records >= wanted and not offer.minibatch.is_skipped:
-            found[rank] = Verdict.LATER
+            found[rank] = OfferOutcome.LATER
         num_records += offer.minibatch.num_records
     return found
 
@@ -118,7 +118,7 @@ class Marks:
         mark = self._marks.get(task_id)
         return 0 if mark is None else mark.next_index
 
-    def judge(self, offers: Sequence[Offer]) -> list[Verdict]:
+    def judge(self, offers: Sequence[Offer]) -> list[OfferOutcome]:
         """Say of each rank's offer what becomes of it. Changes nothing."""
         newest: dict[int, int] = {}
         for offer in offers:
@@ -130,25 +130,25 @@ class Marks:
         counted: set[int] = set()
         for offer in offers:
             verdict = self._judge(offer.minibatch, newest, counted)
-            if verdict is Verdict.COUNTED:
+            if verdict is OfferOutcome.COUNTED:
                 assert offer.minibatch is not None
                 counted.add(offer.minibatch.task_id)
             verdicts.append(verdict)
         return verdicts
 
     def _judge(
-        self, minibatch: Minibatch | None, newest: dict[int, int], counted: set[int]
-    ) -> Verdict:
+        self, minibatch: OfferedMinibatch | None, newest: dict[int, int], counted: set[int]
+    ) -> OfferOutcome:
         if minibatch is None:
-            return Verdict.NONE
+            return OfferOutcome.NONE
         next_index = self.next_index(minibatch.task_id)
         if minibatch.lease < newest[minibatch.task_id]:
-            return Verdict.STALE
+            return OfferOutcome.STALE
         if minibatch.index < next_index or minibatch.task_id in counted:
-            return Verdict.DONE
-        return Verdict.GAP if minibatch.index > next_index else Verdict.COUNTED
+            return OfferOutcome.DONE
+        return OfferOutcome.GAP if minibatch.index > next_index else OfferOutcome.COUNTED
 
-    def count(self, minibatch: Minibatch) -> None:
+    def count(self, minibatch: OfferedMinibatch) -> None:
         """Note a minibatch that was counted."""
         mark = self._marks.setdefault(minibatch.task_id, Mark())
         mark.lease, mark.next_index = minibatch.lease, minibatch.index + 1
@@ -164,7 +164,7 @@ OFFER_BYTES = _OFFER.size
 
 def pack(offer: Offer) -> bytes:
     """Return an offer as bytes, always as many."""
-    minibatch = offer.minibatch or Minibatch(0, 0, 0, 0)
+    minibatch = offer.minibatch or OfferedMinibatch(0, 0, 0, 0)
     flags = _HAS if offer.minibatch is not None else 0
     flags |= _SKIPPED if minibatch.is_skipped else 0
     flags |= _LAST if offer.is_last else 0
@@ -189,7 +189,7 @@ def unpack(data: bytes) -> Offer:
     flags, task_id, lease, index, num_records, num_bytes, learning_rate, position = _OFFER.unpack(
         data
     )
-    minibatch = Minibatch(
+    minibatch = OfferedMinibatch(
         task_id, lease, index, num_records, bool(flags & _SKIPPED), bool(flags & _ENDS_TASK)
     )
     has = bool(flags & _HAS)

@@ -8,7 +8,7 @@ from elasticdl._core import Ring, RingListener
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class WorldView:
     """What one rendezvous has agreed on, as one of its members sees it.
 
     rendezvous_id: tells one agreement from the next; it grows.
@@ -38,7 +38,7 @@ class World:
 
 
 def form_ring(
-    world: World,
+    world: WorldView,
     listener: RingListener,
     *,
     timeout_seconds: float,

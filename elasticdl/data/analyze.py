@@ -11,7 +11,7 @@ import numpy as np
 
 from elasticdl.data.summary import (
     NUM_QUANTILES,
-    Limits,
+    SummaryLimits,
     boundaries,
     number_statistics,
     quantiles,
@@ -30,7 +30,7 @@ _TEXTS = ("VARCHAR", "BLOB", "DATE", "TIME", "UUID", "ENUM", "TIMESTAMP", "INTER
 
 
 def analyze(
-    database: Database, path: str, limits: Limits, on_progress: Callable[[int], None]
+    database: Database, path: str, limits: SummaryLimits, on_progress: Callable[[int], None]
 ) -> Statistics:
     """Return the statistics of all columns.
 
@@ -118,7 +118,7 @@ def _time_word(type_name: str) -> str:
     return f"strftime({x}, '%Y-%m-%d %H:%M:%S') || {fraction}{zone}"
 
 
-def _column(database: Database, values: _Values, num_records: int, limits: Limits) -> Column:
+def _column(database: Database, values: _Values, num_records: int, limits: SummaryLimits) -> Column:
     estimate = _estimate(database, values, num_records, limits)
     if estimate is not None:
         return _estimated(database, values, num_records, estimate, limits)
@@ -127,7 +127,9 @@ def _column(database: Database, values: _Values, num_records: int, limits: Limit
     return _exact_numbers(database, values, num_records, limits)
 
 
-def _estimate(database: Database, values: _Values, num_records: int, limits: Limits) -> int | None:
+def _estimate(
+    database: Database, values: _Values, num_records: int, limits: SummaryLimits
+) -> int | None:
     """Return about how many values are different, if they are too many to be counted."""
     if num_records <= limits.distinct_limit and not values.is_list:
         return None
@@ -152,7 +154,9 @@ def _how_many(
     }
 
 
-def _exact_numbers(database: Database, values: _Values, num_records: int, limits: Limits) -> Column:
+def _exact_numbers(
+    database: Database, values: _Values, num_records: int, limits: SummaryLimits
+) -> Column:
     found = database.ask(
         f"SELECT v, count(*) AS n FROM {values.source} WHERE v IS NOT NULL GROUP BY v ORDER BY v"
     ).fetchnumpy()
@@ -161,7 +165,9 @@ def _exact_numbers(database: Database, values: _Values, num_records: int, limits
     return number_statistics(common, numbers, counts, limits)
 
 
-def _exact_text(database: Database, values: _Values, num_records: int, limits: Limits) -> Column:
+def _exact_text(
+    database: Database, values: _Values, num_records: int, limits: SummaryLimits
+) -> Column:
     database.ask(
         f"CREATE OR REPLACE TEMP TABLE counts AS SELECT v, count(*) AS n FROM {values.source} "
         "WHERE v IS NOT NULL GROUP BY v"
@@ -176,7 +182,7 @@ def _exact_text(database: Database, values: _Values, num_records: int, limits: L
 
 
 def _estimated(
-    database: Database, values: _Values, num_records: int, num_distinct: int, limits: Limits
+    database: Database, values: _Values, num_records: int, num_distinct: int, limits: SummaryLimits
 ) -> Column:
     is_infinite = "isinf(v)" if values.kind == "float" else "false"
     query = f"SELECT count(v), count_if({is_infinite}) FROM {values.source}"
@@ -208,7 +214,9 @@ def _estimated(
     )
 
 
-def _frequent(database: Database, source: str, sample: str, limits: Limits) -> Vocabulary | None:
+def _frequent(
+    database: Database, source: str, sample: str, limits: SummaryLimits
+) -> Vocabulary | None:
     """Count the values that are frequent in a sample: exact counts, but rarer ones may lack."""
     database.ask(
         f"CREATE OR REPLACE TEMP TABLE candidates AS {sample} ORDER BY n DESC "
@@ -230,7 +238,7 @@ def _sample(source: str, num_values: int, is_infinite: str) -> str:
     )
 
 
-def _counted(database: Database, limits: Limits, is_all: bool) -> Vocabulary | None:
+def _counted(database: Database, limits: SummaryLimits, is_all: bool) -> Vocabulary | None:
     """Return the vocabulary of the values in `counts`; None if they are not text in UTF-8.
 
     Args:

@@ -15,7 +15,7 @@ from elasticdl._core import CountedColumn, ExampleCounts, RecordReader, TFRecord
 from elasticdl.data.base import DataReader
 from elasticdl.data.files import FileReader
 from elasticdl.data.in_order import in_order
-from elasticdl.data.summary import Limits, number_statistics, vocabulary_of
+from elasticdl.data.summary import SummaryLimits, number_statistics, vocabulary_of
 from elasticdl.statistics import Column, Distinct, Source, Statistics
 
 RANGE_RECORDS = 1 << 15
@@ -29,7 +29,7 @@ _KINDS = {"int64": "int64", "float": "float", "bytes": "text"}
 def count_examples(
     reader: DataReader,
     path: str,
-    limits: Limits,
+    limits: SummaryLimits,
     num_threads: int,
     on_progress: Callable[[int], None],
 ) -> Statistics | None:
@@ -96,7 +96,11 @@ def _bytes_limit() -> int:
 
 
 def _statistics(
-    counts: ExampleCounts, number: int, column: CountedColumn, num_records: int, limits: Limits
+    counts: ExampleCounts,
+    number: int,
+    column: CountedColumn,
+    num_records: int,
+    limits: SummaryLimits,
 ) -> Column:
     present = column.num_records if column.is_list else column.num_values
     common: dict[str, Any] = {

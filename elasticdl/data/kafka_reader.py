@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from elasticdl.data.base import Metadata, Records
 from elasticdl.data.kafka import Extent, Kafka, import_client
 from elasticdl.data.kafka_commit import Commits
-from elasticdl.data.kafka_watch import LONGEST_SECONDS, Watch
-from elasticdl.data.messages import Format, Late, format_of
+from elasticdl.data.kafka_watch import LONGEST_SECONDS, PartitionWatch
+from elasticdl.data.messages import Format, Lateness, format_of
 from elasticdl.data.params import Params
 from elasticdl.data.topic import Topic, gap_words, parse
 from elasticdl.errors import AwayError, DataError
@@ -68,7 +68,7 @@ class KafkaReader:
         kafka: How its brokers are asked.
         form: How messages become records.
         sets_aside: A message that is not readable is given beside the records; else an error.
-        on_late: What becomes of late messages: see `Late`.
+        on_late: What becomes of late messages: see `Lateness`.
         skips_gaps: What was deleted before it was read is left out, and logged; else an error.
     """
 
@@ -93,7 +93,7 @@ class KafkaReader:
         self._extents: dict[int, Extent] = {}  # as they were at the last look,
         self._looked_at = 0.0  # and when they were looked at as a whole
         self._is_flowing = False  # whether that look found something new
-        self._watch = Watch(kafka)
+        self._watch = PartitionWatch(kafka)
         self._commits = Commits(kafka, topic.commit) if topic.commit else None
 
     @classmethod
@@ -201,7 +201,7 @@ class KafkaReader:
             shard: What to read.
             late_before: A message of an earlier event time is late.
         """
-        late, has_stamps = Late(late_before, self._on_late), not self._form.event_time
+        late, has_stamps = Lateness(late_before, self._on_late), not self._form.event_time
         place, at = self._find(self._topic.partition_of(shard), shard), shard.start
         quiet = told = time.monotonic()
         while at < shard.end:

@@ -22,7 +22,7 @@ _SETTINGS = {
 }
 
 
-class Watch:
+class PartitionWatch:
     """Waits at the ends of partitions. Not for several threads at once."""
 
     def __init__(self, kafka: Kafka) -> None:

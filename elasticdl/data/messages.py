@@ -32,7 +32,7 @@ _MISSING = [b""]
 _NUMPY = {"int64": np.dtype(np.int64), "float": np.dtype(np.float64), "bytes": np.dtype(object)}
 
 
-class Parsed(NamedTuple):
+class ParsedMessages(NamedTuple):
     """What a format makes of messages.
 
     columns: if the format has any. why: Of messages that are not readable, by their place. Neither
@@ -46,7 +46,7 @@ class Parsed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Late:
+class Lateness:
     """Which messages of a range are late, and what becomes of them.
 
     before: those with an earlier event time. action: train, drop or aside.
@@ -56,7 +56,7 @@ class Late:
     action: str = "train"
 
 
-NOTHING_IS_LATE = Late()
+NOTHING_IS_LATE = Lateness()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Format:
     """
 
     metadata: Metadata
-    parse: Callable[[Sequence[bytes]], Parsed] = lambda values: Parsed({}, {})
+    parse: Callable[[Sequence[bytes]], ParsedMessages] = lambda values: ParsedMessages({}, {})
     parse_many: Callable[[Sequence[bytes]], arrow_messages.Table] | None = None
     event_time: str = ""
 
@@ -78,7 +78,7 @@ class Format:
         values: list[bytes],
         positions: list[int],
         stamps: Sequence[float] = (),
-        late: Late = NOTHING_IS_LATE,
+        late: Lateness = NOTHING_IS_LATE,
     ) -> Records:
         """Return the records of messages; what is not readable, or late, is beside them.
 
@@ -216,11 +216,11 @@ def _name_and_kind(column: str) -> tuple[str, str]:
 
 def _csv(
     metadata: Metadata, kinds: Mapping[str, str], event_time: str
-) -> Callable[[Sequence[bytes]], Parsed]:
+) -> Callable[[Sequence[bytes]], ParsedMessages]:
     delimiter = CsvColumns(metadata.column_names, metadata.delimiter).delimiter_byte
     numbers = [None if kind == "bytes" else kind for kind in kinds.values()]
 
-    def parse(values: Sequence[bytes]) -> Parsed:
+    def parse(values: Sequence[bytes]) -> ParsedMessages:
         why: dict[int, str] = {}
         try:
             check_csv(values, delimiter, len(numbers), numbers, _MISSING, [])
@@ -233,10 +233,10 @@ def _csv(
                     column = "" if number is None else _column(metadata.column_names, number)
                     why[place] = f"{column}{what}"
         if not event_time:
-            return Parsed({}, why)
+            return ParsedMessages({}, why)
         good = [value for place, value in enumerate(values) if place not in why]
         fields = CsvFields(good, delimiter, len(numbers))
-        return Parsed({}, why, _pieces(*fields.text(place_of_time)))
+        return ParsedMessages({}, why, _pieces(*fields.text(place_of_time)))
 
     place_of_time = metadata.column_names.index(event_time) if event_time else -1
     return parse
@@ -254,10 +254,10 @@ def _column(names: Sequence[str], number: int) -> str:
 # --- JSON ----------------------------------------------------------------------------------------
 
 
-def _json(kinds: Mapping[str, str], event_time: str) -> Callable[[Sequence[bytes]], Parsed]:
+def _json(kinds: Mapping[str, str], event_time: str) -> Callable[[Sequence[bytes]], ParsedMessages]:
     guesses = ["float", "bytes"] if event_time and event_time not in kinds else [""]
 
-    def parse(values: Sequence[bytes]) -> Parsed:
+    def parse(values: Sequence[bytes]) -> ParsedMessages:
         for guess in guesses:
             parsed = _at_once(values, kinds, event_time, guess)
             if parsed is not None:
@@ -270,7 +270,7 @@ def _json(kinds: Mapping[str, str], event_time: str) -> Callable[[Sequence[bytes
 
 def _at_once(
     values: Sequence[bytes], kinds: Mapping[str, str], event_time: str, guess: str
-) -> Parsed | None:
+) -> ParsedMessages | None:
     """Return what messages have that are all as usual; None: some have to be looked at closely.
 
     Args:
@@ -286,18 +286,20 @@ def _at_once(
     said = dict(zip(asked, found, strict=True))
     columns = {name: _array(said[name], kind) for name, kind in kinds.items()}
     if not event_time:
-        return Parsed(columns, {})
+        return ParsedMessages(columns, {})
     times = said[event_time]
     if isinstance(times, list):
-        return None if "" in times else Parsed(columns, {}, times)
-    return None if np.isnan(times).any() else Parsed(columns, {}, times.tolist())
+        return None if "" in times else ParsedMessages(columns, {}, times)
+    return None if np.isnan(times).any() else ParsedMessages(columns, {}, times.tolist())
 
 
 def _times(rows: Sequence[Mapping[str, object]], event_time: str) -> list[object]:
     return [row.get(event_time) for row in rows] if event_time else []
 
 
-def _one_by_one(values: Sequence[bytes], kinds: Mapping[str, str], event_time: str) -> Parsed:
+def _one_by_one(
+    values: Sequence[bytes], kinds: Mapping[str, str], event_time: str
+) -> ParsedMessages:
     rows: list[dict[str, object]] = []
     found: list[Mapping[str, object]] = []
     why: dict[int, str] = {}
@@ -314,7 +316,7 @@ def _one_by_one(values: Sequence[bytes], kinds: Mapping[str, str], event_time: s
         else:
             found.append(row)
     columns = {name: _array([row[name] for row in rows], kind) for name, kind in kinds.items()}
-    return Parsed(columns, why, _times(found, event_time))
+    return ParsedMessages(columns, why, _times(found, event_time))
 
 
 def _object(value: bytes) -> dict[str, object]:
@@ -379,8 +381,8 @@ def _real(value: Any, name: str) -> float:
 # --- tf.train.Example ----------------------------------------------------------------------------
 
 
-def _examples(event_time: str) -> Callable[[Sequence[bytes]], Parsed]:
-    def parse(values: Sequence[bytes]) -> Parsed:
+def _examples(event_time: str) -> Callable[[Sequence[bytes]], ParsedMessages]:
+    def parse(values: Sequence[bytes]) -> ParsedMessages:
         why: dict[int, str] = {}
         try:
             decode_examples(values, [])
@@ -391,9 +393,9 @@ def _examples(event_time: str) -> Callable[[Sequence[bytes]], Parsed]:
                 except ValueError as error:
                     why[place] = f"no tf.train.Example: {str(error).removeprefix('record 0: ')}"
         if not event_time:
-            return Parsed({}, why)
+            return ParsedMessages({}, why)
         good = [value for place, value in enumerate(values) if place not in why]
-        return Parsed({}, why, _feature_times(good, event_time))
+        return ParsedMessages({}, why, _feature_times(good, event_time))
 
     return parse
 

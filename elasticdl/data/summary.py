@@ -16,7 +16,7 @@ NUM_QUANTILES = 101
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SummaryLimits:
     """How much is told of a column.
 
     num_buckets: Boundaries cut the values into so many buckets.
@@ -32,7 +32,7 @@ class Limits:
 
 
 def number_statistics(
-    common: dict[str, Any], numbers: NDArray[Any], counts: NDArray[np.int64], limits: Limits
+    common: dict[str, Any], numbers: NDArray[Any], counts: NDArray[np.int64], limits: SummaryLimits
 ) -> Column:
     """Return the statistics of a column of numbers of which all are counted.
 
@@ -64,7 +64,7 @@ def number_statistics(
 
 
 def vocabulary_of(
-    values: Sequence[Any], counts: Sequence[int], limits: Limits, is_all: bool
+    values: Sequence[Any], counts: Sequence[int], limits: SummaryLimits, is_all: bool
 ) -> Vocabulary | None:
     """Return a vocabulary; None if its values are not text in UTF-8.
 
@@ -88,7 +88,7 @@ def vocabulary_of(
 
 
 def _vocabulary(
-    values: NDArray[np.int64], counts: NDArray[np.int64], limits: Limits
+    values: NDArray[np.int64], counts: NDArray[np.int64], limits: SummaryLimits
 ) -> Vocabulary | None:
     chosen = np.flatnonzero(counts >= limits.vocabulary_threshold)
     order = chosen[np.lexsort((values[chosen], -counts[chosen]))]

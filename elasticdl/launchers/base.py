@@ -1,7 +1,7 @@
 """The seams between a job and whatever runs its processes: this machine, or a cluster.
 
 There are two. `Launcher` is what the master uses to start workers and ps replicas. `Submitter` and
-`Job` are what a command uses to start a master, and to find a job that runs already.
+`SubmittedJob` are what a command uses to start a master, and to find a job that runs already.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ProcessHandle:
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingProcess:
     """A process waits to be started, for as long as it takes: for room, for its image."""
 
     handle: ProcessHandle
@@ -79,7 +79,7 @@ class Exited:
     last_words: str = ""
 
 
-ProcessEvent = Pending | Started | Exited
+ProcessEvent = PendingProcess | Started | Exited
 OnEvent = Callable[[ProcessEvent], None]
 
 
@@ -87,8 +87,8 @@ class Launcher(Protocol):
     """Starts and watches the workers and ps replicas of one job, for its master.
 
     `OnEvent` is given when the launcher is made, and called from a thread of the launcher. Of each
-    process started or adopted it hears `Pending` any number of times, when there is news of why;
-    then `Started`, unless the process never ran; then `Exited`, exactly once.
+    process started or adopted it hears `PendingProcess` any number of times, when there is news of
+    why; then `Started`, unless the process never ran; then `Exited`, exactly once.
 
     It may be given the authority of the job when it is made. Then it makes a certificate for each
     process that it starts, and puts it where `--tls_dir` of that process says.
@@ -127,12 +127,12 @@ class Launcher(Protocol):
         ...
 
 
-class Job(Protocol):
+class SubmittedJob(Protocol):
     """A job that was submitted, as a command sees it. Every method may be called by any thread.
 
-    Whoever holds a `Job` is a viewer: it may come and go, and lose its connection, and the job
-    does not notice. The exception is a job that was submitted with `is_tied` and accepted as such
-    (`is_tied` is true): it ends with the process that submitted it.
+    Whoever holds a `SubmittedJob` is a viewer: it may come and go, and lose its connection, and the
+    job does not notice. The exception is a job that was submitted with `is_tied` and accepted as
+    such (`is_tied` is true): it ends with the process that submitted it.
     """
 
     @property
@@ -218,7 +218,7 @@ class Job(Protocol):
 class Submitter(Protocol):
     """Starts the masters of jobs somewhere, and finds jobs there."""
 
-    def submit(self, config: JobConfig, is_tied: bool) -> Job:
+    def submit(self, config: JobConfig, is_tied: bool) -> SubmittedJob:
         """Ask for the master of a job, and return without waiting for it to listen.
 
         Args:
@@ -230,7 +230,7 @@ class Submitter(Protocol):
         """
         ...
 
-    def find(self, name: str) -> Job | None:
+    def find(self, name: str) -> SubmittedJob | None:
         """Return a job that was submitted before, running or ended, or None.
 
         Raises:

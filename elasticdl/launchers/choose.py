@@ -5,7 +5,7 @@ from __future__ import annotations
 from elasticdl.config import JobConfig
 from elasticdl.errors import UnknownJobError
 from elasticdl.job import Strategy
-from elasticdl.launchers.base import Job, Submitter
+from elasticdl.launchers.base import SubmittedJob, Submitter
 from elasticdl.launchers.kubernetes import settle
 from elasticdl.launchers.kubernetes.submit import KubernetesSubmitter
 from elasticdl.launchers.process.job import LocalSubmitter
@@ -41,7 +41,7 @@ def _late_gradients(config: JobConfig) -> list[str]:
     ]
 
 
-def find(name: str) -> Job:
+def find(name: str) -> SubmittedJob:
     """Return a job that was submitted before, running or ended.
 
     Raises:

@@ -34,13 +34,12 @@ from elasticdl.job import (
     Wait,
     moment,
 )
-from elasticdl.launchers.base import Exited, Pending, ProcessHandle, Started
+from elasticdl.launchers.base import Exited, PendingProcess, ProcessHandle, Started
 from elasticdl.master import stream_news
 from elasticdl.master.actions import Action, Note
 from elasticdl.master.best import best_of
 from elasticdl.master.callbacks import Callbacks
 from elasticdl.master.counters import Counters
-from elasticdl.master.course import Course
 from elasticdl.master.data_check import DataCheck
 from elasticdl.master.evaluation import Evaluations
 from elasticdl.master.event_time import EventTime
@@ -54,6 +53,7 @@ from elasticdl.master.parameters.answers import Answer, Audited, RestorePoint, S
 from elasticdl.master.parameters.pair import JobParameters
 from elasticdl.master.parameters.schedule import RECOVERY_FOLDER
 from elasticdl.master.patience import Patience, told
+from elasticdl.master.phase_plan import PhasePlan
 from elasticdl.master.phases import Phase
 from elasticdl.master.processes import Leaving, Loss, Processes
 from elasticdl.master.progress import Meter
@@ -147,7 +147,7 @@ class JobCore:
             times = self.event_time
             self.parameters.schedule.event_seconds = lambda: times.watermark
         self.parameters.schedule.is_wanted = self.members.want_checkpoint
-        self.course = Course(
+        self.course = PhasePlan(
             config,
             self.history,
             self.ledger,
@@ -619,7 +619,7 @@ class JobCore:
         """The launcher has taken a planned process on."""
         self.members.started(handle.role, handle.index, handle.ref, now)
 
-    def process_pending(self, pending: Pending, now: float) -> None:
+    def process_pending(self, pending: PendingProcess, now: float) -> None:
         """A process waits to be started."""
         member = self._member_of(pending.handle)
         if member is not None:

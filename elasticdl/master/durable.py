@@ -238,7 +238,7 @@ def _data(shards: list[list[list[Any]]]) -> JobData:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class JobEnd:
     """How a job has ended ("finished" or "failed"), and what was said of it.
 
     goes_on: the same command may go on with it: see `reopen`.
@@ -249,7 +249,7 @@ class End:
     goes_on: bool = False
 
 
-def end_of_job(state: State) -> End | None:
+def end_of_job(state: State) -> JobEnd | None:
     """Return how the job in a journal has ended; None if it has not.
 
     Raises:
@@ -261,12 +261,12 @@ def end_of_job(state: State) -> End | None:
             return None
         if name == "ended":
             how, message, _, *goes_on = values
-            return End(how, message, any(goes_on))
+            return JobEnd(how, message, any(goes_on))
     if snapshot is not None:
         history = snapshot["core"]["history"]
         if history["phase"] in ENDED:
             _, goes_on, *_ = history.get("ways_on", [False, False])
-            return End(history["phase"], history["message"], goes_on)
+            return JobEnd(history["phase"], history["message"], goes_on)
     return None
 
 

@@ -15,7 +15,7 @@ from elasticdl.checkpoints.hand_over import write_hand_over
 from elasticdl.errors import UnavailableError
 from elasticdl.job import PsRoute, Role, TaskAudit
 from elasticdl.locations import Location
-from elasticdl.master.lacks import Applied
+from elasticdl.master.missing_tasks import Applied
 from elasticdl.master.parameters.proof import Replicas
 
 

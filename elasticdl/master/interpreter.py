@@ -26,7 +26,7 @@ from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.locations import Location
 from elasticdl.master import actions
 from elasticdl.master.core import JobCore
-from elasticdl.master.lacks import Applied
+from elasticdl.master.missing_tasks import Applied
 from elasticdl.master.parameters.answers import (
     Answer,
     Audited,

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from elasticdl.data.updates import UpdateOrder
 from elasticdl.job import Lease, MetricStates, Outcome, Task
 from elasticdl.master.journal import Journal
-from elasticdl.master.lacks import Applied, Lacks, Made, Uneven, lacks_of_epoch, to_edges
+from elasticdl.master.missing_tasks import Applied, Lacks, Made, Uneven, lacks_of_epoch, to_edges
 from elasticdl.master.order import HandOuts, InArrival
 from elasticdl.master.replays import Replays
 from elasticdl.master.stream_table import StreamTable

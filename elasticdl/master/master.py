@@ -37,7 +37,7 @@ from elasticdl.launchers.base import (
     Exited,
     Launcher,
     OnEvent,
-    Pending,
+    PendingProcess,
     ProcessEvent,
     ProcessHandle,
     ProcessSpec,
@@ -47,7 +47,6 @@ from elasticdl.master.actions import Action, Note
 from elasticdl.master.durable import DurableJob
 from elasticdl.master.effects import JobAccess, ReplicaAccess
 from elasticdl.master.group_commit import GroupCommit
-from elasticdl.master.heard import Heard
 from elasticdl.master.histograms import take_histograms
 from elasticdl.master.intake import LONGEST_LOOK_SECONDS, SHORTEST_LOOK_SECONDS
 from elasticdl.master.interpreter import Effect, Interpreter, Line
@@ -56,6 +55,7 @@ from elasticdl.master.page import JobPage
 from elasticdl.master.parameters.answers import RestorePoint
 from elasticdl.master.phases import Phase
 from elasticdl.master.pictures import picture_event, tables_event
+from elasticdl.master.process_reports import ProcessReports
 from elasticdl.master.servicer import make_server
 from elasticdl.master.status import label_of, learning_rate_of, picture
 from elasticdl.observe import kinds
@@ -138,7 +138,7 @@ class Master:
         self._asks_tables = False
         self._commit = GroupCommit(job, self._carry_out, self._ring, self._break)
         self._labels = LabelClock()
-        self.heard = Heard()
+        self.heard = ProcessReports()
         self._summaries: Summaries | None = None
         self._bell = asyncio.Event()  # replaced when it rings
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -631,7 +631,7 @@ class Master:
         if self._is_closing or self._broken.done():
             return  # else it ends because we do
         match event:
-            case Pending():
+            case PendingProcess():
                 self.happen(lambda: self.core.process_pending(event, self.now()))
             case Started():
                 self.happen(lambda: self.core.process_runs(event, self.now()))

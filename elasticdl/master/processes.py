@@ -219,7 +219,7 @@ class Processes:
         kind = kinds.ProcessLost(member.name, str(exited.reason))
         self._act(Note(kind, text, is_warning=was_watched))
         done = self._ledger.done_by_worker.get(member.index, 0)
-        ended = relaunch.Ended(
+        ended = relaunch.EndedProcess(
             member.role,
             exited.reason,
             exited.code,
@@ -331,7 +331,9 @@ class Processes:
             others_present=sum(not m.is_departing for m in self._members.present(member.role)),
         )
 
-    def _carry_out(self, verdict: relaunch.Verdict, member: Member, text: str, now: float) -> str:
+    def _carry_out(
+        self, verdict: relaunch.RelaunchVerdict, member: Member, text: str, now: float
+    ) -> str:
         if verdict.is_failure:
             self._history.process_failed()
         match verdict.decision:

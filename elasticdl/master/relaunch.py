@@ -19,7 +19,7 @@ class Decision(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedProcess:
     """A process ended while the job needed it. `code` is its exit code, or minus the signal."""
 
     role: Role
@@ -45,7 +45,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RelaunchVerdict:
     """A decision. `is_failure` counts towards `--max_relaunches`."""
 
     decision: Decision
@@ -77,7 +77,7 @@ def may_be_of_task(reason: ExitReason, code: int | None) -> bool:
     return is_own and code != OWN_FAILURE_EXIT_CODE
 
 
-def decide(ended: Ended, counts: Counts) -> Verdict:
+def decide(ended: EndedProcess, counts: Counts) -> RelaunchVerdict:
     """Decide whether a process is replaced.
 
     Being killed from outside (a preempted machine, `kill -9`) costs nothing, if the process had
@@ -93,22 +93,24 @@ def decide(ended: Ended, counts: Counts) -> Verdict:
     task costs nothing, for nobody looks again.
     """
     if ended.is_of_look:
-        return Verdict(Decision.RELAUNCH, False)
+        return RelaunchVerdict(Decision.RELAUNCH, False)
     if ended.is_of_task and counts.deaths_of_tasks < counts.job_tasks_done:
-        return Verdict(Decision.RELAUNCH, False)
+        return RelaunchVerdict(Decision.RELAUNCH, False)
     if not _is_failure(ended):
-        return Verdict(Decision.RELAUNCH, False)
+        return RelaunchVerdict(Decision.RELAUNCH, False)
     is_own_fault = ended.reason is ExitReason.FAILED
     if is_own_fault and counts.same_message_before and counts.job_tasks_done == 0:
-        return Verdict(Decision.FAIL_JOB, True, "another one had failed alike, and no task is done")
+        return RelaunchVerdict(
+            Decision.FAIL_JOB, True, "another one had failed alike, and no task is done"
+        )
     if counts.failures < counts.max_relaunches:
-        return Verdict(Decision.RELAUNCH, True)
+        return RelaunchVerdict(Decision.RELAUNCH, True)
     spent = f"--max_relaunches={counts.max_relaunches} are spent"
     if ended.role is Role.PS:
-        return Verdict(Decision.FAIL_JOB, True, spent)
+        return RelaunchVerdict(Decision.FAIL_JOB, True, spent)
     if counts.others_present:
-        return Verdict(Decision.GIVE_UP, True, spent)
-    return Verdict(Decision.FAIL_JOB, True, f"{spent}, and no other worker is left")
+        return RelaunchVerdict(Decision.GIVE_UP, True, spent)
+    return RelaunchVerdict(Decision.FAIL_JOB, True, f"{spent}, and no other worker is left")
 
 
 def describe(reason: ExitReason, code: int | None) -> str:
@@ -136,7 +138,7 @@ def describe(reason: ExitReason, code: int | None) -> str:
             return "was lost"
 
 
-def _is_failure(ended: Ended) -> bool:
+def _is_failure(ended: EndedProcess) -> bool:
     if not ended.was_watched or ended.reason is ExitReason.PREEMPTED:
         return False
     from_outside = (

@@ -13,9 +13,9 @@ from elasticdl.errors import ElasticdlError, StateError
 from elasticdl.job import JobStatus, ReplicaStart, Restore, Role, Wait
 from elasticdl.master.certificates import Renewals
 from elasticdl.master.core import JobCore
-from elasticdl.master.heard import Heard
 from elasticdl.master.parameters.answers import BeginWith, RestorePoint
 from elasticdl.master.phases import ENDED
+from elasticdl.master.process_reports import ProcessReports
 from elasticdl.master.status import members
 from elasticdl.master.training_metrics import TASK_ID as TRAINING_METRICS
 from elasticdl.rpc import elasticdl_pb2 as pb
@@ -42,7 +42,7 @@ class Front(Protocol):
     """What the servicer needs of the master's event loop."""
 
     core: JobCore
-    heard: Heard
+    heard: ProcessReports
 
     def now(self) -> float:
         """Seconds that the job has lasted."""

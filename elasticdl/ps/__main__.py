@@ -21,7 +21,7 @@ from elasticdl.observe import process_metrics
 from elasticdl.observe.events import EventLog
 from elasticdl.observe.labels import LabelClock
 from elasticdl.observe.usage import kind_of, measure
-from elasticdl.ps.departure import Departure
+from elasticdl.ps.departure import PsDeparture
 from elasticdl.ps.profile import PsProfiler
 from elasticdl.rpc.client import GrpcMasterClient
 from elasticdl.runtime import process
@@ -46,7 +46,7 @@ def serve(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None
     """Serve the parameters until this process is asked to end; then hand them over."""
     seconds, progress = arguments.config.cluster.heartbeat_seconds, Progress()
     labels = LabelClock()
-    departure = Departure(master, arguments.index, lambda: labels.enter(Label.CHECKPOINT))
+    departure = PsDeparture(master, arguments.index, lambda: labels.enter(Label.CHECKPOINT))
     process.when_asked_to_end(departure.begin)
     heartbeats = Heartbeats(master, arguments.index, seconds, labels)
     sender = Sender(process.scratch_folder(arguments.job_dir, Role.PS, arguments.index))

@@ -47,7 +47,7 @@ class Written(Protocol):
         ...
 
 
-class Server(Protocol):
+class StoppableServer(Protocol):
     """What of a `PsServer` is ended."""
 
     def stop(self) -> None:
@@ -55,7 +55,7 @@ class Server(Protocol):
         ...
 
 
-class Departure:
+class PsDeparture:
     """Ends a ps process in order. `begin` runs in a thread of its own."""
 
     def __init__(
@@ -72,7 +72,7 @@ class Departure:
         self._longest_seconds = longest_seconds
         self.is_over = threading.Event()
         """Then the main thread ends the process."""
-        self.served: tuple[Written, Server] | None = None
+        self.served: tuple[Written, StoppableServer] | None = None
         """Set once it serves: what it holds, and to whom it answers."""
 
     def begin(self) -> None:

@@ -35,7 +35,7 @@ _REFUSED_SECONDS = 1.0  # until what was refused is looked at again
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RequestLimits:
     """What strangers may ask for.
 
     request_bytes: Of a request. connections: At one time. waiting: Requests that wait.
@@ -52,7 +52,7 @@ class Server:
     def __init__(
         self,
         versions: Versions,
-        limits: Limits | None = None,
+        limits: RequestLimits | None = None,
         poll_seconds: float = 0.1,
         tell: Callable[[str], None] = log.info,
     ) -> None:
@@ -65,7 +65,7 @@ class Server:
             tell: Told what happens, for people.
         """
         self._versions = versions
-        self._limits = limits or Limits()
+        self._limits = limits or RequestLimits()
         self._poll_seconds = poll_seconds
         self._tell = tell
         self._scorer: Scorer | None = None

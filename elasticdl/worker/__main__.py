@@ -15,13 +15,13 @@ from elasticdl.observe.labels import LabelClock
 from elasticdl.rpc.client import GrpcMasterClient
 from elasticdl.runtime import process
 from elasticdl.settings.devices import names
-from elasticdl.worker.departure import Departure
+from elasticdl.worker.departure import WorkerDeparture
+from elasticdl.worker.device_seat import take_seat
 from elasticdl.worker.heartbeat import Heartbeat
 from elasticdl.worker.holders import Holders
 from elasticdl.worker.loop import Worker
 from elasticdl.worker.profile import Profiler
 from elasticdl.worker.script import ScriptJob, run_script
-from elasticdl.worker.seat import take_seat
 from elasticdl.worker.watch import Watch
 from elasticdl.worker.worker_process import WorkerProcess
 
@@ -45,7 +45,7 @@ class OwnProcess:
         self._arguments = arguments
         self._seat = take_seat(names(config.cluster.worker_devices), arguments.job_dir)
         self._holders = Holders(arguments, master)
-        self._departure = Departure(master, index, self._holders.leave)
+        self._departure = WorkerDeparture(master, index, self._holders.leave)
         process.when_asked_to_end(self._departure.begin)
         interval, self._labels = master.register_worker(index, os.getpid()), LabelClock()
         self._events = EventLog(arguments.job_dir, Role.WORKER, index)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from elasticdl._core import PsClient
 from elasticdl.backends.base import ModelDescription, StepResult, Trainer
 from elasticdl.collective import rounds
-from elasticdl.collective.rounds import Verdict
+from elasticdl.collective.rounds import OfferOutcome
 from elasticdl.errors import (
     GapError,
     OutOfTurnError,
@@ -124,10 +124,10 @@ class RingExchange:
         minibatch = replace(self._named(lease, index, 0), is_skipped=True)
         self._hand_in(Handing(minibatch, 0.0, None, 0, 0), lease)
 
-    def _named(self, lease: Lease, index: int, num_records: int) -> rounds.Minibatch:
+    def _named(self, lease: Lease, index: int, num_records: int) -> rounds.OfferedMinibatch:
         task_id, number = lease.task.id, lease.number
         ends_task = self._ends.get((task_id, number)) == index + 1
-        return rounds.Minibatch(task_id, number, index, num_records, ends_task=ends_task)
+        return rounds.OfferedMinibatch(task_id, number, index, num_records, ends_task=ends_task)
 
     def _hand_in(self, handing: Handing, lease: Lease) -> None:
         where = f"minibatch {handing.minibatch.index} of task {lease.task.id}"
@@ -137,9 +137,9 @@ class RingExchange:
             raise StaleParametersError(f"{where} was computed on older parameters") from None
         except OutOfWorld:
             raise GapError(f"{where}: this worker is in no world any more") from None
-        if verdict is Verdict.STALE:
+        if verdict is OfferOutcome.STALE:
             raise StaleLeaseError(f"{where}: somebody else has the task")
-        if verdict is Verdict.GAP:
+        if verdict is OfferOutcome.GAP:
             raise GapError(f"{where}: minibatches before it are missing")
 
     @property

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from elasticdl.backends.base import Minibatch, Predictor, StepResult, Trainer
-from elasticdl.backends.outside import check_unchanged, values_in
+from elasticdl.backends.side_effects import check_unchanged, values_in
 from elasticdl.config import JobConfig
 from elasticdl.data.topic import is_cut_as_it_comes
 from elasticdl.errors import ModelError, NonFiniteLossError

@@ -26,7 +26,7 @@ _TELL_SECONDS = 3.0  # for the master to answer; it may be gone as well
 _EXIT_SECONDS = 2.0  # for the main thread to end the process in order
 
 
-class Departure:
+class WorkerDeparture:
     """Ends a worker process in order. `begin` runs in a thread of its own."""
 
     def __init__(

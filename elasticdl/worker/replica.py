@@ -23,16 +23,16 @@ from elasticdl.checkpoints.dense import begin_from
 from elasticdl.checkpoints.hand_over import write_hand_over
 from elasticdl.checkpoints.remote import restore
 from elasticdl.checkpoints.versions import resolve
-from elasticdl.collective.giving import Layout
-from elasticdl.collective.pending import ALL, Pending, parts_of
-from elasticdl.collective.rounds import Marks, Minibatch
+from elasticdl.collective.pending import ALL, PendingSums, parts_of
+from elasticdl.collective.rounds import Marks, OfferedMinibatch
 from elasticdl.collective.state_rules import NO_RULES, StateRules
+from elasticdl.collective.transfer import Layout
 from elasticdl.data.updates import UpdateOrder
 from elasticdl.errors import CheckpointError, ElasticdlError, ModelError
 from elasticdl.job import Strategy
 from elasticdl.locations import Location, parse
 from elasticdl.worker.agreement import check_agreement, described
-from elasticdl.worker.staging import Giver, Stage
+from elasticdl.worker.staging import Giver, StagedParameters
 
 _HEADER_BYTES = 8
 _BUSY_SECONDS = 60.0  # for a checkpoint that the master has asked for, on a disk that answers
@@ -81,7 +81,7 @@ class Replica:
         self.global_batch_size = global_batch_size
         self._part = part
         self.rules = NO_RULES
-        self.pending = Pending()
+        self.pending = PendingSums()
         self._order_updates = order_updates
         self.updates: UpdateOrder | None = None
         self.next_update = 0
@@ -91,8 +91,8 @@ class Replica:
         self._server: PsServer | None = None
         self._client: PsClient | None = None
         self._spare: tuple[Store, PsClient] | None = None  # with the initial values
-        self._stage: Stage | None = None
-        self._left: Stage | None = None  # of a world that has ended
+        self._stage: StagedParameters | None = None
+        self._left: StagedParameters | None = None  # of a world that has ended
         self.marks = Marks()
         self.version = self.position = -1
         self._learning_rate = 0.0
@@ -273,7 +273,7 @@ class Replica:
         self.marks = Marks.of(header["marks"])
         self.position, self._learning_rate = header["position"], header["learning_rate"]
         self.next_update = header["next_update"]
-        minibatches = [Minibatch(*values) for values in header["pending"]]
+        minibatches = [OfferedMinibatch(*values) for values in header["pending"]]
         if not header["sums"]:
             self.pending = self._nothing_pending()
             self.pending.minibatches += minibatches
@@ -282,7 +282,7 @@ class Replica:
         rows = np.frombuffer(sums, np.float32).reshape(len(header["sums"]), -1)
         parts = [(row[:size].copy(), row[size:].copy()) for row in rows]
         by_key: dict[int, tuple[Float32, ...]] = dict(zip(header["sums"], parts, strict=True))
-        self.pending = Pending(minibatches, by_key, self.rules)
+        self.pending = PendingSums(minibatches, by_key, self.rules)
 
     # --- without parameters, which are on their way ----------------------------------------------
 
@@ -291,7 +291,7 @@ class Replica:
         """Whether rounds are only noted, until the parameters are here."""
         return self._stage is not None
 
-    def begin_stage(self, outline: bytes) -> Stage:
+    def begin_stage(self, outline: bytes) -> StagedParameters:
         """Take part in rounds from here on; return what the parameters come to.
 
         Raises:
@@ -304,7 +304,7 @@ class Replica:
         left, self._left = self._left, None
         store, client = self._take_first() if left is None else (left.store, left.client)
         store.take_outline(header["store"])
-        self._stage = Stage(store, client, self._layout(store))
+        self._stage = StagedParameters(store, client, self._layout(store))
         return self._stage
 
     def _take_first(self) -> tuple[Store, PsClient]:
@@ -359,7 +359,10 @@ class Replica:
         self.course += 1
 
     def count(
-        self, minibatches: Sequence[Minibatch], learning_rate: float, means: Sequence[Float32]
+        self,
+        minibatches: Sequence[OfferedMinibatch],
+        learning_rate: float,
+        means: Sequence[Float32],
     ) -> None:
         """Take in what a round has counted, and make an update if it has all its records.
 
@@ -379,7 +382,7 @@ class Replica:
 
     def count_each(
         self,
-        minibatches: Sequence[Minibatch],
+        minibatches: Sequence[OfferedMinibatch],
         learning_rate: float,
         values: Sequence[Sequence[Float32]],
     ) -> None:
@@ -400,14 +403,14 @@ class Replica:
             self.next_update += 1
             self._apply_pending(tasks)
 
-    def _note(self, minibatches: Sequence[Minibatch], learning_rate: float) -> None:
+    def _note(self, minibatches: Sequence[OfferedMinibatch], learning_rate: float) -> None:
         for minibatch in minibatches:
             self.marks.count(minibatch)
         self.position += 1
         self._learning_rate = learning_rate or self._learning_rate
 
-    def _nothing_pending(self) -> Pending:
-        return Pending(rules=self.rules)
+    def _nothing_pending(self) -> PendingSums:
+        return PendingSums(rules=self.rules)
 
     def flush(self) -> None:
         """Make an update of what is pending."""
@@ -417,7 +420,7 @@ class Replica:
         pending, self.pending = self.pending, self._nothing_pending()
         self._update(pending.minibatches, pending.means(keys))
 
-    def _update(self, minibatches: Sequence[Minibatch], means: Sequence[Float32]) -> None:
+    def _update(self, minibatches: Sequence[OfferedMinibatch], means: Sequence[Float32]) -> None:
         if self._stage is not None:
             store, client = self._stage.store, self._stage.client
         else:

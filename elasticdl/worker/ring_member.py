@@ -21,13 +21,13 @@ import numpy as np
 
 from elasticdl._core import RingListener
 from elasticdl.backends.base import Float32
-from elasticdl.collective import Group, World, form_ring
-from elasticdl.collective.rounds import Offer, Verdict
+from elasticdl.collective import Group, WorldView, form_ring
+from elasticdl.collective.rounds import Offer, OfferOutcome
 from elasticdl.errors import CheckpointError, ElasticdlError, RingError, UnavailableError
 from elasticdl.job import Attendance, Finished, Restore, Seat, Wait
-from elasticdl.worker.giving import ParameterGiving
 from elasticdl.worker.replica import Replica
 from elasticdl.worker.round_protocol import Handing, Pair, Rest, Round, RoundProtocol
+from elasticdl.worker.transfer import ParameterTransfer
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class RingMember:
         self._listener = listener
         self._ring_address = ring_address
         self._replica = replica
-        self._giving = ParameterGiving(replica)
+        self._giving = ParameterTransfer(replica)
         self._store_address = store_address
         self._changed = threading.Condition()
         self._protocol = RoundProtocol(replica)  # guarded by the lock of `_changed`
@@ -139,7 +139,7 @@ class RingMember:
         with self._changed:
             self._protocol.out_of_work(is_out_of_work)
 
-    def hand_in(self, handing: Handing) -> Verdict:
+    def hand_in(self, handing: Handing) -> OfferOutcome:
         """Have a minibatch counted; returns what became of it.
 
         Raises:
@@ -330,7 +330,7 @@ class RingMember:
         return None
 
     def _take_part(self, seat: Seat, began: float) -> None:
-        world = World(seat.world_id, seat.rank, seat.rings)
+        world = WorldView(seat.world_id, seat.rank, seat.rings)
         ring = form_ring(
             world,
             self._listener,
@@ -404,7 +404,7 @@ class RingMember:
         if made is None:
             return None
         if made.counted and replica.updates is None:
-            is_mine = made.verdicts[seat.rank] is Verdict.COUNTED
+            is_mine = made.verdicts[seat.rank] is OfferOutcome.COUNTED
             self._count(group, made.counted, handing if is_mine else None)
         elif made.counted:
             values = None if handing is None else handing.values
@@ -455,7 +455,7 @@ class RingMember:
         minibatches, values, rate = [], [], 0.0
         for number, (offer, verdict) in enumerate(zip(made.offers, made.verdicts, strict=True)):
             minibatch = offer.minibatch
-            if verdict is not Verdict.COUNTED or minibatch is None:
+            if verdict is not OfferOutcome.COUNTED or minibatch is None:
                 continue
             out: tuple[Float32, ...] = ()
             if not minibatch.is_skipped:

@@ -17,8 +17,8 @@ from enum import Enum
 from typing import Protocol
 
 from elasticdl.backends.base import Float32
-from elasticdl.collective.pending import Pending
-from elasticdl.collective.rounds import Marks, Minibatch, Offer, Verdict, admit
+from elasticdl.collective.pending import PendingSums
+from elasticdl.collective.rounds import Marks, Offer, OfferedMinibatch, OfferOutcome, admit
 from elasticdl.data.updates import UpdateOrder
 from elasticdl.errors import ElasticdlError
 
@@ -27,14 +27,14 @@ _IDLE_ROUNDS = 10  # rounds without any minibatch, after which it is looked whet
 Pair = tuple[Float32, Float32]  # a dense gradient, and the change of the state
 
 
-class Progress(Protocol):
+class ParameterProgress(Protocol):
     """How far this worker's parameters have come; `Replica` is one, and tells more of each."""
 
     course: int
     position: int
     version: int
     marks: Marks
-    pending: Pending
+    pending: PendingSums
     updates: UpdateOrder | None
     global_batch_size: int | None
 
@@ -59,12 +59,12 @@ class Handing:
     course, version: of the parameters that its gradient was computed on.
     """
 
-    minibatch: Minibatch
+    minibatch: OfferedMinibatch
     learning_rate: float
     values: Pair | None  # None if skipped
     course: int
     version: int
-    verdict: Verdict | None = None
+    verdict: OfferOutcome | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +92,14 @@ class Round:
     """What becomes of the offers of one round, by rank, and what follows it if none counts."""
 
     offers: Sequence[Offer]
-    verdicts: Sequence[Verdict]
+    verdicts: Sequence[OfferOutcome]
     rest: Rest
 
     @property
     def counted(self) -> list[Offer]:
         """The offers that count."""
         both = zip(self.offers, self.verdicts, strict=True)
-        return [offer for offer, verdict in both if verdict is Verdict.COUNTED]
+        return [offer for offer, verdict in both if verdict is OfferOutcome.COUNTED]
 
 
 class RoundProtocol:
@@ -111,7 +111,7 @@ class RoundProtocol:
     generation: The generation of the parameters, as the master counts restorations.
     """
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: ParameterProgress) -> None:
         """Begin without parameters."""
         self._progress = progress
         self._busy: set[tuple[int, int]] = set()
@@ -290,13 +290,13 @@ class RoundProtocol:
             return None
         wanted = at.global_batch_size if at.updates is None else None
         verdicts = admit(offers, at.marks.judge(offers), at.pending.num_records, wanted)
-        has_counted = Verdict.COUNTED in verdicts
+        has_counted = OfferOutcome.COUNTED in verdicts
         return Round(offers, verdicts, self._rest(offers, has_counted))
 
     def end_round(self, made: Round, handing: Handing | None, rank: int) -> None:
         """What counts has been counted; what was offered gets its verdict."""
         verdict = made.verdicts[rank]
-        if handing is not None and verdict is not Verdict.LATER:
+        if handing is not None and verdict is not OfferOutcome.LATER:
             handing.verdict = verdict
 
     def _rest(self, offers: Sequence[Offer], has_counted: bool) -> Rest:

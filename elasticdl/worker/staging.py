@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl._core import PsClient, Store
-from elasticdl.collective.giving import Layout
 from elasticdl.collective.group import Bytes
+from elasticdl.collective.transfer import Layout
 from elasticdl.errors import ElasticdlError
 
 
@@ -43,7 +43,7 @@ class Giver:
         return part.view(np.uint8)
 
 
-class Stage:
+class StagedParameters:
     """What a joiner has so far; its store makes all updates meanwhile."""
 
     def __init__(self, store: Store, client: PsClient, layout: Layout, start: int = 0) -> None:

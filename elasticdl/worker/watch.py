@@ -15,7 +15,7 @@ from elasticdl.runtime.background import Background
 from elasticdl.runtime.proc import cpu_seconds
 from elasticdl.runtime.process import TIMED_OUT_EXIT_CODE
 from elasticdl.worker.spans import Work
-from elasticdl.worker.watchdog import Overdue, Slow, Watchdog, position
+from elasticdl.worker.watchdog import Overdue, SlowWork, Watchdog, position
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class Watch(Background):
         """Look once; end the process if something takes too long."""
         found = self._watchdog.look(time.perf_counter(), cpu_seconds(), self._under_way())
         match found:
-            case Slow(work, seconds, left_seconds):
+            case SlowWork(work, seconds, left_seconds):
                 log.warning(
                     "%.0f s in %s; the worker is ended if that takes %.0f s more",
                     seconds,
@@ -119,7 +119,7 @@ class Watch(Background):
         )
         os._exit(TIMED_OUT_EXIT_CODE)
 
-    def _tell(self, found: Slow | Overdue) -> threading.Thread:
+    def _tell(self, found: SlowWork | Overdue) -> threading.Thread:
         """Tell the master, in a thread: it may be away."""
         words = (self._worker_id, position(found))
         thread = threading.Thread(target=self._master.announce, args=words, daemon=True)

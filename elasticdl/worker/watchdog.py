@@ -17,7 +17,7 @@ _BUSY_SHARE = 0.05  # of one processor: what a process takes that waits is well 
 
 
 @dataclass(frozen=True, slots=True)
-class Slow:
+class SlowWork:
     """Work that takes long. `left_seconds`: until its worker is ended."""
 
     work: Work
@@ -49,7 +49,9 @@ class Watchdog:
         self._awake_since = 0.0
         self._named: tuple[str, Place] | None = None
 
-    def look(self, now: float, cpu_seconds: float, works: Sequence[Work]) -> Slow | Overdue | None:
+    def look(
+        self, now: float, cpu_seconds: float, works: Sequence[Work]
+    ) -> SlowWork | Overdue | None:
         """Say which work takes too long, if any.
 
         Args:
@@ -70,7 +72,7 @@ class Watchdog:
                 self._named != named
             ):
                 self._named = named
-                return Slow(work, now - work.since, limit - seconds)
+                return SlowWork(work, now - work.since, limit - seconds)
         return None
 
     def _note_processor(self, now: float, cpu_seconds: float) -> None:
@@ -94,7 +96,7 @@ class Watchdog:
         return max(LEAST_LIMIT_SECONDS, LONGEST_CALLS * work.longest)
 
 
-def position(found: Slow | Overdue) -> Position:
+def position(found: SlowWork | Overdue) -> Position:
     """Return where a worker is that is at a work for too long, or nearly."""
     work, lease = found.work, found.work.place.lease
     return Position(

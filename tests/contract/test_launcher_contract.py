@@ -9,7 +9,7 @@ import pytest
 
 from elasticdl.errors import LaunchError
 from elasticdl.job import Role
-from elasticdl.launchers.base import Exited, ExitReason, Pending, ProcessSpec, Started
+from elasticdl.launchers.base import Exited, ExitReason, PendingProcess, ProcessSpec, Started
 from elasticdl.launchers.process.launcher import ProcessLauncher
 from elasticdl.launchers.process.logs import log_path
 
@@ -100,7 +100,7 @@ def test_an_exit_is_reported_with_its_reason(watcher, spec, body, reason, code):
 def test_a_process_is_said_to_run_before_it_is_said_to_have_ended(watcher, spec):
     handle = watcher.launcher.start(spec("pass"))
     watcher.next_exit()
-    said = [event for event in watcher.events if not isinstance(event, Pending)]
+    said = [event for event in watcher.events if not isinstance(event, PendingProcess)]
     assert [type(event) for event in said] == [Started, Exited]
     assert {event.handle for event in said} == {handle}
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from elasticdl._core import PsClient, PsServer, RingListener, Store
 from elasticdl.checkpoints.hand_over import write_hand_over
-from elasticdl.collective import Group, World, form_ring
-from elasticdl.collective.rounds import Minibatch
+from elasticdl.collective import Group, WorldView, form_ring
+from elasticdl.collective.rounds import OfferedMinibatch
 from elasticdl.data.base import Records
 from elasticdl.job import Mode
 from elasticdl.worker.replica import Replica
@@ -171,7 +171,7 @@ def all_reduce(trainer, description, pairs):
     groups = [None, None]
 
     def join(rank):
-        ring = form_ring(World(1, rank, world), listeners[rank], timeout_seconds=20)
+        ring = form_ring(WorldView(1, rank, world), listeners[rank], timeout_seconds=20)
         groups[rank] = Group(ring)
 
     _together(join)
@@ -181,7 +181,7 @@ def all_reduce(trainer, description, pairs):
             for replica, minibatch in zip(replicas, pair, strict=True):
                 pulled = replica.client.pull([], training=False)
                 steps.append(trainer.train_step(minibatch, [], pulled.dense, pulled.state))
-            counted = [Minibatch(k, 1, index, m.num_records) for k, m in enumerate(pair)]
+            counted = [OfferedMinibatch(k, 1, index, m.num_records) for k, m in enumerate(pair)]
 
             def reduce(rank, steps=steps, counted=counted, pair=pair):
                 given = steps[rank].dense_grad, steps[rank].state_delta

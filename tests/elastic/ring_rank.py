@@ -8,7 +8,7 @@ import time
 import numpy as np
 
 from elasticdl._core import RingListener
-from elasticdl.collective import World, form_ring
+from elasticdl.collective import WorldView, form_ring
 from elasticdl.errors import RingError
 
 TIMEOUT_SECONDS = 120
@@ -35,7 +35,7 @@ def main():
     for line in sys.stdin:
         world = json.loads(line)
         ring = form_ring(
-            World(world["id"], world["rank"], tuple(world["members"])),
+            WorldView(world["id"], world["rank"], tuple(world["members"])),
             listener,
             timeout_seconds=TIMEOUT_SECONDS,
             silence_seconds=settings["silence_seconds"],

@@ -155,13 +155,13 @@ def _hash_before(owner, name):
 
 def _watch_stages():
     """Have all models given in pieces; note who was given one, and while which steps."""
-    from elasticdl.collective import giving
-    from elasticdl.worker import giving as worker_giving
+    from elasticdl.collective import transfer
+    from elasticdl.worker import transfer as worker_transfer
     from elasticdl.worker.replica import Replica
-    from elasticdl.worker.staging import Giver, Stage
+    from elasticdl.worker.staging import Giver, StagedParameters
 
-    giving.AT_ONCE_BYTES = 0
-    worker_giving.piece_bytes = lambda num_numbers: PIECE_BYTES
+    transfer.AT_ONCE_BYTES = 0
+    worker_transfer.piece_bytes = lambda num_numbers: PIECE_BYTES
     begin, end, began = Replica.begin_stage, Replica.end_stage, [0]
 
     def begin_stage(replica, outline):
@@ -178,8 +178,8 @@ def _watch_stages():
 
     Replica.begin_stage, Replica.end_stage = begin_stage, end_stage
     _before(Giver, "next_piece", "giving a piece")
-    _before(Stage, "take", "given a piece")
-    _after(Stage, "take", "has a piece")
+    _before(StagedParameters, "take", "given a piece")
+    _after(StagedParameters, "take", "has a piece")
 
 
 def _watch():

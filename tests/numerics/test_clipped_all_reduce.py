@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from elasticdl._core import PsServer, RingListener
 from elasticdl.backends.keras.trainer import KerasTrainer
-from elasticdl.collective import Group, World, form_ring
-from elasticdl.collective.rounds import Minibatch
+from elasticdl.collective import Group, WorldView, form_ring
+from elasticdl.collective.rounds import OfferedMinibatch
 from elasticdl.data.base import Metadata, Records
 from elasticdl.job import Mode
 from elasticdl.model_spec import ModelSpec
@@ -89,7 +89,7 @@ def test_two_ranks_make_the_updates_of_plain_keras_on_all_their_records(name):
     groups = [None, None]
 
     def join(rank):
-        ring = form_ring(World(1, rank, world), listeners[rank], timeout_seconds=20)
+        ring = form_ring(WorldView(1, rank, world), listeners[rank], timeout_seconds=20)
         groups[rank] = Group(ring)
 
     together(join)
@@ -100,7 +100,7 @@ def test_two_ranks_make_the_updates_of_plain_keras_on_all_their_records(name):
         for replica, columns in zip(replicas, both, strict=True):
             pulled = replica.client.pull([], training=False)
             steps.append(trainer.train_step(minibatch(columns), [], pulled.dense, pulled.state))
-        counted = [Minibatch(rank, 1, index, size) for rank, size in enumerate(SIZES)]
+        counted = [OfferedMinibatch(rank, 1, index, size) for rank, size in enumerate(SIZES)]
 
         def reduce(rank, steps=steps, counted=counted):
             given = steps[rank].dense_grad, steps[rank].state_delta

@@ -9,7 +9,7 @@ from elasticdl.master import actions
 from elasticdl.master.durable import JobData, open_job
 from elasticdl.master.effects import audits
 from elasticdl.master.interpreter import Interpreter, Line
-from elasticdl.master.lacks import Applied
+from elasticdl.master.missing_tasks import Applied
 from elasticdl.master.parameters.answers import CheckpointFailed
 from elasticdl.state.memory import MemoryState
 from tests.simulation.clockwork import Died, Node, Scheduler, Sleep

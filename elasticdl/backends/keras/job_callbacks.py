@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import keras
 import numpy as np
 
+from elasticdl.backends.callback_memory import CallbackMemory
 from elasticdl.backends.job_callbacks import (
     check_monitor,
     check_rate,
@@ -18,11 +19,10 @@ from elasticdl.backends.job_callbacks import (
     mode_of,
 )
 from elasticdl.backends.keras.internals import MonitorCallback
-from elasticdl.backends.remembered import Memory
 from elasticdl.callbacks import Callback, JobControl
 from elasticdl.errors import ModelError
 
-MEMORY = Memory("_model", "params", "validation_data")
+MEMORY = CallbackMemory("_model", "params", "validation_data")
 _BATCH_HOOKS = (
     "on_batch_begin",
     "on_batch_end",

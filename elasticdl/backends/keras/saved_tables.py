@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from elasticdl.backends import sorted_rows
 from elasticdl.backends.base import Float32, Int64, TableSource
-from elasticdl.backends.keras.model.placed import Table
+from elasticdl.backends.keras.model.placed import LayerTable
 from elasticdl.backends.sorted_rows import SortedRows, sort_rows
 from elasticdl.data.strings import Array
 
@@ -76,7 +76,7 @@ class _SortedTable(tf.Module):  # type: ignore[misc]  # tensorflow has no types
 SavedTable = _OrdinaryTable | _SortedTable
 
 
-def saved_table(table: Table) -> SavedTable:
+def saved_table(table: LayerTable) -> SavedTable:
     """Return a table that can be looked up in a graph; `write_rows` gives it its rows."""
     unseen = table.initializer.centre
     if table.input_dim is not None:

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from elasticdl.backends.base import Float32, Minibatch, ModelDescription, StepResult
-from elasticdl.backends.handover import Handover, Step
+from elasticdl.backends.handover import GradientRequest, Handover
 from elasticdl.backends.keras.internals import global_seed_generator
 from elasticdl.backends.keras.model.function import FlatFunction
 from elasticdl.backends.keras.model.state import is_stateful, not_stateful
@@ -74,7 +74,7 @@ class ScriptTrainer(AskingTrainer):
         """Give the script's model these parameters."""
         self._start(dense, state, self._seed)
 
-    def _begin(self, step: Step, seed: int) -> None:
+    def _begin(self, step: GradientRequest, seed: int) -> None:
         self._state.check_counters(step.state)
         self._start(step.dense, step.state, seed)
         self._num_steps += 1
@@ -82,7 +82,7 @@ class ScriptTrainer(AskingTrainer):
 
     def end_step(
         self,
-        step: Step,
+        step: GradientRequest,
         loss: object,
         gradients: Iterable[tuple[tf.Tensor, keras.Variable]] | None = None,
     ) -> StepResult:

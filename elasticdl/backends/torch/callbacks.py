@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from elasticdl.backends.callback_memory import CallbackMemory
 from elasticdl.backends.job_callbacks import (
     JobCallbacks,
     check_monitor,
@@ -12,7 +13,6 @@ from elasticdl.backends.job_callbacks import (
     mode_of,
     needs_of,
 )
-from elasticdl.backends.remembered import Memory
 from elasticdl.callbacks import (
     Callback,
     JobControl,
@@ -23,7 +23,7 @@ from elasticdl.callbacks import (
 from elasticdl.errors import ModelError
 
 _HOOKS = frozenset(name for name in vars(Callback) if name.startswith("on_"))
-_MEMORY = Memory("_control")
+_MEMORY = CallbackMemory("_control")
 _OF_KERAS = {
     "EarlyStopping": "use elasticdl.callbacks.EarlyStopping",
     "LearningRateScheduler": "use elasticdl.callbacks.LearningRateScheduler, which counts updates",

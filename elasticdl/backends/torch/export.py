@@ -22,7 +22,7 @@ from torch import nn
 
 from elasticdl.backends.base import Float32, Initializer, TableSource
 from elasticdl.backends.torch.feed import TorchMinibatch
-from elasticdl.backends.torch.model import PlacedModel, Table
+from elasticdl.backends.torch.model import LayerTable, PlacedModel
 from elasticdl.backends.torch.structures import Nested, leaves, map_leaves
 from elasticdl.distribution import install
 from elasticdl.errors import ModelError
@@ -144,7 +144,7 @@ def _state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
     return found
 
 
-def _exported(table: Table, source: TableSource, number: int) -> ExportedTable:
+def _exported(table: LayerTable, source: TableSource, number: int) -> ExportedTable:
     chunks = list(source.scan(number))
     keys = np.concatenate([np.zeros(0, np.int64), *(chunk[0] for chunk in chunks)])
     rows = np.concatenate([np.zeros((0, table.dim), np.float32), *(chunk[1] for chunk in chunks)])

@@ -34,7 +34,7 @@ _CPU = Device()
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class LayerTable:
     """The table of one embedding layer, or of several that share a weight."""
 
     name: str
@@ -399,7 +399,7 @@ class Enough(BaseException):
     """All that a call of the model is for is known: the rest of it is left out."""
 
 
-def _tables(model: nn.Module) -> Iterator[Table]:
+def _tables(model: nn.Module) -> Iterator[LayerTable]:
     if isinstance(model, torch.jit.ScriptModule):
         raise ModelError(
             "the model is one of torch.jit, whose parameters cannot be given other values: return "
@@ -420,7 +420,7 @@ def _tables(model: nn.Module) -> Iterator[Table]:
                 f"two embedding layers have the name {name!r}; give them names of their own"
             )
         names.add(name)
-        yield Table(name, module)
+        yield LayerTable(name, module)
 
 
 def _check_plain(path: str, module: nn.Module) -> None:

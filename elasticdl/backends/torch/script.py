@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from elasticdl.backends.base import Float32, Minibatch, ModelDescription, StepResult
-from elasticdl.backends.handover import Handover, Step
+from elasticdl.backends.handover import GradientRequest, Handover
 from elasticdl.backends.script import AskingTrainer
 from elasticdl.backends.torch.device import Device
 from elasticdl.backends.torch.export import export_weights
@@ -70,12 +70,12 @@ class ScriptTrainer(AskingTrainer):
         """Give the script's model these parameters."""
         self._placed.load(dense, state)
 
-    def _begin(self, step: Step, seed: int) -> None:
+    def _begin(self, step: GradientRequest, seed: int) -> None:
         self._placed.load(step.dense, step.state)
         self._placed.gradient()
         self._placed.device.seed(seed)
 
-    def end_step(self, step: Step, loss: object, gradients: object = None) -> StepResult:
+    def end_step(self, step: GradientRequest, loss: object, gradients: object = None) -> StepResult:
         """Return what a script has computed: the gradients that lie in the parameters.
 
         Raises:

@@ -34,7 +34,7 @@ class BadLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Parsed:
+class ParsedBlock:
     """The records of a block.
 
     rows: Number of each record's line in all files together, shape (n,).
@@ -46,7 +46,7 @@ class Parsed:
     num_bytes: int
 
 
-def parse(block: Block, schema: Schema) -> Parsed:
+def parse(block: Block, schema: Schema) -> ParsedBlock:
     """Make columns of the lines that are records, in the order of `schema.kinds`."""
     bad: dict[int, str] = {}  # by the number of the line in the block, from 0
     # No field has other bytes than those of ASCII, and the parser tells of bad rows in UTF-8 only.
@@ -68,7 +68,7 @@ def parse(block: Block, schema: Schema) -> Parsed:
     if not is_good.all():
         out, numbers = out.filter(pa.array(is_good)), numbers[is_good]
     bad_lines = [BadLine(block.path, block.first_line + n, bad[n]) for n in sorted(bad)]
-    return Parsed(out, numbers + block.first_row, bad_lines, block.num_bytes)
+    return ParsedBlock(out, numbers + block.first_row, bad_lines, block.num_bytes)
 
 
 def _split(text: bytes, schema: Schema, bad: dict[int, str]) -> pa.Table:

@@ -133,9 +133,9 @@ class Api:
 
     def stream(
         self, path: str, seconds: float = _SILENCE_SECONDS, **query: str | int | bool
-    ) -> Stream:
+    ) -> LineStream:
         """Open a watch, or follow a log; it is given up when it was silent for `seconds`."""
-        return Stream(self._request("GET", path, None, query, "", seconds))
+        return LineStream(self._request("GET", path, None, query, "", seconds))
 
     def forward(self, pod_name: str, port: int) -> Any:
         """Open a way to a port of a pod; its `socket(port)` is the near end."""
@@ -193,7 +193,7 @@ class Api:
             raise ApiError(0, f"the API server cannot be reached: {error}") from error
 
 
-class Stream:
+class LineStream:
     """Lines as they come. It ends when the server ends it; `close` ends it from any thread."""
 
     def __init__(self, response: Any) -> None:

@@ -20,7 +20,7 @@ from elasticdl.launchers.kubernetes import names
 from elasticdl.launchers.kubernetes.access import Access
 from elasticdl.launchers.kubernetes.client import Api, ApiError
 from elasticdl.launchers.kubernetes.forward import Forward
-from elasticdl.launchers.kubernetes.observe import Ended, Running, Waiting, observe
+from elasticdl.launchers.kubernetes.observe import PodEnded, PodRunning, Waiting, observe
 from elasticdl.launchers.kubernetes.resource import Resource
 from elasticdl.launchers.last_words import last_words
 from elasticdl.rpc import messages
@@ -88,14 +88,14 @@ class KubernetesJob:
             why = "it has no pod yet"
             pod = self._newest(Role.MASTER, 0)
             match observe(pod) if pod is not None else None:
-                case Running() if pod is not None:
+                case PodRunning() if pod is not None:
                     why = "it does not listen yet"
                     address, found = self._address(pod), self._access.find()
                     if address and found:
                         return JobClient(address, found.token, tls=found.tls)
                 case Waiting(words):
                     why = words or "its pod is being started"
-                case Ended() as ended:
+                case PodEnded() as ended:
                     words = last_words(ended.log.splitlines()) or ended.why
                     why = f"its pod has ended: {ended.reason}" + (f": {words}" if words else "")
             if self._has_ended(self._job()):
@@ -193,7 +193,7 @@ class KubernetesJob:
         match observe(pod):
             case Waiting(words):
                 return words or "its pod is being started"
-            case Ended():
+            case PodEnded():
                 return self._refusal() or "another pod is to be made for its master"
             case _:
                 return ""
@@ -201,7 +201,7 @@ class KubernetesJob:
     def _words_of_master(self) -> str:
         pod = self._newest(Role.MASTER, 0)
         ended = observe(pod) if pod is not None else None
-        if not isinstance(ended, Ended):
+        if not isinstance(ended, PodEnded):
             return ""
         words = last_words(ended.log.splitlines()) or ended.why
         how = "" if ended.reason is ExitReason.FAILED else f"the master: {ended.reason}; "

@@ -25,7 +25,7 @@ from elasticdl.launchers.base import (
     Exited,
     ExitReason,
     OnEvent,
-    Pending,
+    PendingProcess,
     ProcessHandle,
     ProcessSpec,
     Started,
@@ -34,12 +34,18 @@ from elasticdl.launchers.kubernetes import memory, names, process_one, suspensio
 from elasticdl.launchers.kubernetes.certificates import replica_secret
 from elasticdl.launchers.kubernetes.client import Api, ApiError
 from elasticdl.launchers.kubernetes.cluster_spec import ClusterSpec
-from elasticdl.launchers.kubernetes.observe import Ended, Running, Waiting, memory_limit, observe
+from elasticdl.launchers.kubernetes.observe import (
+    PodEnded,
+    PodRunning,
+    Waiting,
+    memory_limit,
+    observe,
+)
 from elasticdl.launchers.kubernetes.pods import (
     GRACE_SECONDS,
     Manifest,
     Plan,
-    Replica,
+    WantedPod,
     replica_pod,
 )
 from elasticdl.launchers.kubernetes.retry import persistently
@@ -277,7 +283,7 @@ class KubernetesLauncher:
             tls_dir=Path(names.TLS_DIR) if self._authority is not None else None,
         )
         pod.priority = self._priority(role)
-        replica = Replica(
+        replica = WantedPod(
             role,
             index,
             pod.handle.ref,
@@ -343,7 +349,7 @@ class KubernetesLauncher:
                 if name not in self._pods
                 and _is_of(pod, handle)
                 and "deletionTimestamp" not in pod["metadata"]
-                and not isinstance(observe(pod), Ended)
+                and not isinstance(observe(pod), PodEnded)
             ]
         for name in strays:
             log.warning("the pod %s was asked for by a master that is gone; deleted", name)
@@ -407,19 +413,19 @@ class KubernetesLauncher:
             pod.is_there = True
             pod.priority = pod.priority or found["spec"].get("priorityClassName", "")
             observed = observe(found, is_deleted, pod.was_asked)
-            is_begun = isinstance(observed, Running) and not pod.is_started
+            is_begun = isinstance(observed, PodRunning) and not pod.is_started
             if is_begun:
                 pod.is_started = True
-            if isinstance(observed, Ended):
+            if isinstance(observed, PodEnded):
                 self._forget(pod)
                 self._grow(pod, found, observed)
         match observed:
             case Waiting(why):
                 self._tell_waiting(pod, why)
                 self._give_certificate(pod, found)
-            case Running() if is_begun:
+            case PodRunning() if is_begun:
                 self._tell(Started(pod.handle))
-            case Ended():
+            case PodEnded():
                 self._tell_end(pod, observed)
                 if not is_deleted:
                     self._keep(pod.handle)
@@ -454,7 +460,7 @@ class KubernetesLauncher:
         self._pods.pop(pod.handle.ref, None)
         self._changed.notify_all()
 
-    def _grow(self, pod: _Pod, found: Pod, ended: Ended) -> None:
+    def _grow(self, pod: _Pod, found: Pod, ended: PodEnded) -> None:
         if ended.reason is not ExitReason.OUT_OF_MEMORY:
             return
         role, had = pod.handle.role, memory_limit(found)
@@ -478,13 +484,13 @@ class KubernetesLauncher:
             if not why or why == pod.why:
                 return
             pod.why = why
-        self._tell(Pending(pod.handle, why))
+        self._tell(PendingProcess(pod.handle, why))
 
-    def _tell_end(self, pod: _Pod, ended: Ended) -> None:
+    def _tell_end(self, pod: _Pod, ended: PodEnded) -> None:
         words = ended.why or last_words(ended.log.splitlines())
         self._tell(Exited(pod.handle, ended.reason, ended.code, words))
 
-    def _tell(self, event: Pending | Started | Exited) -> None:
+    def _tell(self, event: PendingProcess | Started | Exited) -> None:
         if self._closed.is_set():
             return
         try:

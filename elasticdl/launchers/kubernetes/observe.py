@@ -26,12 +26,12 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class PodRunning:
     """The process runs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class PodEnded:
     """The process has ended, or its node is lost.
 
     code: its exit code, None if nobody knows. why: the cluster's own words, if they say more than
@@ -44,7 +44,7 @@ class Ended:
     log: str = ""
 
 
-Observed = Waiting | Running | Ended
+Observed = Waiting | PodRunning | PodEnded
 
 
 def observe(pod: Resource, is_deleted: bool = False, was_asked: bool = False) -> Observed:
@@ -63,41 +63,41 @@ def observe(pod: Resource, is_deleted: bool = False, was_asked: bool = False) ->
     if terminated or is_deleted or phase in ("Succeeded", "Failed"):
         return _ended(pod, terminated or {}, was_asked)
     if _is_on_lost_node(pod):
-        return Ended(ExitReason.NODE_LOST, None, _message_of(pod))
+        return PodEnded(ExitReason.NODE_LOST, None, _message_of(pod))
     if "running" in state:
-        return Running()
+        return PodRunning()
     return Waiting(_why_waiting(status, state))
 
 
-def _ended(pod: Resource, terminated: Resource, was_asked: bool) -> Ended:
+def _ended(pod: Resource, terminated: Resource, was_asked: bool) -> PodEnded:
     status = pod.get("status", {})
     code = terminated.get("exitCode")
     log = terminated.get("message", "")
     if terminated.get("reason") == "OOMKilled":
-        return Ended(ExitReason.OUT_OF_MEMORY, code, _limit_of(pod))
+        return PodEnded(ExitReason.OUT_OF_MEMORY, code, _limit_of(pod))
     if status.get("reason") == "Evicted":
-        return Ended(ExitReason.PREEMPTED, code, f"evicted: {status.get('message', '')}")
+        return PodEnded(ExitReason.PREEMPTED, code, f"evicted: {status.get('message', '')}")
     disruption = _condition(status, "DisruptionTarget")
     if not terminated and (
         disruption.get("reason") in _OF_THE_NODE or status.get("reason") == "NodeLost"
     ):
-        return Ended(ExitReason.NODE_LOST, None, _message_of(pod))
+        return PodEnded(ExitReason.NODE_LOST, None, _message_of(pod))
     if was_asked:
-        return Ended(ExitReason.FINISHED if code == 0 else ExitReason.KILLED, code)
+        return PodEnded(ExitReason.FINISHED if code == 0 else ExitReason.KILLED, code)
     if disruption:
         what = _DISRUPTIONS.get(disruption.get("reason", ""), "taken away")
-        return Ended(ExitReason.PREEMPTED, code, f"{what}: {disruption.get('message', '')}")
+        return PodEnded(ExitReason.PREEMPTED, code, f"{what}: {disruption.get('message', '')}")
     if pod["metadata"].get("deletionTimestamp"):
-        return Ended(ExitReason.PREEMPTED, code, "its pod was deleted")
+        return PodEnded(ExitReason.PREEMPTED, code, "its pod was deleted")
     if code is None:
         # Refused by its node, or lost with it: it never ran, or nobody saw its end.
         words = [word for word in (status.get("reason"), status.get("message")) if word]
-        return Ended(ExitReason.PREEMPTED, None, ": ".join(words))
+        return PodEnded(ExitReason.PREEMPTED, None, ": ".join(words))
     if code == 0:
-        return Ended(ExitReason.FINISHED, 0)
+        return PodEnded(ExitReason.FINISHED, 0)
     if terminated.get("reason") in _NOT_BEGUN:
-        return Ended(ExitReason.FAILED, code, log)
-    return Ended(ExitReason.KILLED if code in _SIGNALLED else ExitReason.FAILED, code, "", log)
+        return PodEnded(ExitReason.FAILED, code, log)
+    return PodEnded(ExitReason.KILLED if code in _SIGNALLED else ExitReason.FAILED, code, "", log)
 
 
 def _is_on_lost_node(pod: Resource) -> bool:

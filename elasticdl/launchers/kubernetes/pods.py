@@ -41,7 +41,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class WantedPod:
     """A worker or ps replica that is to get a pod.
 
     priority_class: "" for the cluster's default. memory: what it requests and may use, if not as
@@ -64,7 +64,7 @@ def pod_spec(
     memory: str = "",
     name: str = "",
 ) -> Manifest:
-    """Return the specification of a pod; see `Replica`. The name is that of a replica's pod."""
+    """Return the specification of a pod; see `WantedPod`. The name is that of a replica's pod."""
     config = plan.config
     settings = config.kubernetes
     volumes, mounts = _volumes(plan, role, name)
@@ -99,7 +99,7 @@ def pod_spec(
     return spec
 
 
-def replica_pod(plan: Plan, replica: Replica, owners: Sequence[Manifest]) -> Manifest:
+def replica_pod(plan: Plan, replica: WantedPod, owners: Sequence[Manifest]) -> Manifest:
     """Return the pod of a worker or a ps replica; see `owners`."""
     config = plan.config
     own = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}  # its master asks for another

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError, ElasticdlError, LaunchError
-from elasticdl.launchers.base import Job
+from elasticdl.launchers.base import SubmittedJob
 from elasticdl.launchers.kubernetes import names
 from elasticdl.launchers.kubernetes.client import Api, ApiError
 from elasticdl.launchers.kubernetes.job import KubernetesJob
@@ -25,7 +25,7 @@ T = TypeVar("T")
 class KubernetesSubmitter:
     """`launchers.base.Submitter` of a cluster: the one that kubectl speaks to."""
 
-    def submit(self, config: JobConfig, is_tied: bool) -> Job:
+    def submit(self, config: JobConfig, is_tied: bool) -> SubmittedJob:
         """Make the objects of a job: its Job first, which owns the others.
 
         No job on a cluster is tied to a command.
@@ -43,7 +43,7 @@ class KubernetesSubmitter:
             raise
         return KubernetesJob(api, name)
 
-    def find(self, name: str) -> Job | None:
+    def find(self, name: str) -> SubmittedJob | None:
         """Return a job by its name, or NAMESPACE/NAME."""
         namespace, _, job_name = name.rpartition("/")
         try:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from elasticdl.launchers.kubernetes.client import Api, ApiError, Stream
+from elasticdl.launchers.kubernetes.client import Api, ApiError, LineStream
 from elasticdl.launchers.kubernetes.resource import Resource
 from elasticdl.launchers.kubernetes.retry import Backoff
 
@@ -43,7 +43,7 @@ class PodWatch:
         self._changed = changed
         self._closed = threading.Event()
         self._lock = threading.Lock()
-        self._stream: Stream | None = None
+        self._stream: LineStream | None = None
         self._thread = threading.Thread(target=self._run, name="pods", daemon=True)
 
     def start(self) -> None:

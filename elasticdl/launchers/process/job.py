@@ -19,7 +19,7 @@ from typing import TypeVar
 from elasticdl.config import JobConfig
 from elasticdl.errors import LaunchError, UnavailableError
 from elasticdl.job import Event, JobStatus, Role, no_status
-from elasticdl.launchers.base import Job
+from elasticdl.launchers.base import SubmittedJob
 from elasticdl.launchers.process import folder
 from elasticdl.launchers.process.logs import log_path, logged
 from elasticdl.launchers.process.pids import open_same
@@ -45,7 +45,7 @@ def root_command(job_dir: Path) -> list[str]:
 class LocalSubmitter:
     """`launchers.base.Submitter` of this machine."""
 
-    def submit(self, config: JobConfig, is_tied: bool) -> Job:
+    def submit(self, config: JobConfig, is_tied: bool) -> SubmittedJob:
         """Start the root of the job, which starts the master."""
         job_dir = folder.prepare(config)
         words = root_command(job_dir)
@@ -77,7 +77,7 @@ class LocalSubmitter:
             raise LaunchError(problem)
         return LocalJob(job_dir, os.pidfd_open(root.pid), root, write_end)
 
-    def find(self, name: str) -> Job | None:
+    def find(self, name: str) -> SubmittedJob | None:
         """Return a job by its folder, or by the name of a folder below `jobs`."""
         job_dir = folder.find(name)
         return None if job_dir is None else LocalJob(job_dir, _root_of(job_dir))

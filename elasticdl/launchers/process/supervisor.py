@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class ProcessesEnd:
     """How a job's processes ended, if the master left no picture of the job's own end."""
 
     status: str  # "failed" or "stopped"
@@ -92,7 +92,7 @@ class Supervisor:
 
         threading.Thread(target=watch, name="leash", daemon=True).start()
 
-    def run(self) -> End | None:
+    def run(self) -> ProcessesEnd | None:
         """Keep a master alive until the job has ended or is stopped; leave no process behind.
 
         Returns:
@@ -112,7 +112,7 @@ class Supervisor:
                 _log.error("how the job has ended cannot be written: %s: %s", error, end.message)
         return end
 
-    def _until_ended(self) -> End | None:
+    def _until_ended(self) -> ProcessesEnd | None:
         while True:
             seconds = _LOOK_SECONDS
             if self._start_at is not None:
@@ -121,7 +121,7 @@ class Supervisor:
                 if number in STOP_SIGNALS:
                     self._stop(number)
             if self._is_let_go.is_set():
-                return End("stopped", "the elasticdl command that ran the job is gone")
+                return ProcessesEnd("stopped", "the elasticdl command that ran the job is gone")
             if self._start_at is not None:
                 if self._stopped_by is not None:
                     return self._end(-signal.SIGKILL)
@@ -203,18 +203,18 @@ class Supervisor:
             if not self._restarts_after(str(error)):
                 raise
 
-    def _end(self, code: int) -> End | None:
+    def _end(self, code: int) -> ProcessesEnd | None:
         """Say how a job ended whose master has exited."""
         if self._has_ended:
             return None
         if self._stopped_by is not None or code == process.STOPPED_EXIT_CODE:
             number = self._stopped_by or signal.SIGTERM
-            return End("stopped", f"stopped by {number.name}")
+            return ProcessesEnd("stopped", f"stopped by {number.name}")
         message = "" if code < 0 else last_error(self._log_path, self._log_start)
         message = message or f"the master {_how(code)}"
         if not is_decided(code):
             message = f"{message}, after {self._num_restarts} restarts"
-        return End("failed", f"{message} (log: {self._log_path})")
+        return ProcessesEnd("failed", f"{message} (log: {self._log_path})")
 
     def _end_all(self) -> None:
         """Leave no process behind. The lifeline has been cut before."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from elasticdl.job import Finished, Role, Seat, Wait
-from elasticdl.master.lacks import Applied
 from elasticdl.master.membership import Member
+from elasticdl.master.missing_tasks import Applied
 from elasticdl.master.parameters.hand_overs import HandedOver
 from elasticdl.master.parameters.proof import Proof, Replicas
 from elasticdl.master.parameters.schedule import WholeCheckpoint
@@ -107,7 +107,7 @@ Answer = (
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Meaning:
     """What an answer means for the job. The default: nothing beyond what was noted already."""
 
     is_phase_over: bool = False

@@ -26,10 +26,10 @@ from elasticdl.job import JointGeneration, PsRoute, Recovery, Role, Strategy
 from elasticdl.master.actions import Action
 from elasticdl.master.history import JobHistory
 from elasticdl.master.journal import Journal
-from elasticdl.master.lacks import Lacks
 from elasticdl.master.ledger import Ledger
 from elasticdl.master.membership import Member, Membership
-from elasticdl.master.parameters.answers import Answer, Verdict, Watermarks, WatermarksFailed
+from elasticdl.master.missing_tasks import Lacks
+from elasticdl.master.parameters.answers import Answer, Meaning, Watermarks, WatermarksFailed
 from elasticdl.master.parameters.recoveries import Recoveries
 from elasticdl.master.parameters.replicas import PsReplicas
 from elasticdl.master.parameters.requests import Requests
@@ -212,7 +212,7 @@ class JobParameters:
             self.worlds.advance(now)
         self._requests.ask_what_is_due(now)
 
-    def answered(self, answer: Answer, now: float) -> Verdict:
+    def answered(self, answer: Answer, now: float) -> Meaning:
         """What was asked for has been done, or could not be."""
         if not isinstance(answer, Watermarks | WatermarksFailed):
             return self._requests.answered(answer, now)
@@ -220,13 +220,13 @@ class JobParameters:
         member = self._members.find(answer.role, answer.index)
         is_it = member is not None and member.session == answer.session and member.is_alive
         if member is None or not is_it or self._history.has_ended or not part.awaits(member):
-            return Verdict()  # it is lost again, or the job has ended
+            return Meaning()  # it is lost again, or the job has ended
         if isinstance(answer, WatermarksFailed):
-            return Verdict(lost=member, words=answer.message)
+            return Meaning(lost=member, words=answer.message)
         if words := part.recoveries.lacks_for_good(member):
-            return Verdict(failure=words)
+            return Meaning(failure=words)
         part.is_back(member, *part.recoveries.take_in(member, answer.applied, now), now)
-        return Verdict()
+        return Meaning()
 
     # --- snapshot --------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from elasticdl.job import EpochLedger, TaskAudit
-from elasticdl.master.lacks import Made
+from elasticdl.master.missing_tasks import Made
 from elasticdl.master.tasks import JobTasks
 
 Replicas = Sequence[Iterable[TaskAudit]]

@@ -18,9 +18,9 @@ from elasticdl.config import JobConfig
 from elasticdl.job import Recovery, Role
 from elasticdl.master.actions import Action, AskWatermarks, DeleteHandOvers, Note
 from elasticdl.master.journal import Journal
-from elasticdl.master.lacks import Applied, Lacks, to_ranges
 from elasticdl.master.ledger import Ledger
 from elasticdl.master.membership import Member, Membership
+from elasticdl.master.missing_tasks import Applied, Lacks, to_ranges
 from elasticdl.master.parameters.answers import RestorePoint
 from elasticdl.master.parameters.hand_overs import HandedOver, HandOvers
 from elasticdl.master.parameters.requests import Requests

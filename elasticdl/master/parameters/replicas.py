@@ -13,8 +13,8 @@ from dataclasses import asdict
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import PsRoute, Recovery, Role
 from elasticdl.master.actions import Action, Note
-from elasticdl.master.lacks import Lacks
 from elasticdl.master.membership import Member, Membership
+from elasticdl.master.missing_tasks import Lacks
 from elasticdl.master.parameters.answers import RestorePoint
 from elasticdl.master.parameters.recoveries import Recoveries
 from elasticdl.observe.kinds import PsRecovered

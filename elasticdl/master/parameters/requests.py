@@ -33,7 +33,7 @@ from elasticdl.master.parameters.answers import (
     CheckpointWritten,
     ExportFailed,
     ExportWritten,
-    Verdict,
+    Meaning,
 )
 from elasticdl.master.parameters.exports import ExportSchedule
 from elasticdl.master.parameters.proof import Proof, Replicas, prove
@@ -251,11 +251,11 @@ class Requests:
         | Audited
         | AuditFailed,
         now: float,
-    ) -> Verdict:
+    ) -> Meaning:
         """Take in what came of the request under way."""
         request = self._under_way
         if request is None:
-            return Verdict()
+            return Meaning()
         match answer:
             case CheckpointWritten(version):
                 verdict = self._written(request, version, now)
@@ -274,21 +274,21 @@ class Requests:
             case AuditFailed(_, was_unreachable) if request.purpose is Purpose.RETIRED_PROOF:
                 self._end(was_unreachable)
                 self._retires_from = now + _PAUSE_SECONDS
-                return Verdict()
+                return Meaning()
             case AuditFailed(message, was_unreachable):
                 is_again = self._end(was_unreachable)
-                return Verdict(
+                return Meaning(
                     failure="" if is_again else f"the ledger could not be proved: {message}"
                 )
 
-    def _written(self, request: _Request, version: int, now: float) -> Verdict:
+    def _written(self, request: _Request, version: int, now: float) -> Meaning:
         self._journal.record("request ended", 0)
         self.schedule.ended(now - request.began, now)
         if not self._history.has_ended:
             self._history.say("")
         is_last = request.purpose is Purpose.LAST_CHECKPOINT
         # Else a replica that was back may not have had all of it yet.
-        verdict = Verdict(is_last and request.generation == self._asked.generation)
+        verdict = Meaning(is_last and request.generation == self._asked.generation)
         if is_last:
             self.schedule.patience.succeeded()
         if request.purpose is Purpose.RECOVERY or (is_last and self.schedule.is_last_private):
@@ -306,7 +306,7 @@ class Requests:
             self._act(DeleteCheckpoints(tuple(self.schedule.kept)))
         return verdict
 
-    def _not_written(self, request: _Request, answer: CheckpointFailed, now: float) -> Verdict:
+    def _not_written(self, request: _Request, answer: CheckpointFailed, now: float) -> Meaning:
         """Go on without it, unless it is the last one of the job, which must be there.
 
         That one is tried for long, and then in the job's own folder.
@@ -321,35 +321,35 @@ class Requests:
             text = told(text, pause, "it")
         self._act(Note(kinds.CheckpointFailed(answer.version), text, is_warning=True))
         if request.purpose is Purpose.RECOVERY or self._history.has_ended:
-            return Verdict()
+            return Meaning()
         self._history.say(text)
         if is_again:
             self.schedule.repeat()
-            return Verdict()
+            return Meaning()
         if not is_last:
             self.schedule.give_up_best()
         if pause is not None or not is_last:
-            return Verdict()
+            return Meaning()
         self._history.add_problem(text)
         if not self.schedule.is_last_private and self._config.keeps_own_checkpoints:
             self.schedule.give_up_users_place()
-            return Verdict()
-        return Verdict(is_phase_over=True)
+            return Meaning()
+        return Meaning(is_phase_over=True)
 
-    def _exported(self, request: _Request, answer: ExportWritten) -> Verdict:
+    def _exported(self, request: _Request, answer: ExportWritten) -> Meaning:
         self._journal.record("request ended", 0)
         is_same = request.generation == self._asked.generation
         self.exports.written(answer.version, request.purpose is Purpose.LAST_EXPORT and is_same)
         self._act(Note(kinds.VersionExported(*astuple(answer)), _version_text(answer)))
-        return Verdict()
+        return Meaning()
 
-    def _not_exported(self, request: _Request, answer: ExportFailed, now: float) -> Verdict:
+    def _not_exported(self, request: _Request, answer: ExportFailed, now: float) -> Meaning:
         """Go on without it: the next one has all that this one would have had."""
         is_again = self._end(answer.was_unreachable)
         is_last = request.purpose is Purpose.LAST_EXPORT and not self._history.has_ended
         if answer.is_early and not is_last:
             self.exports.early(now)
-            return Verdict()
+            return Meaning()
         pause = self.exports.failed(now, is_last)
         text = f"export: {answer.message}"
         if pause is not None:
@@ -358,7 +358,7 @@ class Requests:
         if is_last and pause is None and not is_again:
             self.exports.give_up()
             self._history.add_problem(text)
-        return Verdict()
+        return Meaning()
 
     def _prover(self, begun: Callable[[int], bool]) -> Callable[[Replicas], Proof]:
         """Return what makes the proof of tasks; none of them is under way until it is made."""
@@ -374,18 +374,18 @@ class Requests:
             missing={i: n.positions for i, n in self._ledger.missing.items()},
         )
 
-    def _audited(self, request: _Request, found: Proof) -> Verdict:
+    def _audited(self, request: _Request, found: Proof) -> Meaning:
         self._journal.record("request ended", self._times_unreachable)
         if self._history.has_ended or request.generation != self._asked.generation:
-            return Verdict()
+            return Meaning()
         if found.problem:
             self._history.add_problem(f"ledger: {found.problem}", is_of_proof=True)
         if request.purpose is Purpose.RETIRED_PROOF:
             self.retired.proved(request.first, found)
-            return Verdict()
+            return Meaning()
         whole = self.retired.with_all(found)
         self._history.proved(whole.ledger, whole.note)
-        return Verdict(is_phase_over=True)
+        return Meaning(is_phase_over=True)
 
     def _end(self, was_unreachable: bool) -> bool:
         """End a request that came to nothing; return whether to repeat it.

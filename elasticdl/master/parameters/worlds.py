@@ -14,9 +14,9 @@ from elasticdl.job import Attendance, Finished, PsRoute, Recovery, Role, Wait
 from elasticdl.master.actions import Action, Note
 from elasticdl.master.history import JobHistory
 from elasticdl.master.journal import Journal
-from elasticdl.master.lacks import Lacks
 from elasticdl.master.ledger import Ledger
 from elasticdl.master.membership import Member, Membership
+from elasticdl.master.missing_tasks import Lacks
 from elasticdl.master.parameters.answers import BeginWith, Seating
 from elasticdl.master.parameters.recoveries import Recoveries
 from elasticdl.master.parameters.rendezvous import Rendezvous

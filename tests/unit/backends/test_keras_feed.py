@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from elasticdl import Mode, batched
 from elasticdl.backends.keras.feed import choice, proof, ways
-from elasticdl.backends.keras.feed.proof import Proof
+from elasticdl.backends.keras.feed.proof import FeedProof
 from elasticdl.backends.keras.feed.runner import FeedRunner
 from elasticdl.data.base import Metadata, Records
 from elasticdl.errors import DataError, ModelError
@@ -282,7 +282,7 @@ def test_the_first_thousand_records_go_both_ways_also_if_a_job_starts_with_fewer
 
 
 def test_whoever_looks_at_the_job_is_told_each_way_once_and_of_a_change(monkeypatch):
-    monkeypatch.setattr(ways, "Proof", lambda n: Proof(n, clock=lambda: 0.0))
+    monkeypatch.setattr(ways, "FeedProof", lambda n: FeedProof(n, clock=lambda: 0.0))
     monkeypatch.setattr(proof, "NUM_PROVED", 16)
     monkeypatch.setattr(proof, "_SPOT_RECORDS", 4)
     wrong_above(24, monkeypatch)
@@ -300,7 +300,7 @@ def test_whoever_looks_at_the_job_is_told_each_way_once_and_of_a_change(monkeypa
 
 def test_a_difference_that_comes_late_in_the_job_ends_the_fast_path(caplog, monkeypatch):
     # Nothing takes time, so it is always time to look again.
-    monkeypatch.setattr(ways, "Proof", lambda n: Proof(n, clock=lambda: 0.0))
+    monkeypatch.setattr(ways, "FeedProof", lambda n: FeedProof(n, clock=lambda: 0.0))
     monkeypatch.setattr(proof, "NUM_PROVED", 16)
     monkeypatch.setattr(proof, "_SPOT_RECORDS", 4)
     wrong_above(24, monkeypatch)
@@ -321,7 +321,7 @@ def test_a_difference_that_comes_late_in_the_job_ends_the_fast_path(caplog, monk
 
 def test_looking_again_takes_one_hundredth_of_the_time():
     now = 0.0
-    spots = Proof(1000, clock=lambda: now)
+    spots = FeedProof(1000, clock=lambda: now)
     assert spots.choose(500, divisible=True) == range(24)
     now = 2.0
     spots.passed(range(24))

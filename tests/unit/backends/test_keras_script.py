@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from elasticdl.backends.handover import Handover, Step
+from elasticdl.backends.handover import GradientRequest, Handover
 from elasticdl.backends.keras.script import ScriptTrainer
 from elasticdl.backends.load import ScriptFrameworks
 from elasticdl.data.base import Records
@@ -26,7 +26,7 @@ def sgd(rate=0.1, **settings):
 
 def a_step(trainer):
     (minibatch,) = trainer.minibatches(iter([Records(values=[b"1", b"2"])]), Mode.TRAINING, 2, 5)
-    return Step(minibatch, *trainer.initial_values())
+    return GradientRequest(minibatch, *trainer.initial_values())
 
 
 def ones(model):
@@ -88,7 +88,7 @@ def test_a_minibatch_that_comes_once_more_draws_the_same_and_another_one_does_no
         return model(tf.ones((1, 50)), training=True), keras.random.uniform((9,))
 
     def drawn(minibatch):
-        trainer.begin_step(Step(minibatch, *trainer.initial_values()))
+        trainer.begin_step(GradientRequest(minibatch, *trainer.initial_values()))
         return np.concatenate([np.ravel(part) for part in draw()])
 
     first, again, second = drawn(one), drawn(one), drawn(other)

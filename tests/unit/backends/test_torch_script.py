@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; make test-torch has it")
 
 from elasticdl.backends.base import ClipSpec  # noqa: E402  # torch may be missing
-from elasticdl.backends.handover import Handover, Step  # noqa: E402  # torch may be missing
+from elasticdl.backends.handover import GradientRequest, Handover  # noqa: E402  # torch may be missing
 from elasticdl.backends.load import ScriptFrameworks  # noqa: E402
 from elasticdl.backends.torch.loading import Loading, TaskBatches  # noqa: E402
 from elasticdl.backends.torch.script import ScriptTrainer  # noqa: E402
@@ -27,7 +27,7 @@ def sgd(model):
 
 def a_step(trainer):
     (minibatch,) = trainer.minibatches(iter([Records(values=[b"1", b"2"])]), Mode.TRAINING, 2, 5)
-    return Step(minibatch, *trainer.initial_values())
+    return GradientRequest(minibatch, *trainer.initial_values())
 
 
 def test_gradients_of_a_step_are_those_that_backward_leaves():

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from elasticdl._core import RingListener
-from elasticdl.collective import Group, World, form_ring
-from elasticdl.collective.rounds import Minibatch, Offer
+from elasticdl.collective import Group, WorldView, form_ring
+from elasticdl.collective.rounds import Offer, OfferedMinibatch
 
 TOKEN = b"secret of this job"
 
@@ -19,7 +19,7 @@ def together(size, work):
     results = [None] * size
 
     def run(rank):
-        ring = form_ring(World(1, rank, addresses), listeners[rank], timeout_seconds=20)
+        ring = form_ring(WorldView(1, rank, addresses), listeners[rank], timeout_seconds=20)
         results[rank] = work(Group(ring), rank)
 
     threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
@@ -33,7 +33,7 @@ def together(size, work):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_all_ranks_see_all_offers(size):
-    offers = [Offer(9, Minibatch(rank, 1, rank, 70_000), 0.1 * rank) for rank in range(size)]
+    offers = [Offer(9, OfferedMinibatch(rank, 1, rank, 70_000), 0.1 * rank) for rank in range(size)]
     found = together(size, lambda group, rank: group.exchange(offers[rank]))
     assert found == [offers] * size
 

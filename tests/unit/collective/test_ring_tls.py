@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from elasticdl._core import PsClient, PsServer, RingListener, Store
-from elasticdl.collective import World, form_ring
+from elasticdl.collective import WorldView, form_ring
 from elasticdl.errors import AuthenticationError, RingError, UnavailableError
 from elasticdl.job import Role
 from elasticdl.runtime.credentials.authority import USER, Authority, Identity
@@ -40,7 +40,7 @@ def reduce_together(listeners, members, values, world_id=1):
     """Form a ring over TCP; return what each rank gets, or the error that it meets."""
 
     def run(rank):
-        world = World(world_id, rank, members)
+        world = WorldView(world_id, rank, members)
         try:
             ring = form_ring(
                 world,

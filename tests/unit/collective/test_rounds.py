@@ -5,9 +5,9 @@ import pytest
 from elasticdl.collective.rounds import (
     OFFER_BYTES,
     Marks,
-    Minibatch,
     Offer,
-    Verdict,
+    OfferedMinibatch,
+    OfferOutcome,
     admit,
     pack,
     unpack,
@@ -15,7 +15,7 @@ from elasticdl.collective.rounds import (
 
 
 def offer(task, lease, index, num_records=16):
-    return Offer(0, Minibatch(task, lease, index, num_records), learning_rate=0.1)
+    return Offer(0, OfferedMinibatch(task, lease, index, num_records), learning_rate=0.1)
 
 
 NOTHING = Offer(0)
@@ -24,33 +24,39 @@ NOTHING = Offer(0)
 def test_minibatches_that_are_next_in_their_tasks_count_together():
     marks = Marks.of([[7, 1, 3]])
     assert marks.judge([offer(7, 1, 3), NOTHING, offer(8, 1, 0)]) == [
-        Verdict.COUNTED,
-        Verdict.NONE,
-        Verdict.COUNTED,
+        OfferOutcome.COUNTED,
+        OfferOutcome.NONE,
+        OfferOutcome.COUNTED,
     ]
 
 
 def test_a_minibatch_that_was_counted_is_done():
     marks = Marks()
-    marks.count(Minibatch(7, 1, 0, 16))
-    assert marks.judge([offer(7, 1, 0)]) == [Verdict.DONE]
-    assert marks.judge([offer(7, 2, 0)]) == [Verdict.DONE]
-    assert marks.judge([offer(7, 1, 1)]) == [Verdict.COUNTED]
+    marks.count(OfferedMinibatch(7, 1, 0, 16))
+    assert marks.judge([offer(7, 1, 0)]) == [OfferOutcome.DONE]
+    assert marks.judge([offer(7, 2, 0)]) == [OfferOutcome.DONE]
+    assert marks.judge([offer(7, 1, 1)]) == [OfferOutcome.COUNTED]
 
 
 def test_an_older_lease_is_refused_beside_a_newer_one_and_after_it():
     marks = Marks()
-    assert marks.judge([offer(7, 1, 0), offer(7, 2, 0)]) == [Verdict.STALE, Verdict.COUNTED]
-    marks.count(Minibatch(7, 2, 0, 16))
-    assert marks.judge([offer(7, 1, 1)]) == [Verdict.STALE]
+    assert marks.judge([offer(7, 1, 0), offer(7, 2, 0)]) == [
+        OfferOutcome.STALE,
+        OfferOutcome.COUNTED,
+    ]
+    marks.count(OfferedMinibatch(7, 2, 0, 16))
+    assert marks.judge([offer(7, 1, 1)]) == [OfferOutcome.STALE]
 
 
 def test_a_gap_is_refused():
-    assert Marks().judge([offer(7, 1, 1)]) == [Verdict.GAP]
+    assert Marks().judge([offer(7, 1, 1)]) == [OfferOutcome.GAP]
 
 
 def test_of_two_offers_of_one_minibatch_one_counts():
-    assert Marks().judge([offer(7, 1, 0), offer(7, 1, 0)]) == [Verdict.COUNTED, Verdict.DONE]
+    assert Marks().judge([offer(7, 1, 0), offer(7, 1, 0)]) == [
+        OfferOutcome.COUNTED,
+        OfferOutcome.DONE,
+    ]
 
 
 def test_judging_changes_nothing():
@@ -64,8 +70,8 @@ def test_judging_changes_nothing():
     [
         Offer(3),
         Offer(2**40, is_last=True),
-        Offer(5, Minibatch(2**33, 4, 5, 6), 0.25),
-        Offer(5, Minibatch(1, 2, 3, 0, is_skipped=True), 0.0, is_last=True),
+        Offer(5, OfferedMinibatch(2**33, 4, 5, 6), 0.25),
+        Offer(5, OfferedMinibatch(1, 2, 3, 0, is_skipped=True), 0.0, is_last=True),
         Offer(5, lacks_parameters=True),
         Offer(5, is_out_of_work=True),
     ],
@@ -91,10 +97,10 @@ def test_an_update_takes_minibatches_in_the_order_of_ranks_until_it_has_enough(
 ):
     offers = [offer(task, 1, 0) for task in range(3)]
     verdicts = admit(offers, Marks().judge(offers), before, wanted)
-    assert [verdict is Verdict.COUNTED for verdict in verdicts] == counted
-    assert all(verdict in (Verdict.COUNTED, Verdict.LATER) for verdict in verdicts)
+    assert [verdict is OfferOutcome.COUNTED for verdict in verdicts] == counted
+    assert all(verdict in (OfferOutcome.COUNTED, OfferOutcome.LATER) for verdict in verdicts)
 
 
 def test_a_skipped_minibatch_needs_no_room():
-    offers = [offer(1, 1, 0), Offer(0, Minibatch(2, 1, 0, 0, is_skipped=True))]
-    assert admit(offers, Marks().judge(offers), 0, 16) == [Verdict.COUNTED] * 2
+    offers = [offer(1, 1, 0), Offer(0, OfferedMinibatch(2, 1, 0, 0, is_skipped=True))]
+    assert admit(offers, Marks().judge(offers), 0, 16) == [OfferOutcome.COUNTED] * 2

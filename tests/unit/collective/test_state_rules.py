@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from elasticdl.collective.pending import Pending
-from elasticdl.collective.rounds import Minibatch
+from elasticdl.collective.pending import PendingSums
+from elasticdl.collective.rounds import OfferedMinibatch
 from elasticdl.collective.state_rules import NO_RULES, StateRules
 
 # A count, a mean of two numbers, a last value, and a variable that training leaves as it is.
@@ -42,14 +42,14 @@ def test_a_value_that_is_not_the_last_leaves_no_trace_even_if_it_is_not_finite()
 
 @pytest.mark.parametrize("is_deterministic", [False, True])
 def test_rounds_of_an_update_make_of_the_state_what_one_round_does(is_deterministic):
-    pending = Pending(rules=RULES)
+    pending = PendingSums(rules=RULES)
     for task, num_records, state in [
         (1, 32, array(32, 3, 6, 7, 0)),
         (2, 13, array(13, 0, 3, 9, 0)),
         (3, 3, array(3, 0, 3, 8, 0)),
     ]:
         key = {"key": task} if is_deterministic else {}
-        pending.add([Minibatch(task, 1, 0, num_records)], (array(1.0), state), **key)
+        pending.add([OfferedMinibatch(task, 1, 0, num_records)], (array(1.0), state), **key)
     dense, state = pending.means([1, 2, 3] if is_deterministic else [0])
     assert dense == 1.0
     np.testing.assert_allclose(state, [48.0, 2.0, 5.0, 8.0, 0.0], rtol=1e-6)

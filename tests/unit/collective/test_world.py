@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from elasticdl._core import RingListener
-from elasticdl.collective import World, form_ring
+from elasticdl.collective import WorldView, form_ring
 from elasticdl.errors import RingError
 from elasticdl.job import Role
 from elasticdl.runtime.credentials.authority import Authority, Identity
@@ -24,7 +24,7 @@ def in_ring(listeners, work, rendezvous_id=1, **settings):
     members = tuple(listener.address for listener in listeners)
 
     def run(rank):
-        world = World(rendezvous_id, rank, members)
+        world = WorldView(rendezvous_id, rank, members)
         ring = form_ring(world, listeners[rank], timeout_seconds=20, **settings)
         try:
             return work(ring, rank)
@@ -42,14 +42,14 @@ def mean_of(ring, gradients, weight, **settings):
 
 
 def test_a_world_is_frozen_and_holds_each_member_once():
-    world = World(3, 1, ("a:1", "b:2"))
+    world = WorldView(3, 1, ("a:1", "b:2"))
     assert world.size == 2
     with pytest.raises(FrozenInstanceError):
         world.rank = 0
     with pytest.raises(ValueError, match="rank 2, expected 0 to 1"):
-        World(3, 2, ("a:1", "b:2"))
+        WorldView(3, 2, ("a:1", "b:2"))
     with pytest.raises(ValueError, match="expected each once"):
-        World(3, 0, ("a:1", "a:1"))
+        WorldView(3, 0, ("a:1", "a:1"))
 
 
 @pytest.mark.parametrize("shared_memory", [False, True])
@@ -121,7 +121,7 @@ def test_a_closed_ring_says_so_and_its_end_is_told_to_the_others():
 
 def test_a_rank_that_does_not_join_is_named():
     here, there = listeners(2)
-    world = World(1, 0, (here.address, there.address))
+    world = WorldView(1, 0, (here.address, there.address))
     with pytest.raises(RingError, match=r"has not joined within 0\.3 s") as caught:
         form_ring(world, here, timeout_seconds=0.3)
     assert caught.value.rank == 1
@@ -129,7 +129,7 @@ def test_a_rank_that_does_not_join_is_named():
 
 def test_a_stranger_is_refused():
     here, stranger = listeners(1)[0], RingListener("127.0.0.1", 0, b"another token")
-    world = World(1, 0, (here.address, stranger.address))
+    world = WorldView(1, 0, (here.address, stranger.address))
     with pytest.raises(RingError, match="refused this job's token") as caught:
         form_ring(world, here, timeout_seconds=5)
     assert caught.value.rank == 1
@@ -158,7 +158,7 @@ def test_ranks_speak_tls_with_certificates_of_workers_only(tmp_path):
         np.testing.assert_allclose(large, gradients, rtol=1e-6)
 
     replica = RingListener("127.0.0.1", 0, TOKEN, tls=files(Role.PS, 0))
-    world = World(2, 0, (workers[0].address, replica.address))
+    world = WorldView(2, 0, (workers[0].address, replica.address))
     with pytest.raises(RingError, match="certificate") as caught:
         form_ring(world, workers[0], timeout_seconds=5, unix_sockets=False)
     assert caught.value.rank == 1

@@ -243,7 +243,9 @@ def test_between_two_looks_at_all_there_is_only_ends_are_asked_for():
 
 def test_news_are_waited_for_once_a_look_has_found_none(monkeypatch):
     waited = []
-    monkeypatch.setattr("elasticdl.data.kafka_watch.Watch.wait", lambda *at: waited.append(at[1]))
+    monkeypatch.setattr(
+        "elasticdl.data.kafka_watch.PartitionWatch.wait", lambda *at: waited.append(at[1])
+    )
     broker = Broker({0: b"a", 1: b"b"})
     broker.ends = lambda partitions: {0: 2}
     reader = reader_of(broker)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from elasticdl.data.kafka_watch import Watch
+from elasticdl.data.kafka_watch import PartitionWatch
 
 
 class Client:
@@ -34,7 +34,7 @@ def client():
 
 
 def test_a_watch_waits_where_partitions_end_and_reads_nothing_between_two_calls(client):
-    watch = Watch(client)
+    watch = PartitionWatch(client)
     client.messages = ["news"]
     watch.wait({0: 5, 1: 7}, 1.0)
     assert client.done == ["new", [(0, 5), (1, 7)], "none"]
@@ -44,7 +44,7 @@ def test_a_watch_waits_where_partitions_end_and_reads_nothing_between_two_calls(
 
 
 def test_a_watch_that_did_not_hear_of_what_came_is_replaced(client):
-    watch = Watch(client)
+    watch = PartitionWatch(client)
     watch.wait({0: 5}, 1.0)
     watch.wait({0: 6}, 1.0)
     assert client.done == ["new", [(0, 5)], "new", [(0, 6)]]

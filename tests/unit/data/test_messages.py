@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from elasticdl.data.example import encode_examples
-from elasticdl.data.messages import Late, _kinds, _one_by_one, format_of
+from elasticdl.data.messages import Lateness, _kinds, _one_by_one, format_of
 from elasticdl.data.params import Params
 from elasticdl.errors import ConfigError
 
@@ -263,7 +263,7 @@ def test_late_messages_are_trained_or_dropped_or_set_aside_and_always_counted(ac
     form = format_of(Params("format=json;columns=ts:int64;event_time=ts"))
     values = [b'{"ts": %d}' % time for time in (5, 100, 7)]
     values.insert(1, b"no JSON")
-    found = form.records(values, [0, 10, 20, 30], late=Late(50.0, action))
+    found = form.records(values, [0, 10, 20, 30], late=Lateness(50.0, action))
     assert found.columns["ts"].tolist() == kept == found.times.tolist()
     assert found.num_late == 2
     late = [each for each in found.aside if each.is_late]
@@ -274,7 +274,7 @@ def test_late_messages_are_trained_or_dropped_or_set_aside_and_always_counted(ac
 
 
 def test_a_message_without_a_time_stamp_is_never_late():
-    found = format_of(Params("")).records([b"a", b"b"], [0, 1], [0.0, 3.0], Late(5.0, "drop"))
+    found = format_of(Params("")).records([b"a", b"b"], [0, 1], [0.0, 3.0], Lateness(5.0, "drop"))
     assert (found.values, found.num_late) == ([b"a"], 1)
 
 
@@ -305,7 +305,9 @@ def test_rows_of_arrow_have_event_times_and_are_late_one_by_one(unit):
     bad = stream_of({**whole, "ts": arrow.array([1, None, 2, 3])})
     lacking = stream_of({"n": [1], "word": ["a"]})
     form = format_of(Params("format=arrow;columns=n:int64,word;event_time=ts"))
-    found = form.records([message, bad, lacking, message], [0, 1, 2, 3], late=Late(50.0, "aside"))
+    found = form.records(
+        [message, bad, lacking, message], [0, 1, 2, 3], late=Lateness(50.0, "aside")
+    )
     assert found.columns["n"].tolist() == [2, 4] * 2
     assert found.columns["word"].tolist() == ["b", "d"] * 2
     assert found.numbers.tolist() == [0, 0, 3, 3]

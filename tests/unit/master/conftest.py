@@ -31,7 +31,7 @@ from elasticdl.job import (
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master.actions import AskAudit, WriteCheckpoint
 from elasticdl.master.core import JobCore
-from elasticdl.master.lacks import Applied
+from elasticdl.master.missing_tasks import Applied
 from elasticdl.master.parameters.answers import Audited, CheckpointWritten, Watermarks
 from elasticdl.master.status import picture
 from elasticdl.master.tasks import make_tasks

@@ -13,7 +13,7 @@ from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master import durable
 from elasticdl.master.actions import AdoptProcess, AskAudit, StartProcess, WriteCheckpoint
 from elasticdl.master.core import Phase
-from elasticdl.master.durable import End, JobData, end_of_job, open_job
+from elasticdl.master.durable import JobData, JobEnd, end_of_job, open_job
 from elasticdl.master.parameters.answers import CheckpointWritten
 from elasticdl.master.status import picture
 from elasticdl.state.memory import MemoryState
@@ -279,11 +279,11 @@ def test_end_of_a_job_is_read_from_its_journal(master_kit, monkeypatch):
     kit = begun(master_kit)
     assert end_of_job(kit.state) is None
     kit.do(lambda: kit.job.core.stop("enough", 1.0))
-    assert end_of_job(kit.state) == End("failed", "stopped: enough")
+    assert end_of_job(kit.state) == JobEnd("failed", "stopped: enough")
     monkeypatch.setattr(durable, "_FACTS_PER_SNAPSHOT", 1)
     kit.do(lambda: kit.job.core.journal.record("problem", "x"))
     assert kit.state.load()[1] == []
-    assert end_of_job(kit.state) == End("failed", "stopped: enough")
+    assert end_of_job(kit.state) == JobEnd("failed", "stopped: enough")
 
 
 @pytest.mark.parametrize("journal", JOURNALS.values(), ids=JOURNALS)

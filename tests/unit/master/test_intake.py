@@ -9,8 +9,8 @@ import pytest
 from elasticdl.job import Outcome, Shard
 from elasticdl.master.intake import Intake
 from elasticdl.master.journal import Journal
-from elasticdl.master.lacks import Applied
 from elasticdl.master.ledger import Ledger, Missing, Settled
+from elasticdl.master.missing_tasks import Applied
 from elasticdl.master.stream_table import MOST_PIECES, StreamTable
 from elasticdl.master.tasks import JobTasks, TaskTable
 

@@ -3,7 +3,7 @@
 import pytest
 
 from elasticdl.job import Finished, Outcome, Role
-from elasticdl.launchers.base import Exited, ExitReason, Pending, ProcessHandle, Started
+from elasticdl.launchers.base import Exited, ExitReason, PendingProcess, ProcessHandle, Started
 from elasticdl.master.actions import StartProcess, StopProcess
 
 
@@ -65,7 +65,7 @@ def test_who_waits_for_room_is_the_first_to_be_let_go(play):
     play.core.set_num_workers(3, 1.0)
     handle = ProcessHandle(Role.WORKER, 2, "worker-2")
     play.core.process_started(handle, 1.0)
-    play.core.process_pending(Pending(handle, "no room"), 1.0)
+    play.core.process_pending(PendingProcess(handle, "no room"), 1.0)
     play.core.set_num_workers(2, 2.0)
     assert play.do(StopProcess) == [StopProcess(handle)]
 
@@ -74,7 +74,7 @@ def test_who_gets_room_is_expected_to_speak(play):
     play.core.set_num_workers(3, 1.0)
     handle = ProcessHandle(Role.WORKER, 2, "worker-2")
     play.core.process_started(handle, 1.0)
-    play.core.process_pending(Pending(handle, "no room"), 1.0)
+    play.core.process_pending(PendingProcess(handle, "no room"), 1.0)
     play.core.process_runs(Started(handle), 1000.0)
     assert play.core.members.find(Role.WORKER, 2).is_running
     assert not play.core.members.find(Role.WORKER, 2).pending

@@ -7,8 +7,8 @@ import pytest
 
 from elasticdl.job import Outcome, Shard
 from elasticdl.master.journal import Journal
-from elasticdl.master.lacks import Applied
 from elasticdl.master.ledger import Ledger
+from elasticdl.master.missing_tasks import Applied
 from elasticdl.master.order import HandOuts
 from elasticdl.master.tasks import JobTasks, TaskTable
 

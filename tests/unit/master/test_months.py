@@ -19,7 +19,7 @@ from elasticdl.job import (
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master.actions import AskAudit, AskWatermarks, WriteCheckpoint
 from elasticdl.master.core import JobCore
-from elasticdl.master.lacks import Applied
+from elasticdl.master.missing_tasks import Applied
 from elasticdl.master.parameters.answers import Audited, CheckpointWritten, Watermarks
 from elasticdl.master.phases import Phase
 from elasticdl.master.status import picture

@@ -15,8 +15,8 @@ from elasticdl.master.parameters.schedule import to_delete
 from elasticdl.master.relaunch import (
     Counts,
     Decision,
-    Ended,
-    Verdict,
+    EndedProcess,
+    RelaunchVerdict,
     decide,
     describe,
     may_be_of_task,
@@ -36,7 +36,7 @@ def verdict(reason, code, tasks_done=3, role=Role.WORKER, was_ready=True, **coun
         "others_present": 1,
         **counts,
     }
-    found = decide(Ended(role, reason, code, was_ready, tasks_done), Counts(**given))
+    found = decide(EndedProcess(role, reason, code, was_ready, tasks_done), Counts(**given))
     return found.decision, found.is_failure
 
 
@@ -93,7 +93,7 @@ def test_kill_from_outside_and_own_failure_are_never_of_the_task(reason, code):
 
 def test_death_of_a_task_spares_the_relaunches_while_the_job_gets_on():
     def died(tasks, deaths):
-        ended = Ended(Role.WORKER, ExitReason.KILLED, -6, True, 0, is_of_task=True)
+        ended = EndedProcess(Role.WORKER, ExitReason.KILLED, -6, True, 0, is_of_task=True)
         found = decide(ended, Counts(2, 2, tasks, False, 0, deaths_of_tasks=deaths))
         return found.decision, found.is_failure
 
@@ -102,8 +102,8 @@ def test_death_of_a_task_spares_the_relaunches_while_the_job_gets_on():
 
 
 def test_death_of_the_look_at_the_data_spares_the_relaunches():
-    ended = Ended(Role.WORKER, ExitReason.KILLED, -6, True, 0, is_of_look=True)
-    assert decide(ended, Counts(2, 2, 0, False, 0)) == Verdict(Decision.RELAUNCH, False)
+    ended = EndedProcess(Role.WORKER, ExitReason.KILLED, -6, True, 0, is_of_look=True)
+    assert decide(ended, Counts(2, 2, 0, False, 0)) == RelaunchVerdict(Decision.RELAUNCH, False)
 
 
 def test_process_that_is_killed_before_it_gets_anywhere_is_a_failure():
@@ -133,10 +133,11 @@ def test_ps_replica_that_was_not_ready_is_replaced_or_missed():
 
 def test_verdict_says_why():
     found = decide(
-        Ended(Role.WORKER, ExitReason.FAILED, 1, True, 0), Counts(2, 2, 1, False, others_present=0)
+        EndedProcess(Role.WORKER, ExitReason.FAILED, 1, True, 0),
+        Counts(2, 2, 1, False, others_present=0),
     )
     why = "--max_relaunches=2 are spent, and no other worker is left"
-    assert found == Verdict(Decision.FAIL_JOB, True, why)
+    assert found == RelaunchVerdict(Decision.FAIL_JOB, True, why)
 
 
 def test_end_is_described_in_words():

@@ -8,7 +8,7 @@ from elasticdl.errors import CheckpointError
 from elasticdl.job import Lease, Outcome, Role, Shard, Strategy, TaskKind, Wait
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master.actions import AdoptProcess, Note, StartProcess, WriteCheckpoint
-from elasticdl.master.durable import End, JobData, end_of_job, open_job, reopen
+from elasticdl.master.durable import JobData, JobEnd, end_of_job, open_job, reopen
 from elasticdl.master.in_process import InProcessMaster
 from elasticdl.master.parameters.answers import CheckpointFailed, CheckpointWritten
 from elasticdl.master.patience import PATIENCE_SECONDS
@@ -63,7 +63,7 @@ class Kit:
                 self.worker, self.of_worker = action.index, session
 
     def watermarks(self, index, session):
-        from elasticdl.master.lacks import Applied
+        from elasticdl.master.missing_tasks import Applied
         from elasticdl.master.parameters.answers import Watermarks
 
         has = Applied.of({task: audit.next_index for task, audit in self.play.applied.items()})
@@ -272,7 +272,7 @@ def test_cancelled_job_does_not_go_on(kit):
     job._done(job.lease())
     job.core.stop("enough", job.play.now)
     job.written()
-    assert end_of_job(job.state) == End("failed", "stopped: enough")
+    assert end_of_job(job.state) == JobEnd("failed", "stopped: enough")
 
 
 def test_job_that_is_cancelled_while_it_waits_for_its_export_leaves_a_checkpoint(kit):

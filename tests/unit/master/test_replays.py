@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from elasticdl.master.lacks import to_edges
+from elasticdl.master.missing_tasks import to_edges
 from elasticdl.master.replays import Replays
 
 

@@ -15,9 +15,9 @@ from functools import partial
 
 import pytest
 
-from elasticdl.collective.giving import AT_ONCE_BYTES, Way, way_of_giving
-from elasticdl.collective.pending import Pending
-from elasticdl.collective.rounds import Marks, Minibatch, Verdict
+from elasticdl.collective.pending import PendingSums
+from elasticdl.collective.rounds import Marks, OfferedMinibatch, OfferOutcome
+from elasticdl.collective.transfer import AT_ONCE_BYTES, TransferWay, way_of_giving
 from elasticdl.data.updates import UpdateOrder
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import Attendance
@@ -46,7 +46,7 @@ class Parameters:
         self.way = way
         self.history = []  # of each update: its minibatches
         self.marks = Marks()
-        self.pending = Pending()
+        self.pending = PendingSums()
         self.position = self.next_update = 0
 
     def __deepcopy__(self, memo):
@@ -54,7 +54,7 @@ class Parameters:
         other = Parameters(self.way)
         other.history = list(self.history)
         other.marks = copy.deepcopy(self.marks, memo)
-        other.pending = Pending(list(self.pending.minibatches))
+        other.pending = PendingSums(list(self.pending.minibatches))
         other.position, other.next_update = self.position, self.next_update
         return other
 
@@ -77,7 +77,7 @@ class Parameters:
 
     def flush(self):
         self.history.append(tuple((m.task_id, m.index) for m in self.pending.minibatches))
-        self.pending = Pending()
+        self.pending = PendingSums()
 
     def saved(self):
         """Return what a checkpoint has of it: whole updates alone."""
@@ -241,7 +241,7 @@ class Job:
                 break
             if member.is_behind:
                 worker.parameters = copy.deepcopy(first.parameters)
-                worker.staging = self.random.randint(1, 12) if given is Way.BESIDE else 0
+                worker.staging = self.random.randint(1, 12) if given is TransferWay.BESIDE else 0
         else:
             self.run_rounds(world, members)
         for worker in members:
@@ -358,7 +358,7 @@ class Job:
         if worker.staging or worker.task is None:
             return None
         ends_task = worker.index == MINIBATCHES - 1
-        minibatch = Minibatch(*worker.task, worker.index, RECORDS, ends_task=ends_task)
+        minibatch = OfferedMinibatch(*worker.task, worker.index, RECORDS, ends_task=ends_task)
         handing = Handing(minibatch, 0.1, None, worker.course, worker.version)
         worker.protocol.hand_in(handing)
         return handing
@@ -366,13 +366,13 @@ class Job:
     def hear(self, worker, handing):
         if handing is None or worker.task is None:
             return
-        if handing.verdict in (Verdict.COUNTED, Verdict.DONE):
+        if handing.verdict in (OfferOutcome.COUNTED, OfferOutcome.DONE):
             worker.index += 1
             self.end(worker)
-        elif handing.verdict is Verdict.GAP:
+        elif handing.verdict is OfferOutcome.GAP:
             self.put_back(worker.task[0])
             worker.task = None
-        elif handing.verdict is Verdict.STALE:
+        elif handing.verdict is OfferOutcome.STALE:
             worker.task = None
 
 
@@ -452,9 +452,9 @@ def test_the_simulation_has_joiners_that_get_a_large_model_and_some_that_do_not(
 def counts_again(marks, minibatch, newest, counted):
     """As `Marks._judge`, without a look at what was counted before."""
     if minibatch is None:
-        return Verdict.NONE
+        return OfferOutcome.NONE
     is_stale = minibatch.lease < newest[minibatch.task_id]
-    return Verdict.STALE if is_stale else Verdict.COUNTED
+    return OfferOutcome.STALE if is_stale else OfferOutcome.COUNTED
 
 
 def close_as_if_all_had_it(rendezvous, guests):

@@ -24,7 +24,7 @@ from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master import status
 from elasticdl.master.actions import AskWatermarks
 from elasticdl.master.core import Phase
-from elasticdl.master.lacks import Applied
+from elasticdl.master.missing_tasks import Applied
 from elasticdl.master.parameters.answers import BeginWith, Watermarks
 from elasticdl.master.parameters.hand_overs import HandedOver
 from elasticdl.master.parameters.schedule import WholeCheckpoint

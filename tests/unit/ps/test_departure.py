@@ -17,7 +17,7 @@ from elasticdl.backends.base import (
 )
 from elasticdl.checkpoints.hand_over import delete_hand_overs, hand_over_folder
 from elasticdl.errors import CheckpointError, UnavailableError
-from elasticdl.ps.departure import Departure
+from elasticdl.ps.departure import PsDeparture
 
 LOOPBACK, TOKEN = "127.0.0.1", b"a token of sixteen bytes or more"
 SOON_SECONDS = 0.2
@@ -70,7 +70,7 @@ def test_successor_has_all_that_was_ever_answered(served, tmp_path):
     store, server, _ = served
     folder = hand_over_folder(tmp_path / "recovery", 1, "a session")
     master = PlayedMaster(folder)
-    departure = Departure(master, 1, noted.release)
+    departure = PsDeparture(master, 1, noted.release)
     departure.served = store, server
 
     departure.hand_over()
@@ -85,7 +85,7 @@ def test_successor_has_all_that_was_ever_answered(served, tmp_path):
 
 def test_it_answers_nobody_once_it_has_handed_over(served, tmp_path):
     store, server, _ = served
-    departure = Departure(PlayedMaster(tmp_path / "there"), 1, noted.release)
+    departure = PsDeparture(PlayedMaster(tmp_path / "there"), 1, noted.release)
     departure.served = store, server
 
     departure.hand_over()
@@ -99,7 +99,7 @@ def test_nothing_is_written_where_nobody_waits_for_it(why, served, tmp_path):
     store, server, client = served
     no_use = why == "the job has no use for it"
     master = PlayedMaster("" if no_use else tmp_path / "there")
-    departure = Departure(master, 1, noted.release)
+    departure = PsDeparture(master, 1, noted.release)
     if no_use:
         departure.served = store, server
 
@@ -114,7 +114,7 @@ def test_master_is_not_told_of_what_could_not_be_written(served, tmp_path, caplo
     store, server, _ = served
     (tmp_path / "recovery").write_text("a file where a folder is expected")
     master = PlayedMaster(tmp_path / "recovery" / "hand-over")
-    departure = Departure(master, 1, noted.release)
+    departure = PsDeparture(master, 1, noted.release)
     departure.served = store, server
 
     departure.hand_over()
@@ -133,7 +133,7 @@ def test_disk_that_does_not_answer_is_given_up(served, tmp_path, caplog):
             raise CheckpointError("too late")
 
     master = PlayedMaster(tmp_path / "there")
-    departure = Departure(master, 1, noted.release, longest_seconds=SOON_SECONDS)
+    departure = PsDeparture(master, 1, noted.release, longest_seconds=SOON_SECONDS)
     departure.served = HangingStore(), server
 
     departure.hand_over()

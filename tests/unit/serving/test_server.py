@@ -17,7 +17,7 @@ from elasticdl.backends.served import FeatureSpec
 from elasticdl.checkpoints.chain import folder_of
 from elasticdl.checkpoints.publishing import Publisher, point_to, write_program
 from elasticdl.serving import model
-from elasticdl.serving.server import Limits, Server
+from elasticdl.serving.server import RequestLimits, Server
 from elasticdl.serving.versions import Versions
 from tests.unit.checkpoints.exporting_job import Job, publish
 
@@ -102,7 +102,7 @@ class Exporting:
 
 @pytest.fixture
 def limits():
-    return Limits()
+    return RequestLimits()
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ def test_arrow_is_answered_with_arrow(exporting):
     assert table.schema.metadata[b"version"] == b"1"
 
 
-@pytest.mark.parametrize("limits", [Limits(request_bytes=1000, connections=2)])
+@pytest.mark.parametrize("limits", [RequestLimits(request_bytes=1000, connections=2)])
 def test_what_is_too_much_is_refused(exporting, limits):
     exporting.export()
     exporting.wait_for_version(1)

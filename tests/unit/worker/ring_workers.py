@@ -9,7 +9,7 @@ import numpy as np
 
 from elasticdl._core import PsServer, RingListener
 from elasticdl.backends.base import ModelDescription, OptimizerSpec, VariableDescription
-from elasticdl.collective.rounds import Minibatch
+from elasticdl.collective.rounds import OfferedMinibatch
 from elasticdl.job import Restore, Wait
 from elasticdl.master.journal import Journal
 from elasticdl.master.parameters.rendezvous import Rendezvous
@@ -125,7 +125,7 @@ class RingWorker:
     def _step(self, rng):
         gradient = rng.normal(size=self.num_numbers).astype(np.float32)
         values = gradient, np.ones(1, np.float32)
-        minibatch = Minibatch(self.worker_id, 1, self.num_counted, int(rng.integers(1, 9)))
+        minibatch = OfferedMinibatch(self.worker_id, 1, self.num_counted, int(rng.integers(1, 9)))
         while not self._is_stopped:
             course, version = self.replica.course, self.replica.version
             try:

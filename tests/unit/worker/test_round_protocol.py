@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticdl.collective.pending import Pending
-from elasticdl.collective.rounds import Marks, Minibatch, Offer, Verdict
+from elasticdl.collective.pending import PendingSums
+from elasticdl.collective.rounds import Marks, Offer, OfferedMinibatch, OfferOutcome
 from elasticdl.errors import ElasticdlError
 from elasticdl.worker.round_protocol import Handing, Rest, RoundProtocol
 
@@ -22,7 +22,7 @@ class Parameters:
     position: int = 0
     version: int = 0
     marks: Marks = field(default_factory=Marks)
-    pending: Pending = field(default_factory=Pending)
+    pending: PendingSums = field(default_factory=PendingSums)
     updates: object = None
     global_batch_size: int | None = None
     is_staging: bool = False
@@ -50,7 +50,7 @@ class Rank:
 
     def hand_in(self, task_id=1, lease=1, index=0):
         at = self.parameters
-        minibatch = Minibatch(task_id, lease, index, 8)
+        minibatch = OfferedMinibatch(task_id, lease, index, 8)
         handing = Handing(minibatch, 0.1, (), at.course, at.version)
         self.protocol.hand_in(handing)
         return handing
@@ -76,7 +76,7 @@ def test_a_call_is_due_when_the_round_after_the_update_has_begun():
     rank.protocol.begin_lease(1, 1)
     handing = rank.hand_in()
     a_round(rank)
-    assert handing.verdict is Verdict.COUNTED
+    assert handing.verdict is OfferOutcome.COUNTED
     rank.protocol.take_back()
     rank.protocol.when_settled(1, 1, heard.append)
     assert not rank.protocol.is_call_due(is_out=False)
@@ -91,7 +91,7 @@ def test_a_call_is_due_when_the_round_after_the_update_has_begun():
 
 def test_a_call_waits_for_the_whole_update_and_of_a_rank_that_rests_for_idle_rounds():
     rank = Rank(global_batch_size=32)
-    rank.parameters.pending.minibatches.append(Minibatch(1, 1, 0, 8))
+    rank.parameters.pending.minibatches.append(OfferedMinibatch(1, 1, 0, 8))
     rank.protocol.when_settled(1, 1, print)
     a_round(rank)
     assert not rank.protocol.is_call_due(is_out=False)
@@ -143,7 +143,7 @@ def test_others_wait_only_for_a_lease_of_a_task_that_is_due():
 def test_ten_rounds_without_a_minibatch(updates, is_out_of_work, rest):
     ranks = [Rank(global_batch_size=32, updates=updates) for _ in range(2)]
     for rank, is_out in zip(ranks, is_out_of_work, strict=True):
-        rank.parameters.pending.minibatches.append(Minibatch(1, 1, 0, 8))
+        rank.parameters.pending.minibatches.append(OfferedMinibatch(1, 1, 0, 8))
         rank.protocol.out_of_work(is_out)
     for _ in range(9):
         assert {made.rest for made in a_round(*ranks)} == {Rest.NOTHING}

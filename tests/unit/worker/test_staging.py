@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from elasticdl._core import PsClient, Store
-from elasticdl.collective.giving import Layout
+from elasticdl.collective.transfer import Layout
 from elasticdl.errors import ElasticdlError
-from elasticdl.worker.staging import Giver, Stage
+from elasticdl.worker.staging import Giver, StagedParameters
 
 LAYOUT = Layout(dense=50, state=3, slots=2)
 
@@ -64,7 +64,7 @@ def test_a_joiner_has_the_same_bits_after_updates_between_pieces(open_store, mos
     (store, _), (own, client) = open_store(), open_store()
     versions = [update(store, index) for index in range(3)]
     own.take_outline(store.outline())
-    stage = Stage(own, client, LAYOUT)
+    stage = StagedParameters(own, client, LAYOUT)
 
     def update_both():
         versions.append(update(store, len(versions)))
@@ -80,7 +80,7 @@ def test_a_joiner_that_has_missed_an_update_has_other_bits(open_store):
     (store, _), (own, client) = open_store(), open_store()
     update(store, 0)
     own.take_outline(store.outline())
-    stage = Stage(own, client, LAYOUT)
+    stage = StagedParameters(own, client, LAYOUT)
     indices = itertools.count(1)
     give_all(Giver(store, LAYOUT), stage, 100, lambda: update(store, next(indices)))
     assert content(own)[0] != content(store)[0]
@@ -88,7 +88,7 @@ def test_a_joiner_that_has_missed_an_update_has_other_bits(open_store):
 
 def test_a_joiner_has_nothing_before_the_last_piece(open_store):
     (store, _), (own, client) = open_store(), open_store()
-    stage = Stage(own, client, LAYOUT)
+    stage = StagedParameters(own, client, LAYOUT)
     giver = Giver(store, LAYOUT)
     num_bytes, is_last = giver.next_piece(100)
     stage.room_for(num_bytes)[:] = giver.piece()
@@ -97,7 +97,7 @@ def test_a_joiner_has_nothing_before_the_last_piece(open_store):
 
 
 def test_a_piece_that_is_no_part_of_the_model_is_refused(open_store):
-    stage = Stage(*open_store(), LAYOUT)
+    stage = StagedParameters(*open_store(), LAYOUT)
     stage.room_for(20)
     with pytest.raises(ElasticdlError, match=r"given 20 bytes .* from number 0 of 53, expected 12"):
         stage.take(20, is_last=False)

@@ -6,7 +6,7 @@ from elasticdl.worker.watchdog import (
     COMPILE_SECONDS,
     LEAST_LIMIT_SECONDS,
     Overdue,
-    Slow,
+    SlowWork,
     Watchdog,
     position,
 )
@@ -59,7 +59,7 @@ def test_time_in_which_the_process_was_stopped_does_not_count():
 def test_slow_call_is_named_once_before_it_is_overdue():
     watchdog = Watchdog(40.0)
     answers = [watchdog.look(float(now), 0.0, [work()]) for now in range(1, 40)]
-    assert [answer for answer in answers if answer is not None] == [Slow(work(), 11.0, 29.0)]
+    assert [answer for answer in answers if answer is not None] == [SlowWork(work(), 11.0, 29.0)]
 
 
 def test_nothing_under_way_is_never_overdue():
@@ -68,7 +68,7 @@ def test_nothing_under_way_is_never_overdue():
 
 
 def test_position_and_words_name_task_minibatch_and_records():
-    assert position(Slow(work(), 4.0, 2.0)) == Position(7, 2, 3, "feed", 4.0)
+    assert position(SlowWork(work(), 4.0, 2.0)) == Position(7, 2, 3, "feed", 4.0)
     assert position(Overdue(work(), 9.0)) == Position(7, 2, 3, "feed", 9.0, is_overdue=True)
     assert position(Overdue(work(), 9.0)).of(LEASE.task) == (
         "feed of minibatch 3 of training task 7 (records 100 to 200 of a.recordio, epoch 1)"

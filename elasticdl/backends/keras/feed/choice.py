@@ -23,11 +23,11 @@ from elasticdl.backends.keras.feed.proof import same
 from elasticdl.backends.keras.feed.records import RecordBatch
 from elasticdl.backends.keras.feed.user import UserFeed
 from elasticdl.backends.keras.feed.ways import (
+    ChosenWay,
     Compiled,
     OnRecords,
     Pipeline,
     Plain,
-    Way,
     records_together,
 )
 from elasticdl.backends.keras.model.function import StructuredFunction
@@ -36,7 +36,7 @@ from elasticdl.errors import ModelError
 from elasticdl.job import Mode
 
 
-def choose(user: UserFeed, sample: RecordBatch) -> Way:
+def choose(user: UserFeed, sample: RecordBatch) -> ChosenWay:
     """Try the ways on the first records of the job and take the fastest that is right."""
     dataset = user(sample, user.drawing())
     structure = user.structure(dataset)
@@ -67,7 +67,7 @@ def choose(user: UserFeed, sample: RecordBatch) -> Way:
     return way
 
 
-def choose_batched(user: UserFeed, sample: RecordBatch, run_eagerly: bool) -> Way:
+def choose_batched(user: UserFeed, sample: RecordBatch, run_eagerly: bool) -> ChosenWay:
     """Compile a feed that is given many records at once; see `elasticdl.batched`.
 
     Raises:

@@ -17,7 +17,7 @@ from elasticdl.backends.keras.feed.compile import as_element
 from elasticdl.backends.keras.feed.dataset import Drawing, Noted, NotedDataset, unpacked
 from elasticdl.backends.keras.feed.records import RecordBatch, cut
 from elasticdl.backends.keras.feed.user import UserFeed
-from elasticdl.backends.keras.feed.ways import Parsed, Way, mix
+from elasticdl.backends.keras.feed.ways import ChosenWay, Parsed, mix
 from elasticdl.backends.keras.types import Nested
 from elasticdl.data.base import Records
 from elasticdl.errors import DataError, ModelError
@@ -34,7 +34,7 @@ _NEEDS_PIPELINE = (
 )
 
 
-class Kind(Enum):
+class StepKind(Enum):
     """What a step makes of what comes."""
 
     MAP = "map"
@@ -44,10 +44,10 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DatasetStep:
     """One method of the dataset: the user's function, or the buffer size of a shuffle."""
 
-    kind: Kind
+    kind: StepKind
     function: Callable[..., Nested] = tf.identity
     buffer_size: int = 0
 
@@ -56,18 +56,18 @@ class Step:
 class Steps:
     """What `feed` did: to each example, and after `batch` to each minibatch."""
 
-    examples: tuple[Step, ...] = ()
-    minibatches: tuple[Step, ...] = ()
+    examples: tuple[DatasetStep, ...] = ()
+    minibatches: tuple[DatasetStep, ...] = ()
 
     @property
     def keeps_records(self) -> bool:
         """Whether one example is made of each record."""
-        return all(step.kind in (Kind.MAP, Kind.SHUFFLE) for step in self.examples)
+        return all(step.kind in (StepKind.MAP, StepKind.SHUFFLE) for step in self.examples)
 
     @property
     def shuffles(self) -> bool:
         """Whether the order of the examples is drawn."""
-        return any(step.kind is Kind.SHUFFLE for step in self.examples)
+        return any(step.kind is StepKind.SHUFFLE for step in self.examples)
 
 
 class EagerDataset(NotedDataset):
@@ -89,18 +89,18 @@ class EagerDataset(NotedDataset):
 
     def map(self, map_func: Callable[..., Nested], *args: object, **kwargs: object) -> EagerDataset:
         """Note a function of examples, or of minibatches after `batch`."""
-        return self._noting(Step(Kind.MAP, map_func))
+        return self._noting(DatasetStep(StepKind.MAP, map_func))
 
     def filter(self, predicate: Callable[..., tf.Tensor], name: str | None = None) -> EagerDataset:
         """Note which examples, or after `batch` which minibatches, are left out."""
-        return self._noting(Step(Kind.FILTER, predicate))
+        return self._noting(DatasetStep(StepKind.FILTER, predicate))
 
     def flat_map(
         self, map_func: Callable[..., tf.data.Dataset], name: str | None = None
     ) -> EagerDataset:
         """Note a function that makes any number of examples of one."""
         self._of_one_record("flat_map", map_func)
-        return self._noting(Step(Kind.FLAT_MAP, map_func))
+        return self._noting(DatasetStep(StepKind.FLAT_MAP, map_func))
 
     def shuffle(
         self, buffer_size: int | tf.Tensor, *args: object, **kwargs: object
@@ -108,7 +108,7 @@ class EagerDataset(NotedDataset):
         """Note a shuffle of the examples of a task."""
         if self.batch_size is not None:
             raise _refused("shuffle after batch")
-        return self._noting(Step(Kind.SHUFFLE, buffer_size=buffer_size))
+        return self._noting(DatasetStep(StepKind.SHUFFLE, buffer_size=buffer_size))
 
     def batch(
         self, batch_size: int, drop_remainder: bool = False, *args: object, **kwargs: object
@@ -121,7 +121,7 @@ class EagerDataset(NotedDataset):
         """Do nothing: there is no pipeline."""
         return self
 
-    def _noting(self, step: Step) -> EagerDataset:
+    def _noting(self, step: DatasetStep) -> EagerDataset:
         steps = self.steps
         if self.batch_size is None:
             steps = replace(steps, examples=(*steps.examples, step))
@@ -154,7 +154,7 @@ Example = tuple[int, Nested]
 """What was made of a record, behind the record's number."""
 
 
-class Eager(Way):
+class Eager(ChosenWay):
     """Runs the functions of `feed` on tensors that have values: `print` and `.numpy()` work."""
 
     def __init__(self, user: UserFeed, sample: RecordBatch) -> None:
@@ -203,20 +203,20 @@ class Eager(Way):
         """Yield what becomes of records; in their own order, if there is no seed."""
         examples: Iterator[Example] = itertools.chain.from_iterable(map(_records, batches))
         for step in self._steps.examples:
-            if step.kind is not Kind.SHUFFLE:
+            if step.kind is not StepKind.SHUFFLE:
                 examples = self._stepped(examples, step)
             elif seed is not None:
                 examples = _shuffled(examples, step.buffer_size, mix(seed, 0))
         return examples
 
-    def _stepped(self, examples: Iterator[Example], step: Step) -> Iterator[Example]:
+    def _stepped(self, examples: Iterator[Example], step: DatasetStep) -> Iterator[Example]:
         for number, element in examples:
             made: tf.Tensor | tf.data.Dataset = self._called(step.function, element, number)
             match step.kind:
-                case Kind.FILTER:
+                case StepKind.FILTER:
                     if made:
                         yield number, element
-                case Kind.FLAT_MAP:
+                case StepKind.FLAT_MAP:
                     yield from ((number, one) for one in made)
                 case _:
                     yield number, as_element(made)

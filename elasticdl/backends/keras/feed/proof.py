@@ -19,7 +19,7 @@ _SHARE = 0.01
 _ULPS = 16
 
 
-class Proof:
+class FeedProof:
     """Says which records are to go both ways, so that it costs at most 1 % of the time.
 
     Args:

@@ -21,7 +21,7 @@ from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
 from elasticdl.backends.keras.feed.proof import NUM_PROVED
 from elasticdl.backends.keras.feed.records import RecordBatch, as_batch, take_chunks
 from elasticdl.backends.keras.feed.user import Feed, UserFeed, side_effects
-from elasticdl.backends.keras.feed.ways import Way, mix
+from elasticdl.backends.keras.feed.ways import ChosenWay, mix
 from elasticdl.backends.keras.model.trial import visit
 from elasticdl.backends.python_state import PythonState, shown
 from elasticdl.data.base import Metadata, Records
@@ -47,7 +47,7 @@ class FeedRunner:
         self._told: set[str] = set()
         self._run_eagerly = run_eagerly
         self._metadata = metadata
-        self._ways: dict[tuple[Mode, int], Way] = {}
+        self._ways: dict[tuple[Mode, int], ChosenWay] = {}
         self._checks: dict[tuple[Mode, int], list[Callable[[Records], None]]] = {}
         self._choosing = threading.Lock()
 
@@ -83,7 +83,7 @@ class FeedRunner:
             )
             index += 1
 
-    def _way(self, first: list[Records], mode: Mode, minibatch_size: int) -> Way:
+    def _way(self, first: list[Records], mode: Mode, minibatch_size: int) -> ChosenWay:
         with self._choosing:
             way = self._ways.get((mode, minibatch_size))
             if way is None:
@@ -123,7 +123,7 @@ class FeedRunner:
             shown(changed),
         )
 
-    def _choose(self, user: UserFeed, sample: RecordBatch) -> Way:
+    def _choose(self, user: UserFeed, sample: RecordBatch) -> ChosenWay:
         if is_batched(self._feed):
             return choose_batched(user, sample, self._run_eagerly)
         return Eager(user, sample) if self._run_eagerly else choose(user, sample)

@@ -19,7 +19,7 @@ from elasticdl.backends.keras.feed.minibatch import (
     describe,
     num_records,
 )
-from elasticdl.backends.keras.feed.proof import Proof, same
+from elasticdl.backends.keras.feed.proof import FeedProof, same
 from elasticdl.backends.keras.feed.records import RecordBatch, as_batch, cut
 from elasticdl.backends.keras.feed.user import UserFeed
 from elasticdl.backends.keras.types import Nested
@@ -39,7 +39,7 @@ Parsed = tuple[Nested, Numbers | None]
 OnRecords = Callable[[RecordBatch], Nested]
 
 
-class Way:
+class ChosenWay:
     """One way of running a feed."""
 
     may_change_rows = True  # a function of the user sees whole minibatches
@@ -74,7 +74,7 @@ class Way:
         return found
 
 
-class Compiled(Way):
+class Compiled(ChosenWay):
     """One compiled function a minibatch, and a faster one that must give the same.
 
     Args:
@@ -100,7 +100,7 @@ class Compiled(Way):
         self.may_change_rows = may_change_rows
         self._one_by_one = reference
         self._vectorised: OnRecords | None = None
-        self._proof = Proof(0)
+        self._proof = FeedProof(0)
         self._records_together = 1
 
     def run(self, records: Iterator[Records], size: int, seed: int) -> Iterator[Parsed]:
@@ -165,7 +165,7 @@ class Compiled(Way):
     def vectorise(self, function: OnRecords, num_proved: int, records_together: int) -> None:
         """Run vectorised from now on; the first records have given the same."""
         self._vectorised = function
-        self._proof = Proof(num_proved)
+        self._proof = FeedProof(num_proved)
         self._records_together = records_together
 
     def _give_up(self, why: str) -> None:
@@ -191,7 +191,7 @@ def _cut(parsed: Nested, num_records: int, size: int) -> list[Nested]:
     return [tf.nest.pack_sequence_as(parsed, list(minibatch)) for minibatch in parts]
 
 
-class Plain(Way):
+class Plain(ChosenWay):
     """The pipeline as the user wrote it, seeded by each task.
 
     It is traced once; one that draws is built anew for each task, with maps one after the other.

@@ -17,7 +17,7 @@ import tensorflow as tf
 from elasticdl.backends.base import Int64, Lookup
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, Structure
 from elasticdl.backends.keras.model.function import FlatFunction
-from elasticdl.backends.keras.model.placed import PlacedModel, Table, explaining, zero_rows
+from elasticdl.backends.keras.model.placed import LayerTable, PlacedModel, explaining, zero_rows
 from elasticdl.backends.keras.model.recipe import (
     AskedIds,
     Leaves,
@@ -240,7 +240,7 @@ def _check_again(results: Sequence[tf.Tensor], again: Sequence[tf.Tensor], name:
         raise ModelError(not_of_the_record(name))
 
 
-def check_ids(table: Table, ids: Int64, exact_below: int | None = None) -> Int64:
+def check_ids(table: LayerTable, ids: Int64, exact_below: int | None = None) -> Int64:
     """Refuse ids that no row can have; as unsigned numbers, negative ones are large too.
 
     Args:

@@ -39,7 +39,7 @@ from elasticdl.layers.lookup import looking_up
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class LayerTable:
     """The table of one embedding layer, ours or a moved one."""
 
     name: str
@@ -259,7 +259,7 @@ class PlacedModel:
         with explaining(self.model, sample), accepting_dicts(), trace:
             self.sample_outputs = called_as_by_fit(self.model, sample.features, False)
 
-    def _describe_tables(self) -> Iterator[Table]:
+    def _describe_tables(self) -> Iterator[LayerTable]:
         names: set[str] = set()
         for layer in self._layers:
             if isinstance(layer, Embedding) and layer.has_own_weight:
@@ -277,7 +277,7 @@ class PlacedModel:
             kind, params = describe_initializer(
                 keras.initializers.get(initializer), layer.name, layer.output_dim, layer.input_dim
             )
-            yield Table(name, layer, Initializer(kind, params), given)
+            yield LayerTable(name, layer, Initializer(kind, params), given)
 
 
 def called_as_by_fit(model: keras.Model, features: Nested, training: bool) -> Nested:

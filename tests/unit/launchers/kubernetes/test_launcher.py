@@ -10,7 +10,7 @@ from elasticdl.job import Role
 from elasticdl.launchers.base import (
     Exited,
     ExitReason,
-    Pending,
+    PendingProcess,
     ProcessHandle,
     ProcessSpec,
     Started,
@@ -132,7 +132,7 @@ def test_why_a_pod_waits_is_told_once(cluster, server):
     for _ in range(2):
         server.set_status(handle.ref, phase="Pending", conditions=[condition])
     server.set_status(handle.ref, **RUNNING)
-    assert cluster.next() == Pending(handle, "Unschedulable: no room")
+    assert cluster.next() == PendingProcess(handle, "Unschedulable: no room")
     assert cluster.next() == Started(handle)
 
 
@@ -152,7 +152,7 @@ def test_a_quota_is_waited_for_and_told(cluster, server):
     server.faults.append((403, 'pods "a" is forbidden: exceeded quota: team'))
     handle = cluster.start()
     waits = cluster.next()
-    assert isinstance(waits, Pending)
+    assert isinstance(waits, PendingProcess)
     assert "exceeded quota: team" in waits.why
     cluster.is_there(handle)
 

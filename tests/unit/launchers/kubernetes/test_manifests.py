@@ -9,7 +9,7 @@ from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError
 from elasticdl.job import Role, Strategy
 from elasticdl.launchers.kubernetes.manifests import as_yaml, manifests
-from elasticdl.launchers.kubernetes.pods import Plan, Replica, owners, replica_pod
+from elasticdl.launchers.kubernetes.pods import Plan, WantedPod, owners, replica_pod
 from elasticdl.launchers.kubernetes.settle import settle
 
 
@@ -18,7 +18,7 @@ def by_kind(objects):
 
 
 def pod_of(config, **words):
-    replica = Replica(Role.WORKER, 3, "test-edl-worker-3-abcde", ["python", "-m", "x"], **words)
+    replica = WantedPod(Role.WORKER, 3, "test-edl-worker-3-abcde", ["python", "-m", "x"], **words)
     return replica_pod(Plan(settle(config)), replica, owners("test-edl", "uid-1", "uid-2"))
 
 
@@ -68,7 +68,7 @@ def test_passwords_of_the_data_reader_travel_in_a_secret_alone(make_config):
     mount = {"name": "data-secret", "mountPath": where, "readOnly": True}
     for spec in (pod_spec_of(objects), pod_of(config)["spec"]):
         assert mount in spec["containers"][0]["volumeMounts"]
-    ps = Replica(Role.PS, 0, "test-edl-ps-0-abcde", ["python", "-m", "x"])
+    ps = WantedPod(Role.PS, 0, "test-edl-ps-0-abcde", ["python", "-m", "x"])
     spec = replica_pod(Plan(settle(config)), ps, owners("test-edl", "uid-1", "uid-2"))["spec"]
     assert mount not in spec["containers"][0]["volumeMounts"]
 

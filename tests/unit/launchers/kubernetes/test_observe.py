@@ -3,7 +3,13 @@
 import pytest
 
 from elasticdl.launchers.base import ExitReason
-from elasticdl.launchers.kubernetes.observe import Ended, Running, Waiting, memory_limit, observe
+from elasticdl.launchers.kubernetes.observe import (
+    PodEnded,
+    PodRunning,
+    Waiting,
+    memory_limit,
+    observe,
+)
 
 DELETED = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
 
@@ -45,47 +51,47 @@ READY = {"type": "Ready", "status": "True"}
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
-        (pod("Succeeded", terminated(0, "Completed")), Ended(ExitReason.FINISHED, 0)),
-        (pod("Failed", terminated(1, message="x")), Ended(ExitReason.FAILED, 1, "", "x")),
-        (pod("Failed", terminated(70)), Ended(ExitReason.FAILED, 70)),
-        (pod("Failed", terminated(139)), Ended(ExitReason.FAILED, 139)),  # 128 + SIGSEGV
-        (pod("Failed", terminated(137)), Ended(ExitReason.KILLED, 137)),
-        (pod("Failed", terminated(143)), Ended(ExitReason.KILLED, 143)),
+        (pod("Succeeded", terminated(0, "Completed")), PodEnded(ExitReason.FINISHED, 0)),
+        (pod("Failed", terminated(1, message="x")), PodEnded(ExitReason.FAILED, 1, "", "x")),
+        (pod("Failed", terminated(70)), PodEnded(ExitReason.FAILED, 70)),
+        (pod("Failed", terminated(139)), PodEnded(ExitReason.FAILED, 139)),  # 128 + SIGSEGV
+        (pod("Failed", terminated(137)), PodEnded(ExitReason.KILLED, 137)),
+        (pod("Failed", terminated(143)), PodEnded(ExitReason.KILLED, 143)),
         (
             pod("Failed", terminated(137, "OOMKilled")),
-            Ended(ExitReason.OUT_OF_MEMORY, 137, "its limit was 1Gi"),
+            PodEnded(ExitReason.OUT_OF_MEMORY, 137, "its limit was 1Gi"),
         ),
         (  # the pod runs on for its other containers
             pod("Running", terminated(137, "OOMKilled")),
-            Ended(ExitReason.OUT_OF_MEMORY, 137, "its limit was 1Gi"),
+            PodEnded(ExitReason.OUT_OF_MEMORY, 137, "its limit was 1Gi"),
         ),
         (
             pod("Failed", terminated(128, "StartError", "exec: no such file")),
-            Ended(ExitReason.FAILED, 128, "exec: no such file"),
+            PodEnded(ExitReason.FAILED, 128, "exec: no such file"),
         ),
         (  # it ended in order within its grace, which is no end of its work
             pod("Succeeded", terminated(0), [disrupted("PreemptionByScheduler")], DELETED),
-            Ended(ExitReason.PREEMPTED, 0, "preempted: words"),
+            PodEnded(ExitReason.PREEMPTED, 0, "preempted: words"),
         ),
         (
             pod("Failed", terminated(137), [disrupted("PreemptionByScheduler")], DELETED),
-            Ended(ExitReason.PREEMPTED, 137, "preempted: words"),
+            PodEnded(ExitReason.PREEMPTED, 137, "preempted: words"),
         ),
         (
             pod("Succeeded", terminated(0), metadata=DELETED),
-            Ended(ExitReason.PREEMPTED, 0, "its pod was deleted"),
+            PodEnded(ExitReason.PREEMPTED, 0, "its pod was deleted"),
         ),
         (
             pod("Failed", terminated(143), [disrupted("EvictionByEvictionAPI")], DELETED),
-            Ended(ExitReason.PREEMPTED, 143, "evicted: words"),
+            PodEnded(ExitReason.PREEMPTED, 143, "evicted: words"),
         ),
         (
             pod("Failed", terminated(137), reason="Evicted", message="low on memory"),
-            Ended(ExitReason.PREEMPTED, 137, "evicted: low on memory"),
+            PodEnded(ExitReason.PREEMPTED, 137, "evicted: low on memory"),
         ),
         (
             pod("Failed", None, reason="OutOfcpu", message="no cpu left"),
-            Ended(ExitReason.PREEMPTED, None, "OutOfcpu: no cpu left"),
+            PodEnded(ExitReason.PREEMPTED, None, "OutOfcpu: no cpu left"),
         ),
         (
             pod(
@@ -94,23 +100,23 @@ READY = {"type": "Ready", "status": "True"}
                 [NOT_READY, disrupted("DeletionByTaintManager")],
                 DELETED,
             ),
-            Ended(ExitReason.NODE_LOST, None, "node node-1: words"),
+            PodEnded(ExitReason.NODE_LOST, None, "node node-1: words"),
         ),
         (
             pod("Failed", None, [disrupted("DeletionByPodGC")]),
-            Ended(ExitReason.NODE_LOST, None, "node node-1: words"),
+            PodEnded(ExitReason.NODE_LOST, None, "node node-1: words"),
         ),
         # A taint of an administrator, on a node that lives: the process is told to end.
         (
             pod("Running", {"running": {}}, [READY, disrupted("DeletionByTaintManager")], DELETED),
-            Running(),
+            PodRunning(),
         ),
         (
             pod("Failed", terminated(143), [disrupted("DeletionByTaintManager")], DELETED),
-            Ended(ExitReason.PREEMPTED, 143, "taken away: words"),
+            PodEnded(ExitReason.PREEMPTED, 143, "taken away: words"),
         ),
-        (pod("Running", {"running": {}}), Running()),
-        (pod("Running", {"running": {}}, metadata=DELETED), Running()),  # within its grace
+        (pod("Running", {"running": {}}), PodRunning()),
+        (pod("Running", {"running": {}}, metadata=DELETED), PodRunning()),  # within its grace
         (pod("Pending"), Waiting()),
         (pod("Pending", {"waiting": {"reason": "ContainerCreating"}}), Waiting()),
         (
@@ -143,13 +149,13 @@ def test_why_a_process_waits_or_has_ended(found, expected):
 )
 def test_a_process_that_we_asked_to_end_was_not_taken_away(code, reason):
     found = pod("Failed", terminated(code), metadata=DELETED)
-    assert observe(found, was_asked=True) == Ended(reason, code)
+    assert observe(found, was_asked=True) == PodEnded(reason, code)
 
 
 def test_a_pod_that_is_gone_has_ended_however_it_was_last():
     ended = observe(pod("Running", {"running": {}}, metadata=DELETED), is_deleted=True)
-    assert ended == Ended(ExitReason.PREEMPTED, None, "its pod was deleted")
-    assert observe({"metadata": {"name": "a"}}, is_deleted=True) == Ended(ExitReason.PREEMPTED)
+    assert ended == PodEnded(ExitReason.PREEMPTED, None, "its pod was deleted")
+    assert observe({"metadata": {"name": "a"}}, is_deleted=True) == PodEnded(ExitReason.PREEMPTED)
 
 
 def test_the_limit_is_that_of_our_container():

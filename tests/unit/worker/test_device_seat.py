@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from elasticdl.worker.seat import take_seat
+from elasticdl.worker.device_seat import take_seat
 
 SIT = """
 import sys
 from pathlib import Path
-from elasticdl.worker.seat import take_seat
+from elasticdl.worker.device_seat import take_seat
 seat = take_seat(["cuda:0", "cuda:1"], Path(sys.argv[1]))
 print(seat.device, flush=True)
 sys.stdin.read()

@@ -6,8 +6,8 @@ import time
 from dataclasses import asdict
 
 from elasticdl.job import Event, Progress, Role, Task, TaskReport, Usage
+from elasticdl.master.event_buffer import EventBuffer
 from elasticdl.master.page import JobPage
-from elasticdl.master.remembered import RememberedEvents
 from elasticdl.observe import kinds
 from elasticdl.observe.anomalies import Anomalies
 from elasticdl.observe.events import line_of
@@ -15,7 +15,7 @@ from elasticdl.observe.hot_keys import HotKeySums
 from elasticdl.observe.usage import kind_of
 
 
-class Heard:
+class ProcessReports:
     """Hands what was said to those who look at it.
 
     events: those that this master remembers. anomalies: looks for what is unusual. hot_keys: since
@@ -24,7 +24,7 @@ class Heard:
 
     def __init__(self) -> None:
         """Begin to listen."""
-        self.events = RememberedEvents()
+        self.events = EventBuffer()
         self.anomalies = Anomalies(time.monotonic())
         self.hot_keys = HotKeySums()
         self.page: JobPage | None = None

@@ -5,7 +5,7 @@ import types
 import numpy as np
 import pytest
 
-from elasticdl.backends.outside import check_unchanged, globals_of, values_in
+from elasticdl.backends.side_effects import check_unchanged, globals_of, values_in
 from elasticdl.errors import SideEffectError
 
 

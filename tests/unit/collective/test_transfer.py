@@ -2,11 +2,11 @@
 
 import pytest
 
-from elasticdl.collective.giving import (
+from elasticdl.collective.transfer import (
     AT_ONCE_BYTES,
     LEAST_PIECE_BYTES,
     Layout,
-    Way,
+    TransferWay,
     piece_bytes,
     way_of_giving,
 )
@@ -27,10 +27,14 @@ def way(are_behind, positions, num_numbers=LARGE, has_trained=True, is_determini
 @pytest.mark.parametrize(
     ("are_behind", "positions", "expected"),
     [
-        ([False, False], [7, 7], Way.NOT),
-        ([False, True], [7, -1], Way.BESIDE),
-        ([False, False, True, True], [7, 7, -1, -1], Way.BESIDE),
-        ([False, True, True], [7, 6, -1], Way.AT_ONCE),  # one lost an update of the last world
+        ([False, False], [7, 7], TransferWay.NOT),
+        ([False, True], [7, -1], TransferWay.BESIDE),
+        ([False, False, True, True], [7, 7, -1, -1], TransferWay.BESIDE),
+        (
+            [False, True, True],
+            [7, 6, -1],
+            TransferWay.AT_ONCE,
+        ),  # one lost an update of the last world
     ],
 )
 def test_joiners_alone_do_not_stop_the_others(are_behind, positions, expected):
@@ -41,7 +45,7 @@ def test_joiners_alone_do_not_stop_the_others(are_behind, positions, expected):
     "reason", [{"num_numbers": SMALL}, {"has_trained": False}, {"is_deterministic": True}]
 )
 def test_where_nobody_is_stopped_for_long_the_parameters_are_given_at_once(reason):
-    assert way([False, True], [7, -1], **reason) is Way.AT_ONCE
+    assert way([False, True], [7, -1], **reason) is TransferWay.AT_ONCE
 
 
 def test_a_piece_takes_as_long_as_the_gradient_and_is_never_tiny():

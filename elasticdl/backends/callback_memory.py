@@ -9,7 +9,7 @@ import numpy as np
 from elasticdl.errors import ModelError
 
 
-class Memory:
+class CallbackMemory:
     """Reads and sets what callbacks of one framework remember.
 
     Args:

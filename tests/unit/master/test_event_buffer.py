@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from elasticdl.master.remembered import RememberedEvents
+from elasticdl.master.event_buffer import EventBuffer
 from elasticdl.observe.events import line_of
 from elasticdl.observe.kinds import PhaseBegan, ProcessUsage
 
@@ -32,7 +32,7 @@ def read(events, limit, **how):
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 100])
 def test_pages_together_are_all_events_in_order(limit):
-    events = RememberedEvents()
+    events = EventBuffer()
     added = [fact(n) if n % 3 else beat(n) for n in range(10)]
     for event in added:
         events.add(event)
@@ -44,7 +44,7 @@ def test_pages_together_are_all_events_in_order(limit):
 
 
 def test_heartbeats_never_push_a_fact_out():
-    events = RememberedEvents(beat_bytes=2_000)
+    events = EventBuffer(beat_bytes=2_000)
     events.add(fact(0))
     for number in range(1, 100):
         events.add(beat(number))
@@ -55,7 +55,7 @@ def test_heartbeats_never_push_a_fact_out():
 
 
 def test_whoever_comes_late_is_told_that_something_is_missing():
-    events = RememberedEvents(fact_bytes=1_000)
+    events = EventBuffer(fact_bytes=1_000)
     assert not events.page(0).has_gap
     for number in range(50):
         events.add(fact(number))
@@ -67,7 +67,7 @@ def test_whoever_comes_late_is_told_that_something_is_missing():
 
 
 def test_memory_is_bounded():
-    events = RememberedEvents(fact_bytes=10_000, beat_bytes=10_000)
+    events = EventBuffer(fact_bytes=10_000, beat_bytes=10_000)
     for number in range(1_000):
         events.add(fact(number))
         events.add(beat(number))

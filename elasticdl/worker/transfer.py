@@ -8,20 +8,20 @@ has the parameters.
 from __future__ import annotations
 
 from elasticdl.collective import Group
-from elasticdl.collective.giving import Way, piece_bytes, way_of_giving
 from elasticdl.collective.rounds import Offer
+from elasticdl.collective.transfer import TransferWay, piece_bytes, way_of_giving
 from elasticdl.job import Seat
 from elasticdl.worker.replica import Replica
-from elasticdl.worker.staging import Giver, Stage
+from elasticdl.worker.staging import Giver, StagedParameters
 
 
-class ParameterGiving:
+class ParameterTransfer:
     """One rank's part in it, for the thread of the ring."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self._giver: Giver | None = None
-        self._stage: Stage | None = None
+        self._stage: StagedParameters | None = None
 
     def begin(self, group: Group, seat: Seat, has_trained: bool) -> bool:
         """Begin a world; return whether this rank has the parameters.
@@ -50,11 +50,11 @@ class ParameterGiving:
             is_deterministic=replica.updates is not None,
         )
         match way:
-            case Way.AT_ONCE:
+            case TransferWay.AT_ONCE:
                 data = group.give(replica.dump() if is_first else None, is_behind)
                 if is_behind:
                     replica.load(data)
-            case Way.BESIDE:
+            case TransferWay.BESIDE:
                 outline = group.give(replica.outline() if is_first else None, is_behind)
                 if is_first:
                     self._giver = replica.giver()

@@ -13,7 +13,7 @@ from elasticdl.master.phases import ORDER, Phase
 from elasticdl.master.training_metrics import TrainingMetrics
 
 
-class Course:
+class PhasePlan:
     """Says what comes next in a job, by what its parts know."""
 
     def __init__(

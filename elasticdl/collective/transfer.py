@@ -15,7 +15,7 @@ LEAST_PIECE_BYTES = 1 << 20
 _FLOAT_BYTES = 4
 
 
-class Way(Enum):
+class TransferWay(Enum):
     """How parameters are given."""
 
     NOT = "all have them"
@@ -30,7 +30,7 @@ def way_of_giving(
     *,
     has_trained: bool,
     is_deterministic: bool,
-) -> Way:
+) -> TransferWay:
     """Return how those who are behind are given the parameters.
 
     Joiners, who have none, do not stop the others. One that has parameters, and is behind, has
@@ -46,11 +46,11 @@ def way_of_giving(
     """
     behind = [at for at, is_behind in zip(positions, are_behind, strict=True) if is_behind]
     if not behind:
-        return Way.NOT
+        return TransferWay.NOT
     if not has_trained or is_deterministic:
-        return Way.AT_ONCE
+        return TransferWay.AT_ONCE
     is_small = _FLOAT_BYTES * num_numbers <= AT_ONCE_BYTES
-    return Way.AT_ONCE if is_small or max(behind) >= 0 else Way.BESIDE
+    return TransferWay.AT_ONCE if is_small or max(behind) >= 0 else TransferWay.BESIDE
 
 
 def piece_bytes(num_numbers: int) -> int:

@@ -5,11 +5,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from elasticdl.collective import giving
+from elasticdl.collective import transfer
 from elasticdl.collective.group import Group
 from elasticdl.errors import RingError
 from elasticdl.worker.replica import Replica
-from elasticdl.worker.staging import Giver, Stage
+from elasticdl.worker.staging import Giver, StagedParameters
 from tests.unit.worker.ring_workers import Meeting, RingWorker, finish
 
 NUM_NUMBERS = 1_000
@@ -18,8 +18,8 @@ PIECE_BYTES = 1_000  # of some 15,000, so that they take many rounds
 
 @pytest.fixture(autouse=True)
 def slow_transfer(monkeypatch):
-    monkeypatch.setattr(giving, "AT_ONCE_BYTES", 0)
-    monkeypatch.setattr("elasticdl.worker.giving.piece_bytes", lambda num_numbers: PIECE_BYTES)
+    monkeypatch.setattr(transfer, "AT_ONCE_BYTES", 0)
+    monkeypatch.setattr("elasticdl.worker.transfer.piece_bytes", lambda num_numbers: PIECE_BYTES)
 
 
 @contextmanager
@@ -107,7 +107,7 @@ def test_a_ring_that_breaks_while_a_piece_is_given_loses_nothing(monkeypatch, br
 @pytest.mark.timeout(120)
 def test_an_update_that_lacks_records_waits_for_a_joiner(monkeypatch):
     is_staging, has_rested, rested = threading.Event(), threading.Event(), []
-    take, give = Stage.take, Giver.next_piece
+    take, give = StagedParameters.take, Giver.next_piece
 
     def take_and_tell(stage, num_bytes, is_last):
         take(stage, num_bytes, is_last)
@@ -118,7 +118,7 @@ def test_an_update_that_lacks_records_waits_for_a_joiner(monkeypatch):
             return 0, False  # nothing in this round
         return give(giver, most_bytes)
 
-    monkeypatch.setattr(Stage, "take", take_and_tell)
+    monkeypatch.setattr(StagedParameters, "take", take_and_tell)
     monkeypatch.setattr(Giver, "next_piece", give_when_all_rest)
     meeting, workers = two_at_work(global_batch_size=10**6)
     with stages_of(monkeypatch) as noted:
@@ -153,13 +153,13 @@ def test_two_joiners_are_given_the_same_pieces():
 def test_the_giver_leaves_and_another_gives(monkeypatch):
     meeting, workers = two_at_work()
     given = threading.Event()
-    take = Stage.take
+    take = StagedParameters.take
 
     def take_and_tell(stage, num_bytes, is_last):
         take(stage, num_bytes, is_last)
         given.set()
 
-    monkeypatch.setattr(Stage, "take", take_and_tell)
+    monkeypatch.setattr(StagedParameters, "take", take_and_tell)
     joiner = RingWorker(meeting, 2, NUM_NUMBERS)
     joiner.start()
     assert given.wait(60)

@@ -25,7 +25,7 @@ _OVERHEAD_BYTES = 150  # of a short string and what holds it
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
+class EventMemory:
     """An event by its number, as JSON."""
 
     number: int
@@ -37,13 +37,13 @@ class Remembered:
 class Page:
     """Events that follow each other; see `GetEventsResponse` in the `.proto`."""
 
-    events: list[Remembered]
+    events: list[EventMemory]
     next_offset: int
     has_more: bool
     has_gap: bool
 
 
-class RememberedEvents:
+class EventBuffer:
     """The newest events of a job, numbered from 0 in the order in which the master had them."""
 
     def __init__(self, fact_bytes: int = FACT_BYTES, beat_bytes: int = BEAT_BYTES) -> None:
@@ -59,7 +59,7 @@ class RememberedEvents:
         kind = KINDS.get(event["event"])
         line = self._beats if kind is not None and kind.is_beat else self._facts
         text = encode(event)[:-1].decode()
-        line.add(Remembered(self._next, event["time"], text))
+        line.add(EventMemory(self._next, event["time"], text))
         self._next += 1
 
     def page(self, offset: int, limit: int = PAGE, with_beats: bool = True) -> Page:
@@ -81,10 +81,10 @@ class _Line:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes, self._bytes = max_bytes, 0
-        self._events: deque[Remembered] = deque()
+        self._events: deque[EventMemory] = deque()
         self._last_forgotten = -1
 
-    def add(self, event: Remembered) -> None:
+    def add(self, event: EventMemory) -> None:
         self._events.append(event)
         self._bytes += len(event.json) + _OVERHEAD_BYTES
         while self._bytes > self._max_bytes and len(self._events) > 1:
@@ -96,14 +96,14 @@ class _Line:
         """Whether an event at this number or a later one is no longer there."""
         return self._last_forgotten >= offset
 
-    def first_from(self, offset: int, count: int) -> Iterable[Remembered]:
+    def first_from(self, offset: int, count: int) -> Iterable[EventMemory]:
         """Return the first events from a number on."""
         if not self._events or offset > self._events[-1].number:
             return ()
         if offset <= self._events[0].number:
             return list(islice(self._events, count))
         # Whoever follows is near the end: look from there.
-        found: deque[Remembered] = deque()
+        found: deque[EventMemory] = deque()
         for event in reversed(self._events):
             if event.number < offset:
                 break
