@@ -56,6 +56,10 @@ class Replica(Node):
         """Restore or begin, register, and say that it is alive."""
         yield Sleep(START_SECONDS)
         store = yield from self._begin()
+        if log := self.job.redo_log_of(self.index):
+            num_updates, _ = store.redo(log, self.job.redo_bytes)
+            if num_updates:
+                self.job.scheduler.tell(f"{self.name} makes {num_updates} updates again")
         self._driven = self.job.driven(store, self.index)
         self.store = self.client = PsClient.in_process(store)
         yield self.job.ask(
@@ -63,6 +67,7 @@ class Replica(Node):
         )
         while True:
             yield Sleep(1.0)
+            store.trim_redo_log()
             yield self.job.ask(
                 lambda core, now: core.heartbeat(Role.PS, self.index, self.session, None, now)
             )

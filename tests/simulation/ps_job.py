@@ -64,6 +64,7 @@ class PsJob:
         self.num_ps, self.num_workers = shape.choice([1, 2, 2, 3]), shape.choice([1, 2, 2, 3])
         self.depth = shape.choice([0, 1, 1, 2])  # steps that are pulled before a push
         self.recovery_seconds = shape.choice([0.5, 1.0, 2.0, 3.0])
+        self.redo_bytes = shape.choice([0, 0, 1_500, 1 << 20])  # of each replica's log; 0: none
         self.config, self.folder = self._config(folder), folder
         self.scheduler = Scheduler(seed, faults)
         self.journal = Journal(self.scheduler)
@@ -350,6 +351,15 @@ class PsJob:
             raise CheckpointError("the disk is full")
         write_hand_over(folder, lambda at: client.checkpoint(at)[0])
 
+    def redo_log_of(self, replica: int) -> Path | None:
+        """Return the folder of a replica's redo log, if the job keeps any."""
+        return self.folder / f"redo-{replica}" if self.redo_bytes else None
+
+    def lose_redo_logs(self) -> None:
+        """The system starts anew: what it has kept of redo logs may be ahead of the journal."""
+        for folder in self.folder.glob("redo-*"):
+            (folder / "boot").write_text("before the power failed")
+
     def power_fails(self) -> None:
         """All processes are gone, and what was not synced; then somebody starts the job again."""
         self.num_power_failures += 1
@@ -358,6 +368,7 @@ class PsJob:
             if node is not None:
                 node.is_alive = False
         self.disk.lose_power(self.scheduler.random)
+        self.lose_redo_logs()
         self.journal.lose_power()
         self.start_master_after(POWER_SECONDS)
 

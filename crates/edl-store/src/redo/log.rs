@@ -4,8 +4,11 @@
 //! then how much of a file counts, `00000007-4096.redo`, whatever a process that is not dead after
 //! all still appends. A record is its length, the number of its segment, its CRC-32C and its bytes:
 //! so what a killed process has written last is told from half of it, and from what a file that is
-//! used again still has of before. Nothing is synced: a log is for processes that die, not for
-//! machines that do; what such a machine has kept of it is told by the checksums.
+//! used again still has of before.
+//!
+//! Nothing is synced: a log is for processes that die, not for machines that do. What a machine that
+//! lost power has kept of one may be ahead of what the master has kept of its own. So a log counts as
+//! long as the system runs that has written it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, IoSlice, Read, Write};
@@ -20,6 +23,8 @@ use super::record::{Change, Encoded};
 const HEADER: u64 = 16;
 /// Pieces that are written by one call; Linux takes no more.
 const MAX_PIECES: usize = 1024;
+/// Which run of the system has written the log.
+const BOOT: &str = "boot";
 /// A file that is overwritten takes half the time of a new one.
 const SPARE: &str = "spare";
 
@@ -277,6 +282,7 @@ fn segments_in(folder: &Path) -> io::Result<Vec<Segment>> {
 pub(crate) fn read_and_seal(folder: &Path, mut take: impl FnMut(&[u8])) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     let _ = fs::remove_file(folder.join(SPARE)); // a predecessor's
+    forget_other_boots(folder)?;
     let mut words: Vec<u64> = Vec::new();
     for segment in segments_in(folder)? {
         let file = File::open(&segment.path)?;
@@ -296,6 +302,18 @@ pub(crate) fn read_and_seal(folder: &Path, mut take: impl FnMut(&[u8])) -> io::R
         }
     }
     Ok(())
+}
+
+/// Remove the segments that were written before the system was started, or by another one.
+fn forget_other_boots(folder: &Path) -> io::Result<()> {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
+    if boot.is_some() && fs::read_to_string(folder.join(BOOT)).ok() == boot {
+        return Ok(());
+    }
+    for segment in segments_in(folder)? {
+        fs::remove_file(segment.path)?;
+    }
+    fs::write(folder.join(BOOT), boot.unwrap_or_default())
 }
 
 /// The records of a segment.
