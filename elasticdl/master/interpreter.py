@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import shutil
 from collections.abc import Callable, Iterable
 from enum import Enum
 from pathlib import Path
@@ -220,6 +221,11 @@ class Interpreter:
         if settings.recovery_seconds == 0 or settings.ps_redo_mb == 0:
             return ""
         return str(self._recovery_dir / f"redo-{self._job_id[:_JOB_DIGITS]}-{replica}")
+
+    def remove_redo_logs(self) -> None:
+        """Remove those of all ps replicas, which have ended."""
+        for folder in self._recovery_dir.glob(f"redo-{self._job_id[:_JOB_DIGITS]}-*"):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _hand_over_dir(self, role: Role) -> Path:
         return self._recovery_dir / WORKERS if role is Role.WORKER else self._recovery_dir

@@ -347,7 +347,10 @@ class Master:
                 self._summaries.take(status, learning_rate_of(self.core), is_last=True)
         if not self.core.has_ended:
             return process.STOPPED_EXIT_CODE
-        return 0 if self.core.phase is Phase.FINISHED else 1
+        if self.core.phase is not Phase.FINISHED:
+            return 1
+        self._interpreter.remove_redo_logs()  # nobody goes on with this job
+        return 0
 
     async def _follow(self, stream: Stream) -> None:
         """Ask what has arrived, again and again, in a thread of its own."""

@@ -57,6 +57,7 @@ def test_a_ps_replica_that_goes_costs_no_repeated_work(how, recovery, tmp_path):
     assert said.count("handed over") == said.count("leaving") == num_asked
     assert "requeued" not in said
     job.check_computed_once()
+    assert not list((job.job_dir / "recovery").glob("redo-*"))  # nobody goes on with it
 
 
 @pytest.mark.timeout(300)
