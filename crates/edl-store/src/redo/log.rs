@@ -14,6 +14,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, IoSlice, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
@@ -45,6 +46,8 @@ pub(crate) struct Log {
     /// Bytes of the open segment, and of all closed ones.
     segment_limit: u64,
     segments: Mutex<Segments>,
+    /// It is broken off; read before anything is encoded.
+    is_broken: AtomicBool,
 }
 
 struct Segments {
@@ -91,11 +94,15 @@ impl Log {
                 problem: None,
                 checkpoint: None,
             }),
+            is_broken: AtomicBool::new(false),
         })
     }
 
     /// Append a change. What cannot be written breaks the log off until the next segment.
     pub(crate) fn append(&self, change: &Change<'_>) {
+        if self.is_broken.load(Ordering::Relaxed) {
+            return;
+        }
         let encoded = Encoded::of(change);
         let mut pieces = encoded.pieces();
         let len: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
@@ -107,15 +114,19 @@ impl Log {
         let end = segments.at + HEADER + len;
         if end > self.segment_limit {
             let reached = format!("it has reached {} bytes", self.segment_limit);
-            segments.problem = Some(reached);
-            return;
+            return self.break_off(&mut segments, reached);
         }
         let header = [len, mark_of(segments.open.number, sum)];
         pieces.insert(0, bytemuck::cast_slice(&header));
         match write(&segments.file, &pieces) {
             Ok(()) => segments.at = end,
-            Err(error) => segments.problem = Some(error.to_string()),
+            Err(error) => self.break_off(&mut segments, error.to_string()),
         }
+    }
+
+    fn break_off(&self, segments: &mut Segments, problem: String) {
+        segments.problem = Some(problem);
+        self.is_broken.store(true, Ordering::Relaxed);
     }
 
     /// Begin a segment at the instant of a checkpoint that will be in `directory`.
@@ -126,7 +137,7 @@ impl Log {
         let segments = &mut *guard;
         remove_ended(&self.folder, &mut segments.closed, None);
         match begin(&self.folder) {
-            Err(error) => segments.problem = Some(error.to_string()),
+            Err(error) => self.break_off(segments, error.to_string()),
             Ok((open, file)) => {
                 segments.closed.push(Closed {
                     segment: std::mem::replace(&mut segments.open, open),
@@ -134,6 +145,7 @@ impl Log {
                     checkpoint: segments.checkpoint.replace(directory.to_owned()),
                 });
                 (segments.file, segments.at, segments.problem) = (file, 0, None);
+                self.is_broken.store(false, Ordering::Relaxed);
             }
         }
         // Older checkpoints are whole by now, or never.
