@@ -16,7 +16,7 @@ from jobs import run_job
 from report import compare, interleave, write_results
 from workloads import CRITEO, FLIGHTS, prepare
 
-NO_LOG = "--ps_redo_mb=0"
+LOG = "--ps_redo_mb=4096"
 JOBS = {
     "flights": (FLIGHTS, "flights.deepfm.forward", 2, 512, 6),
     "criteo_512": (CRITEO, "criteo.deepfm.forward", 4, 512, 3),
@@ -35,7 +35,7 @@ def main() -> None:
     for name in args.workload or JOBS:
         workload = JOBS[name][0]
         prepare(workload)
-        sides = {"with": partial(job, name), "without": partial(job, name, NO_LOG)}
+        sides = {"with": partial(job, name, LOG), "without": partial(job, name)}
         measured = interleave(sides, 1 if args.short else args.runs)
         what = f"{name}, a redo log against none"
         rows.append(compare(what, "records/s", measured["with"], measured["without"]))

@@ -105,11 +105,11 @@ class CheckpointSection(Section):
     ps_redo_mb: Annotated[
         NonNegativeInt,
         Field(
-            description="Megabytes of the redo log of each ps replica in the job's own folder: one "
+            description="Megabytes of a redo log of each ps replica in the job's own folder: one "
             "that was killed is restored up to its last update; 0: none, only up to a checkpoint."
         ),
         _TRAIN,
-    ] = 4096
+    ] = 0
     ps_recovery: Annotated[
         Literal["replay", "latest"],
         Field(

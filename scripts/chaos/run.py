@@ -47,7 +47,7 @@ _CHECKPOINTS: tuple[Flags, ...] = (
     {"checkpoint_steps": 500},
 )
 
-_NO_REDO_LOG = 0.5  # of the jobs: what a replica lacks comes from the ledger then
+_WITH_REDO_LOG = 0.5  # of the jobs: in the others what a replica lacks comes from the ledger
 
 
 @dataclass(slots=True)
@@ -80,8 +80,8 @@ def run(
     rng = random.Random(seed)
     faults = plan(kinds, rng)
     flags = _flags(faults, directory, mode, ps_recovery, rng)
-    if random.Random(f"redo log {seed}").random() < _NO_REDO_LOG:
-        flags["ps_redo_mb"] = 0
+    if random.Random(f"redo log {seed}").random() < _WITH_REDO_LOG:
+        flags["ps_redo_mb"] = 1024
     if state is not None:
         flags["state"] = state
     if tls is not None:

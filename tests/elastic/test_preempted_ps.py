@@ -1,6 +1,7 @@
 """Ps replicas are asked to end, or killed, in mid-training: nothing is lost or trained again.
 
-One that is asked hands over what it holds; what one that is killed had applied is in its redo log.
+One that is asked hands over what it holds; what one that is killed had applied is in its redo log
+(`--ps_redo_mb`).
 """
 
 import os
@@ -31,7 +32,8 @@ PAUSE_AT, STEPS = 100, 30  # minibatches, of 125; a checkpoint each 30
 )
 def test_a_ps_replica_that_goes_costs_no_repeated_work(how, recovery, tmp_path):
     preempted = 0
-    with CountingJob(tmp_path, seed=4, max_relaunches=0, ps_recovery=recovery) as job:
+    flags = {"ps_recovery": recovery, "ps_redo_mb": 1024 if how is signal.SIGKILL else 0}
+    with CountingJob(tmp_path, seed=4, max_relaunches=0, **flags) as job:
         for status in job.statuses():
             share = status.records_done / max(status.records_total, 1)
             is_back = len(job.events("ps recovered")) == preempted
@@ -66,7 +68,7 @@ def test_replica_that_cannot_write_is_restored_from_the_last_checkpoint(
 ):
     ids = np.random.default_rng(0).integers(NUM_IDS, size=NUM_RECORDS)
     checkpoints = tmp_path / "checkpoints"
-    flags = {"checkpoint_dir": checkpoints, "checkpoint_steps": STEPS, "ps_redo_mb": 0}
+    flags = {"checkpoint_dir": checkpoints, "checkpoint_steps": STEPS}
     # The first call is for the sample that the model is built with.
     with paused_job(ids, mode="TRAINING", call=2 + PAUSE_AT, **flags) as job:
         job.wait_for_pause()
