@@ -31,13 +31,13 @@ impl Job {
     }
 
     /// A process that begins as the first one of the job did.
-    fn from_nothing(&self, limit: u64) -> Store {
+    fn begun(&self, limit: u64) -> Store {
         let store = Store::new(0, 1);
         store.redo(&self.log(), limit, &unseen).unwrap();
         store
     }
 
-    fn from_checkpoint(&self, name: &str) -> Store {
+    fn restored(&self, name: &str) -> Store {
         let store = Store::restore(&self.0.path().join(name), 0, 1, true).unwrap();
         store.redo(&self.log(), LIMIT, &unseen).unwrap();
         store
@@ -139,9 +139,9 @@ fn held(store: &Store) -> String {
 #[test]
 fn a_successor_without_a_checkpoint_has_all_that_was_applied() {
     let job = Job::new();
-    let store = job.from_nothing(LIMIT);
+    let store = job.begun(LIMIT);
     train(&store);
-    let successor = job.from_nothing(LIMIT);
+    let successor = job.begun(LIMIT);
     assert_eq!(held(&successor), held(&store));
     // Older leases are over, what comes again is known, and the next minibatch is the next.
     assert!(matches!(
@@ -154,28 +154,28 @@ fn a_successor_without_a_checkpoint_has_all_that_was_applied() {
     assert_eq!(held(&successor), held(&store));
     // Slots have come back too: the next updates are the same.
     drop(store);
-    assert_eq!(held(&job.from_nothing(LIMIT)), held(&successor));
+    assert_eq!(held(&job.begun(LIMIT)), held(&successor));
 }
 
 #[test]
 fn a_successor_makes_what_came_after_its_checkpoint() {
     let job = Job::new();
-    let store = job.from_nothing(LIMIT);
+    let store = job.begun(LIMIT);
     train(&store);
     let end = job.checkpoint(&store, "first");
     push(&store, 1, 1, 5).unwrap();
     end();
-    assert_eq!(held(&job.from_checkpoint("first")), held(&store));
+    assert_eq!(held(&job.restored("first")), held(&store));
     // One that is never whole ends nothing.
     let _never = job.checkpoint(&store, "second");
     push(&store, 1, 1, 6).unwrap();
-    assert_eq!(held(&job.from_checkpoint("first")), held(&store));
+    assert_eq!(held(&job.restored("first")), held(&store));
 }
 
 #[test]
 fn what_lies_before_a_whole_checkpoint_is_removed() {
     let job = Job::new();
-    let store = job.from_nothing(LIMIT);
+    let store = job.begun(LIMIT);
     train(&store);
     let whole = job.checkpoint(&store, "first");
     push(&store, 1, 1, 5).unwrap();
@@ -194,13 +194,13 @@ fn what_lies_before_a_whole_checkpoint_is_removed() {
         fs::metadata(file).unwrap().len()
     });
     assert!(sizes[1] > sizes[0]);
-    assert_eq!(held(&job.from_checkpoint("second")), held(&store));
+    assert_eq!(held(&job.restored("second")), held(&store));
 }
 
 #[test]
 fn a_torn_record_and_all_after_it_are_not_made() {
     let job = Job::new();
-    let store = job.from_nothing(LIMIT);
+    let store = job.begun(LIMIT);
     train(&store);
     drop(store);
     let file = job.log().join("00000001.redo");
@@ -210,7 +210,7 @@ fn a_torn_record_and_all_after_it_are_not_made() {
             fs::remove_file(job.log().join(file)).unwrap();
         }
         fs::write(&file, bytes).unwrap();
-        job.from_nothing(LIMIT)
+        job.begun(LIMIT)
     };
     for end in (0..whole.len()).step_by(5) {
         check_prefix(&successor_of(&whole[..end]));
@@ -226,12 +226,12 @@ fn a_torn_record_and_all_after_it_are_not_made() {
 #[test]
 fn a_log_from_before_the_system_was_started_does_not_count() {
     let job = Job::new();
-    train(&job.from_nothing(LIMIT));
+    train(&job.begun(LIMIT));
     fs::write(job.log().join("boot"), "another").unwrap();
-    let successor = job.from_nothing(LIMIT);
+    let successor = job.begun(LIMIT);
     assert!(successor.model().is_none());
     train(&successor);
-    assert_eq!(held(&job.from_nothing(LIMIT)), held(&successor));
+    assert_eq!(held(&job.begun(LIMIT)), held(&successor));
 }
 
 /// The tasks of a store are at some earlier moment of `train`, each update once.
@@ -248,20 +248,20 @@ fn check_prefix(store: &Store) {
 #[test]
 fn what_a_process_appends_that_was_given_up_does_not_count() {
     let job = Job::new();
-    let given_up = job.from_nothing(LIMIT);
+    let given_up = job.begun(LIMIT);
     train(&given_up);
     let expected = held(&given_up);
-    let successor = job.from_nothing(LIMIT);
+    let successor = job.begun(LIMIT);
     push(&given_up, 1, 1, 5).unwrap();
     push(&given_up, 1, 1, 6).unwrap();
     assert_eq!(held(&successor), expected);
-    assert_eq!(held(&job.from_nothing(LIMIT)), expected);
+    assert_eq!(held(&job.begun(LIMIT)), expected);
 }
 
 #[test]
 fn a_log_at_its_limit_goes_on_with_the_next_checkpoint() {
     let job = Job::new();
-    let store = job.from_nothing(2000);
+    let store = job.begun(2000);
     train(&store);
     let state = store.trim_redo_log().unwrap();
     let problem = state.problem.unwrap();
@@ -273,7 +273,7 @@ fn a_log_at_its_limit_goes_on_with_the_next_checkpoint() {
         store.trim_redo_log(),
         Some(RedoLogState { problem: None, .. })
     ));
-    assert_eq!(held(&job.from_checkpoint("first")), held(&store));
+    assert_eq!(held(&job.restored("first")), held(&store));
 }
 
 #[test]
