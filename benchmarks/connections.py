@@ -13,18 +13,14 @@ Counted are the replica's threads and resident memory, and the median and 99th p
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import secrets
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+from replica import SERVER, child, declare_table
 from report import Row, Side, compare, write_results
 
 from elasticdl._core import PsClient
@@ -32,13 +28,6 @@ from elasticdl._core import PsClient
 ROWS, DIM, IDS = 100_000, 16, 512
 THREADS = 8
 CALLS = 20_000
-_SERVER = """
-import sys
-from elasticdl._core import PsServer, Store
-server = PsServer(Store(), "127.0.0.1", 0, sys.argv[1].encode())
-print(server.address, flush=True)
-sys.stdin.read()
-"""
 
 
 def main() -> None:
@@ -59,18 +48,20 @@ def main() -> None:
 
 def measure(num_clients: int, calls: int) -> dict[str, float]:
     """Return what a replica with so many clients takes, and how long their calls do."""
-    token = secrets.token_hex(16).encode()
-    with replica(token) as (address, process):
+    token = secrets.token_hex(16)
+    with child(SERVER, token) as (address, pid):
         clients = [
-            PsClient.connect([address], token, number, 60.0, unix_sockets=False)
+            PsClient.connect([address], token.encode(), number, 60.0, unix_sockets=False)
             for number in range(num_clients)
         ]
-        declare(clients[0])
+        declare_table(clients[0], DIM)
+        for ids in np.array_split(np.arange(ROWS), 10):
+            clients[0].pull([(0, ids)], training=True)
         each = calls // THREADS
         with ThreadPoolExecutor(THREADS) as pool:
             parts = [(clients[at::THREADS], at, each) for at in range(THREADS)]
             seconds = np.concatenate(list(pool.map(lambda part: work(*part), parts)))
-        status = Path(f"/proc/{process.pid}/status").read_text()
+        status = Path(f"/proc/{pid}/status").read_text()
         lines = dict(line.split(":", 1) for line in status.splitlines())
         return {
             "threads": float(lines["Threads"]),
@@ -78,32 +69,6 @@ def measure(num_clients: int, calls: int) -> dict[str, float]:
             "median": float(np.median(seconds)) * 1e3,
             "p99": float(np.quantile(seconds, 0.99)) * 1e3,
         }
-
-
-@contextmanager
-def replica(token: bytes) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """Serve an empty store in a process; give its address."""
-    command = [sys.executable, "-c", _SERVER, token.decode()]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=dict(os.environ)
-    ) as process:
-        assert process.stdout is not None
-        try:
-            yield process.stdout.readline().strip(), process
-        finally:
-            process.kill()
-
-
-def declare(client: PsClient) -> None:
-    """Declare a table and make its rows."""
-    optimizer = {"kind": "adagrad", "params": {}}
-    initializer = {"kind": "uniform", "params": {"low": -0.05, "high": 0.05}}
-    table = {"name": "table", "dim": DIM, "initializer": initializer, "optimizer": optimizer}
-    model = {"tables": [table], "dense": [], "state": [], "optimizer": optimizer, "seed": 1}
-    nothing = np.zeros(0, np.float32)
-    client.declare(json.dumps(model), nothing, nothing)
-    for ids in np.array_split(np.arange(ROWS), 10):
-        client.pull([(0, ids)], training=True)
 
 
 def work(clients: list[PsClient], task: int, calls: int) -> list[float]:

@@ -41,14 +41,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 import numpy as np
+from replica import SERVER, child, declare_table
 from report import Row, Side, compare, write_results
 from tls import tls_rows
 
@@ -361,14 +361,6 @@ def bare_rows(found: dict[str, Seconds]) -> list[Row]:
     return rows
 
 
-_SERVER = """
-import sys
-from elasticdl._core import PsServer, Store
-server = PsServer(Store(), "127.0.0.1", 0, sys.argv[1].encode())
-print(server.address, flush=True)
-sys.stdin.read()
-"""
-
 _ECHO = """
 import socket, sys
 listener = socket.socket(socket.AF_UNIX)
@@ -391,19 +383,6 @@ while True:
     take(request)
     peer.sendall(memoryview(reply)[:answer])
 """
-
-
-@contextmanager
-def child(program: str, argument: str) -> Iterator[str]:
-    """Run a Python program; give the line that it prints, and end it."""
-    command = [sys.executable, "-c", program, argument]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        yield process.stdout.readline().strip()
-    finally:
-        process.kill()
-        process.communicate()
 
 
 class Echo:
@@ -433,7 +412,7 @@ def over_the_wire(processes: int, num_slices: int) -> dict[str, Side]:
     rates: dict[str, list[float]] = {}
     for number in range(processes):
         token = secrets.token_hex(16)
-        with tempfile.TemporaryDirectory() as folder, child(_SERVER, token) as address:
+        with tempfile.TemporaryDirectory() as folder, child(SERVER, token) as (address, _):
             path = f"{folder}/echo"
             with child(_ECHO, path):
                 echo = Echo(path)
@@ -447,12 +426,8 @@ def over_the_wire(processes: int, num_slices: int) -> dict[str, Side]:
 
 def wire_slices(client: PsClient, echo: Echo, num_slices: int) -> dict[str, list[float]]:
     """Return millions of rows a second of pulls, pushes, and echoes of as many bytes."""
-    optimizer = {"kind": "adagrad", "params": {}}
-    initializer = {"kind": "uniform", "params": {"low": -0.05, "high": 0.05}}
-    table = {"name": "table", "dim": E2E_DIM, "initializer": initializer, "optimizer": optimizer}
-    model = {"tables": [table], "dense": [], "state": [], "optimizer": optimizer, "seed": 1}
+    declare_table(client, E2E_DIM)
     nothing = np.zeros(0, np.float32)
-    client.declare(json.dumps(model), nothing, nothing)
     client.begin_task(0, 1)
     everything = np.random.default_rng(0).permutation(E2E_ROWS).astype(np.int64)
     for ids in np.array_split(everything, E2E_ROWS // E2E_BATCH):
