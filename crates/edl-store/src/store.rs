@@ -4,6 +4,7 @@
 //! checkpoint), the task's watermark, then one stripe or the vectors at a time.
 
 use std::collections::BTreeMap;
+use std::iter;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -71,7 +72,29 @@ pub struct Push<'a> {
     pub state: &'a [f32],
 }
 
-impl Push<'_> {
+impl<'a> Push<'a> {
+    /// Return an update of several minibatches, of which one stands for all where the update is to
+    /// have a name.
+    fn of_round(
+        first: Option<&RoundMember>,
+        learning_rate: f32,
+        tables: &'a [TableGrads<'a>],
+        dense: &'a [f32],
+        state: &'a [f32],
+    ) -> Self {
+        Self {
+            task: first.map_or(0, |member| member.task),
+            lease: 0,
+            index: first.map_or(0, |member| member.index),
+            num_records: 0,
+            learning_rate,
+            pulled_version: 0,
+            tables,
+            dense,
+            state,
+        }
+    }
+
     /// Return what it says of its minibatch.
     fn member(&self) -> RoundMember {
         RoundMember {
@@ -396,7 +419,7 @@ impl Store {
         let before = self.begin_update(model, push)?;
         let staleness = before.saturating_sub(push.pulled_version);
         let learning_rate = push.learning_rate * self.modulation(staleness);
-        self.note_update(&[push.member()], push, 1.0, learning_rate);
+        self.note_update(iter::once(push.member()), push, 1.0, learning_rate);
         let _change = self.change();
         model.change(push, before, 1.0, learning_rate);
         model.staleness.lock().add(staleness);

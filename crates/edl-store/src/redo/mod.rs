@@ -9,4 +9,4 @@ pub(crate) mod record;
 
 pub(crate) use self::log::Log;
 pub use self::log::RedoLogState;
-pub(crate) use self::record::{Change, Gradient, Noted};
+pub(crate) use self::record::Change;

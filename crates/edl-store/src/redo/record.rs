@@ -6,8 +6,8 @@ use std::borrow::Cow;
 use crate::error::StoreError;
 use crate::gradient::{RoundMember, TableGrads};
 
-/// A change that is to be noted.
-#[derive(Debug, Clone, Copy)]
+/// A change of a store, to be noted or as it was noted.
+#[derive(Debug)]
 pub(crate) enum Change<'a> {
     /// A lease has begun: older ones of its task are over.
     Begin { task: u64, lease: u32 },
@@ -15,8 +15,12 @@ pub(crate) enum Change<'a> {
     Skip { task: u64, lease: u32, index: u32 },
     /// The gradient of minibatches, each of another task, applied as one update.
     Update {
-        members: &'a [RoundMember],
-        gradient: Gradient<'a>,
+        members: Cow<'a, [RoundMember]>,
+        tables: Cow<'a, [TableGrads<'a>]>,
+        dense: &'a [f32],
+        state: &'a [f32],
+        weight: f32,
+        learning_rate: f32,
     },
     /// The model was declared.
     Declare {
@@ -35,55 +39,7 @@ pub(crate) enum Change<'a> {
     Name {
         table: u32,
         keys: &'a [u64],
-        names: &'a [&'a str],
-    },
-}
-
-/// What an update is made of.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Gradient<'a> {
-    pub(crate) tables: &'a [TableGrads<'a>],
-    pub(crate) dense: &'a [f32],
-    pub(crate) state: &'a [f32],
-    pub(crate) weight: f32,
-    pub(crate) learning_rate: f32,
-}
-
-/// A change that was noted.
-#[derive(Debug, PartialEq)]
-pub(crate) enum Noted<'a> {
-    Begin {
-        task: u64,
-        lease: u32,
-    },
-    Skip {
-        task: u64,
-        lease: u32,
-        index: u32,
-    },
-    Update {
-        members: Vec<RoundMember>,
-        tables: Vec<(u32, &'a [u64], &'a [f32])>,
-        dense: &'a [f32],
-        state: &'a [f32],
-        weight: f32,
-        learning_rate: f32,
-    },
-    Declare {
-        model: Cow<'a, str>,
-        dense: &'a [f32],
-        state: &'a [f32],
-    },
-    Give {
-        table: Cow<'a, str>,
-        dim: usize,
-        keys: &'a [u64],
-        rows: &'a [f32],
-    },
-    Name {
-        table: u32,
-        keys: &'a [u64],
-        names: Vec<Cow<'a, str>>,
+        names: Cow<'a, [&'a str]>,
     },
 }
 
@@ -109,14 +65,38 @@ const ZEROS: [u8; WORD] = [0; WORD];
 
 impl<'a> Encoded<'a> {
     /// Encode a change.
-    pub(crate) fn of(change: &Change<'a>) -> Self {
+    pub(crate) fn of(change: &'a Change<'_>) -> Self {
         let mut out = Self::default();
-        match *change {
-            Change::Begin { task, lease } => out.words(&[BEGIN, task, lease.into()]),
-            Change::Skip { task, lease, index } => {
+        match change {
+            &Change::Begin { task, lease } => out.words(&[BEGIN, task, lease.into()]),
+            &Change::Skip { task, lease, index } => {
                 out.words(&[SKIP, task, lease.into(), index.into()]);
             }
-            Change::Update { members, gradient } => out.update(members, &gradient),
+            Change::Update {
+                members,
+                tables,
+                dense,
+                state,
+                weight,
+                learning_rate,
+            } => {
+                out.words(&[UPDATE, members.len() as u64]);
+                for member in members.iter() {
+                    out.member(member);
+                }
+                out.words(&[
+                    weight.to_bits().into(),
+                    learning_rate.to_bits().into(),
+                    tables.len() as u64,
+                ]);
+                for grads in tables.iter() {
+                    out.words(&[grads.table.into()]);
+                    out.array(grads.keys);
+                    out.array(grads.grads);
+                }
+                out.array(dense);
+                out.array(state);
+            }
             Change::Declare {
                 model,
                 dense,
@@ -133,15 +113,15 @@ impl<'a> Encoded<'a> {
                 keys,
                 rows,
             } => {
-                out.words(&[GIVE, dim as u64]);
+                out.words(&[GIVE, *dim as u64]);
                 out.array(table.as_bytes());
                 out.array(keys);
                 out.array(rows);
             }
             Change::Name { table, keys, names } => {
-                out.words(&[NAME, table.into()]);
+                out.words(&[NAME, (*table).into()]);
                 out.array(keys);
-                for name in names {
+                for name in names.iter() {
                     out.array(name.as_bytes());
                 }
             }
@@ -164,29 +144,14 @@ impl<'a> Encoded<'a> {
         pieces
     }
 
-    fn update(&mut self, members: &[RoundMember], gradient: &Gradient<'a>) {
-        self.words(&[UPDATE, members.len() as u64]);
-        for member in members {
-            self.words(&[
-                member.task,
-                member.lease.into(),
-                member.index.into(),
-                member.num_minibatches.into(),
-                member.num_records.into(),
-            ]);
-        }
+    fn member(&mut self, member: &RoundMember) {
         self.words(&[
-            gradient.weight.to_bits().into(),
-            gradient.learning_rate.to_bits().into(),
-            gradient.tables.len() as u64,
+            member.task,
+            member.lease.into(),
+            member.index.into(),
+            member.num_minibatches.into(),
+            member.num_records.into(),
         ]);
-        for grads in gradient.tables {
-            self.words(&[grads.table.into()]);
-            self.array(grads.keys);
-            self.array(grads.grads);
-        }
-        self.array(gradient.dense);
-        self.array(gradient.state);
     }
 
     fn words(&mut self, words: &[u64]) {
@@ -204,25 +169,25 @@ impl<'a> Encoded<'a> {
 ///
 /// # Errors
 /// What is wrong with it; bytes of a checked record that are none were written by another version.
-pub(crate) fn decode(bytes: &[u8]) -> Result<Noted<'_>, StoreError> {
+pub(crate) fn decode(bytes: &[u8]) -> Result<Change<'_>, StoreError> {
     let mut from = Reader(bytes);
     let noted = match from.word()? {
-        BEGIN => Noted::Begin {
+        BEGIN => Change::Begin {
             task: from.word()?,
             lease: from.small()?,
         },
-        SKIP => Noted::Skip {
+        SKIP => Change::Skip {
             task: from.word()?,
             lease: from.small()?,
             index: from.small()?,
         },
         UPDATE => from.update()?,
-        DECLARE => Noted::Declare {
+        DECLARE => Change::Declare {
             model: from.text()?,
             dense: from.array()?,
             state: from.array()?,
         },
-        GIVE => Noted::Give {
+        GIVE => Change::Give {
             dim: from.word()? as usize,
             table: from.text()?,
             keys: from.array()?,
@@ -232,8 +197,8 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Noted<'_>, StoreError> {
             let table = from.small()?;
             let keys: &[u64] = from.array()?;
             let names = keys.iter().map(|_| from.text());
-            let names = names.collect::<Result<_, _>>()?;
-            Noted::Name { table, keys, names }
+            let names = names.collect::<Result<Vec<_>, _>>()?.into();
+            Change::Name { table, keys, names }
         }
         other => return Err(unreadable(format!("a change of kind {other}"))),
     };
@@ -244,17 +209,17 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Noted<'_>, StoreError> {
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    fn update(&mut self) -> Result<Noted<'a>, StoreError> {
+    fn update(&mut self) -> Result<Change<'a>, StoreError> {
         let num_members = self.word()?;
         let members = (0..num_members).map(|_| self.member());
-        let members = members.collect::<Result<_, _>>()?;
+        let members = members.collect::<Result<Vec<_>, _>>()?;
         let (weight, learning_rate) = (self.float()?, self.float()?);
         let num_tables = self.word()?;
-        let tables = (0..num_tables).map(|_| Ok((self.small()?, self.array()?, self.array()?)));
-        let tables = tables.collect::<Result<_, StoreError>>()?;
-        Ok(Noted::Update {
-            members,
-            tables,
+        let tables = (0..num_tables).map(|_| self.grads());
+        let tables = tables.collect::<Result<Vec<_>, _>>()?;
+        Ok(Change::Update {
+            members: members.into(),
+            tables: tables.into(),
             dense: self.array()?,
             state: self.array()?,
             weight,
@@ -270,6 +235,14 @@ impl<'a> Reader<'a> {
             num_minibatches: self.small()?,
             num_records: self.small()?,
             pulled_version: 0,
+        })
+    }
+
+    fn grads(&mut self) -> Result<TableGrads<'a>, StoreError> {
+        Ok(TableGrads {
+            table: self.small()?,
+            keys: self.array()?,
+            grads: self.array()?,
         })
     }
 
@@ -298,8 +271,8 @@ impl<'a> Reader<'a> {
             .map_err(|error| unreadable(format!("an array: {error}")))
     }
 
-    fn text(&mut self) -> Result<Cow<'a, str>, StoreError> {
-        Ok(String::from_utf8_lossy(self.array()?))
+    fn text(&mut self) -> Result<&'a str, StoreError> {
+        std::str::from_utf8(self.array()?).map_err(|error| unreadable(format!("a text: {error}")))
     }
 }
 
@@ -338,13 +311,6 @@ mod tests {
             keys: &[u64::MAX],
             grads: &[1.0, -0.0, f32::NAN],
         }];
-        let gradient = Gradient {
-            tables: &tables,
-            dense: &[0.5],
-            state: &[],
-            weight: 1.5,
-            learning_rate: 0.25,
-        };
         let changes = [
             Change::Begin { task: 9, lease: 8 },
             Change::Skip {
@@ -353,8 +319,12 @@ mod tests {
                 index: 7,
             },
             Change::Update {
-                members: &members,
-                gradient,
+                members: members[..].into(),
+                tables: tables[..].into(),
+                dense: &[0.5],
+                state: &[],
+                weight: 1.5,
+                learning_rate: 0.25,
             },
             Change::Declare {
                 model: "{}",
@@ -370,7 +340,7 @@ mod tests {
             Change::Name {
                 table: 0,
                 keys: &[5, 6],
-                names: &["a", "ü"],
+                names: ["a", "ü"][..].into(),
             },
         ];
         for change in changes {
@@ -379,15 +349,17 @@ mod tests {
             let read = decode(bytemuck::cast_slice(&words)).unwrap();
             // NaN differs from itself, so what is shown is compared.
             let shown = format!("{read:?}");
+            assert_eq!(shown, format!("{change:?}"));
             match change {
                 Change::Update { .. } => {
-                    assert!(shown.contains("[(7, [18446744073709551615], [1.0, -0.0, NaN])]"));
+                    let grads = "keys: [18446744073709551615], grads: [1.0, -0.0, NaN]";
+                    assert!(shown.contains(&format!("table: 7, {grads}")));
                     assert!(shown.contains("weight: 1.5, learning_rate: 0.25"));
                 }
                 Change::Name { .. } => assert!(shown.contains(r#"["a", "ü"]"#)),
                 Change::Declare { .. } => assert!(shown.contains("[1.0, 2.0, 3.0]")),
                 Change::Give { .. } => assert!(shown.contains("[1.0, 2.0]")),
-                Change::Begin { .. } => assert_eq!(read, Noted::Begin { task: 9, lease: 8 }),
+                Change::Begin { .. } => assert_eq!(shown, "Begin { task: 9, lease: 8 }"),
                 Change::Skip { .. } => assert!(shown.contains("index: 7")),
             }
             for end in (0..bytes.len()).step_by(WORD) {

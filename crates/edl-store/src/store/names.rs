@@ -40,7 +40,11 @@ impl Store {
         check(named, keys, names)?;
         // As an update, it comes before a checkpoint's instant or after it.
         let _updates = self.updates.read();
-        self.note(&Change::Name { table, keys, names });
+        self.note(&Change::Name {
+            table,
+            keys,
+            names: names.into(),
+        });
         let _change = self.change();
         let mut waiting = Vec::new();
         named.add_names(keys, names, model.version(), &mut waiting)?;

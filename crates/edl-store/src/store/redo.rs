@@ -5,10 +5,11 @@ use std::sync::atomic::Ordering;
 
 use super::{Model, Push, Store};
 use crate::error::StoreError;
-use crate::gradient::{RoundMember, TableGrads};
+use crate::gradient::RoundMember;
 use crate::progress::Progress;
 use crate::redo::log::read_and_seal;
-use crate::redo::{Change, Gradient, Log, Noted, RedoLogState};
+use crate::redo::record::decode;
+use crate::redo::{Change, Log, RedoLogState};
 use crate::spec::ModelSpec;
 use crate::tasks::Verdict;
 
@@ -44,8 +45,7 @@ impl Store {
         let mut redone = Redone::default();
         read_and_seal(folder, |record| {
             // What does not fit is left out here, and is not in the watermarks.
-            let noted = crate::redo::record::decode(record);
-            let made = noted.and_then(|noted| self.make_again(&noted));
+            let made = decode(record).and_then(|change| self.make_again(&change));
             if let Ok(num_minibatches) = made {
                 redone.num_minibatches += num_minibatches;
                 redone.num_updates += u64::from(num_minibatches > 0);
@@ -90,46 +90,45 @@ impl Store {
     /// the changes of a task are noted in their order.
     pub(super) fn note_update(
         &self,
-        members: &[RoundMember],
+        members: impl Iterator<Item = RoundMember>,
         push: &Push<'_>,
         weight: f32,
         learning_rate: f32,
     ) {
         if let Some(log) = self.redo_log.get() {
-            let gradient = Gradient {
-                tables: push.tables,
+            log.append(&Change::Update {
+                members: members.collect(),
+                tables: push.tables.into(),
                 dense: push.dense,
                 state: push.state,
                 weight,
                 learning_rate,
-            };
-            log.append(&Change::Update { members, gradient });
+            });
         }
     }
 
     /// Make a change again if it is the next; return how many minibatches were applied.
-    fn make_again(&self, noted: &Noted<'_>) -> Result<u64, StoreError> {
-        match noted {
-            Noted::Declare {
+    fn make_again(&self, change: &Change<'_>) -> Result<u64, StoreError> {
+        match change {
+            Change::Declare {
                 model,
                 dense,
                 state,
             } => self.declare(ModelSpec::from_json(model)?, dense, state)?,
-            Noted::Give {
+            Change::Give {
                 table,
                 dim,
                 keys,
                 rows,
             } => self.give(table, *dim, keys, rows)?,
-            Noted::Name { table, keys, names } => {
-                let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
-                self.name_keys(*table, keys, &names)?;
+            Change::Name { table, keys, names } => {
+                self.name_keys(*table, keys, names)?;
             }
-            &Noted::Begin { task, lease } => {
+            &Change::Begin { task, lease } => {
                 self.begin_task(task, lease)?;
             }
-            &Noted::Skip { task, lease, index } => self.skip(task, lease, index)?,
-            Noted::Update {
+            &Change::Skip { task, lease, index } => self.skip(task, lease, index)?,
+            Change::Update {
                 members,
                 tables,
                 dense,
@@ -137,18 +136,8 @@ impl Store {
                 weight,
                 learning_rate,
             } => {
-                let tables: Vec<_> = tables
-                    .iter()
-                    .map(|&(table, keys, grads)| TableGrads { table, keys, grads })
-                    .collect();
-                let gradient = Gradient {
-                    tables: &tables,
-                    dense,
-                    state,
-                    weight: *weight,
-                    learning_rate: *learning_rate,
-                };
-                return self.update_again(members, &gradient);
+                let push = Push::of_round(members.first(), *learning_rate, tables, dense, state);
+                return self.update_again(members, &push, *weight);
             }
         }
         Ok(0)
@@ -158,7 +147,8 @@ impl Store {
     fn update_again(
         &self,
         members: &[RoundMember],
-        gradient: &Gradient<'_>,
+        push: &Push<'_>,
+        weight: f32,
     ) -> Result<u64, StoreError> {
         let model = self.declared("updates are made again")?;
         let _updates = self.updates.read();
@@ -167,22 +157,10 @@ impl Store {
                 return Ok(0);
             }
         }
-        let first = members.first();
-        let push = Push {
-            task: first.map_or(0, |member| member.task),
-            lease: 0,
-            index: first.map_or(0, |member| member.index),
-            num_records: 0,
-            learning_rate: gradient.learning_rate,
-            pulled_version: 0,
-            tables: gradient.tables,
-            dense: gradient.dense,
-            state: gradient.state,
-        };
-        model.check(&push)?;
+        model.check(push)?;
         let _change = self.change();
         let before = model.begun.fetch_add(1, Ordering::AcqRel);
-        model.change(&push, before, gradient.weight, gradient.learning_rate);
+        model.change(push, before, weight, push.learning_rate);
         for member in members {
             let mark = model.tasks.get(member.task);
             let mut mark = mark.lock();

@@ -89,24 +89,13 @@ impl Store {
         }
         let gradient = merge(&live);
         let tables: Vec<_> = gradient.tables.iter().map(table_grads).collect();
-        // One minibatch stands for all where the update is to have a name.
-        let first = members.iter().zip(&live).find(|(_, live)| **live);
-        let (task, index) = first.map_or((0, 0), |(member, _)| (member.task, member.index));
-        let push = Push {
-            task,
-            lease: 0,
-            index,
-            num_records: 0,
-            learning_rate,
-            pulled_version: 0,
-            tables: &tables,
-            dense: &gradient.dense,
-            state: &gradient.state,
-        };
-        model.check(&push)?;
         let counted = members.iter().zip(&live).filter(|(_, live)| **live);
-        let counted: Vec<_> = counted.map(|(member, _)| *member).collect();
-        self.note_update(&counted, &push, gradient.weight, learning_rate);
+        let counted = counted.map(|(member, _)| member);
+        let first = counted.clone().next();
+        let (dense, state) = (&gradient.dense, &gradient.state);
+        let push = Push::of_round(first, learning_rate, &tables, dense, state);
+        model.check(&push)?;
+        self.note_update(counted.copied(), &push, gradient.weight, learning_rate);
         let _change = self.change();
         let before = model.begun.fetch_add(1, Ordering::AcqRel);
         model.change(&push, before, gradient.weight, learning_rate);
