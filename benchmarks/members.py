@@ -263,7 +263,7 @@ class Crowd:
             await self._call(
                 stub.Report,
                 pb.ReportRequest(
-                    worker_id=index, session=session, report=messages.report_to_message(report)
+                    worker_id=index, session=session, report=messages.REPORT.pack(report)
                 ),
             )
 

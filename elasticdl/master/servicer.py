@@ -19,8 +19,9 @@ from elasticdl.master.process_reports import ProcessReports
 from elasticdl.master.status import members
 from elasticdl.master.training_metrics import TASK_ID as TRAINING_METRICS
 from elasticdl.rpc import elasticdl_pb2 as pb
-from elasticdl.rpc import messages, world_messages
+from elasticdl.rpc import messages
 from elasticdl.rpc.channel import Authentication, Defects, server_options
+from elasticdl.rpc.codec import MessageError
 from elasticdl.rpc.elasticdl_pb2_grpc import (
     MasterServicer,
     add_CertificatesServicer_to_server,
@@ -155,7 +156,7 @@ class Servicer(MasterServicer):
             route = self._master.core.ps_route()
             if all(route.addresses):
                 await self._answer(context, self._master.written())
-                return pb.GetPsRouteResponse(complete=True, route=messages.route_to_message(route))
+                return pb.GetPsRouteResponse(complete=True, route=messages.ROUTE.pack(route))
             seconds_left = deadline - self._master.now()
             if seconds_left <= 0:
                 return pb.GetPsRouteResponse(complete=False)
@@ -170,7 +171,7 @@ class Servicer(MasterServicer):
             answer = core.lease(request.worker_id, session, request.request, now, goes_on)
             if isinstance(answer, Wait) and core.lets_workers_wait:
                 answer = Wait(0.0)
-            return messages.answer_to_message(answer)  # before the next event changes what is in it
+            return messages.ANSWER.pack(answer)  # before the next event changes what is in it
 
         deadline = self._master.now() + _LEASE_SECONDS
         answer = await self._event(context, lease)
@@ -202,7 +203,7 @@ class Servicer(MasterServicer):
         worker_id = request.worker_id
 
         def report() -> bool:
-            said = messages.report_from_message(request.report)
+            said = messages.REPORT.unpack(request.report)
             is_accepted = core.report(worker_id, request.session, said, now)
             if is_accepted and said.task_id != TRAINING_METRICS:
                 self._master.heard.reported(worker_id, core.tasks.task(said.task_id), said)
@@ -216,7 +217,7 @@ class Servicer(MasterServicer):
         await self._event(
             context,
             lambda: core.announce(
-                request.worker_id, request.session, messages.position_from_message(request), now
+                request.worker_id, request.session, messages.POSITION.unpack(request.position), now
             ),
         )
         return pb.AnnounceResponse()
@@ -227,12 +228,10 @@ class Servicer(MasterServicer):
         """A process says that it is alive."""
         core, now = self._master.core, self._master.now()
         progress = (
-            messages.progress_from_message(request.progress)
-            if request.HasField("progress")
-            else None
+            messages.PROGRESS.unpack(request.progress) if request.HasField("progress") else None
         )
 
-        usage = messages.usage_from_message(request.usage) if request.HasField("usage") else None
+        usage = messages.USAGE.unpack(request.usage) if request.HasField("usage") else None
 
         def heartbeat() -> pb.HeartbeatResponse:
             role = messages.role_from_message(request.role)
@@ -252,7 +251,7 @@ class Servicer(MasterServicer):
                 ended_world=core.ended_world(role, request.index),
             )
             if request.ps_generation not in (-1, core.ps_route().generation):
-                answer.ps_route.CopyFrom(messages.route_to_message(core.ps_route()))
+                answer.ps_route.CopyFrom(messages.ROUTE.pack(core.ps_route()))
             return answer
 
         return await self._event(context, heartbeat)
@@ -261,7 +260,7 @@ class Servicer(MasterServicer):
         """Answer when there is a world with this worker, or "not yet" after some seconds."""
         core, now = self._master.core, self._master.now()
         worker_id, session = request.worker_id, request.session
-        said = world_messages.attendance_from_message(request)
+        said = messages.ATTENDANCE.unpack(request.attendance)
         answer = await self._event(context, lambda: core.attend(worker_id, session, said, now))
         deadline = self._master.now() + _ATTEND_SECONDS
         while isinstance(answer, Wait) and self._master.now() < deadline:
@@ -270,8 +269,8 @@ class Servicer(MasterServicer):
         await self._answer(context, self._master.written())
         if isinstance(answer, BeginWith):
             restore = Restore(self._master.folder_of(answer.point))
-            return world_messages.seating_to_message(restore)
-        return world_messages.seating_to_message(answer)
+            return messages.SEATING.pack(restore)
+        return messages.SEATING.pack(answer)
 
     async def Leave(self, request: pb.LeaveRequest, context: Context) -> pb.LeaveResponse:
         """A process was asked to end."""
@@ -302,7 +301,7 @@ class Servicer(MasterServicer):
         answer = await self._picture(context)
         if request.with_members:
             core, now = self._master.core, self._master.now()
-            answer.members.extend(map(messages.member_to_message, members(core, now)))
+            answer.members.extend(map(messages.MEMBER.pack, members(core, now)))
         return answer
 
     async def WatchStatus(
@@ -377,7 +376,7 @@ class Servicer(MasterServicer):
         status = await self._answer(context, self._master.told_status())
         if status.status in ENDED:
             self._master.was_told_the_end()
-        return messages.status_to_message(status)
+        return messages.STATUS.pack(status)
 
     async def _event(self, context: Context, event: Callable[[], T]) -> T:
         return await self._answer(context, self._master.handle(event))
@@ -388,7 +387,7 @@ class Servicer(MasterServicer):
         except StateError:
             # This master ends; whoever restarts it gives the answer. Clients come again.
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the master's journal failed")
-        except messages.MessageError as error:
+        except MessageError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except ElasticdlError as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))

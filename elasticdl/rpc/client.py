@@ -32,7 +32,7 @@ from elasticdl.job import (
     Wait,
 )
 from elasticdl.rpc import elasticdl_pb2 as pb
-from elasticdl.rpc import messages, world_messages
+from elasticdl.rpc import messages
 from elasticdl.rpc.channel import ATTEMPT_SECONDS, Connection
 from elasticdl.rpc.elasticdl_pb2_grpc import CertificatesStub, MasterStub
 from elasticdl.runtime.credentials.files import TlsFiles
@@ -138,7 +138,7 @@ class GrpcMasterClient:
         while True:
             answer = self._connection.call(self._master.GetPsRoute, pb.GetPsRouteRequest())
             if answer.complete:
-                return messages.route_from_message(answer.route)
+                return messages.ROUTE.unpack(answer.route)
 
     def lease(self, worker_id: int, is_patient: bool = False) -> Lease | Wait | Finished:
         """Ask for a task.
@@ -152,7 +152,7 @@ class GrpcMasterClient:
             request=next(self._requests),
             is_patient=is_patient,
         )
-        return messages.answer_from_message(self._connection.call(self._master.Lease, request))
+        return messages.ANSWER.unpack(self._connection.call(self._master.Lease, request))
 
     def report(self, worker_id: int, report: TaskReport) -> None:
         """End a lease. A report of an old lease is ignored by the master."""
@@ -161,7 +161,7 @@ class GrpcMasterClient:
             pb.ReportRequest(
                 worker_id=worker_id,
                 session=self._session,
-                report=messages.report_to_message(report),
+                report=messages.REPORT.pack(report),
             ),
         )
 
@@ -170,12 +170,7 @@ class GrpcMasterClient:
         request = pb.AnnounceRequest(
             worker_id=worker_id,
             session=self._session,
-            task_id=position.task_id,
-            lease=position.lease,
-            minibatch=position.minibatch,
-            stage=position.stage,
-            seconds=position.seconds,
-            is_overdue=position.is_overdue,
+            position=messages.POSITION.pack(position),
         )
         self._connection.call(self._master.Announce, request)
 
@@ -185,10 +180,12 @@ class GrpcMasterClient:
         Answers when there is a world with this worker, or after some seconds with `Wait`; then ask
         again. `Finished`: the job needs this worker no longer.
         """
-        request = world_messages.attendance_to_message(worker_id, self._session, attendance)
-        return world_messages.seating_from_message(
-            self._connection.call(self._master.Attend, request)
+        request = pb.AttendRequest(
+            worker_id=worker_id,
+            session=self._session,
+            attendance=messages.ATTENDANCE.pack(attendance),
         )
+        return messages.SEATING.unpack(self._connection.call(self._master.Attend, request))
 
     def leave(self, role: Role, index: int, give_up_seconds: float) -> bool:
         """Say that this process was asked to end, and not by the master.
@@ -255,14 +252,14 @@ class GrpcMasterClient:
             interval_seconds=interval_seconds,
         )
         if progress is not None:
-            request.progress.CopyFrom(messages.progress_to_message(progress))
+            request.progress.CopyFrom(messages.PROGRESS.pack(progress))
         if usage is not None:
-            request.usage.CopyFrom(messages.usage_to_message(usage))
+            request.usage.CopyFrom(messages.USAGE.pack(usage))
         answer = self._connection.call(self._master.Heartbeat, request)
         has_route = answer.HasField("ps_route")
         return HeartbeatAnswer(
             answer.interval_seconds,
-            messages.route_from_message(answer.ps_route) if has_route else None,
+            messages.ROUTE.unpack(answer.ps_route) if has_route else None,
             answer.is_recovering,
             answer.ended_world,
         )
@@ -296,7 +293,7 @@ class JobClient:
         """Return a picture of the job as it is now, with its processes if asked for."""
         request = pb.GetStatusRequest(with_members=with_members)
         answer = self._connection.call(self._master.GetStatus, request, give_up_seconds)
-        return messages.status_from_message(answer)
+        return messages.STATUS.unpack(answer)
 
     def watch(self, give_up_seconds: float | None = None) -> Iterator[JobStatus]:
         """Yield a picture at once and after each change, up to the last one of the job.
@@ -318,7 +315,7 @@ class JobClient:
                 for message in stream:
                     self._connection.answered()
                     retry = self._connection.retry(give_up_seconds)
-                    yield messages.status_from_message(message)
+                    yield messages.STATUS.unpack(message)
                     if message.status in ENDED:
                         return
                 retry.pause()  # a master that stops may end the stream without an error

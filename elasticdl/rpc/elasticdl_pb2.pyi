@@ -652,6 +652,39 @@ class CallbackCall(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    STATE_FIELD_NUMBER: _builtins.int
+    LEARNING_RATE_FIELD_NUMBER: _builtins.int
+    MOMENT_FIELD_NUMBER: _builtins.int
+    NUM_EPOCHS_FIELD_NUMBER: _builtins.int
+    state: _builtins.str
+    """JSON"""
+    learning_rate: _builtins.float
+    num_epochs: _builtins.int
+    """of the job"""
+    @_builtins.property
+    def moment(self) -> Global___Moment: ...
+    def __init__(
+        self,
+        *,
+        state: _builtins.str = ...,
+        learning_rate: _builtins.float | None = ...,
+        moment: Global___Moment | None = ...,
+        num_epochs: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "learning_rate", b"learning_rate", "moment", b"moment"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "learning_rate", b"learning_rate", "moment", b"moment", "num_epochs", b"num_epochs", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__learning_rate: _TypeAlias = _typing.Literal["learning_rate"]  # noqa: Y015
+    _WhichOneofArgType__learning_rate: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__learning_rate) -> _WhichOneofReturnType__learning_rate | None: ...
+
+Global___CallbackCall: _TypeAlias = CallbackCall  # noqa: Y015
+
+@_typing.final
+class Moment(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
     @_typing.final
     class LogsEntry(_message.Message):
         DESCRIPTOR: _descriptor.Descriptor
@@ -672,42 +705,29 @@ class CallbackCall(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-    STATE_FIELD_NUMBER: _builtins.int
-    LEARNING_RATE_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
     NUMBER_FIELD_NUMBER: _builtins.int
     LOGS_FIELD_NUMBER: _builtins.int
-    NUM_EPOCHS_FIELD_NUMBER: _builtins.int
-    state: _builtins.str
-    """JSON"""
-    learning_rate: _builtins.float
     kind: _builtins.str
     """"train begin", "epoch end", "evaluation", "train end" """
     number: _builtins.int
     """of the epoch or evaluation"""
-    num_epochs: _builtins.int
-    """of the job"""
     @_builtins.property
     def logs(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
     def __init__(
         self,
         *,
-        state: _builtins.str = ...,
-        learning_rate: _builtins.float | None = ...,
         kind: _builtins.str = ...,
         number: _builtins.int = ...,
         logs: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
-        num_epochs: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "learning_rate", b"learning_rate"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "kind", b"kind", "learning_rate", b"learning_rate", "logs", b"logs", "num_epochs", b"num_epochs", "number", b"number", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "logs", b"logs", "number", b"number"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__learning_rate: _TypeAlias = _typing.Literal["learning_rate"]  # noqa: Y015
-    _WhichOneofArgType__learning_rate: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__learning_rate) -> _WhichOneofReturnType__learning_rate | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CallbackCall: _TypeAlias = CallbackCall  # noqa: Y015
+Global___Moment: _TypeAlias = Moment  # noqa: Y015
 
 @_typing.final
 class CallbackResult(_message.Message):
@@ -1004,14 +1024,36 @@ class AnnounceRequest(_message.Message):
 
     WORKER_ID_FIELD_NUMBER: _builtins.int
     SESSION_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    worker_id: _builtins.int
+    session: _builtins.str
+    @_builtins.property
+    def position(self) -> Global___Position: ...
+    def __init__(
+        self,
+        *,
+        worker_id: _builtins.int = ...,
+        session: _builtins.str = ...,
+        position: Global___Position | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["position", b"position"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["position", b"position", "session", b"session", "worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AnnounceRequest: _TypeAlias = AnnounceRequest  # noqa: Y015
+
+@_typing.final
+class Position(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
     TASK_ID_FIELD_NUMBER: _builtins.int
     LEASE_FIELD_NUMBER: _builtins.int
     MINIBATCH_FIELD_NUMBER: _builtins.int
     STAGE_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
     IS_OVERDUE_FIELD_NUMBER: _builtins.int
-    worker_id: _builtins.int
-    session: _builtins.str
     task_id: _builtins.int
     lease: _builtins.int
     minibatch: _builtins.int
@@ -1024,8 +1066,6 @@ class AnnounceRequest(_message.Message):
     def __init__(
         self,
         *,
-        worker_id: _builtins.int = ...,
-        session: _builtins.str = ...,
         task_id: _builtins.int = ...,
         lease: _builtins.int = ...,
         minibatch: _builtins.int = ...,
@@ -1035,11 +1075,11 @@ class AnnounceRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_overdue", b"is_overdue", "lease", b"lease", "minibatch", b"minibatch", "seconds", b"seconds", "session", b"session", "stage", b"stage", "task_id", b"task_id", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_overdue", b"is_overdue", "lease", b"lease", "minibatch", b"minibatch", "seconds", b"seconds", "stage", b"stage", "task_id", b"task_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___AnnounceRequest: _TypeAlias = AnnounceRequest  # noqa: Y015
+Global___Position: _TypeAlias = Position  # noqa: Y015
 
 @_typing.final
 class AnnounceResponse(_message.Message):
@@ -1193,31 +1233,47 @@ class HotKeys(_message.Message):
     TABLE_FIELD_NUMBER: _builtins.int
     NUM_IDS_FIELD_NUMBER: _builtins.int
     KEYS_FIELD_NUMBER: _builtins.int
-    COUNTS_FIELD_NUMBER: _builtins.int
     table: _builtins.str
     num_ids: _builtins.int
     """that were counted"""
     @_builtins.property
-    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
-    @_builtins.property
-    def counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """of each key"""
-
+    def keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___CountedKey]: ...
     def __init__(
         self,
         *,
         table: _builtins.str = ...,
         num_ids: _builtins.int = ...,
-        keys: _abc.Iterable[_builtins.int] | None = ...,
-        counts: _abc.Iterable[_builtins.int] | None = ...,
+        keys: _abc.Iterable[Global___CountedKey] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "keys", b"keys", "num_ids", b"num_ids", "table", b"table"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "num_ids", b"num_ids", "table", b"table"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HotKeys: _TypeAlias = HotKeys  # noqa: Y015
+
+@_typing.final
+class CountedKey(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    key: _builtins.int
+    count: _builtins.int
+    def __init__(
+        self,
+        *,
+        key: _builtins.int = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "key", b"key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CountedKey: _TypeAlias = CountedKey  # noqa: Y015
 
 @_typing.final
 class Progress(_message.Message):
@@ -1315,12 +1371,36 @@ Global___HeartbeatResponse: _TypeAlias = HeartbeatResponse  # noqa: Y015
 
 @_typing.final
 class AttendRequest(_message.Message):
-    """What a worker says at the rendezvous."""
-
     DESCRIPTOR: _descriptor.Descriptor
 
     WORKER_ID_FIELD_NUMBER: _builtins.int
     SESSION_FIELD_NUMBER: _builtins.int
+    ATTENDANCE_FIELD_NUMBER: _builtins.int
+    worker_id: _builtins.int
+    session: _builtins.str
+    @_builtins.property
+    def attendance(self) -> Global___Attendance: ...
+    def __init__(
+        self,
+        *,
+        worker_id: _builtins.int = ...,
+        session: _builtins.str = ...,
+        attendance: Global___Attendance | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attendance", b"attendance"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attendance", b"attendance", "session", b"session", "worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AttendRequest: _TypeAlias = AttendRequest  # noqa: Y015
+
+@_typing.final
+class Attendance(_message.Message):
+    """What a worker says at the rendezvous."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
     RING_FIELD_NUMBER: _builtins.int
     STORE_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
@@ -1329,8 +1409,6 @@ class AttendRequest(_message.Message):
     MISSED_FIELD_NUMBER: _builtins.int
     NUM_UNSOUND_FIELD_NUMBER: _builtins.int
     PROBLEM_FIELD_NUMBER: _builtins.int
-    worker_id: _builtins.int
-    session: _builtins.str
     ring: _builtins.str
     """where its ring listens"""
     store: _builtins.str
@@ -1352,8 +1430,6 @@ class AttendRequest(_message.Message):
     def __init__(
         self,
         *,
-        worker_id: _builtins.int = ...,
-        session: _builtins.str = ...,
         ring: _builtins.str = ...,
         store: _builtins.str = ...,
         version: _builtins.int = ...,
@@ -1365,11 +1441,11 @@ class AttendRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["missed", b"missed", "num_unsound", b"num_unsound", "problem", b"problem", "ring", b"ring", "session", b"session", "store", b"store", "synced_world", b"synced_world", "told_world", b"told_world", "version", b"version", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["missed", b"missed", "num_unsound", b"num_unsound", "problem", b"problem", "ring", b"ring", "store", b"store", "synced_world", b"synced_world", "told_world", b"told_world", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___AttendRequest: _TypeAlias = AttendRequest  # noqa: Y015
+Global___Attendance: _TypeAlias = Attendance  # noqa: Y015
 
 @_typing.final
 class AttendResponse(_message.Message):

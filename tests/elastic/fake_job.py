@@ -67,7 +67,7 @@ class Master:
         from elasticdl.job import no_status
         from elasticdl.rpc import messages
 
-        return messages.status_to_message(
+        return messages.STATUS.pack(
             dataclasses.replace(
                 no_status("fake", 1),
                 status=status,

@@ -1,6 +1,6 @@
 """What is packed into a message comes out as it went in."""
 
-import dataclasses
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -25,8 +25,9 @@ from elasticdl.job import (
     Wait,
     WindowStatus,
 )
+from elasticdl.rpc import codec, messages
 from elasticdl.rpc import elasticdl_pb2 as pb
-from elasticdl.rpc import messages
+from elasticdl.rpc.codec import Codec, MessageError
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 FLOATS = st.floats(allow_nan=False)
@@ -44,21 +45,19 @@ def through_the_wire(message):
 @given(TASKS, INT64, st.booleans(), FLOATS)
 def test_lease(task, number, is_suspect, late_before):
     lease = Lease(task, number, is_suspect=is_suspect, late_before=late_before)
-    assert (
-        messages.answer_from_message(through_the_wire(messages.answer_to_message(lease))) == lease
-    )
+    assert messages.ANSWER.unpack(through_the_wire(messages.ANSWER.pack(lease))) == lease
 
 
 @given(st.builds(Position, INT64, INT64, INT64, NAMES, FLOATS, st.booleans()))
 def test_position(position):
-    message = pb.AnnounceRequest(worker_id=1, session="s", **dataclasses.asdict(position))
-    assert messages.position_from_message(through_the_wire(message)) == position
+    packed = through_the_wire(messages.POSITION.pack(position))
+    assert messages.POSITION.unpack(packed) == position
 
 
 @pytest.mark.parametrize("answer", [Wait(0.25), Finished()])
 def test_answer_without_a_task(answer):
-    packed = through_the_wire(messages.answer_to_message(answer))
-    assert messages.answer_from_message(packed) == answer
+    packed = through_the_wire(messages.ANSWER.pack(answer))
+    assert messages.ANSWER.unpack(packed) == answer
 
 
 @given(
@@ -88,14 +87,14 @@ def test_answer_without_a_task(answer):
     )
 )
 def test_report(report):
-    packed = through_the_wire(messages.report_to_message(report))
-    assert messages.report_from_message(packed) == report
+    packed = through_the_wire(messages.REPORT.pack(report))
+    assert messages.REPORT.unpack(packed) == report
 
 
 @given(st.builds(Progress, INT64, FLOATS, INT64, INT64, st.dictionaries(NAMES, FLOATS, max_size=3)))
 def test_progress(progress):
-    packed = through_the_wire(messages.progress_to_message(progress))
-    assert messages.progress_from_message(packed) == progress
+    packed = through_the_wire(messages.PROGRESS.pack(progress))
+    assert messages.PROGRESS.unpack(packed) == progress
 
 
 @pytest.mark.parametrize("loss", [None, 0.0, 1.5])
@@ -133,9 +132,8 @@ def test_status(loss):
             WindowStatus(1.2e9 + 60, 60.0, 1),
         ),
     )
-    assert len(dataclasses.fields(status)) == len(pb.JobStatus.DESCRIPTOR.fields)
-    packed = through_the_wire(messages.status_to_message(status))
-    assert messages.status_from_message(packed) == status
+    packed = through_the_wire(messages.STATUS.pack(status))
+    assert messages.STATUS.unpack(packed) == status
 
 
 def test_metric_states_are_bit_for_bit():
@@ -144,8 +142,8 @@ def test_metric_states_are_bit_for_bit():
         "mean": [np.array(0.1), np.arange(6.0).reshape(2, 3).T],
         "none": [],
     }
-    packed = [through_the_wire(m) for m in messages.states_to_message(states)]
-    found = messages.states_from_message(packed)
+    packed = [through_the_wire(m) for m in codec.states_to_message(states)]
+    found = codec.states_from_message(packed)
     assert found.keys() == states.keys()
     for name, arrays in states.items():
         for before, after in zip(arrays, found[name], strict=True):
@@ -158,8 +156,8 @@ def test_metric_states_are_bit_for_bit():
 )
 def test_array_that_does_not_fill_its_shape_is_refused(shape, num_bytes):
     array = pb.Array(shape=shape, data=bytes(num_bytes))
-    with pytest.raises(messages.MessageError, match="metric 'm': expected float64 of shape"):
-        messages.states_from_message([pb.MetricState(name="m", arrays=[array])])
+    with pytest.raises(MessageError, match="metric 'm': expected float64 of shape"):
+        codec.states_from_message([pb.MetricState(name="m", arrays=[array])])
 
 
 @pytest.mark.parametrize("role", Role)
@@ -168,11 +166,22 @@ def test_role(role):
 
 
 def test_numbers_without_a_meaning_are_refused():
-    with pytest.raises(messages.MessageError, match="expected a role, found number 0"):
+    with pytest.raises(MessageError, match="expected a role, found number 0"):
         messages.role_from_message(0)
-    with pytest.raises(messages.MessageError, match="expected an outcome, found number 77"):
-        messages.report_from_message(pb.TaskReport(outcome=77))
-    with pytest.raises(messages.MessageError, match="expected a kind of task, found number 0"):
-        messages.answer_from_message(pb.LeaseResponse(lease=pb.Lease(task=pb.Task(id=1))))
-    with pytest.raises(messages.MessageError, match="empty answer"):
-        messages.answer_from_message(pb.LeaseResponse())
+    with pytest.raises(MessageError, match=r"TaskReport\.outcome: .* done, .*, found 77"):
+        messages.REPORT.unpack(pb.TaskReport(outcome=77))
+    with pytest.raises(MessageError, match=r"Task\.kind: .* training, .*, found 0"):
+        messages.ANSWER.unpack(pb.LeaseResponse(lease=pb.Lease(task=pb.Task(id=1))))
+    with pytest.raises(MessageError, match="empty answer"):
+        messages.ANSWER.unpack(pb.LeaseResponse())
+
+
+def test_a_dataclass_and_a_message_with_other_fields_are_refused():
+    @dataclass
+    class Wrong:
+        name: str
+        start: int
+        stop: int
+
+    with pytest.raises(TypeError, match="Wrong: end, stop is not a field of its message too"):
+        Codec(Wrong, pb.Shard)

@@ -9,7 +9,7 @@ import pytest
 from elasticdl.job import HeartbeatAnswer, HotKeys, Label, Progress, PsRoute, Role
 from elasticdl.observe.events import EventLog, read_events
 from elasticdl.observe.labels import LabelClock
-from elasticdl.rpc.messages import usage_from_message, usage_to_message
+from elasticdl.rpc.messages import USAGE
 from elasticdl.worker.heartbeat import Heartbeat
 from elasticdl.worker.route import Route
 
@@ -151,6 +151,6 @@ def test_hot_keys_are_told_now_and_then_and_a_usage_carries_them():
     heartbeat.beat()
     assert len(asked) == 1  # the second beat follows at once
     assert [usage.hot_keys for usage in master.usages] == [(HotKeys("user", 100, ((-7, 40),)),), ()]
-    sent = usage_from_message(usage_to_message(master.usages[0]))
+    sent = USAGE.unpack(USAGE.pack(master.usages[0]))
     assert sent == master.usages[0]
     assert sent.host

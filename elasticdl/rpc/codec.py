@@ -1,0 +1,228 @@
+"""Dataclasses as protobuf messages, and back, by the names and types of their fields.
+
+A field has one name in both. What its annotation says, protobuf says in its own way:
+
+| annotation | field of the message |
+|---|---|
+| `int`, `float`, `bool`, `str` | of that type |
+| an enumeration of strings | an enumeration with a value for each member, or a string |
+| a dataclass | a message |
+| `X | None` | one that has presence; it is not set for None |
+| `tuple[X, ...]` | a repeated field |
+| `tuple[X, Y]` | a message with a field for each, in that order |
+| `dict[str, X]` | a map |
+| `MetricStates` | repeated `MetricState` |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from enum import EnumType, StrEnum
+from types import NoneType
+from typing import Any, Generic, TypeVar, cast, get_args, get_origin, get_type_hints
+
+import numpy as np
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from elasticdl.errors import ElasticdlError
+from elasticdl.job import MetricStates
+from elasticdl.rpc import elasticdl_pb2 as pb
+
+Noun = TypeVar("Noun")
+Packed = TypeVar("Packed", bound=Message)
+
+
+class MessageError(ElasticdlError):
+    """A message whose content makes no sense; the other end runs another version, or is foreign."""
+
+
+class Codec(Generic[Noun, Packed]):
+    """Packs instances of one dataclass into messages of one kind, and unpacks them."""
+
+    def __init__(self, noun: type[Noun], message: type[Packed]) -> None:
+        """Look up once how each field goes.
+
+        Raises:
+            TypeError: The two have other fields, or one has a type that is not in the table.
+        """
+        self._noun, self._message = noun, message
+        by_name = message.DESCRIPTOR.fields_by_name
+        types = get_type_hints(noun)
+        names = [each.name for each in fields(cast(Any, noun))]
+        if set(names) != set(by_name):
+            odd = sorted(set(names) ^ set(by_name))
+            raise TypeError(f"{noun.__name__}: {', '.join(odd)} is not a field of its message too")
+        self._ways = {
+            name: _way(types[name], cast(FieldDescriptor, by_name[name])) for name in names
+        }
+
+    def pack(self, noun: Noun) -> Packed:
+        """Return the message of an instance."""
+        ways = self._ways.items()
+        return self._message(**{name: way.pack(getattr(noun, name)) for name, way in ways})
+
+    def unpack(self, message: Packed) -> Noun:
+        """Return the instance of a message.
+
+        Raises:
+            MessageError: A field has a value that means nothing.
+        """
+        return self._noun(**{name: way.unpack(message, name) for name, way in self._ways.items()})
+
+
+class OneOf(Generic[Noun, Packed]):
+    """Packs instances of one dataclass of several into a message with a `oneof answer`.
+
+    The name of the field is that of the class, in lower case.
+    """
+
+    def __init__(self, message: type[Packed], *nouns: type[Noun]) -> None:
+        """Look up once how each goes."""
+        self._message = message
+        self._codecs = {}
+        for noun in nouns:
+            name = noun.__name__.lower()
+            field = message.DESCRIPTOR.fields_by_name[name]
+            self._codecs[name] = Codec(noun, _class_of(cast(FieldDescriptor, field)))
+
+    def pack(self, noun: Noun) -> Packed:
+        """Return the message of an instance."""
+        name = type(noun).__name__.lower()
+        return self._message(**{name: self._codecs[name].pack(noun)})
+
+    def unpack(self, message: Packed) -> Noun:
+        """Return the instance of a message.
+
+        Raises:
+            MessageError: None is set, or a field has a value that means nothing.
+        """
+        name = message.WhichOneof("answer")
+        if name is None:
+            raise MessageError(f"expected one of {', '.join(self._codecs)}, found an empty answer")
+        return self._codecs[name].unpack(getattr(message, name))
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How the value of a field goes into a message and comes out of one."""
+
+    pack: Callable[[Any], object]
+    of_value: Callable[[Any], object]
+    is_optional: bool = False
+
+    def unpack(self, message: Message, name: str) -> object:
+        if self.is_optional and not message.HasField(name):
+            return None
+        return self.of_value(getattr(message, name))
+
+
+def _way(annotation: object, field: FieldDescriptor) -> _Way:
+    """Return how a field of this annotation goes.
+
+    Raises:
+        TypeError: It is none of the table, or none that the field of the message can have.
+    """
+    arguments = get_args(annotation)
+    if field.message_type is pb.MetricState.DESCRIPTOR:
+        return _Way(states_to_message, states_from_message)
+    if NoneType in arguments:
+        way = _way(next(each for each in arguments if each is not NoneType), field)
+        return _Way(lambda value: None if value is None else way.pack(value), way.of_value, True)
+    if get_origin(annotation) is dict:
+        return _Way(lambda value: value, dict)
+    if get_origin(annotation) is tuple and arguments[-1] is Ellipsis:
+        each = _one(arguments[0], field)
+        return _Way(
+            lambda values: [each.pack(value) for value in values],
+            lambda values: tuple(each.of_value(value) for value in values),
+        )
+    return _one(annotation, field)
+
+
+def _one(annotation: object, field: FieldDescriptor) -> _Way:
+    if annotation in (int, float, bool, str):
+        return _Way(lambda value: value, lambda value: value)
+    if isinstance(annotation, EnumType) and issubclass(annotation, StrEnum):
+        return _of_enumeration(annotation, field)
+    if get_origin(annotation) is tuple:
+        return _of_tuple(get_args(annotation), field)
+    if isinstance(annotation, type) and is_dataclass(annotation):
+        codec = Codec(annotation, _class_of(field))
+        return _Way(codec.pack, codec.unpack)
+    raise TypeError(f"{field.full_name}: {annotation} cannot be in a message")
+
+
+def _of_enumeration(enumeration: type[StrEnum], field: FieldDescriptor) -> _Way:
+    packed: Mapping[StrEnum, int | str]
+    if field.enum_type is None:
+        packed = {member: str(member) for member in enumeration}
+    else:
+        numbers = field.enum_type.values_by_name
+        prefix = field.enum_type.values_by_number[0].name.removesuffix("UNSPECIFIED")
+        packed = {member: numbers[prefix + member.name].number for member in enumeration}
+    unpacked = {value: member for member, value in packed.items()}
+    where = field.full_name.removeprefix(f"{pb.DESCRIPTOR.package}.")
+
+    def of_value(value: int | str) -> StrEnum:
+        member = unpacked.get(value)
+        if member is None:
+            raise MessageError(f"{where}: expected one of {', '.join(enumeration)}, found {value}")
+        return member
+
+    return _Way(packed.__getitem__, of_value)
+
+
+def _of_tuple(annotations: tuple[object, ...], field: FieldDescriptor) -> _Way:
+    message = _class_of(field)
+    names = [each.name for each in message.DESCRIPTOR.fields]
+    if len(names) != len(annotations):
+        raise TypeError(f"{field.full_name}: expected {len(annotations)} fields, has {names}")
+    return _Way(
+        lambda values: message(**dict(zip(names, values, strict=True))),
+        lambda packed: tuple(getattr(packed, name) for name in names),
+    )
+
+
+def _class_of(field: FieldDescriptor) -> type[Message]:
+    if field.message_type is None:
+        raise TypeError(f"{field.full_name}: expected a message")
+    return GetMessageClass(field.message_type)
+
+
+def states_to_message(states: MetricStates) -> list[pb.MetricState]:
+    """Pack metric states."""
+    return [
+        pb.MetricState(
+            name=name,
+            arrays=[
+                pb.Array(shape=array.shape, data=np.ascontiguousarray(array, "<f8").tobytes())
+                for array in arrays
+            ],
+        )
+        for name, arrays in states.items()
+    ]
+
+
+def states_from_message(messages: Iterable[pb.MetricState]) -> MetricStates:
+    """Unpack metric states.
+
+    Raises:
+        MessageError: An array's bytes do not fill its shape.
+    """
+    states: MetricStates = {}
+    for message in messages:
+        arrays = states.setdefault(message.name, [])
+        for array in message.arrays:
+            # Python's integers: a product of hostile dimensions must not wrap round.
+            if any(n < 0 for n in array.shape) or len(array.data) != 8 * math.prod(array.shape):
+                raise MessageError(
+                    f"metric {message.name!r}: expected float64 of shape {tuple(array.shape)}, "
+                    f"found {len(array.data)} bytes"
+                )
+            values = np.frombuffer(array.data, "<f8").reshape(tuple(array.shape))
+            arrays.append(values.astype(np.float64))
+    return states
