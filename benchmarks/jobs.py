@@ -140,7 +140,8 @@ def summarise(job_dir: Path) -> JobRun:
 def print_stages(stages: Mapping[str, Mapping[str, float]]) -> None:
     """Say where the time of a worker goes; its threads work on several stages at once."""
     print("microseconds a record by stage of a worker, whose four threads work side by side")
-    print("(lease, feed | ids, staleness wait, pull | compute, compute wait | push, report):")
+    stages_of_threads = "lease, feed | ids, staleness wait, pull | compute, reduce, compute wait"
+    print(f"({stages_of_threads} | push, report):")
     for job, seconds in stages.items():
         parts = sorted(seconds.items(), key=lambda part: -part[1])
         print(f"  {job}: " + ", ".join(f"{name} {value:.1f}" for name, value in parts))

@@ -183,7 +183,7 @@ class Lane:
 LANES = (
     Lane("read, feed", ("feed", "lease")),
     Lane("ids, pull", ("ids", "pull", "staleness wait")),
-    Lane("compute", ("compute", "compute wait")),
+    Lane("compute", ("compute", "reduce", "compute wait")),
     Lane("push, report", ("push", "report")),
 )
 _COLOURS = {
@@ -192,6 +192,7 @@ _COLOURS = {
     "ids": "#f58518",
     "pull": "#ffbf79",
     "compute": "#54a24b",
+    "reduce": "#9ac794",
     "push": "#b279a2",
     "report": "#d6a5c9",
     "staleness wait": "#e8e8e8",

@@ -103,12 +103,22 @@ class JobConfig(Section):
     def pipeline_depth(self) -> int:
         """How many of its own updates a worker may have under way when it pulls."""
         training = self.training
-        if self.is_synchronous or (
-            training.distribution_strategy is Strategy.LOCAL and training.max_staleness is None
+        strategy = training.distribution_strategy
+        if (self.is_synchronous and strategy is not Strategy.HYBRID) or (
+            strategy is Strategy.LOCAL and training.max_staleness is None
         ):
             return 0
         # More than two hide nothing more: one is computed, one pulled, one pushed.
         return 2 if training.max_staleness is None else min(2, training.max_staleness)
+
+    @property
+    def staleness_bound(self) -> int | None:
+        """How many updates late a gradient may be, as ps replicas hold it; None: there is no bound.
+
+        Workers of a hybrid job wait for each other in the ring, so there each holds its own.
+        """
+        is_hybrid = self.training.distribution_strategy is Strategy.HYBRID
+        return None if is_hybrid else self.training.max_staleness
 
     @property
     def grads_to_wait(self) -> int | None:
@@ -336,7 +346,6 @@ class JobConfig(Section):
         strategy = f"--distribution_strategy={Strategy.HYBRID}"
         refused = {
             "--use_async=false": not training.use_async,
-            "--max_staleness": training.max_staleness is not None,
             "--get_model_steps": training.get_model_steps > 1,
             "--staleness_lr_modulation": training.staleness_lr_modulation,
             "--ps_recovery=latest": checkpoint.ps_recovery == "latest",

@@ -67,7 +67,7 @@ def serve(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None
         arguments.listening.bind,
         0,
         arguments.token,
-        max_staleness=training.max_staleness,
+        max_staleness=arguments.config.staleness_bound,
         grads_to_wait=arguments.config.grads_to_wait,
         sync_version_tolerance=training.sync_version_tolerance,
         tls=arguments.tls.as_tuple() if arguments.tls else None,

@@ -107,7 +107,8 @@ class TrainingSection(Section):
         NonNegativeInt | None,
         Field(
             description="Most updates, of all workers, between a pull and the gradient that was "
-            "computed on it; 0 trains strictly one step after the other [default: no bound]."
+            "computed on it; 0 trains strictly one step after the other. With HybridStrategy: most "
+            "updates of this worker [default: no bound]."
         ),
         _TRAIN,
     ] = None

@@ -9,11 +9,15 @@ around a ring: then each worker has them. So a job has a pair of which either ma
     a saved model                    neither, it brings its own
 
 With both, a minibatch has two halves, each of which is counted once by those who hold it: the
-stores by their watermarks, the ring by its marks. The dense half goes first. Its verdict says
-whether the step must be computed again, so a row gradient is sent only of a step that counts. A
-worker that is lost in between leaves a minibatch that only the ring has. The next lease of the task
-begins where the one that has less of it stands: who has a minibatch already drops it, who lacks it
-takes it.
+stores by their watermarks, the ring by its marks. The dense half goes first (`push`). Its verdict
+says whether the step must be computed again, so a row gradient is sent only of a step that counts
+(`push_rows`). A worker that is lost in between leaves minibatches that only the ring has. The next
+lease of the task begins where the one that has less of it stands: who has a minibatch already drops
+it, who lacks it takes it.
+
+Neither half waits for the other. So the rows of the next steps are pulled (`pull`), and those of
+the steps before are pushed, while a step is computed. The dense parameters of a step are the
+newest, so they are taken when it begins (`take_dense`).
 """
 
 from __future__ import annotations
@@ -48,6 +52,11 @@ class Exchange:
         self.ring = ring
 
     @property
+    def has_halves(self) -> bool:
+        """Whether a minibatch has two halves, one for each of the pair."""
+        return self.stores is not None and self.ring is not None
+
+    @property
     def generation(self) -> int:
         """Which losses were made good; the same before and after reads: none met a successor."""
         of_stores = 0 if self.stores is None else self.stores.route.generation
@@ -72,7 +81,7 @@ class Exchange:
             ModelMismatchError: Another worker, or the checkpoint, has a different model.
         """
         of_stores, of_ring = model, model
-        if self.stores is not None and self.ring is not None:
+        if self.has_halves:
             _check_halves(model)
             of_stores, of_ring = replace(model, dense=(), state=()), replace(model, tables=())
         if self.stores is not None:
@@ -138,13 +147,22 @@ class Exchange:
     def pull(self, ids: Sequence[Int64], step: Step | None = None) -> Parameters:
         """Fetch parameters for a minibatch, given the ids of each site.
 
+        Of a training step with two halves the rows alone: `take_dense` adds the rest.
+
         Args:
             ids: For each id site, of any shape.
             step: The training step that will push a gradient of them, or call `end_task`.
         """
         of_stores = None if self.stores is None else self.stores.pull(ids, step)
+        if self.ring is None or (self.has_halves and step is not None):
+            return Parameters(of_stores)
         # Last, so that the dense parameters are the newest.
-        return Parameters(of_stores, None if self.ring is None else self.ring.pull(step))
+        return Parameters(of_stores, self.ring.pull(step))
+
+    def take_dense(self, given: Parameters, step: Step) -> Parameters:
+        """Return the rows of a training step with the newest dense parameters."""
+        assert self.ring is not None
+        return replace(given, of_ring=self.ring.pull(step))
 
     def look_up(self, sites: Sequence[tuple[int, Int64]], training: bool) -> Parameters:
         """Fetch the rows for (table, ids) of each site, and all else."""
@@ -161,37 +179,61 @@ class Exchange:
         num_records: int,
         pending: PendingPull | None = None,
     ) -> Committed:
-        """Hand in the gradients of one minibatch, exactly once.
+        """Hand in the gradients of one minibatch, exactly once; of two halves the dense one.
 
-        What is pending may be pulled with it; that saves a round trip. With both, the dense
-        gradient is handed in first; once an update has it, the rows' is sent. Each half is dropped
-        by those who have it already. So both are repeated as a whole, by this worker or another,
-        until both are there.
+        What is pending may be pulled with it; that saves a round trip.
 
         Raises:
             StaleLeaseError: The task has been given to somebody else.
             GapError: A holder has lost minibatches before this one.
             StaleParametersError: The parameters are too old; nothing has changed.
         """
-        numbers, update = (learning_rate, lease, index, num_records), None
+        numbers = (learning_rate, lease, index, num_records)
         if self.ring is not None:
             assert given.of_ring is not None
-            update = self.ring.push(given.of_ring, result, *numbers)
-            # What comes next is pulled by itself: its dense half must be newer than this update.
-            result, pending = replace(result, dense_grad=_NONE, state_delta=_NONE), None
-        if self.stores is not None:
-            assert given.of_stores is not None
-            done = self.stores.push(given.of_stores, result, *numbers, pending)
-            return done if update is None else Committed(update, done.staleness)
-        assert update is not None, "a saved model is not trained"
-        return Committed(update, 0)
+            return Committed(self.ring.push(given.of_ring, result, *numbers), 0)
+        assert self.stores is not None, "a saved model is not trained"
+        assert given.of_stores is not None
+        return self.stores.push(given.of_stores, result, *numbers, pending)
+
+    def push_rows(
+        self,
+        given: Parameters,
+        result: StepResult,
+        learning_rate: float,
+        lease: Lease,
+        index: int,
+        num_records: int,
+        pending: PendingPull | None = None,
+    ) -> int:
+        """Send the rows' half of a minibatch once an update has its dense half.
+
+        Each half is dropped by those who have it already. So both are repeated as a whole, by this
+        worker or another, until both are there.
+
+        Returns:
+            The staleness of the rows.
+
+        Raises:
+            StaleLeaseError: The task has been given to somebody else.
+            GapError: A ps replica has lost minibatches before this one.
+        """
+        assert self.stores is not None
+        assert given.of_stores is not None
+        rows = replace(result, dense_grad=_NONE, state_delta=_NONE)
+        numbers = (learning_rate, lease, index, num_records)
+        return self.stores.push(given.of_stores, rows, *numbers, pending).staleness
 
     def skip(self, lease: Lease, index: int) -> None:
-        """Leave a minibatch out for good; raises what `push` does."""
-        if self.ring is not None:
-            self.ring.skip(lease, index)
-        if self.stores is not None:
-            self.stores.skip(lease, index)
+        """Leave a minibatch out for good, of two halves the dense one; raises what `push` does."""
+        holder = self.ring or self.stores
+        assert holder is not None, "a saved model is not trained"
+        holder.skip(lease, index)
+
+    def skip_rows(self, lease: Lease, index: int) -> None:
+        """Leave the rows' half of a minibatch out for good; raises what `push_rows` does."""
+        assert self.stores is not None
+        self.stores.skip(lease, index)
 
     # --- all -------------------------------------------------------------------------------------
 

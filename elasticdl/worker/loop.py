@@ -12,8 +12,9 @@ Everything about a lease happens in the order of its minibatches, and its end (d
 returned) is reported by the commit stage only, after all that came before it.
 
 What becomes of a lease is decided by `worker/protocol.py`; here are the threads, and what they do.
-In synchronous training nothing is pulled ahead, and compute pushes by itself: a gradient that comes
-too late for its round is computed again on newer parameters.
+In synchronous training compute pushes by itself: a gradient that comes too late for its round is
+computed again on newer parameters. Nothing is pulled ahead then. Only in a hybrid job rows are, and
+commit pushes them: there compute takes the newest dense parameters and pushes these alone.
 """
 
 from __future__ import annotations
@@ -445,27 +446,44 @@ class Worker:
             yield item
 
     def _step(self, item: Item) -> None:
+        self._take_dense(item)
         self._computation.step(item)
-        while item.result is not None and self._protocol.pushes_from_compute(item.running):
+        while item.running.is_training and self._protocol.pushes_from_compute(item.running):
             try:
                 with self._activity.waiting_for_parameters():
-                    item.committed = self._push(item, item.result)
+                    item.committed = self._push(item)
                 break
             except Exception as error:
                 match self._protocol.failed(Stage.PUSH_FROM_COMPUTE, item.running, error):
                     case Ruling.RECOMPUTE:
                         item.running.recomputed += 1
-                        with self._activity.waiting_for_parameters():
-                            self._pull(item)
+                        self._renew(item)
                         self._computation.step(item)
                     case Ruling.LOST:
                         self._lost(item.running, error)
                         return
                     case Ruling.COMMIT_DECIDES:
+                        item.refusal = error
                         return
                     case _:
                         raise
         self._computation.measure(item)
+
+    def _take_dense(self, item: Item) -> None:
+        """Add to the rows of a training step what is with this worker, as it is now."""
+        if item.running.is_training and self._exchange.has_halves:
+            assert item.parameters is not None
+            step = Step(item.running.lease, item.index)
+            with self._activity.waiting_for_parameters():
+                item.parameters = self._exchange.take_dense(item.parameters, step)
+
+    def _renew(self, item: Item) -> None:
+        """Replace parameters that are not the newest. Rows that were pulled ahead stay."""
+        if self._exchange.has_halves:
+            self._take_dense(item)
+            return
+        with self._activity.waiting_for_parameters():
+            self._pull(item)
 
     # --- commit ----------------------------------------------------------------------------------
 
@@ -484,30 +502,58 @@ class Worker:
         if not self._protocol.goes_on(running):
             return
         try:
-            if item.result is None:
-                with self._span("push", None):
-                    self._exchange.skip(running.lease, item.index)
+            if item.refusal is not None:
+                raise item.refusal
+            done = item.committed or self._push(item)
+            if self._exchange.has_halves:
+                done = replace(done, staleness=self._push_rows(item))
+            if item.result is not None:
+                self._count(item, item.result, done)
+            else:
                 assert item.minibatch is not None
                 running.skipped[item.index] = item.minibatch.num_records
-            else:
-                done = item.committed or self._push(item, item.result)
-                self._count(item, item.result, done)
         except Exception as error:
             report = self._failure(Stage.COMMIT, running, error)
             if report is not None:
                 self._report(running, report)
 
-    def _push(self, item: Item, result: StepResult) -> Committed:
-        assert item.minibatch is not None
+    def _push(self, item: Item) -> Committed:
+        """Push a step, or its dense half, or say that it is left out."""
+        exchange, lease = self._exchange, item.running.lease
         assert item.parameters is not None
+        version = item.parameters.version
+        if item.result is None:
+            with self._span("reduce" if exchange.has_halves else "push", None):
+                exchange.skip(lease, item.index)
+            return Committed(version, 0)
+        assert item.minibatch is not None
+        item.learning_rate = self._learning_rate(item.running, version)
+        numbers = (item.learning_rate, lease, item.index, item.minibatch.num_records)
+        if exchange.has_halves:
+            with self._span("reduce", item.place):
+                return exchange.push(item.parameters, item.result, *numbers)
         with self._span("push", item.place):
-            if (stores := self._exchange.stores) is not None:
-                stores.name(item.minibatch, item.ids)
-            return self._exchange.push(
+            if exchange.stores is not None:
+                exchange.stores.name(item.minibatch, item.ids)
+            pending = self._protocol.pending
+            return exchange.push(item.parameters, item.result, *numbers, pending)
+
+    def _push_rows(self, item: Item) -> int:
+        """Push the rows' half of a step, or leave it out; return its staleness."""
+        exchange, lease = self._exchange, item.running.lease
+        assert exchange.stores is not None
+        assert item.parameters is not None
+        assert item.minibatch is not None
+        with self._span("push", item.place):
+            if item.result is None:
+                exchange.skip_rows(lease, item.index)
+                return 0
+            exchange.stores.name(item.minibatch, item.ids)
+            return exchange.push_rows(
                 item.parameters,
-                result,
-                self._learning_rate(item.running, item.parameters.version),
-                item.running.lease,
+                item.result,
+                item.learning_rate,
+                lease,
                 item.index,
                 item.minibatch.num_records,
                 self._protocol.pending,

@@ -77,7 +77,9 @@ class RingMember:
         self._replica = replica
         self._giving = ParameterTransfer(replica)
         self._store_address = store_address
-        self._changed = threading.Condition()
+        lock = threading.RLock()
+        self._changed = threading.Condition(lock)
+        self._due = threading.Condition(lock)  # wakes the teller alone
         self._protocol = RoundProtocol(replica)  # guarded by the lock of `_changed`
         self._seat: Seat | None = None
         self._told_world = 0
@@ -121,7 +123,7 @@ class RingMember:
         """
         with self._changed:
             self._protocol.when_settled(task_id, end, tell)
-            self._changed.notify_all()
+            self._wake()
 
     def settle(self) -> None:
         """Return when all has been told."""
@@ -132,7 +134,7 @@ class RingMember:
         """Offer what is in hand, and what is handed in yet, but have nobody wait."""
         with self._changed:
             self._protocol.rest()
-            self._changed.notify_all()
+            self._wake()
 
     def out_of_work(self, is_out_of_work: bool) -> None:
         """Say whether the master has no task for this worker; it is asked again and again."""
@@ -251,12 +253,21 @@ class RingMember:
                 raise OutOfWorld
             self._changed.wait()
 
+    def _wake(self) -> None:
+        """Have all who wait look again; the lock is held."""
+        self._changed.notify_all()
+        self._wake_teller()
+
+    def _wake_teller(self) -> None:
+        if self._protocol.is_call_due(self._is_out):
+            self._due.notify()
+
     def _tell(self) -> None:
         """Tell what is settled, as long as this process lives."""
         try:
             while True:
                 with self._changed:
-                    self._changed.wait_for(lambda: self._protocol.is_call_due(self._is_out))
+                    self._due.wait_for(lambda: self._protocol.is_call_due(self._is_out))
                     tell, has_it = self._protocol.next_call()
                 tell(has_it)
                 with self._changed:
@@ -278,7 +289,7 @@ class RingMember:
         finally:
             with self._changed:
                 self._is_out = True
-                self._changed.notify_all()
+                self._wake()
 
     def _run(self) -> None:
         protocol = self._protocol
@@ -400,7 +411,7 @@ class RingMember:
         offers = group.exchange(offer)
         with self._changed:
             made = protocol.begin_round(offers, seat.world_id)
-            self._changed.notify_all()
+            self._wake_teller()  # nobody else waits for the beginning of a round
         if made is None:
             return None
         if made.counted and replica.updates is None:
@@ -415,7 +426,7 @@ class RingMember:
                 replica.flush()
             protocol.end_round(made, handing, seat.rank)
             # Also for what was handed in meanwhile: this update may have outdated it.
-            self._changed.notify_all()
+            self._wake()
         if self._giving.end_round(group, offers[0]):
             log.info("version %d: this worker has the parameters", replica.version)
             self._has_got_parameters(seat)

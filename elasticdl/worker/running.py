@@ -130,5 +130,7 @@ class Item:
     ids: Sequence[Int64] = ()  # from prepare on
     parameters: Parameters | None = None  # from prepare on
     result: StepResult | None = None  # from compute on; None for a skipped minibatch
+    learning_rate: float = 0.0  # from the push on
     committed: Committed | None = None  # from commit on; in synchronous training from compute on
+    refusal: Exception | None = None  # of a push from compute: commit is to decide about it
     report: TaskReport | None = None  # the end of the lease; nothing of it follows

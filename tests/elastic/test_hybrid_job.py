@@ -32,13 +32,15 @@ def check_counts(job, summary):
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_an_undisturbed_job_trains_each_record_once_in_both_holders(tmp_path):
-    with hybrid_job(tmp_path, num_records=1_605, seconds=0.0) as job:
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_an_undisturbed_job_trains_each_record_once_in_both_holders(tmp_path, steps):
+    with hybrid_job(tmp_path, num_records=1_605, seconds=0.0, max_staleness=steps) as job:
         summary = job.finish()
     check_counts(job, summary)
     check_hashes(job)
-    # A push may come after those of the others of this round and of the one before.
-    assert summary["staleness"]["max"] <= 2 * (3 - 1)
+    # A push may come after those of the others of this round and of the one before; with steps
+    # pulled ahead after these too, and after those of the rounds that follow: see docs/allreduce.md
+    assert summary["staleness"]["max"] <= 2 * (3 - 1) + steps * (3 * (3 - 1) + 1)
 
 
 @pytest.mark.long

@@ -76,11 +76,13 @@ class OfBoth(Ours):
         losses = []
         for index, minibatch in enumerate(self.minibatches):
             ids = self.backend.ids(minibatch)
-            pulled = self._exchange.pull(ids, Step(LEASE, index))
-            step = self.backend.train_step(minibatch, pulled.rows, pulled.dense, pulled.state)
-            rate = self.backend.learning_rate(pulled.version)
-            self._exchange.push(pulled, step, rate, LEASE, index, BATCH)
-            losses.append(step.loss)
+            step = Step(LEASE, index)
+            pulled = self._exchange.take_dense(self._exchange.pull(ids, step), step)
+            result = self.backend.train_step(minibatch, pulled.rows, pulled.dense, pulled.state)
+            numbers = (self.backend.learning_rate(pulled.version), LEASE, index, BATCH)
+            self._exchange.push(pulled, result, *numbers)
+            self._exchange.push_rows(pulled, result, *numbers)
+            losses.append(result.loss)
         return losses
 
     def close(self):

@@ -170,7 +170,7 @@ const panels = (() => {
     const said = {
       "feed": "reading records, and feed", "ids": "finding the ids to look up", "pull": "fetching parameters",
       "compute": "computing gradients", "compute wait": "waiting for a minibatch to compute",
-      "push": "sending gradients", "staleness wait": "waiting for others' updates", "lease": "asking for a task",
+      "push": "sending gradients", "reduce": "averaging gradients with other workers", "staleness wait": "waiting for others' updates", "lease": "asking for a task",
       "no task": "no task to do", "report": "telling what is done", "evaluate": "evaluating", "predict": "predicting",
       "write": "writing predictions", "metrics": "adding up metrics", "callbacks": "callbacks",
     };

@@ -162,7 +162,6 @@ def test_all_reduce_has_no_ps_replicas_to_count():
     ("flag", "word"),
     [
         ("use_async", "false"),
-        ("max_staleness", "4"),
         ("get_model_steps", "2"),
         ("staleness_lr_modulation", "true"),
         ("ps_recovery", "latest"),
@@ -186,6 +185,13 @@ def test_a_hybrid_job_has_ps_replicas_and_worlds():
     config = build_config("train", words)
     check_given(config, {"num_workers", "num_ps_pods"})
     assert (config.num_ps, config.has_worlds, config.is_synchronous) == (3, True, True)
+
+
+@pytest.mark.parametrize(("word", "depth"), [(None, 2), ("0", 0), ("1", 1), ("8", 2)])
+def test_workers_of_a_hybrid_job_pull_rows_ahead_and_hold_the_bound_by_themselves(word, depth):
+    words = TRAIN | {"distribution_strategy": "HybridStrategy"}
+    config = build_config("train", words | ({} if word is None else {"max_staleness": word}))
+    assert (config.pipeline_depth, config.staleness_bound) == (depth, None)
 
 
 def test_an_unknown_flag_is_answered_with_the_nearest():
