@@ -47,7 +47,7 @@ class Hooks(Protocol):
 
 
 class JobCallbacks:
-    """Those of `callbacks()` that the job calls, which can do here what they say.
+    """Calls the callbacks of `callbacks()` that are the job's to call.
 
     Args:
         make: Returns them, new ones each time, in the same order.

@@ -147,7 +147,7 @@ class JobCore:
             times = self.event_time
             self.parameters.schedule.event_seconds = lambda: times.watermark
         self.parameters.schedule.is_wanted = self.members.want_checkpoint
-        self.course = PhasePlan(
+        self.plan = PhasePlan(
             config,
             self.history,
             self.ledger,
@@ -367,7 +367,7 @@ class JobCore:
         elif self.history.failing:
             self._fail(self.history.failing, now)
         else:
-            self._enter(self.course.after(self.phase), now)
+            self._enter(self.plan.after(self.phase), now)
 
     def heartbeat(
         self,
@@ -491,7 +491,7 @@ class JobCore:
             return False
         # They are compared with those of an evaluation that training waits for.
         is_wanted = self.evaluations.follows_epochs and self.evaluations.running_id is not None
-        return self.training_metrics.is_due(now, self.course.is_trained or is_wanted)
+        return self.training_metrics.is_due(now, self.plan.is_trained or is_wanted)
 
     def _has_work(self, worker_id: int, now: float) -> bool:
         """Whether there is a task for a worker."""
@@ -748,10 +748,10 @@ class JobCore:
         if is_training and not is_failing and self.evaluations.is_due(version, num_epochs):
             self._start_evaluation()
         if not is_failing:
-            is_last = self.phase is Phase.EVALUATING or not self.course.needs(Phase.EVALUATING)
-            self.callbacks.advance(self.phase, is_last and self.course.is_over(self.phase))
+            is_last = self.phase is Phase.EVALUATING or not self.plan.needs(Phase.EVALUATING)
+            self.callbacks.advance(self.phase, is_last and self.plan.is_over(self.phase))
         self.parameters.ask_what_is_due(now)
-        is_over = not is_failing and self.course.is_over(self.phase)
+        is_over = not is_failing and self.plan.is_over(self.phase)
         if self.event_time is not None and self.intake is not None:
             is_end = is_over and self.phase is Phase.TRAINING
             if is_end:  # all of a short topic may have been trained since its source was looked at
@@ -759,7 +759,7 @@ class JobCore:
             for window in self.event_time.tell(is_end):
                 self._act(stream_news.of_window(window))
         if is_over:
-            self._enter(self.course.after(self.phase), now)
+            self._enter(self.plan.after(self.phase), now)
 
     def _enter(self, phase: Phase, now: float) -> None:
         if phase is Phase.FINISHED:
@@ -805,7 +805,7 @@ class JobCore:
             Phase.EXPORTING,
             Phase.CHECKPOINTING,
         )
-        is_for_user = self.course.needs(Phase.CHECKPOINTING)
+        is_for_user = self.plan.needs(Phase.CHECKPOINTING)
         is_kept = self.config.keeps_own_checkpoints and self.ledger.training_records_done > 0
         is_held = bool(self.members.present(Role.WORKER)) or not self.config.has_worlds
         if not (has_trained and is_held and (is_for_user or is_kept)):
@@ -817,7 +817,7 @@ class JobCore:
         self._note(kinds.JobStopping(), f"{message}; writing a last checkpoint", is_warning=True)
 
     def _finish(self, now: float) -> None:
-        shortcomings = self.course.shortcomings()
+        shortcomings = self.plan.shortcomings()
         if shortcomings:
             self._fail("; ".join(shortcomings), now)
         else:

@@ -44,7 +44,7 @@ class ReplicaClient(Protocol):
 
 
 class ReplicaAccess:
-    """Those of one role who serve parameters, to speak to. Connects when first asked.
+    """Speaks to the processes of one role that serve parameters. It connects when first asked.
 
     Calls block. For one thread at a time, but for `applied_by`.
     """

@@ -41,9 +41,9 @@ _MESSAGES_KEPT = 100
 
 
 class Missing(NamedTuple):
-    """What a task lacks of one record at each position.
+    """How the records of a task differ from one at each of its positions.
 
-    positions: how many more positions than records it has; below zero, messages have several.
+    positions: how many more positions than records it has; below zero: messages have several.
     unreadable: positions whose message cannot be read.
     late: records that came late, whether they were trained or not.
     """

@@ -136,9 +136,9 @@ class Master:
         self._tables_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tables")
         self._tells_tables_at = 0.0
         self._asks_tables = False
-        self._commit = GroupCommit(job, self._carry_out, self._ring, self._break)
+        self._commit = GroupCommit(job, self._carry_out, self._wake, self._break)
         self._labels = LabelClock()
-        self.heard = ProcessReports()
+        self.reports = ProcessReports()
         self._summaries: Summaries | None = None
         self._bell = asyncio.Event()  # replaced when it rings
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -194,7 +194,8 @@ class Master:
         """
         await self._commit.written()
 
-    def _ring(self) -> None:
+    def _wake(self) -> None:
+        """Wake whoever waits for a change; from it on the master's time may have another label."""
         self._labels.enter(label_of(self.core))
         bell, self._bell = self._bell, asyncio.Event()
         bell.set()
@@ -247,7 +248,7 @@ class Master:
     def was_told_the_end(self) -> None:
         """Note that somebody is being sent the last picture of the job."""
         self._was_told = True
-        self._ring()
+        self._wake()
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -257,7 +258,7 @@ class Master:
             yield
         finally:
             self._num_watchers -= 1
-            self._ring()
+            self._wake()
 
     # --- the main path ---------------------------------------------------------------------------
 
@@ -282,7 +283,7 @@ class Master:
             ends.callback(self._job.close)
             ends.callback(self._commit.close)
             for event in newest(self._job_dir, Role.MASTER, 0, _EVENTS_TAKEN_OVER):
-                self.heard.events.add(event)
+                self.reports.events.add(event)
             self._events = EventLog(self._job_dir, Role.MASTER, 0)
             ends.callback(self._events.close)
             watching = asyncio.ensure_future(self._lag.watch())
@@ -418,11 +419,11 @@ class Master:
         if port is None:
             return
         page = JobPage(self._job_dir, self._token, self.core.config, self._tls)
-        self.heard.page = page
+        self.reports.page = page
         try:
             address = await asyncio.to_thread(page.start, port)
         except ConfigError as error:
-            self.heard.page = None
+            self.reports.page = None
             text = f"the job goes on without its page: {error}"
             self._note(Note(kinds.PageServed(""), text, is_warning=True))
         else:
@@ -497,7 +498,7 @@ class Master:
             if self._summaries is not None:
                 self._summaries.take(status, learning_rate_of(self.core))
             self._tell_tables()
-            for anomaly, text in self.heard.anomalies.look(time.monotonic(), status.loss):
+            for anomaly, text in self.reports.anomalies.look(time.monotonic(), status.loss):
                 self._note(Note(anomaly, text, is_warning=True))
 
     def _tell_tables(self) -> None:
@@ -507,7 +508,7 @@ class Master:
             return
         self._asks_tables = True
         self._tells_tables_at = self.now() + _SECONDS_BETWEEN_TABLES
-        loop, hot_keys = asyncio.get_running_loop(), self.heard.hot_keys.shares()
+        loop, hot_keys = asyncio.get_running_loop(), self.reports.hot_keys.shares()
 
         def ask() -> kinds.ParameterTables:
             return tables_event(self._tables.reach().stats(), hot_keys)
@@ -515,7 +516,7 @@ class Master:
         def tell(asked: asyncio.Future[kinds.ParameterTables]) -> None:
             self._asks_tables = False
             if not asked.cancelled() and asked.exception() is None:  # else they are gone again
-                self.heard.anomalies.tabled(asked.result())
+                self.reports.anomalies.tabled(asked.result())
                 self._write(asked.result())
 
         loop.run_in_executor(self._tables_thread, ask).add_done_callback(tell)
@@ -548,8 +549,8 @@ class Master:
         deadline = self.now() + _TELL_SECONDS
         while (self._num_watchers or not self._was_told) and self.now() < deadline:
             await self.changed(deadline - self.now())
-        if self.heard.page is not None:
-            await asyncio.to_thread(self.heard.page.tell_end)
+        if self.reports.page is not None:
+            await asyncio.to_thread(self.reports.page.tell_end)
 
     def _leave_behind(self, status: JobStatus) -> None:
         """Write what was trained so far, for those who ask after the job was stopped or killed."""
@@ -588,7 +589,7 @@ class Master:
     def leave(self, reason: str) -> None:
         """Leave the job as it is: another master can go on with it. See `Launcher.leave`."""
         self._leaves_for = reason
-        self._ring()
+        self._wake()
 
     # --- effects ---------------------------------------------------------------------------------
 
@@ -615,7 +616,7 @@ class Master:
         self._is_taken_over |= isinstance(error, TakenOverError)
         if not self._broken.done():
             self._broken.set_exception(error)
-        self._ring()
+        self._wake()
 
     def _carry_out(self, action: Action) -> None:
         self._interpreter.carry_out(action)
@@ -626,7 +627,7 @@ class Master:
         take_histograms(self._summaries, note.kind, self.core.config, self._job.id)
 
     def _write(self, kind: Kind, text: str = "") -> None:
-        self.heard.remember(self._events.write(kind, text))
+        self.reports.remember(self._events.write(kind, text))
 
     # --- processes -------------------------------------------------------------------------------
 

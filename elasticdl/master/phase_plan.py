@@ -1,4 +1,4 @@
-"""The course of a job: which phases it needs, and when each is over. Questions only."""
+"""The plan of a job: which phases it needs, and when each is over. It changes nothing."""
 
 from __future__ import annotations
 

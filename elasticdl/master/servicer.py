@@ -43,7 +43,7 @@ class Front(Protocol):
     """What the servicer needs of the master's event loop."""
 
     core: JobCore
-    heard: ProcessReports
+    reports: ProcessReports
 
     def now(self) -> float:
         """Seconds that the job has lasted."""
@@ -206,7 +206,7 @@ class Servicer(MasterServicer):
             said = messages.REPORT.unpack(request.report)
             is_accepted = core.report(worker_id, request.session, said, now)
             if is_accepted and said.task_id != TRAINING_METRICS:
-                self._master.heard.reported(worker_id, core.tasks.task(said.task_id), said)
+                self._master.reports.reported(worker_id, core.tasks.task(said.task_id), said)
             return is_accepted
 
         return pb.ReportResponse(accepted=await self._event(context, report))
@@ -244,7 +244,7 @@ class Servicer(MasterServicer):
                 usage,
                 request.interval_seconds,
             )
-            self._master.heard.heartbeat(role, request.index, progress, usage)
+            self._master.reports.heartbeat(role, request.index, progress, usage)
             answer = pb.HeartbeatResponse(
                 interval_seconds=interval,
                 is_recovering=core.is_recovering,
@@ -328,7 +328,7 @@ class Servicer(MasterServicer):
             await self._answer(context, self._master.written())  # notes follow what is written
             has_more = True
             while has_more:
-                page = self._master.heard.events.page(offset, with_beats=request.with_beats)
+                page = self._master.reports.events.page(offset, with_beats=request.with_beats)
                 offset, has_more = page.next_offset, page.has_more
                 for event in page.events:
                     if event.time >= request.since:
@@ -344,7 +344,7 @@ class Servicer(MasterServicer):
     ) -> pb.GetEventsResponse:
         """Give a page of the events that the master remembers."""
         await self._answer(context, self._master.written())
-        events = self._master.heard.events
+        events = self._master.reports.events
         offset = max(0, request.offset) if request.log == events.log else 0
         page = events.page(offset, request.limit, request.with_beats)
         return pb.GetEventsResponse(

@@ -125,7 +125,7 @@ def _message(core: JobCore) -> str:
         lost = [f"{missing} of {replicas} ps replicas are being restored"] if missing else []
         intake = core.intake
         away = [] if intake is None else [w for w in (intake.away, intake.trouble) if w]
-        return "; ".join([*core.course.shortcomings(), *lost, *away])
+        return "; ".join([*core.plan.shortcomings(), *lost, *away])
     return f"waiting for {missing} of {replicas} ps replicas" if missing else "waiting for workers"
 
 

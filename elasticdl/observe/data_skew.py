@@ -27,7 +27,7 @@ NUM_BEFORE = 32
 the time."""
 
 FEWEST_TASKS, FEWEST_FILES = 5, 4
-"""That must be known of a file, and files of which they are, before one is told."""
+"""A file is told of when so many of its tasks are known, and as many of each of so many files."""
 
 _SPREADS = 5.0  # a file that differs is so many times as far from the median as half of the files
 _MOST_FILES = 10_000  # of more, the first

@@ -26,7 +26,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 
 from elasticdl.backends.base import Minibatch, Predictor, StepResult, Trainer
 from elasticdl.config import JobConfig
@@ -59,7 +58,7 @@ from elasticdl.worker.predictions import PredictionSink
 from elasticdl.worker.protocol import Arrival, LeaseProtocol, Ruling, Stage
 from elasticdl.worker.records import located, read_all, task_seed, with_ends
 from elasticdl.worker.running import Item, Running
-from elasticdl.worker.spans import Place, Span, Spans, Work, run_after_others
+from elasticdl.worker.spans import Place, Spans, Work, run_after_others
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +116,7 @@ class Worker:
         self._activity = Activity(labels or LabelClock())
         self.spans = Spans(self._activity, lambda position: master.announce(worker_id, position))
         """Where its time goes."""
-        self._span: Callable[[str, Place | None], Span] = partial(Span, self.spans)
+        self._span = self.spans.span
         self._progress = Progress()
         self._lookahead = Lookahead(config.pipeline_depth + 1)
         self._protocol: LeaseProtocol[PendingPull] = LeaseProtocol(

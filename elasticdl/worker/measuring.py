@@ -9,7 +9,7 @@ from elasticdl.backends.base import Minibatch, Predictions
 
 SHARE = 0.01
 STREAM_SHARE = 0.05
-"""Of a stream, whose windows of event time are its evaluation."""
+"""The share in a job on a stream, whose windows of event time are its evaluation."""
 _IDLE_SHARE = 0.5
 _MOST_IDLE_SECONDS = 1.0  # that are saved up
 _MOST_LENT_SECONDS = 1.0

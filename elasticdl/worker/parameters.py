@@ -54,7 +54,7 @@ class Parameters:
 
     @property
     def version(self) -> int:
-        """That of the dense parameters."""
+        """The version of the dense parameters."""
         holder = self.of_ring or self.of_stores
         return 0 if holder is None else holder.version
 

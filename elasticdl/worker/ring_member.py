@@ -6,8 +6,8 @@ whatever happens to the ring meanwhile.
 
     meet -> form -> give parameters to those who are behind -> round, round, round ... -> meet
 
-Joiners of a large model are given them beside the rounds (`giving.py`). What a round decides is
-`round_protocol.py`: here is what waits, and what moves numbers.
+Joiners of a large model are given them beside the rounds (`transfer.py`). What a round decides is
+in `round_protocol.py`: here is what waits, and what moves numbers.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class RingMember:
         self._listener = listener
         self._ring_address = ring_address
         self._replica = replica
-        self._giving = ParameterTransfer(replica)
+        self._transfer = ParameterTransfer(replica)
         self._store_address = store_address
         lock = threading.RLock()
         self._changed = threading.Condition(lock)
@@ -202,7 +202,7 @@ class RingMember:
                 self._changed.notify_all()
 
     def place(self) -> tuple[int, int] | None:
-        """Return rank and size of the newest world that this worker is in; None before it."""
+        """Return rank and size of the newest world of this worker; None before its first one."""
         seat = self._seat
         return None if seat is None else (seat.rank, len(seat.workers))
 
@@ -213,7 +213,7 @@ class RingMember:
             tell(self._is_forming)
 
     def _forms(self, is_forming: bool) -> None:
-        """Note it; the lock is held."""
+        """Note whether there is no world, and tell; the lock is held."""
         self._is_forming = is_forming
         self._tell_forming(is_forming)
 
@@ -369,12 +369,12 @@ class RingMember:
                     return
         finally:
             group.close()
-            self._giving.close()
+            self._transfer.close()
 
     def _begin_world(self, group: Group, seat: Seat) -> None:
         with self._changed:
             self._protocol.begin_world()
-        if self._giving.begin(group, seat, self._protocol.num_rounds > 0):
+        if self._transfer.begin(group, seat, self._protocol.num_rounds > 0):
             self._has_got_parameters(seat)
 
     def _has_got_parameters(self, seat: Seat) -> None:
@@ -405,7 +405,7 @@ class RingMember:
     def _round(self, group: Group, seat: Seat, handing: Handing | None) -> Round | None:
         """Go through one round; return what it decided, None if the world is over."""
         protocol, replica = self._protocol, self._replica
-        piece = self._giving.next_piece()
+        piece = self._transfer.next_piece()
         with self._changed:
             offer = protocol.offer(handing, seat.world_id, piece)
         offers = group.exchange(offer)
@@ -427,7 +427,7 @@ class RingMember:
             protocol.end_round(made, handing, seat.rank)
             # Also for what was handed in meanwhile: this update may have outdated it.
             self._wake()
-        if self._giving.end_round(group, offers[0]):
+        if self._transfer.end_round(group, offers[0]):
             log.info("version %d: this worker has the parameters", replica.version)
             self._has_got_parameters(seat)
         return made

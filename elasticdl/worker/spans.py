@@ -14,6 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 
 from elasticdl.job import Label, Lease, Position
@@ -86,6 +87,8 @@ class Spans:
         self.activity = activity
         self.announce = announce
         self.clock = clock
+        self.span = partial(Span, self)
+        """Makes a stage, as a context; with a place, of its minibatch."""
         self.recorder: Callable[[Span], None] | None = None
         """Told of each span when it has returned; None: nobody wants to know."""
         self._seconds: defaultdict[str, float] = defaultdict(float)
@@ -96,10 +99,6 @@ class Spans:
         self._num_waits: defaultdict[str, int] = defaultdict(int)
         self._resumed: dict[str, float] = {}
         self._lock = threading.Lock()  # of what `waiting` changes
-
-    def span(self, stage: str, place: Place | None = None) -> Span:
-        """Return a stage, as a context; with a place, whose minibatch it is."""
-        return Span(self, stage, place)
 
     @contextlib.contextmanager
     def waiting(self, *stages: str) -> Iterator[None]:
@@ -144,7 +143,7 @@ class Span:
 
     __slots__ = ("_is_first", "_longest", "_spans", "began", "ended", "place", "stage")
 
-    def __init__(self, spans: Spans, stage: str, place: Place | None) -> None:
+    def __init__(self, spans: Spans, stage: str, place: Place | None = None) -> None:
         self._spans, self.stage, self.place = spans, stage, place
         self.began = self.ended = 0.0
 

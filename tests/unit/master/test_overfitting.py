@@ -97,7 +97,7 @@ def test_job_says_once_that_it_overfits_and_what_is_best(master_kit):
             play.report(lease, metrics={"auc": next(aucs)})
         else:
             play.work_off(lease)
-        if play.core.course.is_trained and play.core.evaluations.running_id is None:
+        if play.core.plan.is_trained and play.core.evaluations.running_id is None:
             break
     told = [n for n in play.do(Note) if isinstance(n.kind, kinds.Overfitting)]
     assert [(n.kind.value, n.is_warning) for n in told] == [(0.6, True)]
