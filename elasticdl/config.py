@@ -178,7 +178,7 @@ class JobConfig(Section):
     def _check_data(self) -> None:
         data = self.data
         flag, given = {
-            "train": ("training_data", data.training_data),
+            "train": ("training_data", data.source),
             "evaluate": ("validation_data", data.validation_data),
             "predict": ("prediction_data", data.prediction_data),
         }[self.command]

@@ -23,6 +23,7 @@ from elasticdl.cli.job_folder import holds_job
 from elasticdl.cli.model_file import has_tables, imported_by
 from elasticdl.cli.model_names import check_names
 from elasticdl.config import JobConfig
+from elasticdl.data.capture.settings import check_captured, is_captured
 from elasticdl.data.images import ImageFolderReader
 from elasticdl.data.kafka_reader import KafkaReader
 from elasticdl.data.open import open_reader
@@ -47,6 +48,7 @@ def check(config: JobConfig) -> list[str]:
         CheckpointError: There is no checkpoint where one is to be read.
     """
     if config.is_on_kubernetes:
+        check_captured(config)
         _check_for_pods(config)
         return []
     if config.model.script is not None:
@@ -66,6 +68,7 @@ def check(config: JobConfig) -> list[str]:
     check_topics(config.command, config.data, config.training, config.evaluation.evaluation_steps)
     every = config.checkpoint.checkpoint_event_time
     require_watermark("checkpoint_event_time", every, config.data.training_data)
+    notes += check_captured(config)
     is_script = config.model.script is not None
     if is_script or (names is not None and config.model.custom_data_reader not in names):
         classes: dict[str, tuple[str, ...]] = {}
@@ -211,6 +214,8 @@ def _needs(config: JobConfig) -> Iterator[_Need]:
         yield _Need(flag, (name,))
     if config.command == "train":
         yield _Need("optimizer", (model.optimizer,))
+    if config.data.reader_state:
+        yield _Need("custom_data_reader", (model.custom_data_reader,))
     if config.command == "evaluate":
         yield _Need("eval_metrics_fn", (model.eval_metrics_fn, model.weighted_metrics_fn))
 
@@ -292,7 +297,7 @@ def _check_data(flag: str, config: JobConfig, classes: dict[str, tuple[str, ...]
     Notes the classes of a folder of images.
     """
     text = getattr(config.data, flag)
-    if not text:
+    if not text or (flag == "training_data" and is_captured(config)):
         return
     try:
         reader = open_reader(text, reader_params(config.data, text))

@@ -187,6 +187,20 @@ class Stream(Protocol):
         ...
 
 
+@runtime_checkable
+class Captured(Protocol):
+    """A stream that the job itself keeps, of a source that may have an end.
+
+    is_over: whether the source had come to its end at the last look.
+    """
+
+    is_over: bool
+
+    def forget(self, positions: Mapping[str, int]) -> None:
+        """Delete of each partition what is before a position: nobody asks for it again."""
+        ...
+
+
 def all_of(chunks: Iterable[Records], shard: Shard, reader: str) -> Iterator[Records]:
     """Yield what a reader gives for a range, and make sure that it is all of it and no more.
 

@@ -20,12 +20,24 @@ from elasticdl.job import Shard
 def make_custom_reader(
     function: Callable[..., Any], data_path: str, params: Mapping[str, Any]
 ) -> DataReader:
-    """Call a user's `custom_data_reader(data_path=..., **params)` and check what it returns.
+    """Call a user's `custom_data_reader` and check that it returns a reader of ranges.
+
+    Raises:
+        ModelError: It does not take these arguments, or returns something that is no reader.
+    """
+    name = getattr(function, "__name__", "custom_data_reader")
+    return adapt_reader(call_custom_reader(function, data_path, params), name)
+
+
+def call_custom_reader(
+    function: Callable[..., Any], data_path: str, params: Mapping[str, Any]
+) -> Any:
+    """Call a user's `custom_data_reader(data_path=..., **params)`; return what it returns.
 
     A first argument of another name (`data_origin` in older files) is given the path as well.
 
     Raises:
-        ModelError: It does not take these arguments, or returns something that is no reader.
+        ModelError: It does not take these arguments.
     """
     name = getattr(function, "__name__", "custom_data_reader")
     try:
@@ -38,7 +50,7 @@ def make_custom_reader(
                 f"{name}(data_path=..., {', '.join(params)}): {keyword_error}; the further "
                 "arguments are those of --data_reader_params"
             ) from keyword_error
-    return adapt_reader(_called(name, function, *call.args, **call.kwargs), name)
+    return _called(name, function, *call.args, **call.kwargs)
 
 
 def adapt_reader(reader: Any, name: str = "custom_data_reader") -> DataReader:
@@ -54,6 +66,12 @@ def adapt_reader(reader: Any, name: str = "custom_data_reader") -> DataReader:
         return OwnReader(reader)
     if _has(reader, "create_shards", "read_records"):
         return OlderReader(reader)
+    if _has(reader, "read", "state", "restore"):
+        raise ModelError(
+            f"{name} returned {type(reader).__name__}, which is read once, in order (it has "
+            "state() and restore()): expected --reader_state=true, and only as --training_data; "
+            "other data needs a reader with shards() and read(shard)"
+        )
     raise ModelError(
         f"{name} returned {type(reader).__name__}: expected an object with shards() and "
         "read(shard), or with create_shards() and read_records(task)"

@@ -11,6 +11,9 @@ from dataclasses import replace
 
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader, Stream
+from elasticdl.data.capture.process import CaptureProcess, capture_all
+from elasticdl.data.capture.reader import CapturedReader, CapturedStream
+from elasticdl.data.capture.settings import folder_of, is_captured
 from elasticdl.data.open import open_reader
 from elasticdl.data.shuffled import with_shuffle
 from elasticdl.data.topic import reader_params
@@ -127,6 +130,9 @@ def load_data(config: JobConfig) -> JobData:
     def training() -> tuple[Shard, ...]:
         if (stream := _stream(config)) is not None:
             return tuple(stream.beginning())
+        if is_captured(config):
+            captured = CapturedReader(capture_all(config))
+            return tuple(with_shuffle(captured, config.training).shards())
         return tuple(with_shuffle(reader(config.data.training_data), config.training).shards())
 
     data = config.data
@@ -141,6 +147,8 @@ def _stream(config: JobConfig) -> Stream | None:
     """Return what a job trains on, if it arrives while the job runs."""
     if not is_stream(config):
         return None
+    if is_captured(config):
+        return CapturedStream(folder_of(config), CaptureProcess(config))
     place = config.data.training_data
     reader = open_reader(place, reader_params(config.data, place))
     return reader if isinstance(reader, Stream) else None

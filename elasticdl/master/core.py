@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from elasticdl.config import JobConfig
-from elasticdl.data.topic import parse
+from elasticdl.data.topic import is_topic, parse
 from elasticdl.data.updates import UpdateOrder
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import (
@@ -59,7 +59,7 @@ from elasticdl.master.processes import Leaving, Loss, Processes
 from elasticdl.master.progress import Meter
 from elasticdl.master.results import Failure, TaskResults
 from elasticdl.master.stream_table import StreamTable
-from elasticdl.master.tasks import JobTasks, draws_order, records_per_task
+from elasticdl.master.tasks import JobTasks, draws_order, is_stream, records_per_task
 from elasticdl.master.training_metrics import TASK_ID as TRAINING_METRICS
 from elasticdl.master.training_metrics import TrainingMetrics
 from elasticdl.observe import kinds
@@ -93,7 +93,7 @@ class JobCore:
             tasks,
             self.journal,
             seed=config.training.seed,
-            shuffle=draws_order(config),
+            shuffle=draws_order(config) and not is_stream(config),
             max_retries=config.training.max_task_retries,
             minibatch_size=config.training.minibatch_size,
             updates=UpdateOrder.of(config.training, tasks.per_epoch),
@@ -336,6 +336,16 @@ class JobCore:
         """Return the position of each partition of a stream before which nothing is left to do."""
         open_tasks = self.ledger.open_training()
         return {} if self.intake is None else self.intake.trained_up_to(open_tasks)
+
+    def kept_from(self) -> dict[str, int]:
+        """Return the position of each partition of a stream before which all is forgotten."""
+        table = self.tasks.training
+        return table.kept_from() if isinstance(table, StreamTable) else {}
+
+    def stream_is_over(self, now: float) -> None:
+        """The source of a stream has come to its end: nothing comes after what is there."""
+        if self.intake is not None and not self.has_ended:
+            self.intake.drain()
 
     def stream_is_away(self, words: str) -> None:
         """The source of a stream does not answer; workers wait for it."""
@@ -938,6 +948,8 @@ def _intake(config: JobConfig, tasks: JobTasks, journal: Journal) -> Intake | No
     """Return what cuts the training data into tasks as it arrives; None: all of it is there."""
     if not isinstance(tasks.training, StreamTable):
         return None
+    if not is_topic(config.data.training_data):
+        return Intake(journal, tasks.training, records_per_task(config))
     topic, skips_gaps = parse(config.data.training_data), config.data.on_gap == "skip"
     table, size = tasks.training, records_per_task(config)
     return Intake(
@@ -954,8 +966,9 @@ def _intake(config: JobConfig, tasks: JobTasks, journal: Journal) -> Intake | No
 def _event_time(
     config: JobConfig, intake: Intake | None, tasks: JobTasks, journal: Journal
 ) -> EventTime | None:
-    """Return what follows the event times of a stream; None: there is none."""
-    if intake is None or not isinstance(tasks.training, StreamTable):
+    """Return what follows the event times of a stream; None: it has none."""
+    is_timed = is_topic(config.data.training_data)
+    if intake is None or not is_timed or not isinstance(tasks.training, StreamTable):
         return None
     disorder, data = parse(config.data.training_data).disorder_seconds, config.data
     found = EventTime(journal, tasks.training, data.window_seconds, disorder, data.lateness_seconds)

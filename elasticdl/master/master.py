@@ -23,7 +23,9 @@ from typing import TypeVar
 
 import grpc
 
-from elasticdl.data.base import Stream
+from elasticdl.data.base import Captured, Stream
+from elasticdl.data.capture.reader import remove
+from elasticdl.data.capture.settings import folder_of, is_captured
 from elasticdl.errors import (
     AwayError,
     ConfigError,
@@ -351,6 +353,8 @@ class Master:
         if self.core.phase is not Phase.FINISHED:
             return 1
         self._interpreter.remove_redo_logs()  # nobody goes on with this job
+        if is_captured(self.core.config):
+            remove(folder_of(self.core.config))
         return 0
 
     async def _follow(self, stream: Stream) -> None:
@@ -373,8 +377,12 @@ class Master:
                     if (seconds := self.now() - began) > _SLOW_LOOK_SECONDS:
                         log.warning("the source of the stream answered after %.1f s", seconds)
                     await self.written()  # while the journal is away no task is cut
+                    if isinstance(stream, Captured) and stream.is_over:
+                        self.happen(partial(self.core.stream_is_over, self.now()))
                     self.happen(partial(self.core.arrived, found, self.now()))
                 await loop.run_in_executor(pool, stream.trained, self.core.trained_up_to())
+                if isinstance(stream, Captured):
+                    await loop.run_in_executor(pool, stream.forget, self.core.kept_from())
                 await self._until_tasks_are_wanted()
                 await loop.run_in_executor(pool, stream.wait)
             await loop.run_in_executor(pool, stream.trained, self.core.trained_up_to(), True)

@@ -74,6 +74,13 @@ class StreamTable:
         self.first = first
         self.late_before = {n: time for n, time in self.late_before.items() if n >= first}
 
+    def kept_from(self) -> dict[str, int]:
+        """Return the position of each partition at which its first piece begins that is known."""
+        found = dict(self.next)
+        for number in range(len(self._starts) - 1, -1, -1):
+            found[self._names[self._partitions[number]]] = self._starts[number]
+        return found
+
     # --- questions, as of a `TaskTable` ----------------------------------------------------------
 
     @property

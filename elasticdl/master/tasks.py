@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl.config import JobConfig
+from elasticdl.data.capture.settings import is_captured_as_it_trains
 from elasticdl.data.topic import is_topic, parse
 from elasticdl.errors import JobFailedError
 from elasticdl.job import Moment, MomentKind, Shard, Task, TaskKind
@@ -203,7 +204,9 @@ class JobTasks:
 
 
 def is_stream(config: JobConfig) -> bool:
-    """Whether the training tasks of a job are cut while it runs: of a topic."""
+    """Whether the training tasks of a job are cut while it runs, of a topic or captured records."""
+    if is_captured_as_it_trains(config):
+        return True
     place = config.data.training_data
     return config.command == "train" and is_topic(place) and parse(place).is_cut_as_it_comes
 
@@ -265,7 +268,7 @@ def make_tasks(
     }
     if not tables[config.command].num_records:
         flag, value = {
-            "train": ("training_data", config.data.training_data),
+            "train": ("training_data", config.data.source),
             "evaluate": ("validation_data", config.data.validation_data),
             "predict": ("prediction_data", config.data.prediction_data),
         }[config.command]

@@ -37,6 +37,31 @@ class DataSection(Section):
         ),
     ] = ""
 
+    reader_command: Annotated[
+        str,
+        Field(
+            description="A command, run by bash, that prints the training records; it is in the "
+            "place of --training_data. It is run once, and its records are kept until trained."
+        ),
+        _TRAIN,
+    ] = ""
+    reader_framing: Annotated[
+        Literal["lines", "framed"],
+        Field(
+            description="How --reader_command prints records: each a line, or each after four "
+            "bytes of its length, the lowest first."
+        ),
+        _TRAIN,
+    ] = "lines"
+    reader_state: Annotated[
+        bool,
+        Field(
+            description="custom_data_reader of the model file returns a reader of training data "
+            "that is read once, in order, and has state() and restore(state)."
+        ),
+        _TRAIN,
+    ] = False
+
     on_gap: Annotated[
         Literal["fail", "skip"],
         Field(
@@ -78,6 +103,27 @@ class DataSection(Section):
         ),
         _TRAIN,
     ] = "train"
+
+    @model_validator(mode="after")
+    def _is_read_in_one_way(self) -> DataSection:
+        if self.reader_command and self.training_data:
+            raise ValueError(
+                f"--reader_command prints the training records: expected no --training_data, found "
+                f"{self.training_data}"
+            )
+        if self.reader_command and self.reader_state:
+            raise ValueError(
+                "--reader_command and --reader_state both say how training data are read: expected "
+                "one of them"
+            )
+        if self.reader_framing != "lines" and not self.reader_command:
+            raise ValueError(f"--reader_framing={self.reader_framing} needs --reader_command")
+        return self
+
+    @property
+    def source(self) -> str:
+        """What the training records are of: --training_data, or the command that prints them."""
+        return self.reader_command or self.training_data
 
     @model_validator(mode="after")
     def _times_are_lengths(self) -> DataSection:

@@ -6,6 +6,8 @@ from elasticdl.backends.base import Minibatch, Predictor
 from elasticdl.config import JobConfig
 from elasticdl.data.aligned import aligned
 from elasticdl.data.base import DataReader
+from elasticdl.data.capture.reader import CapturedReader
+from elasticdl.data.capture.settings import folder_of, is_captured
 from elasticdl.data.open import open_reader
 from elasticdl.data.shuffled import with_shuffle
 from elasticdl.data.topic import reader_params
@@ -28,11 +30,13 @@ def open_readers(config: JobConfig, spec: ModelSpec | None) -> dict[TaskKind, Da
         TaskKind.PREDICTION: config.data.prediction_data,
     }
     own = None if spec is None else spec.custom_data_reader
-    readers = {
+    readers: dict[TaskKind, DataReader] = {
         kind: open_reader(path, reader_params(config.data, path), own)
         for kind, path in sources.items()
-        if path
+        if path and not (kind is TaskKind.TRAINING and is_captured(config))
     }
+    if is_captured(config):
+        readers[TaskKind.TRAINING] = CapturedReader(folder_of(config))
     main = readers[_MAIN[config.command][0]].metadata
     readers = {kind: aligned(reader, main) for kind, reader in readers.items()}
     if TaskKind.TRAINING in readers:

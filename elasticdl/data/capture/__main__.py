@@ -1,0 +1,85 @@
+"""`python -m elasticdl.data.capture`: reads the source of a job into chunks, to its end."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import IO
+
+from elasticdl.config import JobConfig
+from elasticdl.data.capture.capture import Capture
+from elasticdl.data.capture.command import CommandSource
+from elasticdl.data.capture.process import CERTAIN, FAILURE_FILE
+from elasticdl.data.capture.settings import folder_of, is_captured_as_it_trains
+from elasticdl.data.capture.source import CapturedSource, as_source
+from elasticdl.data.custom import call_custom_reader
+from elasticdl.data.params import Params
+from elasticdl.errors import ConfigError, DataError, ElasticdlError, ModelError
+from elasticdl.model_spec import load_model_spec
+
+_MOST_BYTES_AHEAD = 256 << 20
+
+
+def main() -> None:
+    """Capture the source of the job whose settings are the first line of the standard input."""
+    control = sys.stdin.buffer
+    config = JobConfig.model_validate_json(control.readline())
+    folder = folder_of(config)
+    with open(folder / "lock", "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # until one that was left behind has ended
+        try:
+            most = _MOST_BYTES_AHEAD if is_captured_as_it_trains(config) else None
+            capture = Capture(
+                folder, _source(config), most, failed=lambda error: _end(folder, error)
+            )
+            threading.Thread(target=_listen, args=(control, capture), daemon=True).start()
+            capture.run()
+        except Exception as error:
+            _end(folder, error)
+
+
+def _source(config: JobConfig) -> CapturedSource:
+    data = config.data
+    if data.reader_command:
+        return CommandSource(data.reader_command, data.reader_framing)
+    spec = load_model_spec(config.model)
+    if spec.custom_data_reader is None:
+        raise ModelError(
+            f"--reader_state=true: the model file has no {config.model.custom_data_reader}"
+        )
+    params = Params(data.data_reader_params).all()
+    return as_source(call_custom_reader(spec.custom_data_reader, data.training_data, params))
+
+
+def _listen(control: IO[bytes], capture: Capture) -> None:
+    """Hear how far the job is; end when nobody is left who tells it."""
+    for line in control:
+        capture.trained(int(line))
+    os._exit(1)
+
+
+def _end(folder: Path, error: Exception) -> None:
+    """End this process, leaving the reason where whoever started it looks."""
+    traceback.print_exception(error)
+    is_certain = isinstance(error, ModelError | ConfigError) or (
+        isinstance(error, DataError) and error.is_certain
+    )
+    words = str(error) if isinstance(error, ElasticdlError) else _described(error)
+    with contextlib.suppress(OSError):
+        (folder / FAILURE_FILE).write_text((CERTAIN if is_certain else "") + words)
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def _described(error: Exception) -> str:
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"it raised {type(error).__name__}: {error} ({last.filename}:{last.lineno})"
+
+
+if __name__ == "__main__":
+    main()

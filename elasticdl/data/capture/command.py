@@ -1,0 +1,140 @@
+"""A command that prints records, as a source."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import struct
+import subprocess
+import zlib
+from collections.abc import Callable, Iterator
+from typing import IO, Any, Literal
+
+from elasticdl.errors import ConfigError, DataError
+
+Framing = Literal["lines", "framed"]
+_BLOCK_BYTES = 1 << 20
+_MOST_BYTES = 1 << 30  # of a record
+_LENGTH = struct.Struct("<I")
+
+
+class CommandSource:
+    """Starts a command and takes what it prints.
+
+    Where it is restored the command starts anew, and what was taken of it is passed over. The
+    records that are passed over must be those of before, which their check sum tells.
+
+    Args:
+        command: For bash; where a part of a pipeline fails, all of it has failed.
+        framing: `lines`, each a record without its newline, or `framed`: four bytes of a record's
+            length, the lowest first, then the record.
+    """
+
+    def __init__(self, command: str, framing: Framing = "lines") -> None:
+        self._command = command
+        self._cut: Callable[[bytes], tuple[list[bytes], bytes]] = {
+            "lines": _lines,
+            "framed": _framed,
+        }[framing]
+        self._is_framed = framing == "framed"
+        self._num_records = self._check = 0
+
+    def state(self) -> dict[str, int]:
+        """Return how many records were taken, and their check sum."""
+        return {"records": self._num_records, "check": self._check}
+
+    def restore(self, state: Any) -> None:
+        """Pass over what was taken before."""
+        self._num_records, self._check = state["records"], state["check"]
+
+    def read(self) -> Iterator[list[bytes]]:
+        """Yield the records that the command prints, as they come.
+
+        Raises:
+            ConfigError: There is no bash.
+            DataError: The command fails, prints no whole records, or others than before.
+        """
+        bash = shutil.which("bash")
+        if bash is None:
+            raise ConfigError("--reader_command is run by bash, which this machine does not have")
+        words = [bash, "-o", "pipefail", "-c", self._command]
+        with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+            yield from self._new(self._records(process))
+
+    def _new(self, blocks: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
+        """Yield what is behind the records that were taken before."""
+        left, expected, check = self._num_records, self._check, 0
+        for records in blocks:
+            old = records[:left]
+            if old:
+                check = _check_of(old, check)
+                left -= len(old)
+                if left == 0 and check != expected:
+                    raise DataError(self._changed(), is_certain=True)
+            if new := records[len(old) :]:
+                self._check = _check_of(new, self._check)
+                self._num_records += len(new)
+                yield new
+        if left:
+            raise DataError(self._changed(), is_certain=True)
+
+    def _changed(self) -> str:
+        return (
+            f"the command was started again, and its first {self._num_records:,} records are not "
+            "those that were taken before: expected a command that prints the same each time; a "
+            "source that cannot be read twice needs a reader with state()"
+        )
+
+    def _records(self, process: subprocess.Popen[bytes]) -> Iterator[list[bytes]]:
+        """Yield all records; of what follows the last whole one, only if the command is well."""
+        file, rest = process.stdout, b""
+        assert file is not None
+        for block in iter(lambda: _read_some(file), b""):
+            records, rest = self._cut(rest + block)
+            if records:
+                yield records
+        if code := process.wait():
+            raise DataError(
+                f"the command ended with exit code {code}, after {self._num_records:,} records; "
+                "what it wrote to its stderr is in the job's log"
+            )
+        if rest and self._is_framed:
+            raise DataError(
+                f"the command ended within a record, {len(rest)} bytes after the last whole one"
+            )
+        if rest:
+            yield [rest]
+
+
+def _read_some(file: IO[bytes]) -> bytes:
+    """Return what is there, as soon as there is anything."""
+    return file.read1(_BLOCK_BYTES)  # type: ignore[attr-defined,no-any-return]
+
+
+def _lines(data: bytes) -> tuple[list[bytes], bytes]:
+    *lines, rest = data.split(b"\n")
+    return lines, rest
+
+
+def _framed(data: bytes) -> tuple[list[bytes], bytes]:
+    records, at = [], 0
+    while at + _LENGTH.size <= len(data):
+        (length,) = _LENGTH.unpack_from(data, at)
+        if length > _MOST_BYTES:
+            raise DataError(
+                f"the command says that a record has {length:,} bytes: expected a length of four "
+                "bytes, the lowest first, before each record (--reader_framing=framed)",
+                is_certain=True,
+            )
+        end = at + _LENGTH.size + length
+        if end > len(data):
+            break
+        records.append(data[at + _LENGTH.size : end])
+        at = end
+    return records, data[at:]
+
+
+def _check_of(records: list[bytes], check: int) -> int:
+    """Return the check sum of records that come after others; it knows where each one ends."""
+    lengths = itertools.chain.from_iterable((_LENGTH.pack(len(each)), each) for each in records)
+    return zlib.crc32(b"".join(lengths), check)

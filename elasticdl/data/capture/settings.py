@@ -1,0 +1,72 @@
+"""Which jobs capture their training data, and where to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from elasticdl.config import JobConfig
+from elasticdl.errors import ConfigError
+from elasticdl.job import Strategy
+
+FOLDER = "captured"
+"""Has the records, in the folder of the job."""
+
+
+def is_captured(config: JobConfig) -> bool:
+    """Tell whether the training data come from a source that is read once, in order."""
+    data = config.data
+    return config.command == "train" and (bool(data.reader_command) or data.reader_state)
+
+
+def is_captured_as_it_trains(config: JobConfig) -> bool:
+    """Tell whether tasks are cut while the source is read; else it is read to its end first.
+
+    Ps replicas alone know what they have of each task of a stream, and a stream has one epoch.
+    """
+    training = config.training
+    return (
+        is_captured(config)
+        and training.distribution_strategy is Strategy.PARAMETER_SERVER
+        and training.num_epochs == 1
+        and training.shuffle == "tasks"
+        and not training.deterministic
+    )
+
+
+def folder_of(config: JobConfig) -> Path:
+    """Return where the records of a job are captured."""
+    assert config.cluster.job_dir is not None, "a job that captures has a folder"
+    return config.cluster.job_dir / FOLDER
+
+
+def check_captured(config: JobConfig) -> list[str]:
+    """Refuse what a job cannot capture; return what else to tell.
+
+    Raises:
+        ConfigError: Says what was expected.
+    """
+    if not is_captured(config):
+        return []
+    flag = "reader_command" if config.data.reader_command else "reader_state"
+    if config.model.script is not None and config.data.reader_state:
+        raise ConfigError(
+            "--reader_state=true: the reader is custom_data_reader of a model file: expected "
+            "elasticdl train, or --reader_command"
+        )
+    if config.is_on_kubernetes:
+        raise ConfigError(
+            f"--{flag}: one process reads the source, into the folder of the job, which pods do "
+            "not share: expected --launcher=process, or data that each worker can read by itself"
+        )
+    if not is_captured_as_it_trains(config):
+        return [
+            f"--{flag}: the source is read to its end before training begins; with "
+            f"--distribution_strategy={Strategy.PARAMETER_SERVER}, one epoch and --shuffle=tasks "
+            "it is trained while it is read"
+        ]
+    if config.data.validation_data and config.evaluation.evaluation_steps is None:
+        raise ConfigError(
+            f"--{flag}: the data may have no end, so no evaluation follows an epoch: give "
+            "--evaluation_steps, the updates between two evaluations (0: one at the end)"
+        )
+    return []
