@@ -37,9 +37,9 @@ from typing import Any
 from jobs import ROOT, environment
 from report import RESULTS, machine, versions
 
-from benchmarks.svg import line, svg, text
 from elasticdl.data.open import open_reader
 from elasticdl.observe.events import read_events
+from elasticdl.observe.svg import line, svg, text
 
 MODELS = ("wide_deep", "xdeepfm")
 OPTIONS: dict[str, tuple[str, ...]] = {"wide_deep": (), "xdeepfm": ("--max_staleness=8",)}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.readme_reports import reports
-from benchmarks.svg import box, line, svg, text
+from elasticdl.observe.svg import box, line, svg, text
 
 FOLDER = Path(__file__).parent
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks.svg import box, line, svg, text
+from elasticdl.observe.svg import box, line, svg, text
 
 _LEFT, _TOP, _WIDTH, _HEIGHT, _GAP = 60, 46, 760, 130, 52
 _COLOURS = {"first": "#4c78a8", "second": "#f58518", "service": "#b279a2", "training": "#54a24b"}

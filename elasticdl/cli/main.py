@@ -28,6 +28,7 @@ from elasticdl.cli.profile import profile
 from elasticdl.cli.report import report
 from elasticdl.cli.script import run_script
 from elasticdl.cli.serve import exports, serve
+from elasticdl.cli.simulate import simulate
 from elasticdl.cli.terminal import echo
 from elasticdl.cli.top import top
 from elasticdl.cli.zoo import zoo
@@ -201,6 +202,7 @@ for _command in COMMANDS:
 cli.add_command(top)
 cli.add_command(report)
 cli.add_command(profile)
+cli.add_command(simulate)
 cli.add_command(export)
 cli.add_command(exports)
 cli.add_command(serve)

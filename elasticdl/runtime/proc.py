@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 _MOST_THREADS = 200
@@ -96,3 +97,34 @@ def stat_fields(pid: int) -> list[str] | None:
         return None
     # The second field is the command's name in parentheses and may hold anything.
     return stat.rpartition(")")[2].split()
+
+
+@dataclass(frozen=True, slots=True)
+class RunningThread:
+    """A thread of some process. priority: as of `nice`. seconds: of a processor core, so far."""
+
+    thread_id: int
+    name: str
+    priority: int
+    seconds: float
+
+
+def threads_of(pid: int) -> list[RunningThread]:
+    """Return the threads of a process, in the order in which they began; none if it has ended."""
+    found = []
+    for folder in Path(f"/proc/{pid}/task").glob("*"):
+        try:
+            head, _, rest = (folder / "stat").read_text().rpartition(")")
+            name, fields = head.partition("(")[2], rest.split()
+            nanoseconds = int((folder / "schedstat").read_text().split()[0])
+        except OSError:
+            continue  # it has ended, or this kernel does not count
+        found.append(RunningThread(int(folder.name), name, int(fields[16]), nanoseconds / 1e9))
+    return sorted(found, key=lambda thread: thread.thread_id)
+
+
+def busy_seconds() -> float:
+    """Return for how long the cores of this machine have worked, all together, for anybody."""
+    words = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+    user, nice, system, _idle, _waits, irq, soft, steal = map(int, words)
+    return (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,91 @@
+"""The cluster on which a job is simulated."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from elasticdl.errors import ConfigError
+
+GIGABIT = 1e9 / 8
+
+
+class Resource(Enum):
+    """What may bound a job."""
+
+    COMPUTE = "compute"
+    WORKER_NETWORK = "network of worker"
+    PS_NETWORK = "network of ps"
+    PS_PROCESSOR = "ps processor"
+    INPUT = "input bandwidth"
+    MASTER = "master"
+    LATENCY = "latency"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Machines, network and storage, and how often processes are lost.
+
+    workers, ps: processes. worker_cores, ps_cores: of the machine of each. shared_cores: all
+    processes are on one machine of so many cores, and the network is not used; None: each has a
+    machine of its own. processor_speed: how many times faster a core is than that on which costs
+    were measured; ps_speed, master_speed: of those. worker_network, ps_network: bytes a second of a
+    machine, each way. latency: seconds from one machine to another. input_bandwidth: bytes a second
+    of the storage, for all workers together. straggler_share: of the workers, which take
+    straggler_factor times as long. in_flight: minibatches between pull and push, at most.
+    """
+
+    workers: int
+    ps: int
+    worker_cores: float = 4.0
+    ps_cores: float = 4.0
+    shared_cores: float | None = None
+    processor_speed: float = 1.0
+    ps_speed: float = 1.0
+    master_speed: float = 1.0
+    worker_network: float = 10 * GIGABIT
+    ps_network: float = 10 * GIGABIT
+    latency: float = 100e-6
+    input_bandwidth: float = math.inf
+    straggler_share: float = 0.0
+    straggler_factor: float = 1.0
+    in_flight: int = 3
+
+    def __post_init__(self) -> None:
+        """Refuse what is no cluster.
+
+        Raises:
+            ConfigError: A number is too small; it is named.
+        """
+        least = {"workers": 1, "ps": 1, "in_flight": 1, "straggler_factor": 1}
+        for name, least_value in least.items():
+            if getattr(self, name) < least_value:
+                raise ConfigError(
+                    f"--{name}: expected at least {least_value}, found {getattr(self, name)}"
+                )
+        for name in ("worker_cores", "ps_cores", "worker_network", "ps_network", "input_bandwidth"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"--{name}: expected more than 0, found {getattr(self, name)}")
+        if not 0 <= self.straggler_share <= 1:
+            raise ConfigError(
+                f"--stragglers: expected a share from 0 to 1, found {self.straggler_share}"
+            )
+
+    def faster(self, resource: Resource, times: float) -> Cluster:
+        """Return the same with a resource that is so many times faster."""
+        match resource:
+            case Resource.COMPUTE:
+                return replace(self, processor_speed=self.processor_speed * times)
+            case Resource.WORKER_NETWORK:
+                return replace(self, worker_network=self.worker_network * times)
+            case Resource.PS_NETWORK:
+                return replace(self, ps_network=self.ps_network * times)
+            case Resource.PS_PROCESSOR:
+                return replace(self, ps_speed=self.ps_speed * times)
+            case Resource.INPUT:
+                return replace(self, input_bandwidth=self.input_bandwidth * times)
+            case Resource.MASTER:
+                return replace(self, master_speed=self.master_speed * times)
+            case Resource.LATENCY:
+                return replace(self, latency=self.latency / times)

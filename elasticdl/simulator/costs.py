@@ -1,0 +1,82 @@
+"""What a minibatch of a job costs, and a file of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+
+from elasticdl.errors import ConfigError
+
+_OF_RECORDS = ("feed", "prepare", "compute", "commit", "ps", "bytes_pushed", "bytes_pulled")
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What one minibatch costs; seconds are of a processor core unless said otherwise.
+
+    model: what it was measured of. minibatch_size: records. minibatches_per_task: so many are
+    leased at once. feed, prepare, compute, commit: of the four threads of a worker; with one ps
+    replica. worker_frame: what each further ps replica adds, in `prepare` and in `commit`. ps: of
+    all ps replicas together, half for the pull and half for the push; ps_frame: for each further
+    replica. master: of a task. bytes_pushed, bytes_pulled: on the network, in both calls.
+    record_bytes: of a record in storage. start: of a worker until it trains. wait: seconds in which
+    nobody works, at each exchange with the ps replicas: wake-ups, and turns of Python.
+    """
+
+    model: str
+    minibatch_size: int
+    minibatches_per_task: float
+    feed: float
+    prepare: float
+    compute: float
+    commit: float
+    ps: float
+    master: float
+    bytes_pushed: float
+    bytes_pulled: float
+    record_bytes: float
+    worker_frame: float = 30e-6
+    ps_frame: float = 20e-6
+    start: float = 5.0
+    wait: float = 0.0
+
+    @property
+    def per_minibatch(self) -> float:
+        """Seconds of all processes together, with one ps replica."""
+        task = self.master / self.minibatches_per_task
+        return self.feed + self.prepare + self.compute + self.commit + self.ps + task
+
+    def of_minibatches(self, size: int) -> Costs:
+        """Return the costs of minibatches of another size, if those of a record stay as they are.
+
+        They usually fall as minibatches grow: the calls of a framework cost less a record.
+        """
+        times = size / self.minibatch_size
+        scaled = {name: getattr(self, name) * times for name in _OF_RECORDS}
+        return replace(self, minibatch_size=size, **scaled)
+
+    def write(self, path: Path) -> None:
+        """Write it as JSON."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(asdict(self), indent=2) + "\n", "utf-8")
+
+
+def read_costs(path: Path) -> Costs:
+    """Read what `Costs.write` wrote.
+
+    Raises:
+        ConfigError: The file cannot be read, or does not have costs.
+    """
+    expected = {field.name for field in fields(Costs)}
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        numbers = {name: found[name] for name in expected - {"model"}}
+        costs = Costs(model=str(found["model"]), **{n: float(v) for n, v in numbers.items()})  # type: ignore[arg-type]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ConfigError(
+            f"{path}: expected costs that elasticdl simulate --calibrate wrote, found {error!r}"
+        ) from error
+    if costs.minibatch_size < 1 or min(numbers.values()) < 0:
+        raise ConfigError(f"{path}: expected costs of at least 0, found {min(numbers.values())}")
+    return costs
