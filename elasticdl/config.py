@@ -25,6 +25,7 @@ from elasticdl.settings.kubernetes import KubernetesSection
 from elasticdl.settings.model import STATISTICS_VARIABLE, ModelSection
 from elasticdl.settings.section import Command, Only, Section
 from elasticdl.settings.seeing import SeeingSection
+from elasticdl.settings.trace import TraceChoice
 from elasticdl.settings.training import EvaluationSection, TrainingSection
 
 __all__ = [
@@ -358,6 +359,13 @@ class JobConfig(Section):
             )
 
     def _check_seeing(self) -> None:
+        if TraceChoice.of(self.seeing.trace) is None and self.seeing.trace_dir is not None:
+            raise ValueError("--trace_dir needs --trace, which says what is written there")
+        if self.seeing.trace and self.is_on_kubernetes and self.seeing.trace_dir is None:
+            raise ValueError(
+                "--trace: on Kubernetes the folder of a worker goes with its pod: expected "
+                "--trace_dir, a folder on a volume that stays"
+            )
         port = self.seeing.metrics_port
         folder = self.checkpoint.checkpoint_dir
         if self.seeing.tensorboard_histograms and (

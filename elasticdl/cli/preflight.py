@@ -105,9 +105,10 @@ def _check_packages(config: JobConfig) -> None:
         ("dashboard_port", "dashboard", ("aiohttp", "prometheus_client")),
         ("metrics_port", "dashboard", ("prometheus_client",)),
         ("tensorboard_log_dir", "tensorboard", ("tensorboardX",)),
+        ("trace", "parquet", ("pyarrow",)),
     ):
         missing = [name for name in packages if importlib.util.find_spec(name) is None]
-        if getattr(config.seeing, flag) is not None and missing:
+        if getattr(config.seeing, flag) not in (None, "") and missing:
             raise ConfigError(
                 f"--{flag} needs a package that is missing ({', '.join(missing)}): {install(extra)}"
             )
@@ -357,6 +358,8 @@ def _check_destinations(config: JobConfig) -> None:
         _check_folder("checkpoint_dir", checkpoint.checkpoint_dir)
     if checkpoint.export_dir is not None:
         _check_folder("export_dir", checkpoint.export_dir)
+    if config.seeing.trace_dir is not None:
+        _check_folder("trace_dir", config.seeing.trace_dir)
     if config.seeing.tensorboard_log_dir is not None:
         _check_folder("tensorboard_log_dir", config.seeing.tensorboard_log_dir)
     if checkpoint.summary is not None:

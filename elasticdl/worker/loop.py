@@ -59,6 +59,7 @@ from elasticdl.worker.protocol import Arrival, LeaseProtocol, Ruling, Stage
 from elasticdl.worker.records import located, read_all, task_seed, with_ends
 from elasticdl.worker.running import Item, Running
 from elasticdl.worker.spans import Place, Spans, Work, run_after_others
+from elasticdl.worker.trace import StepWatch
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +89,7 @@ class Worker:
         trainer: Trainer | None = None,
         has_own_reader: bool = False,
         labels: LabelClock | None = None,
+        watch: StepWatch | None = None,
     ) -> None:
         """Put a worker together.
 
@@ -102,6 +104,7 @@ class Worker:
             trainer: The same model in a training job; None in other jobs.
             has_own_reader: Whether the reader is the user's code.
             labels: Where its time is counted.
+            watch: Is shown each step of training that was handed in.
         """
         self._config = config
         self._worker_id = worker_id
@@ -111,6 +114,7 @@ class Worker:
         self._trainer = trainer
         self._readers = readers
         self._has_own_reader = has_own_reader
+        self._watch = watch
         self._is_deterministic = config.training.deterministic
         self._window_seconds = _window_seconds(config)
         self._activity = Activity(labels or LabelClock())
@@ -487,6 +491,13 @@ class Worker:
     # --- commit ----------------------------------------------------------------------------------
 
     def _commit(self) -> None:
+        try:
+            self._commit_all()
+        finally:
+            if self._watch is not None:
+                self._watch.close()
+
+    def _commit_all(self) -> None:
         for item in self._computed:
             if item.report is not None:
                 self._report(item.running, item.report)
@@ -508,6 +519,8 @@ class Worker:
                 done = replace(done, staleness=self._push_rows(item))
             if item.result is not None:
                 self._count(item, item.result, done)
+                if self._watch is not None:
+                    self._watch.handed_in(item, done)
             else:
                 assert item.minibatch is not None
                 running.skipped[item.index] = item.minibatch.num_records

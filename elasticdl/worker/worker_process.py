@@ -31,6 +31,7 @@ from elasticdl.model_spec import ModelSpec, load_model_spec
 from elasticdl.observe.labels import LabelClock
 from elasticdl.rpc.base import MasterClient
 from elasticdl.runtime.process import IS_BUILT
+from elasticdl.settings.trace import TraceChoice
 from elasticdl.worker.cores import threads_of
 from elasticdl.worker.data_check import check_data, metadata_of
 from elasticdl.worker.exchange import Exchange
@@ -39,6 +40,7 @@ from elasticdl.worker.loop import Worker
 from elasticdl.worker.parameters import Parameters
 from elasticdl.worker.predictions import PredictionSink, make_sink
 from elasticdl.worker.sources import main_sample, open_readers
+from elasticdl.worker.trace import Tracer
 from elasticdl.worker.watch import Watch
 from elasticdl.worker.watchdog import Watchdog
 
@@ -57,7 +59,7 @@ class WorkerProcess:
     device: Where it computes; None: where its framework wants to be.
     tell_feed: Told how the user's feed runs.
     may_end: Whether the watch may end the process, as another takes its place.
-    exchange: What `hold` has made; nothing before.
+    exchange: What `hold` has made; nothing before. trace: Writes steps down, if the job wants it.
     """
 
     config: JobConfig
@@ -70,6 +72,7 @@ class WorkerProcess:
     tell_feed: TellFeedWay
     may_end: bool = True
     exchange: Exchange = field(default_factory=Exchange)
+    trace: Tracer | None = None
 
     def of_model_file(self) -> Worker:
         """Return a worker that is ready to run, of the functions of the model file.
@@ -186,6 +189,16 @@ class WorkerProcess:
     def _begin_exchange(self, trainer: Trainer, description: ModelDescription) -> None:
         self.exchange = self.hold(trainer)
         self.exchange.declare(description)
+        choice = TraceChoice.of(self.config.seeing.trace)
+        if choice is not None:
+            self.trace = Tracer.of(
+                choice,
+                description,
+                trainer.id_sites(),
+                self.config.training.num_minibatches_per_task,
+                _trace_folder(self.config),
+                self.worker_id,
+            )
 
     def _write_program(self, trainer: Trainer) -> None:
         """Write the model without its parameters for those who serve, unless another worker does.
@@ -231,7 +244,16 @@ class WorkerProcess:
             trainer,
             has_own_reader=spec is not None and spec.custom_data_reader is not None,
             labels=self.labels,
+            watch=self.trace,
         )
+
+
+def _trace_folder(config: JobConfig) -> Path:
+    folder, job_dir = config.seeing.trace_dir, config.cluster.job_dir
+    if folder is None:
+        assert job_dir is not None, "a job that is under way has a folder"
+        return job_dir / "trace"
+    return folder
 
 
 def _no_predictions() -> PredictionSink:

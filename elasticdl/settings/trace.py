@@ -1,0 +1,64 @@
+"""What `--trace` says: which minibatches are written down, and what of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+TENSORS = ("ids", "rows", "gradients", "predictions", "labels", "dense", "dense_gradients")
+_USUAL = ("ids", "rows", "gradients", "predictions", "labels")
+_EXAMPLE = 'expected "every=10; tables=user,item; tensors=ids,predictions", any of these'
+
+
+@dataclass(frozen=True, slots=True)
+class TraceChoice:
+    """What a trace has.
+
+    every: Of so many minibatches of the data one is traced, whoever trains it.
+    tables: Whose ids, rows and gradients are traced; empty: those of all.
+    tensors: What of a minibatch is traced, of `TENSORS`.
+    records: Of a traced minibatch the first so many records; 0: all of them.
+    megabytes, seconds: A file is ended that is so large, or so old.
+    """
+
+    every: int = 100
+    tables: tuple[str, ...] = ()
+    tensors: tuple[str, ...] = _USUAL
+    records: int = 16
+    megabytes: int = 64
+    seconds: int = 30
+
+    @classmethod
+    def of(cls, text: str) -> TraceChoice | None:
+        """Read the flag; None if nothing is said.
+
+        Raises:
+            ValueError: Something is said that a trace does not have.
+        """
+        if not text:
+            return None
+        given: dict[str, int | tuple[str, ...]] = {}
+        for item in filter(None, map(str.strip, text.split(";"))):
+            name, equals, word = (part.strip() for part in item.partition("="))
+            if not equals or name not in _NAMES:
+                raise ValueError(f"--trace: {item!r} is not known: {_EXAMPLE}; {', '.join(_NAMES)}")
+            if name in ("tables", "tensors"):
+                given[name] = tuple(filter(None, map(str.strip, word.split(","))))
+                continue
+            number = 0 if (name, word) == ("records", "all") else _number(name, word)
+            given[name] = number
+        for tensor in given.get("tensors", _USUAL):  # type: ignore[union-attr]
+            if tensor not in TENSORS:
+                raise ValueError(
+                    f"--trace: tensors={tensor}: expected some of {', '.join(TENSORS)}"
+                )
+        return cls(**given)  # type: ignore[arg-type]
+
+
+_NAMES = tuple(field.name for field in fields(TraceChoice))
+
+
+def _number(name: str, word: str) -> int:
+    if not (word.isascii() and word.isdecimal() and int(word)):
+        also = ", or all" if name == "records" else ""
+        raise ValueError(f"--trace: {name}={word}: expected a whole number above 0{also}")
+    return int(word)
