@@ -23,6 +23,7 @@ from elasticdl.data.base import Records
 from elasticdl.data.strings import Array
 from elasticdl.job import CallbackCall, CallbackResult, MetricStates, Mode
 from elasticdl.layers.life_cycle import Admission, CountAdmission, Expiry, ProbabilityAdmission
+from elasticdl.optimizers.program import Program
 
 Float32 = NDArray[np.float32]
 Int64 = NDArray[np.int64]
@@ -94,11 +95,13 @@ class OptimizerSpec:
     "torch_adagrad" (lr_decay, epsilon, initial_accumulator, weight_decay), "torch_adam" and
     "torch_adamw" (beta_1, beta_2, epsilon, amsgrad, weight_decay), "torch_rmsprop" (alpha,
     momentum, epsilon, centered, weight_decay).
-    The learning rate travels with each push.
+    The learning rate travels with each push. "own" (weight_decay) has a rule of the user's own, the
+    program.
     """
 
     kind: str
     params: dict[str, float] = field(default_factory=dict)
+    program: Program | None = None
 
 
 @dataclass(frozen=True, slots=True)

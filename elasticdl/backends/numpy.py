@@ -33,6 +33,7 @@ from elasticdl.errors import DataError, ModelError, place_of
 from elasticdl.job import CallbackCall, CallbackResult, MetricStates, Mode
 from elasticdl.layers.life_cycle import Admission, Expiry, admission_of, expiry_of
 from elasticdl.model_spec import ModelSpec, is_batched
+from elasticdl.optimizers.update_rule import UpdateRule
 
 Dense = Mapping[str, Float32]
 _Pick = Callable[[Int64], Any]
@@ -124,7 +125,7 @@ class NumpyTrainer:
                 "callbacks() belongs to models in Keras or PyTorch; an array model has none: leave "
                 "it out"
             )
-        self._optimizer = self._make_optimizer()
+        self._rule, self._learning_rate = self._make_optimizer()
         if spec.weighted_metrics_fn is not None:
             raise ModelError(
                 "weighted_metrics_fn: an array model has no sample weights; put them beside the "
@@ -133,16 +134,19 @@ class NumpyTrainer:
         self._metrics = spec.eval_metrics_fn() if spec.eval_metrics_fn else {}
         self._averages: dict[str, Average] = {}
 
-    def _make_optimizer(self) -> ArrayOptimizer:
+    def _make_optimizer(self) -> tuple[OptimizerSpec, float]:
         if self._spec.optimizer is None:
-            return ArrayOptimizer(learning_rate=0.0)
-        optimizer = self._spec.optimizer()
-        if not isinstance(optimizer, ArrayOptimizer):
-            raise ModelError(
-                "optimizer() of an array model: expected an ArrayOptimizer, "
-                f"found {type(optimizer).__name__}"
-            )
-        return optimizer
+            return OptimizerSpec("sgd"), 0.0
+        match self._spec.optimizer():
+            case ArrayOptimizer(rate, kind, params):
+                return OptimizerSpec(kind, dict(params)), rate
+            case UpdateRule() as own:
+                return OptimizerSpec("own", program=own.program), own.learning_rate
+            case other:
+                raise ModelError(
+                    "optimizer() of an array model: expected an ArrayOptimizer or an UpdateRule, "
+                    f"found {type(other).__name__}"
+                )
 
     def minibatches(
         self, records: Iterator[Records], mode: Mode, minibatch_size: int, seed: int
@@ -202,12 +206,11 @@ class NumpyTrainer:
 
     def build(self, sample: Minibatch) -> ModelDescription:
         """Describe the model; the sample is not needed."""
-        spec = OptimizerSpec(self._optimizer.kind, dict(self._optimizer.params))
         return ModelDescription(
-            tables=tuple(table.describe(spec) for table in self._model.tables),
+            tables=tuple(table.describe(self._rule) for table in self._model.tables),
             dense=_variables(self._model.dense),
             state=_variables(self._model.state),
-            optimizer=spec,
+            optimizer=self._rule,
             seed=self._seed,
         )
 
@@ -247,7 +250,7 @@ class NumpyTrainer:
 
     def learning_rate(self, version: int) -> float:
         """Return the constant rate of the optimizer."""
-        return self._optimizer.learning_rate
+        return self._learning_rate
 
     def train_step(
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32

@@ -1,6 +1,6 @@
-"""Optimizers that Keras does not have, and in `elasticdl.optimizers.torch` clipping for PyTorch's.
+"""Optimizers that Keras does not have, rules of one's own, and in `.torch` clipping for PyTorch's.
 
-TensorFlow is imported when the first optimizer is used.
+TensorFlow is imported when the first optimizer in Keras is used.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from elasticdl.optimizers.group_ftrl import GroupFtrl
+    from elasticdl.optimizers.update_rule import UpdateRule
 
-__all__ = ["GroupFtrl"]
+__all__ = ["GroupFtrl", "UpdateRule"]
 
 
 def __getattr__(name: str) -> object:
@@ -18,4 +19,8 @@ def __getattr__(name: str) -> object:
         from elasticdl.optimizers.group_ftrl import GroupFtrl
 
         return GroupFtrl
+    if name == "UpdateRule":
+        from elasticdl.optimizers.update_rule import UpdateRule
+
+        return UpdateRule
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,8 @@
 """A dense model that counts how often each record was trained, and faults at chosen places.
 
-A record is its own number. Lion without momentum moves a weight by the sign of its gradient, so
-each update adds exactly 1 to the count of every record in it, whatever else is averaged with it.
+A record is its own number. A rule of its own moves a weight by the sign of its gradient, so each
+update adds exactly 1 to the count of every record in it, whatever else is averaged with it. A slot
+counts the same.
 The state counts the updates.
 
 `settings.json` beside this file lists faults, which come one after the other: each is claimed by
@@ -25,7 +26,8 @@ from pathlib import Path
 
 import numpy as np
 
-from elasticdl import ArrayModel, ArrayOptimizer, ArrayTable, Initializer, Mode
+from elasticdl import ArrayModel, ArrayTable, Initializer, Mode
+from elasticdl.optimizers import UpdateRule
 
 HERE = Path(__file__).parent
 SETTINGS = json.loads((HERE / "settings.json").read_text())
@@ -49,7 +51,12 @@ def forward():
 
 def optimizer(lr=1.0):
     """The sign of the gradient alone."""
-    return ArrayOptimizer(learning_rate=lr, kind="lion", params={"beta_1": 0.0, "beta_2": 0.0})
+    return UpdateRule(_update, {"updates": 0.0}, learning_rate=lr)
+
+
+def _update(weight, gradient, slots, step, learning_rate):
+    moves = np.sign(gradient)
+    return weight - learning_rate * moves, {"updates": slots["updates"] + abs(moves)}
 
 
 def feed(records, mode, metadata):

@@ -24,6 +24,7 @@ from elasticdl.backends.keras.optimizer import describe_optimizer, describe_upda
 from elasticdl.errors import ModelError
 from elasticdl.layers.constraint import describe_constraint
 from elasticdl.optimizers import GroupFtrl
+from tests.numerics.own_optimizers import CautiousAdam, Yogi
 
 pytestmark = pytest.mark.keras
 
@@ -59,6 +60,8 @@ OPTIMIZERS = {
         l2_shrinkage_regularization_strength=0.03,
         beta=0.1,
     ),
+    "own": lambda: Yogi(0.02),
+    "own_of_adam": lambda: CautiousAdam(0.02),
     "group_ftrl": lambda: GroupFtrl(
         0.05, group_lasso_strength=4.0, l1_regularization_strength=0.1, beta=0.1
     ),
@@ -73,6 +76,7 @@ DECAYED = {
     "nadam_decayed": lambda: o.Nadam(0.01, weight_decay=0.1),
     "lion_decayed": lambda: o.Lion(0.003, weight_decay=0.1),
     "rmsprop_decayed": lambda: o.RMSprop(0.005, weight_decay=0.1),
+    "own_decayed": lambda: Yogi(0.02, weight_decay=0.1),
     "ftrl_decayed": lambda: o.Ftrl(0.05, weight_decay=0.1),
 }
 CONSTRAINTS = {
@@ -144,8 +148,9 @@ PATH = "model/layer/embeddings"
 
 @pytest.mark.parametrize("name", [*OPTIMIZERS, *DECAYED])
 def test_a_hundred_steps_are_those_of_keras(name):
-    optimizer = (OPTIMIZERS | DECAYED)[name]()
-    store = InStore(optimizer, WHOLE)
+    make = (OPTIMIZERS | DECAYED)[name]
+    optimizer = make()
+    store = InStore(make(), WHOLE)
     first, flat = store.values()
     table = keras.Variable(first, name="embeddings")
     dense = [keras.Variable(flat, name="w")]

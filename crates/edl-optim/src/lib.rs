@@ -11,7 +11,7 @@
 //! them over blocks of eight elements; compiled for AVX2 a block is one register, compiled for
 //! the baseline it is the scalar twin. Rows of a table take blocks of sixteen where the processor
 //! has AVX-512. No operation is fused or reordered, so both give the same
-//! bits.
+//! bits. A rule of the user's own is a [`ProgramSpec`], run over blocks of elements.
 
 mod adam;
 mod around;
@@ -19,7 +19,9 @@ mod group;
 mod keras_optimizer;
 mod kernel;
 mod optimizer;
+mod own_rule;
 mod prefetch;
+mod program;
 mod rules;
 mod settings;
 mod step;
@@ -30,5 +32,6 @@ pub use around::{Constraint, Decay};
 pub use kernel::Row;
 pub use optimizer::{OptimError, Optimizer};
 pub use prefetch::{AHEAD, prefetch, prefetch_slice, work_ahead};
+pub use program::{BadProgram, NodeSpec, ProgramSpec};
 pub use settings::BadSetting;
 pub use step::Step;

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use thiserror::Error;
 
 use crate::keras_optimizer::{self, KerasOptimizer};
+use crate::own_rule::OwnRule;
+use crate::program::{BadProgram, Program, ProgramSpec};
 use crate::settings::{BadSetting, Settings};
-use crate::step::Step;
+use crate::step::{FixedRule, Step};
 use crate::torch_optimizer::{self, TorchOptimizer};
 
 /// Why an optimizer cannot be made.
@@ -26,6 +28,9 @@ pub enum OptimError {
     /// A setting is outside its range.
     #[error(transparent)]
     BadSetting(#[from] BadSetting),
+    /// A rule of the user's own that is none.
+    #[error(transparent)]
+    BadProgram(#[from] BadProgram),
 }
 
 fn known() -> Vec<&'static str> {
@@ -34,6 +39,9 @@ fn known() -> Vec<&'static str> {
 
 /// The settings that an optimizer knows.
 fn settings(kind: &str) -> Vec<&'static str> {
+    if kind == "own" {
+        return vec!["weight_decay"];
+    }
     if torch_optimizer::KINDS.contains(&kind) {
         return torch_optimizer::settings(kind).to_vec();
     }
@@ -48,6 +56,10 @@ pub struct Optimizer(Family);
 enum Family {
     Keras(KerasOptimizer),
     Torch(TorchOptimizer),
+    Own {
+        program: &'static Program,
+        weight_decay: f64,
+    },
 }
 
 impl Optimizer {
@@ -74,11 +86,34 @@ impl Optimizer {
         }))
     }
 
+    /// Make the optimizer of a rule of the user's own; `params` may have a weight decay.
+    ///
+    /// # Errors
+    /// The rule is no program, or there is another setting.
+    pub fn own(
+        program: &ProgramSpec,
+        params: &BTreeMap<String, f64>,
+    ) -> Result<Self, OptimError> {
+        let kind = "own";
+        if let Some(name) = params.keys().find(|name| *name != "weight_decay") {
+            return Err(OptimError::UnknownSetting {
+                kind: kind.to_owned(),
+                name: name.clone(),
+            });
+        }
+        let settings = Settings { kind, params };
+        Ok(Self(Family::Own {
+            program: Program::of(program)?,
+            weight_decay: settings.not_negative("weight_decay", 0.0)?,
+        }))
+    }
+
     /// Return the names of the slots, in the order in which they follow the weights.
     pub fn slots(&self) -> &'static [&'static str] {
         match &self.0 {
             Family::Keras(keras) => keras.slots(),
             Family::Torch(torch) => torch.slots(),
+            Family::Own { program, .. } => &program.slot_names,
         }
     }
 
@@ -92,6 +127,12 @@ impl Optimizer {
         match &self.0 {
             Family::Keras(keras) => keras.fill_slots(weights, slots),
             Family::Torch(torch) => slots.fill(torch.first_slot_value()),
+            Family::Own { program, .. } => {
+                let firsts = program.first_values.iter();
+                for (slot, &first) in slots.chunks_mut(weights.len().max(1)).zip(firsts) {
+                    slot.fill(first);
+                }
+            }
         }
     }
 
@@ -100,6 +141,14 @@ impl Optimizer {
         match &self.0 {
             Family::Keras(keras) => keras.step(learning_rate, t),
             Family::Torch(torch) => torch.step(learning_rate, t),
+            Family::Own {
+                program,
+                weight_decay,
+            } => {
+                let numbers = program.numbers(learning_rate, t);
+                Step::from(FixedRule::Own(OwnRule { program, numbers }))
+                    .with_decay(*weight_decay, learning_rate)
+            }
         }
     }
 }

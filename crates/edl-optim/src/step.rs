@@ -6,6 +6,7 @@ use crate::adam::{Adam, Adamax, AmsGrad, Lion, Nadam, ScheduleFree};
 use crate::around::{Around, Constraint, Decay};
 use crate::group::GroupFtrl;
 use crate::kernel::{LANES, Row, run, run_rows};
+use crate::own_rule::OwnRule;
 use crate::rules::{
     Adadelta, Adagrad, Ftrl, FtrlSqrt, Momentum, Nesterov, RmsProp, RmsPropCentered,
     RmsPropCenteredMomentum, RmsPropMomentum, Sgd,
@@ -44,11 +45,12 @@ pub(crate) enum FixedRule {
     TorchRmsPropMomentum(torch::L2<torch::RmsPropMomentum>),
     TorchRmsPropCentered(torch::L2<torch::RmsPropCentered>),
     TorchRmsPropCenteredMomentum(torch::L2<torch::RmsPropCenteredMomentum>),
+    Own(OwnRule),
 }
 
-/// Call a function that is generic in the rule with the rule of a step.
+/// Call a function that is generic in the rule with the rule of a step, or one of the user's own.
 macro_rules! each_rule {
-    ($step:expr, $rule:ident => $call:expr) => {
+    ($step:expr, $rule:ident => $call:expr, own => $own_call:expr) => {
         match &$step.rule {
             FixedRule::Sgd($rule) => $call,
             FixedRule::Momentum($rule) => $call,
@@ -79,6 +81,7 @@ macro_rules! each_rule {
             FixedRule::TorchRmsPropMomentum($rule) => $call,
             FixedRule::TorchRmsPropCentered($rule) => $call,
             FixedRule::TorchRmsPropCenteredMomentum($rule) => $call,
+            FixedRule::Own($rule) => $own_call,
         }
     };
 }
@@ -147,14 +150,20 @@ impl Step {
     /// [`Step::update`] compiled for the baseline processor; gives the same bits.
     pub fn update_scalar(&self, weights: &mut [f32], slots: &mut [f32], gradients: &[f32]) {
         let (weights, slots) = (cells(weights), cells(slots));
-        each_rule!(self, rule => run::<LANES, _>(rule, &self.around, weights, slots, gradients));
+        each_rule!(
+            self, rule => run::<LANES, _>(rule, &self.around, weights, slots, gradients),
+            own => rule.run(&self.around, weights, slots, gradients)
+        );
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
     fn update_avx2(&self, weights: &mut [f32], slots: &mut [f32], gradients: &[f32]) {
         let (weights, slots) = (cells(weights), cells(slots));
-        each_rule!(self, rule => run::<LANES, _>(rule, &self.around, weights, slots, gradients));
+        each_rule!(
+            self, rule => run::<LANES, _>(rule, &self.around, weights, slots, gradients),
+            own => rule.run(&self.around, weights, slots, gradients)
+        );
     }
 
     /// Update rows, one after the other; `DIM` is the length of their gradients, or 0 if the
@@ -178,18 +187,27 @@ impl Step {
             unsafe { self.update_rows_avx2::<DIM>(rows) };
             return;
         }
-        each_rule!(self, rule => run_rows::<LANES, DIM, _>(rule, &self.around, rows));
+        each_rule!(
+            self, rule => run_rows::<LANES, DIM, _>(rule, &self.around, rows),
+            own => rule.run_rows(&self.around, rows)
+        );
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512vl")]
     fn update_rows_avx512<const DIM: usize>(&self, rows: &[Row<'_>]) {
-        each_rule!(self, rule => run_rows::<{ 2 * LANES }, DIM, _>(rule, &self.around, rows));
+        each_rule!(
+            self, rule => run_rows::<{ 2 * LANES }, DIM, _>(rule, &self.around, rows),
+            own => rule.run_rows(&self.around, rows)
+        );
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
     fn update_rows_avx2<const DIM: usize>(&self, rows: &[Row<'_>]) {
-        each_rule!(self, rule => run_rows::<LANES, DIM, _>(rule, &self.around, rows));
+        each_rule!(
+            self, rule => run_rows::<LANES, DIM, _>(rule, &self.around, rows),
+            own => rule.run_rows(&self.around, rows)
+        );
     }
 }

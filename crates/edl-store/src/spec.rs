@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use edl_optim::{Constraint, Optimizer};
+use edl_optim::{Constraint, Optimizer, ProgramSpec};
 use serde::{Deserialize, Serialize};
 
 use crate::error::StoreError;
@@ -26,6 +26,9 @@ pub struct OptimizerSpec {
     /// Its settings; flags are 0 or 1.
     #[serde(default)]
     pub params: BTreeMap<String, f64>,
+    /// Of the kind "own": the rule.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<ProgramSpec>,
 }
 
 /// What a vector of weights is held to after each update.
@@ -324,7 +327,24 @@ impl OptimizerSpec {
     /// # Errors
     /// [`StoreError::BadModel`] for an unknown kind or setting, or a value out of range.
     pub fn parse(&self) -> Result<Optimizer, StoreError> {
-        Optimizer::new(&self.kind, &self.params).map_err(|e| StoreError::BadModel(e.to_string()))
+        let made = match &self.program {
+            Some(program) => Optimizer::own(program, &self.params),
+            None => Optimizer::new(&self.kind, &self.params),
+        };
+        made.map_err(|e| StoreError::BadModel(e.to_string()))
+    }
+
+    fn described(&self) -> String {
+        let Some(program) = &self.program else {
+            return described(&self.kind, &self.params);
+        };
+        let slots: Vec<_> = program.slots.iter().map(|(name, _)| &**name).collect();
+        let operations: Vec<_> = program.nodes.iter().map(|node| &*node.op).collect();
+        format!(
+            "of its own (slots {}; {})",
+            slots.join(", "),
+            operations.join(" ")
+        )
     }
 }
 
@@ -540,8 +560,8 @@ fn optimizer_difference(
     (here != declared).then(|| {
         format!(
             "{whose} has optimizer {} here, {} was declared",
-            described(&here.kind, &here.params),
-            described(&declared.kind, &declared.params)
+            here.described(),
+            declared.described()
         )
     })
 }
@@ -575,8 +595,7 @@ fn treated(variable: &VariableSpec) -> String {
         constrained(variable.constraint.as_ref())
     );
     if let Some(own) = &variable.optimizer {
-        let optimizer = described(&own.kind, &own.params);
-        said += &format!(", optimizer {optimizer}");
+        said += &format!(", optimizer {}", own.described());
     }
     if variable.rate != 1.0 {
         said += &format!(", {} times the learning rate", variable.rate);

@@ -15,6 +15,7 @@ from elasticdl.backends.base import (
     VariableDescription,
 )
 from elasticdl.backends.keras.model.old_calls import remedy_of
+from elasticdl.backends.keras.own_optimizer import own_program
 from elasticdl.backends.user_code import user_code
 from elasticdl.errors import ModelError
 from elasticdl.optimizers.group_ftrl import GroupFtrl
@@ -54,25 +55,38 @@ def make_optimizer(make: Callable[[], object] | None) -> keras.optimizers.Optimi
     return optimizer
 
 
-def describe_optimizer(optimizer: keras.optimizers.Optimizer) -> OptimizerSpec:
+def describe_optimizer(
+    optimizer: keras.optimizers.Optimizer, variables: Sequence[keras.Variable] = ()
+) -> OptimizerSpec:
     """Read the settings that the store needs; the learning rate is not among them.
+
+    Args:
+        optimizer: One of Keras', or of the user's own.
+        variables: The dense variables that it is for.
 
     Raises:
         ModelError: The optimizer, or one of its settings, is not one that the store applies.
     """
     name = type(optimizer).__name__
     read = READERS.get(type(optimizer))
-    if read is None:
+    if read is None and name in REFUSED_KINDS:
         known = ", ".join(kind.__name__ for kind in READERS)
-        why = f"{REFUSED_KINDS[name]}; " if name in REFUSED_KINDS else ""
-        raise ModelError(f"optimizer {name} is not one that the ps replicas apply: {why}{known}")
+        raise ModelError(
+            f"optimizer {name} is not one that the ps replicas apply: {REFUSED_KINDS[name]}; "
+            f"{known}, or one of your own that updates element by element"
+        )
     for setting, why in REFUSED_SETTINGS.items():
         if getattr(optimizer, setting, None):
             raise ModelError(
                 f"optimizer {name} has {setting}={getattr(optimizer, setting)!r}, which the ps "
                 f"replicas cannot apply: {why}"
             )
-    spec = read(optimizer)
+    kinds = [(variable.name, len(variable.shape)) for variable in variables]
+    spec = (
+        OptimizerSpec("own", program=own_program(optimizer, kinds))
+        if read is None
+        else read(optimizer)
+    )
     if optimizer.weight_decay:
         spec.params["weight_decay"] = float(optimizer.weight_decay)
     return spec
@@ -107,7 +121,7 @@ def rule_of_table(
     pattern = getattr(optimizer, "_exclude_from_weight_decay_pattern", None)
     if pattern is None or pattern.search(path) is None:
         return rule
-    return OptimizerSpec(rule.kind, {**rule.params, "weight_decay": 0.0})
+    return replace(rule, params={**rule.params, "weight_decay": 0.0})
 
 
 def describe_updates(

@@ -15,6 +15,7 @@ from elasticdl.backends.base import ClipSpec, OptimizerSpec
 from elasticdl.backends.user_code import user_code
 from elasticdl.errors import ModelError
 from elasticdl.optimizers.torch import Clipping
+from elasticdl.optimizers.update_rule import UpdateRule
 
 # Why an optimizer cannot be applied by ps replicas, each of which holds a part of the parameters.
 REFUSED_KINDS = {
@@ -71,8 +72,8 @@ def read_rules(
     """Call the user's `optimizer(parameters)`, and read what it returns.
 
     Args:
-        make: The function; it returns an optimizer of `torch.optim`, or a scheduler of
-            `torch.optim.lr_scheduler` of one.
+        make: The function; it returns an optimizer of `torch.optim`, a scheduler of
+            `torch.optim.lr_scheduler` of one, or an `UpdateRule`.
         parameters: (name, parameter) of what is dense.
         tables: What stands for the tables.
 
@@ -82,6 +83,8 @@ def read_rules(
     names = {id(p): name for name, p in parameters}
     size_of = {id(p): int(p.numel()) for _, p in parameters}
     made = _call(make, [p for _, p in parameters] + list(tables))
+    if isinstance(made, UpdateRule):
+        return Rules(OptimizerSpec("own", program=made.program), {}, FixedRate(made.learning_rate))
     optimizer, rate = _rate_of(made)
     read = READERS.get(type(optimizer))
     kind = type(optimizer).__name__
@@ -127,8 +130,9 @@ def _rate_of(made: object) -> tuple[torch.optim.Optimizer, Callable[[int], float
         return made.optimizer, ScheduledRate(made)
     if not isinstance(made, torch.optim.Optimizer):
         raise ModelError(
-            "optimizer(parameters) must return an optimizer of torch.optim, or a scheduler of "
-            f"torch.optim.lr_scheduler, found {type(made).__name__}"
+            "optimizer(parameters) must return an optimizer of torch.optim, a scheduler of "
+            "torch.optim.lr_scheduler or an elasticdl.optimizers.UpdateRule, found "
+            f"{type(made).__name__}"
         )
     return made, FixedRate(highest_rate(made))
 

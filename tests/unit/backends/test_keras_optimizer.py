@@ -1,5 +1,7 @@
 """Settings of the user's optimizer reach the store, or are refused by name."""
 
+import itertools
+
 import keras
 import pytest
 import tensorflow as tf
@@ -78,6 +80,14 @@ def test_settings_are_read(optimizer, kind, params):
     assert (spec.kind, spec.params) == (kind, params)
 
 
+def own(update_step):
+    """An optimizer of one's own."""
+    return type("Own", (o.SGD,), {"update_step": update_step})()
+
+
+counted = itertools.count(1).__next__
+
+
 @pytest.mark.parametrize(
     ("optimizer", "says"),
     [
@@ -89,12 +99,27 @@ def test_settings_are_read(optimizer, kind, params):
         (o.Muon(), "Muon is not one.*whole matrix orthogonal"),
         (o.LossScaleOptimizer(o.SGD()), "LossScaleOptimizer is not one.*mixed_bfloat16"),
         (o.MultiOptimizer({".*": o.SGD()}), "MultiOptimizer is not one.*one optimizer"),
-        (type("Own", (o.SGD,), {})(), "Own is not one that the ps replicas apply: SGD, Adagrad"),
+        (
+            own(lambda s, g, v, lr: v.assign_sub(g / keras.ops.norm(g))),
+            "Own uses TensorFlow's|a con",
+        ),
+        (
+            own(lambda s, g, v, lr: v.assign_sub(g * counted())),
+            "in another call; expected one rule",
+        ),
+        (own(lambda s, g, v, lr: v.assign_sub(g * len(v.shape))), "something else to 'bias' than"),
+        (own(lambda s, g, v, lr: v.assign_sub(keras.random.normal(v.shape))), "Own uses a variab"),
+        (own(lambda s, g, v, lr: v.assign_sub(g + 1 / 0)), "update_step.*division by zero"),
+        (
+            type("Own", (o.SGD,), {"apply": lambda *a: None})(),
+            r"Own overrides apply\(\).*update_step",
+        ),
     ],
 )
 def test_what_the_ps_replicas_cannot_apply_is_refused_by_name(optimizer, says):
+    variables = [keras.Variable([0.1], name="bias"), keras.Variable([[0.1]], name="kernel")]
     with pytest.raises(ModelError, match=says):
-        describe_optimizer(optimizer)
+        describe_optimizer(optimizer, variables)
 
 
 def test_clipping_is_read_and_a_limit_that_is_none_is_refused():

@@ -7,6 +7,7 @@ use edl_optim::{Constraint, OptimError, Optimizer, Row};
 
 use self::reference::{ADAM, CASES, Settings, ftrl, nadam};
 
+mod own;
 mod reference;
 
 /// Gradients between -1 and 1 that look like noise.

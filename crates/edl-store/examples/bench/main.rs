@@ -80,6 +80,7 @@ fn model(settings: &Settings) -> ModelSpec {
     let optimizer = OptimizerSpec {
         kind: settings.optimizer.clone(),
         params: BTreeMap::new(),
+        program: None,
     };
     let params = BTreeMap::from([("low".to_owned(), -0.05), ("high".to_owned(), 0.05)]);
     ModelSpec {

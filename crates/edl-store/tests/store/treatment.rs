@@ -11,6 +11,7 @@ fn decaying() -> OptimizerSpec {
     OptimizerSpec {
         kind: "adamw".to_owned(),
         params: names.iter().map(|n| (*n).to_owned()).zip(values).collect(),
+        program: None,
     }
 }
 

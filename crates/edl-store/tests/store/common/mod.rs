@@ -18,6 +18,7 @@ pub fn optimizer(kind: &str) -> OptimizerSpec {
     OptimizerSpec {
         kind: kind.to_owned(),
         params: BTreeMap::new(),
+        program: None,
     }
 }
 
