@@ -90,10 +90,7 @@ impl Optimizer {
     ///
     /// # Errors
     /// The rule is no program, or there is another setting.
-    pub fn own(
-        program: &ProgramSpec,
-        params: &BTreeMap<String, f64>,
-    ) -> Result<Self, OptimError> {
+    pub fn own(program: &ProgramSpec, params: &BTreeMap<String, f64>) -> Result<Self, OptimError> {
         let kind = "own";
         if let Some(name) = params.keys().find(|name| *name != "weight_decay") {
             return Err(OptimError::UnknownSetting {

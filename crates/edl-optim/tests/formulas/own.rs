@@ -94,7 +94,9 @@ fn every_operation_gives_what_its_name_says() {
             new_slots: vec![],
         };
         let mut found = [weight; 9];
-        let step = Optimizer::own(&program, &BTreeMap::new()).unwrap().step(0.5, 3);
+        let step = Optimizer::own(&program, &BTreeMap::new())
+            .unwrap()
+            .step(0.5, 3);
         step.update(&mut found, &mut [], &[gradient; 9]);
         assert!(found.iter().all(|f| f.to_bits() == found[0].to_bits()));
         found[0]
