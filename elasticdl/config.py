@@ -303,6 +303,13 @@ class JobConfig(Section):
                 "--sync_version_tolerance"
             )
         bounded = not training.use_async or training.max_staleness is not None
+        is_of_ps = training.distribution_strategy is Strategy.PARAMETER_SERVER
+        if training.finish_rate < 1.0 and not is_of_ps:
+            raise ValueError(
+                f"--finish_rate={training.finish_rate:g} leaves out what the slowest workers hold: "
+                f"expected --distribution_strategy={Strategy.PARAMETER_SERVER}, whose replicas "
+                f"know what they have of it, found {training.distribution_strategy}"
+            )
         if training.get_model_steps > 1 and bounded:
             raise ValueError(
                 f"--get_model_steps={training.get_model_steps} computes on older dense parameters: "

@@ -58,6 +58,7 @@ from elasticdl.master.phases import Phase
 from elasticdl.master.processes import Leaving, Loss, Processes
 from elasticdl.master.progress import Meter
 from elasticdl.master.results import Failure, TaskResults
+from elasticdl.master.stragglers import Stragglers
 from elasticdl.master.stream_table import StreamTable
 from elasticdl.master.tasks import JobTasks, draws_order, is_stream, records_per_task
 from elasticdl.master.training_metrics import TASK_ID as TRAINING_METRICS
@@ -118,6 +119,7 @@ class JobCore:
         self.patience = Patience(self.journal, "results")  # with the export, and with predictions
         self.journal.handle("reopened", self._apply_reopened)
         self.data_check = DataCheck()
+        self.stragglers = Stragglers(config.training.finish_rate)
         self._actions: list[Action] = []
         self._next_tick = math.inf  # not journalled: a master that begins is not late
         self.callbacks = Callbacks(
@@ -476,7 +478,9 @@ class JobCore:
         if not self._has_work(worker_id, now):
             return Wait(max(_WAIT_SECONDS, self.pace_seconds))
         self.history.begin(now)
-        return self._completed(self.ledger.lease(worker_id, request))
+        lease = self.ledger.lease(worker_id, request)
+        self.stragglers.leased(lease.task.id, now)
+        return self._completed(lease)
 
     def awaits(self, worker_id: int, session: str, request: int) -> bool:
         """Whether a worker still waits for the answer to an attempt that was not answered."""
@@ -556,6 +560,7 @@ class JobCore:
             Missing(report.num_missing, report.num_unreadable, report.num_late),
             is_last_try=may_pass or report.is_certain,
         )
+        self.stragglers.ended(task.id, now, settled is Settled.DONE)
         if pause is not None:
             self._wait_for_storage(task, report.message, pause)
         elif task.kind in _WRITING and self.patience.is_waiting:
@@ -752,6 +757,7 @@ class JobCore:
             return
         if self.intake is not None and self.intake.is_over and not self.ledger.has_fresh:
             self.ledger.stop_training()
+        self._leave_stragglers(now)
         is_training = self.phase is Phase.TRAINING and not self.ledger.is_trained
         is_failing = bool(self.history.failing)
         version, num_epochs = self.meter.model_version, self.ledger.num_epochs_complete
@@ -762,6 +768,7 @@ class JobCore:
             self.callbacks.advance(self.phase, is_last and self.plan.is_over(self.phase))
         self.parameters.ask_what_is_due(now)
         is_over = not is_failing and self.plan.is_over(self.phase)
+        is_over = is_over and not self._waits_for_stragglers
         if self.event_time is not None and self.intake is not None:
             is_end = is_over and self.phase is Phase.TRAINING
             if is_end:  # all of a short topic may have been trained since its source was looked at
@@ -770,6 +777,27 @@ class JobCore:
                 self._act(stream_news.of_window(window))
         if is_over:
             self._enter(self.plan.after(self.phase), now)
+
+    def _leave_stragglers(self, now: float) -> None:
+        """Wait no longer for the last tasks, if so many workers have nothing left as have to."""
+        ledger = self.ledger
+        if self.stragglers.are_awaited or self.phase is not Phase.TRAINING or ledger.num_todo:
+            return
+        held = ledger.held_in_training
+        busy, num_workers = set(held.values()), self.members.num_alive(Role.WORKER)
+        if not self.stragglers.may_be_left(num_workers, len(busy), held, now):
+            return
+        ledger.leave(held)
+        for member in self.members.present(Role.WORKER):
+            if member.index in busy:
+                self.processes.end(member)
+        self._note(kinds.LeftToStragglers(sorted(held)), ledger.left_behind(), is_warning=True)
+
+    @property
+    def _waits_for_stragglers(self) -> bool:
+        """Whether a worker whose task was left is still there: it may have a step to push."""
+        is_left = self.phase is Phase.TRAINING and bool(self.ledger.left)
+        return is_left and any(m.is_stopping for m in self.members.present(Role.WORKER))
 
     def _enter(self, phase: Phase, now: float) -> None:
         if phase is Phase.FINISHED:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, TypeVar
@@ -136,6 +136,8 @@ class Ledger:
         self._silences: set[int] = set()  # tasks whose worker fell silent
         self.quarantined: dict[int, str] = {}
         """Tasks that were set aside, and why; "" of those after the first hundred."""
+        self.left: set[int] = set()
+        """Training tasks that were not waited for."""
         self._num_quarantined_before = 0  # of a stream: and are forgotten, with no words
         self._first_known = 0  # no training task before is known any more
         self.is_stopped = False  # no training task is begun any more
@@ -158,6 +160,7 @@ class Ledger:
             "suspect": self._apply_suspect,
             "silence": self._silences.add,
             "quarantine": self._apply_quarantine,
+            "leave": self._apply_leave,
             "queue": self._apply_queue,
             "drop": self._apply_drop,
             "replay": self._apply_replay,
@@ -298,7 +301,7 @@ class Ledger:
         first = self._tasks.epoch_ids(epoch).start
         stop = first + len(is_done)
         waiting = (self._returned, self._waiting_suspects)
-        for task_id in itertools.chain(self._doing, self.quarantined, *waiting):
+        for task_id in itertools.chain(self._doing, self.quarantined, self.left, *waiting):
             if first <= task_id < stop:
                 is_done[task_id - first] = False
         again = self._replays.waiting()
@@ -319,6 +322,10 @@ class Ledger:
         """Begin no training task any more; those that were begun are finished."""
         if not self.is_stopped:
             self._journal.record("stop")
+
+    def leave(self, task_ids: Iterable[int]) -> None:
+        """Wait no longer for training tasks that are leased; what is trained of them stays."""
+        self._journal.record("leave", sorted(task_ids))
 
     # --- questions -------------------------------------------------------------------------------
 
@@ -473,6 +480,19 @@ class Ledger:
         often = f"{tries[-1]} times each " if len(tries) == 1 and tries[0] > 1 else ""
         return f"{count} tasks failed {often}and were set aside: {shown}{rest}"
 
+    def left_behind(self) -> str:
+        """Say which tasks were not waited for; "" if there are none."""
+        shown = [str(self._tasks.task(task_id)) for task_id in sorted(self.left)]
+        more = f" and {len(shown) - _MESSAGES_SHOWN} more" if len(shown) > _MESSAGES_SHOWN else ""
+        names = ", ".join(shown[:_MESSAGES_SHOWN]) + more
+        return f"{len(shown)} tasks were left to stragglers: {names}" if shown else ""
+
+    @property
+    def held_in_training(self) -> dict[int, int]:
+        """The training tasks that are leased, and who holds each."""
+        held = self._doing.items()
+        return {task: each.worker_id for task, each in held if task < self._num_training}
+
     def tries(self, task_id: int) -> int:
         """Return how often a task that was set aside was tried."""
         return self._failures.get(task_id, 0) + 1
@@ -564,6 +584,16 @@ class Ledger:
             self.training_settled[task_id // self._per_epoch] += 1
             self._num_settled += 1
 
+    def _apply_leave(self, task_ids: Sequence[int]) -> None:
+        for task_id in task_ids:
+            self._come_back(task_id)
+            self._replays.end(task_id)
+            self._suspects.discard(task_id)
+            self._silences.discard(task_id)
+            self.left.add(task_id)
+            self.training_settled[task_id // self._per_epoch] += 1
+            self._num_settled += 1
+
     def reopened(self, is_dropped: Callable[[int], bool]) -> None:
         """Try what was set aside again, and end all leases: the processes are gone.
 
@@ -574,14 +604,14 @@ class Ledger:
             is_dropped: Whether a task that waits is forgotten: its phase begins anew.
         """
         gone = {task: why for task, why in self.quarantined.items() if task < self._first_known}
-        for task_id in sorted(self.quarantined.keys() - gone.keys()):
+        for task_id in sorted((self.quarantined.keys() - gone.keys()) | self.left):
             if task_id >= self._num_training:
                 continue
             self.training_settled[task_id // self._per_epoch] -= 1
             self._num_settled -= 1
             self._put_back(task_id, first=False)
         self._first_open = 0
-        self.quarantined = gone
+        self.quarantined, self.left = gone, set()
         self._failures.clear()
         for task_id in sorted(self._doing, reverse=True):
             self._come_back(task_id)
@@ -741,6 +771,7 @@ class Ledger:
             "waiting_suspects": list(self._waiting_suspects),
             "failures": dict(self._failures),
             "quarantined": dict(self.quarantined),
+            "left": sorted(self.left),
             "num_quarantined_before": self._num_quarantined_before,
             "first_known": self._first_known,
             "num_done": self.num_done,
@@ -774,6 +805,7 @@ class Ledger:
         self._waiting_suspects = deque(snapshot["waiting_suspects"])
         self._failures = dict(_by_number(snapshot["failures"]))
         self.quarantined = dict(_by_number(snapshot["quarantined"]))
+        self.left = set(snapshot.get("left", ()))
         self._num_quarantined_before = snapshot.get("num_quarantined_before", 0)
         self._first_known = snapshot.get("first_known", 0)
         self.num_done = snapshot["num_done"]

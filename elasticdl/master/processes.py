@@ -138,6 +138,14 @@ class Processes:
                 # It holds nothing yet. One without a handle ends when it has registered.
                 self._act(StopProcess(ProcessHandle(member.role, member.index, member.handle)))
 
+    def end(self, member: Member) -> None:
+        """Have a worker end, whatever it is at; no other takes its place."""
+        self._members.stopping(member)
+        text = f"{member.name} is to end: the job does not wait for it"
+        self._act(Note(kinds.ProcessStopping(member.name), text))
+        if member.handle:
+            self._act(StopProcess(ProcessHandle(member.role, member.index, member.handle)))
+
     def replaced(self, member: Member, now: float) -> None:
         """Another process registers at the index of one that was not known to be lost."""
         self._take_back(member, now)

@@ -434,6 +434,14 @@ class WorldRestored(Kind):
 
 
 @dataclass(frozen=True)
+class LeftToStragglers(Kind):
+    """The last tasks of the slowest workers are not waited for."""
+
+    event: ClassVar[str] = "stragglers"
+    tasks: Annotated[Sequence[int], "ids of the tasks"]
+
+
+@dataclass(frozen=True)
 class Requeued(Kind):
     """Tasks of a process that was lost go to others."""
 

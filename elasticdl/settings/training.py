@@ -32,6 +32,17 @@ class TrainingSection(Section):
     num_epochs: Annotated[
         PositiveInt, Field(description="Passes over the training data."), _TRAIN
     ] = 1
+    finish_rate: Annotated[
+        float,
+        Field(
+            gt=0.0,
+            le=1.0,
+            description="The job ends when this part of the workers has nothing left to do, and "
+            "the others hold their last tasks for twice as long as a task takes. What is left of "
+            "those is told.",
+        ),
+        _TRAIN,
+    ] = 1.0
     seed: Annotated[
         NonNegativeInt, Field(description="Seed of initial values, task order and shuffles.")
     ] = 0

@@ -369,7 +369,7 @@ class Requests:
             skipped=self._meter.skipped,
             lost=self._asked.lost_tasks,
             uneven=self._ledger.uneven,
-            set_aside=self._ledger.quarantined.keys(),
+            set_aside=self._ledger.quarantined.keys() | self._ledger.left,
             begun=begun,
             missing={i: n.positions for i, n in self._ledger.missing.items()},
         )
@@ -384,7 +384,8 @@ class Requests:
             self.retired.proved(request.first, found)
             return Meaning()
         whole = self.retired.with_all(found)
-        self._history.proved(whole.ledger, whole.note)
+        notes = filter(None, [whole.note, self._ledger.left_behind()])
+        self._history.proved(whole.ledger, "; ".join(notes))
         return Meaning(is_phase_over=True)
 
     def _end(self, was_unreachable: bool) -> bool:
