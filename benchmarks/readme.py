@@ -51,6 +51,7 @@ PARTS = {
     "ledger": "The master's ledger",
     "members": "The master with many members",
     "page": "The page of a job with many members",
+    "simulate": "The simulator of cost: predicted (ours) beside measured (peer)",
 }
 
 

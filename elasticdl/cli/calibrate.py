@@ -26,6 +26,7 @@ _SECONDS = 8.0  # to measure for
 _START_SECONDS = 180.0  # for the first record of the job
 _WARM_UP_SECONDS = 3.0  # the framework compiles
 _END_SECONDS = 30.0
+_OF_THE_FIRST = 0.95  # of a core: Linux leaves a twentieth to those that come last
 _LOOK_SECONDS = 0.2
 _SERVES = "connection"  # name of the threads of a ps replica that serve
 _SEVERAL = 8  # ps replicas of the second job
@@ -88,20 +89,28 @@ def measure(
         before = reading(job_dir)
         time.sleep(seconds)
         after = reading(job_dir)
-        usage = use_between(
-            before, after, len(os.sched_getaffinity(0)), is_first=prefer is not None
-        )
+        cores = len(os.sched_getaffinity(0)) * (1.0 if prefer is None else _OF_THE_FIRST)
+        usage = use_between(before, after, cores, is_first=prefer is not None)
         config = JobConfig.read(job_dir / CONFIG_FILE)
         training = config.training
-        worker = sum(thread.seconds for thread in before.worker)
         trained = usage.feed + usage.prepare + usage.compute + usage.commit
         return OneWorker(
             usage=usage,
-            start=max(0.0, worker - trained * before.progress[0][1]),
+            start=_start(_beats(job_dir), trained),
             minibatch_size=training.minibatch_size,
             minibatches_per_task=training.num_minibatches_per_task,
             record_bytes=_record_bytes(job_dir, config),
         )
+
+
+def _start(events: Sequence[Event], trained: float) -> float:
+    """Return what the worker had done when it first said that it trains, less what it trained."""
+    of_worker = [event for event in events if event["role"] == Role.WORKER]
+    first = next(event for event in of_worker if _progress([event]))
+    usage = next(
+        event for event in of_worker if event["event"] == "usage" and event["time"] >= first["time"]
+    )
+    return max(0.0, float(usage["cpu_seconds"]) - trained * int(first["num_minibatches"]))
 
 
 def _record_bytes(job_dir: Path, config: JobConfig) -> float:
@@ -140,7 +149,7 @@ def running_job(flags: Sequence[str], num_workers: int, num_ps: int) -> Iterator
             _until_it_trains(job, job_dir, said, num_workers)
             yield job_dir
         finally:
-            job.send_signal(signal.SIGINT)
+            job.send_signal(signal.SIGTERM)
             try:
                 job.wait(_END_SECONDS)
             except subprocess.TimeoutExpired:

@@ -227,19 +227,26 @@ def _show_preset(given: _Given) -> None:
     if (per_task := given.whole("num_minibatches_per_task")) is not None:
         costs = replace(costs, minibatches_per_task=per_task)
     table = Table(title=preset.title, title_justify="left")
-    for head in ("workers x ps", "published", "simulated", "", "efficiency", "bound by"):
+    has_figures = any(job.published for job in preset.jobs)
+    beside = ("published", "simulated", "") if has_figures else ("simulated",)
+    for head in ("workers x ps", "minibatch", *beside, "efficiency", "bound by"):
         table.add_column(head, justify="left" if head == "bound by" else "right", no_wrap=True)
     for job in preset.jobs:
         cluster = replace(preset.cluster, workers=job.workers, ps=job.ps)
         size = job.minibatch_size
         of_job = costs if size is None else costs.of_minibatches(size)
         found = forecast(of_job, cluster, given.hazards(), given.number("hours") * 3600)
-        speed, published = found.records_per_second, job.published
+        speed, published = f"{found.records_per_second:,.0f}", job.published
+        figures: tuple[str, ...] = (speed,)
+        if has_figures and published is None:
+            figures = ("", speed, "")
+        elif published is not None:
+            error = f"{found.records_per_second / published - 1:+.0%}"
+            figures = (f"{published:,.0f}", speed, error)
         table.add_row(
             f"{job.workers:,} x {job.ps:,}",
-            "" if published is None else f"{published:,.0f}",
-            f"{speed:,.0f}",
-            "" if published is None else f"{speed / published - 1:+.0%}",
+            f"{of_job.minibatch_size:,.0f}",
+            *figures,
             f"{found.efficiency:.1%}",
             found.bottleneck.value,
         )

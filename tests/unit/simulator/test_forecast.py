@@ -13,6 +13,7 @@ from elasticdl.simulator.pace import records_per_second
 from elasticdl.simulator.picture import picture
 from elasticdl.simulator.published import FLIGHTS, PRESETS
 
+COSTS = replace(FLIGHTS, wait=0.0)
 FOUR = Cluster(workers=4, ps=2, latency=20e-6)
 BOUNDS = {
     Resource.COMPUTE: FOUR,
@@ -27,7 +28,7 @@ BOUNDS = {
 
 @pytest.mark.parametrize("resource", BOUNDS)
 def test_what_bounds_a_job_is_named(resource):
-    found = forecast(FLIGHTS, BOUNDS[resource], Hazards(), 3600.0)
+    found = forecast(COSTS, BOUNDS[resource], Hazards(), 3600.0)
     assert found.bottleneck is resource
     assert found.gains[resource] > 1.3
     others = [gain for what, gain in found.gains.items() if what is not resource]
@@ -97,7 +98,7 @@ def test_larger_minibatches_cost_a_record_the_same_and_less_frames():
 
 
 def test_the_picture_says_speed_and_bottleneck():
-    found = forecast(FLIGHTS, FOUR, Hazards(), 60.0)
+    found = forecast(COSTS, FOUR, Hazards(), 60.0)
     drawn = picture(found, [(2, found.records_per_second / 2), (4, found.records_per_second)])
     assert f"{found.records_per_second:,.0f} records/s" in drawn
     assert "bound by compute" in drawn
