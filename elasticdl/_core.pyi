@@ -396,6 +396,8 @@ class PsServer:
         tls: tuple[PathLike[str], PathLike[str], PathLike[str]] | None = None,
         far: _FarFiles | None = None,
         is_copy: bool = False,
+        layout: int = 0,
+        awaits_move: bool = False,
     ) -> PsServer:
         """Listen and serve, until stopped. All replicas of a job get the same settings.
 
@@ -414,6 +416,8 @@ class PsServer:
             far: Sends checkpoints that are to lie behind URLs; None: they are refused.
             is_copy: This is a worker with a copy of the parameters. Its certificate names a worker,
                 and only the master may connect.
+            layout: Counts the moves to other numbers of replicas; that of the store.
+            awaits_move: Serve nothing until a move has brought a store.
 
         Raises:
             LaunchError: The port is taken; names the address.
@@ -423,6 +427,10 @@ class PsServer:
     @property
     def address(self) -> str:
         """`host:port` with the port that the system chose, if 0 was asked for."""
+
+    @property
+    def store(self) -> Store | None:
+        """The store that is served now; None: none, before or after a move."""
 
     def stop(self) -> None:
         """End all connections, after the requests in work; the port is free when it returns."""
@@ -476,6 +484,7 @@ class PsClient:
         tls: tuple[PathLike[str], PathLike[str], PathLike[str]] | None = None,
         unix_sockets: bool = True,
         is_copy: bool = False,
+        layout: int = 0,
     ) -> PsClient:
         """Reach the replicas of a job.
 
@@ -492,6 +501,7 @@ class PsClient:
             tls: PEM files of the authority, the certificate and the key, as in `PsServer`.
             unix_sockets: Go on by the Unix socket of a replica that is on this host.
             is_copy: A worker with a copy of the parameters is at the address.
+            layout: Counts the moves to other numbers of replicas; that of these.
 
         Raises:
             AuthenticationError: A replica refuses the token or the certificate, or its own is not
@@ -664,6 +674,19 @@ class PsClient:
         Raises:
             MemoryLimitError: There is no memory for them.
             StoreError: The table keeps no names.
+        """
+
+    def set_addresses(self, layout: int, addresses: Sequence[str]) -> None:
+        """Reach all replicas where they are now; "" is one that is not there.
+
+        Those of a later layout take the place of those that are known, perhaps another number.
+        Those of an earlier one change nothing.
+        """
+
+    def move_step(self, replica: int, step: str) -> str:
+        """Have one replica do a step of a move to another number of replicas; both as JSON.
+
+        See `docs/designs/resharding.md`.
         """
 
     def set_address(self, replica: int, address: str) -> None:

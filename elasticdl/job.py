@@ -353,6 +353,7 @@ class PsRoute:
 
     generation: int
     addresses: tuple[str, ...]  # by index; "" of one that is not there
+    layout: int = 0  # counts the moves to other numbers of replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,6 +362,9 @@ class ReplicaStart:
 
     checkpoint: str  # folder of a whole checkpoint of this job; "": there is none
     redo_log: str = ""  # folder of its redo log; "": the job keeps none
+    num_replicas: int = 0  # how many share the model; 0: as the job is set up
+    layout: int = 0  # counts the moves to other numbers of replicas
+    awaits_move: bool = False  # it begins with what a move gives it
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,16 +141,26 @@ def events(name: str, follow: bool, as_json: bool, beats: bool) -> None:
 
 @click.command()
 @_JOB
-@click.option("--workers", type=click.IntRange(min=1), required=True, help="How many from now on.")
-def scale(name: str, workers: int) -> None:
-    """Have a running job go on with more workers, or fewer.
+@click.option("--workers", type=click.IntRange(min=1), help="How many from now on.")
+@click.option("--ps", type=click.IntRange(min=1), help="How many ps replicas from now on.")
+def scale(name: str, workers: int | None, ps: int | None) -> None:
+    """Have a running job go on with more workers or ps replicas, or fewer.
 
-    New ones are started at once. Of too many the youngest leave when they have finished the tasks
-    that they hold; nothing is lost or repeated.
+    New workers are started at once. Of too many the youngest leave when they have finished the
+    tasks that they hold; nothing is lost or repeated. With another number of ps replicas the model
+    moves while it is trained, and the job does not wait for it.
     """
+    if workers is None and ps is None:
+        raise ConfigError("give the number of workers (--workers), of ps replicas (--ps), or both")
     job = _find(name)
-    _ask(job, lambda client: client.set_num_workers(workers, _ANSWER_SECONDS))
-    echo(f"{job.name} goes on with {workers} workers")
+    if workers is not None:
+        _ask(job, lambda client: client.set_num_workers(workers, _ANSWER_SECONDS))
+        echo(f"{job.name} goes on with {workers} workers")
+    if ps is not None:
+        _ask(job, lambda client: client.set_num_ps(ps, _ANSWER_SECONDS))
+        echo(
+            f"the model of {job.name} moves to {ps} ps replicas; elasticdl events tells when it has"
+        )
 
 
 @click.command()

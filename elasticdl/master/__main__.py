@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from elasticdl.config import JobConfig
@@ -18,7 +18,7 @@ from elasticdl.data.open import open_reader
 from elasticdl.data.shuffled import with_shuffle
 from elasticdl.data.topic import reader_params
 from elasticdl.errors import StateError, TakenOverError
-from elasticdl.job import Role, Shard
+from elasticdl.job import PsRoute, Role, Shard
 from elasticdl.launchers import of_master
 from elasticdl.master.durable import JobData, open_job
 from elasticdl.master.effects import ReplicaAccess, ReplicaClient
@@ -174,15 +174,16 @@ def _custom_data_reader(config: JobConfig) -> Callable[..., object] | None:
 
 def _connect(
     token: bytes, tls: TlsFiles | None, is_copy: bool
-) -> Callable[[Sequence[str], bool], ReplicaClient]:
+) -> Callable[[PsRoute, bool], ReplicaClient]:
     from elasticdl._core import PsClient
 
-    return lambda addresses, whole_job: PsClient.connect(
-        addresses,
+    return lambda route, whole_job: PsClient.connect(
+        route.addresses,
         token,
         _MASTER_ID,
         _PS_DEADLINE_SECONDS,
         whole_job=whole_job,
+        layout=route.layout,
         tls=tls.as_tuple() if tls else None,
         is_copy=is_copy,
     )

@@ -102,6 +102,50 @@ class AskWatermarks:
 
 
 @dataclass(frozen=True, slots=True)
+class Seated:
+    """A process at the place of a ps replica."""
+
+    index: int
+    session: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareMove:
+    """Have ps replicas get ready for another number of them.
+
+    Then `MovePrepared` or `MoveFailed`. A checkpoint of all at one instant is written with it.
+    """
+
+    layout: int
+    version: int  # of the model, for the checkpoint
+    now: tuple[Seated, ...]
+    after: tuple[Seated, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TellMoved:
+    """Have ps replicas go over to the layout that counts now; then `MoveTold`.
+
+    whom: those that got ready, and those that have no part of it.
+    addresses: of all replicas of that layout.
+    """
+
+    layout: int
+    count: int
+    whom: tuple[Seated, ...]
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AbandonMove:
+    """Have ps replicas stay as they are; nobody waits for it."""
+
+    layout: int
+    whom: tuple[Seated, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """Something for the log and the event log."""
 
@@ -121,5 +165,8 @@ Action = (
     | DeleteHandOvers
     | AskAudit
     | AskWatermarks
+    | PrepareMove
+    | TellMoved
+    | AbandonMove
     | Note
 )

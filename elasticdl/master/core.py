@@ -49,7 +49,14 @@ from elasticdl.master.journal import Journal
 from elasticdl.master.ledger import Ledger, Missing, Settled
 from elasticdl.master.membership import Member, Membership
 from elasticdl.master.overfitting import Overfitting, overfitting_of
-from elasticdl.master.parameters.answers import Answer, Audited, RestorePoint, Seating
+from elasticdl.master.parameters.answers import (
+    Answer,
+    Audited,
+    MoveFailed,
+    MoveTold,
+    RestorePoint,
+    Seating,
+)
 from elasticdl.master.parameters.pair import JobParameters
 from elasticdl.master.parameters.schedule import RECOVERY_FOLDER
 from elasticdl.master.patience import Patience, told
@@ -370,6 +377,8 @@ class JobCore:
         verdict = self.parameters.answered(answer, now)
         if self.has_ended:
             return
+        if isinstance(answer, MoveTold | MoveFailed):
+            self.processes.fill_places(now)
         if verdict.lost is not None:
             self._give_up(verdict.lost, verdict.words, now)
         if verdict.failure:
@@ -627,6 +636,20 @@ class JobCore:
     def set_num_workers(self, num_workers: int, now: float) -> None:
         """Go on with so many workers; see `Processes`."""
         self.processes.set_num_workers(num_workers, now)
+
+    def set_num_ps(self, num_ps: int, now: float) -> None:
+        """Have the model move to so many ps replicas.
+
+        Raises:
+            ElasticdlError: It cannot move, or moves already, or is not trained now.
+        """
+        if self.phase is not Phase.TRAINING or self.history.failing:
+            raise ElasticdlError(f"the job is {self.phase}, expected training: nothing moves now")
+        if self.intake is not None:
+            raise ElasticdlError("the ps replicas of a job on a stream do not move")
+        self.parameters.set_num_ps(num_ps)
+        self.processes.fill_places(now)
+        self._advance(now)
 
     # --- processes, as the launcher sees them ----------------------------------------------------
 

@@ -16,6 +16,7 @@ from elasticdl.errors import UnavailableError
 from elasticdl.job import PsRoute, Role, TaskAudit
 from elasticdl.locations import Location
 from elasticdl.master.missing_tasks import Applied
+from elasticdl.master.moving import Mover
 from elasticdl.master.parameters.proof import Replicas
 
 
@@ -42,6 +43,10 @@ class ReplicaClient(Protocol):
         """Have every replica write its part of an export; return what each has written."""
         ...
 
+    def move_step(self, replica: int, step: str) -> str:
+        """Have one replica do a step of a move; both as JSON."""
+        ...
+
 
 class ReplicaAccess:
     """Speaks to the processes of one role that serve parameters. It connects when first asked.
@@ -52,16 +57,16 @@ class ReplicaAccess:
     def __init__(
         self,
         route: Callable[[], PsRoute],
-        connect: Callable[[Sequence[str], bool], ReplicaClient],
+        connect: Callable[[PsRoute, bool], ReplicaClient],
     ) -> None:
-        """Given the route of the job, and what connects to addresses, all of them or some."""
+        """Given the route of the job, and what connects to a route, whole or of some."""
         self._route = route
         self._connect = connect
         self._client: tuple[PsRoute, ReplicaClient] | None = None
 
     def applied_by(self, address: str) -> Applied:
         """Ask one process, which nobody else knows yet, what it has applied of each task."""
-        (applied,) = self._connect([address], False).audit()
+        (applied,) = self.connect(address).audit()
         return Applied(applied[:, 0], applied[:, 1])
 
     def reach(self) -> ReplicaClient:
@@ -74,8 +79,12 @@ class ReplicaAccess:
         if not all(route.addresses):
             raise UnavailableError("a ps replica is gone")
         if self._client is None or self._client[0] != route:
-            self._client = (route, self._connect(route.addresses, True))
+            self._client = (route, self._connect(route, True))
         return self._client[1]
+
+    def connect(self, address: str) -> ReplicaClient:
+        """Return what speaks to one of them, whichever it is."""
+        return self._connect(PsRoute(0, (address,)), False)
 
 
 class JobAccess:
@@ -131,6 +140,12 @@ class JobAccess:
     def applied_by(self, address: str, role: Role) -> Applied:
         """Ask one process, which nobody else knows yet, what it has applied of each task."""
         return self._by_role[role].applied_by(address)
+
+    @property
+    def mover(self) -> Mover | None:
+        """What leads ps replicas to another number of them; None if there are none."""
+        part = self._by_role.get(Role.PS)
+        return None if part is None else Mover(part.connect)
 
     def _with_rows(self) -> ReplicaClient:
         return next(iter(self._by_role.values())).reach()

@@ -28,6 +28,7 @@ from elasticdl.locations import Location
 from elasticdl.master import actions
 from elasticdl.master.core import JobCore
 from elasticdl.master.missing_tasks import Applied
+from elasticdl.master.moving import Mover, MoveRefusedError
 from elasticdl.master.parameters.answers import (
     Answer,
     Audited,
@@ -36,6 +37,9 @@ from elasticdl.master.parameters.answers import (
     CheckpointWritten,
     ExportFailed,
     ExportWritten,
+    MoveFailed,
+    MovePrepared,
+    MoveTold,
     RestorePoint,
     Watermarks,
     WatermarksFailed,
@@ -145,6 +149,7 @@ class Interpreter:
         event: Callable[[Callable[[float], None]], None],
         run: RunEffect,
         sync: Callable[[], None],
+        mover: Mover | None = None,
     ) -> None:
         """Put it together.
 
@@ -159,6 +164,7 @@ class Interpreter:
             run: Runs an effect, and then what it returns.
             sync: Has the journal outlast a machine that loses power. Before it does, nothing goes
                 that is superfluous because of the newest facts alone.
+            mover: Leads ps replicas to another number of them; None where there are none.
         """
         self._core = core
         self._access = access
@@ -169,6 +175,7 @@ class Interpreter:
         self._event = event
         self._run = run
         self._sync = sync
+        self._mover = mover
         self._disk = Disk()
         self._publisher = _publisher_of(core.config, job_id)
 
@@ -198,6 +205,12 @@ class Interpreter:
                 self._run(lambda: self._ask_audit(action), Line.STORAGE)
             case actions.AskWatermarks():
                 self._run(lambda: self._ask_watermarks(action), Line.RECOVERY)
+            case actions.PrepareMove():
+                self._run(lambda: self._prepare_move(action), Line.STORAGE)
+            case actions.TellMoved():
+                self._run(lambda: self._tell_moved(action), Line.STORAGE)
+            case actions.AbandonMove():
+                self._run(lambda: self._abandon_move(action), Line.STORAGE)
 
     def close(self) -> None:
         """Wait for no disk any more: the master is about to end."""
@@ -365,6 +378,41 @@ class Interpreter:
             return self._answer(Watermarks(index, session, applied, role))
         except ElasticdlError as error:
             return self._answer(WatermarksFailed(index, session, str(error), role))
+
+    def _prepare_move(self, action: actions.PrepareMove) -> Then:
+        folder, config = self.checkpoint_dir(is_private=True), self._core.config
+
+        def write(parts: Callable[[Location], list[str]]) -> None:
+            def write_parts(partial: Location) -> list[str]:
+                with self._disk.elsewhere():  # the replicas show their progress themselves
+                    return parts(partial)
+
+            def write_all() -> Location:
+                return write_checkpoint(
+                    folder, action.version, config.model.model_def, write_parts, 1, self._job_id
+                )
+
+            self._disk.do(str(version_folder(folder, action.version, self._job_id)), write_all)
+
+        try:
+            self._its_mover.prepare(action, write)
+        except ElasticdlError as error:
+            is_refused = isinstance(error, MoveRefusedError)
+            return self._answer(MoveFailed(action, str(error), is_refused))
+        return self._answer(MovePrepared(action))
+
+    def _tell_moved(self, action: actions.TellMoved) -> Then:
+        self._sync()
+        return self._answer(MoveTold(action.layout, self._its_mover.tell(action)))
+
+    def _abandon_move(self, action: actions.AbandonMove) -> Then:
+        self._its_mover.abandon(action)
+        return _nothing
+
+    @property
+    def _its_mover(self) -> Mover:
+        assert self._mover is not None, "only ps replicas move"
+        return self._mover
 
 
 def _publisher_of(config: JobConfig, job_id: str) -> Publisher | None:

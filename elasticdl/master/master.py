@@ -237,7 +237,9 @@ class Master:
     async def restore_point(self, index: int, num_unsound: int, problem: str) -> ReplicaStart:
         """Return what a ps replica that has been started is to restore."""
         point = await self.handle(lambda: self.core.restore_point(index, num_unsound, problem))
-        return ReplicaStart(self.folder_of(point), self._interpreter.redo_log_of(index))
+        place = self.core.parameters.replicas_with(index).place_of(index)
+        redo_log = self._interpreter.redo_log_of(index)
+        return ReplicaStart(self.folder_of(point), redo_log, *place)
 
     def folder_of(self, point: RestorePoint | None) -> str:
         """Return where a checkpoint of this job lies; "" of None."""
@@ -312,6 +314,7 @@ class Master:
                 event=lambda event: self.happen(lambda: event(self.now())),
                 run=self._run_effect,
                 sync=self._job.sync,
+                mover=self._access.mover,
             )
             ends.callback(self._interpreter.close)
             self._take_up_job()

@@ -104,10 +104,7 @@ class Processes:
 
     def complete(self, now: float) -> None:
         """Plan what a job that was reopened lacks of the processes with which it began."""
-        for index in range(self._num_ps):
-            member = self._members.find(Role.PS, index)
-            if member is None or member.gone:
-                self._plan(Role.PS, now, index)
+        self.fill_places(now)
         present = [m for m in self._members.present(Role.WORKER) if not m.is_departing]
         for _ in range(self._settings.num_workers - len(present)):
             self._plan(Role.WORKER, now)
@@ -144,6 +141,21 @@ class Processes:
         text = f"{member.name} is to end: the job does not wait for it"
         self._act(Note(kinds.ProcessStopping(member.name), text))
         if member.handle:
+            self._act(StopProcess(ProcessHandle(member.role, member.index, member.handle)))
+
+    def fill_places(self, now: float) -> None:
+        """Plan the ps replicas that are not there, and end those that have no part of the model."""
+        if self._parameters.replicas is None:
+            return
+        moves = self._parameters.replicas.moves
+        for index in range(moves.num_places):
+            member = self._members.find(Role.PS, index)
+            if member is None or member.gone:
+                self._plan(Role.PS, now, index)
+        for member in moves.superfluous():
+            self._members.stopping(member)
+            text = f"{member.name} is to leave"
+            self._act(Note(kinds.ProcessStopping(member.name), text))
             self._act(StopProcess(ProcessHandle(member.role, member.index, member.handle)))
 
     def replaced(self, member: Member, now: float) -> None:
@@ -223,6 +235,8 @@ class Processes:
         is_expected = member.is_stopping or is_replaced or not is_needed
         if is_expected:
             self._act(Note(kinds.ProcessLeft(member.name, str(exited.reason)), text))
+            if member.role is Role.PS:
+                self.fill_places(now)  # it may be wanted again by now
             return loss
         kind = kinds.ProcessLost(member.name, str(exited.reason))
         self._act(Note(kind, text, is_warning=was_watched))

@@ -145,7 +145,13 @@ class Servicer(MasterServicer):
             context,
             self._master.restore_point(request.index, request.num_unsound, request.problem),
         )
-        return pb.RestorePointResponse(checkpoint=start.checkpoint, redo_log=start.redo_log)
+        return pb.RestorePointResponse(
+            checkpoint=start.checkpoint,
+            redo_log=start.redo_log,
+            num_replicas=start.num_replicas,
+            layout=start.layout,
+            awaits_move=start.awaits_move,
+        )
 
     async def GetPsRoute(
         self, request: pb.GetPsRouteRequest, context: Context
@@ -362,6 +368,12 @@ class Servicer(MasterServicer):
         core, now = self._master.core, self._master.now()
         await self._event(context, lambda: core.set_num_workers(request.num_workers, now))
         return pb.SetNumWorkersResponse()
+
+    async def SetNumPs(self, request: pb.SetNumPsRequest, context: Context) -> pb.SetNumPsResponse:
+        """Have the model move to another number of ps replicas."""
+        core, now = self._master.core, self._master.now()
+        await self._event(context, lambda: core.set_num_ps(request.num_ps, now))
+        return pb.SetNumPsResponse()
 
     async def Stop(self, request: pb.StopRequest, context: Context) -> pb.StopResponse:
         """Cancel the job, or finish it where that is asked for."""

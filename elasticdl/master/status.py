@@ -118,7 +118,7 @@ def _partitions(core: JobCore) -> tuple[PartitionStatus, ...]:
 def _message(core: JobCore) -> str:
     if core.message or core.has_ended:
         return core.message
-    replicas = core.config.num_ps
+    replicas = 0 if core.parameters.replicas is None else core.parameters.replicas.number
     # Without ps replicas the workers hold the parameters: there is nobody else to wait for.
     missing = sum(not address for address in core.ps_route().addresses) if replicas else 0
     if core.phase is not Phase.PENDING:

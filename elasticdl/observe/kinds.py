@@ -409,6 +409,31 @@ class PsRecovered(Kind):
 
 
 @dataclass(frozen=True)
+class PsMoveWanted(Kind):
+    """The model is to move to another number of ps replicas."""
+
+    event: ClassVar[str] = "ps move wanted"
+    replicas: Annotated[int, "how many there are to be"]
+
+
+@dataclass(frozen=True)
+class PsMoved(Kind):
+    """The model has moved to another number of ps replicas."""
+
+    event: ClassVar[str] = "ps moved"
+    replicas: Annotated[int, "how many there are now"]
+    layout: Annotated[int, "number of the layout"]
+
+
+@dataclass(frozen=True)
+class PsNotMoved(Kind):
+    """The model could not move to another number of ps replicas."""
+
+    event: ClassVar[str] = "ps not moved"
+    reason: Annotated[str, "why"]
+
+
+@dataclass(frozen=True)
 class WorldClosed(Kind):
     """Workers have agreed on who reduces together."""
 

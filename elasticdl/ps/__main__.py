@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from elasticdl._core import Progress, PsServer, Store, traffic
@@ -51,8 +52,11 @@ def serve(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None
     heartbeats = Heartbeats(master, arguments.index, seconds, labels)
     sender = Sender(process.scratch_folder(arguments.job_dir, Role.PS, arguments.index))
 
+    begun = ReplicaStart("")
+
     def restore_point(index: int, num_unsound: int, problem: str) -> ReplicaStart:
-        start = master.restore_point(index, num_unsound, problem)
+        nonlocal begun
+        begun = start = master.restore_point(index, num_unsound, problem)
         labels.enter(Label.RECOVER if start.checkpoint else Label.STARTING)
         return start
 
@@ -72,34 +76,45 @@ def serve(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None
         sync_version_tolerance=training.sync_version_tolerance,
         tls=arguments.tls.as_tuple() if arguments.tls else None,
         far=sender,
+        layout=begun.layout,
+        awaits_move=begun.awaits_move,
     )
+    del store  # a move puts another one in its place
     try:
         address = arguments.listening.at(port_of(server.address))
-        departure.served = store, server
+        departure.server = server
         heartbeats.interval_seconds = master.register_ps(arguments.index, address, os.getpid())
         events = EventLog(arguments.job_dir, Role.PS, arguments.index)
         name = process.process_name(Role.PS, arguments.index)
         profiler = PsProfiler(server, arguments.job_dir, name)
 
-        heartbeats.wants_checkpoint = RedoLog(store).look
+        heartbeats.wants_checkpoint = RedoLog(server).look
 
         def look() -> None:
             profiler.look()
             process.rotate_log(arguments.config, arguments.job_dir)
 
-        with process_metrics.serving(arguments, Role.PS, labels, traffic, stats=store.stats):
+        stats = partial(stats_of, server)
+        with process_metrics.serving(arguments, Role.PS, labels, traffic, stats=stats):
             heartbeats.serve(events, departure.is_over, look)
         raise SystemExit(process.STOPPED_EXIT_CODE)
     finally:
         server.stop()
-        store.trim_redo_log()
+        if (held := server.store) is not None:
+            held.trim_redo_log()
+
+
+def stats_of(server: PsServer) -> str:
+    """Return the counters of the store that is served; of none if there is none, as JSON."""
+    store = server.store
+    return Store().stats() if store is None else store.stats()
 
 
 class RedoLog:
     """Keeps a store's redo log short, and tells when nothing is noted in it."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, server: PsServer) -> None:
+        self._server = server
         self._problem: str | None = None
 
     def look(self) -> bool:
@@ -107,7 +122,9 @@ class RedoLog:
 
         A problem is told once.
         """
-        _, wants_checkpoint, problem = self._store.trim_redo_log() or (0, False, None)
+        store = self._server.store
+        state = None if store is None else store.trim_redo_log()
+        _, wants_checkpoint, problem = state or (0, False, None)
         if problem and problem != self._problem:
             log.warning(
                 "the redo log is broken off until the next checkpoint: %s; if this replica is "
@@ -221,8 +238,11 @@ def make_store(
         progress: Counts what is read.
         scratch: For what is fetched from URLs.
     """
-    store, redo_log = _restored(config, replica, restore_point, progress, scratch)
-    store = store or _first(config, replica, progress, scratch)
+    store, start = _restored(config, replica, restore_point, progress, scratch)
+    replicas, redo_log = _count(config, start), start.redo_log
+    if start.awaits_move:
+        return Store(replica, replicas)  # it is not used: a move brings another one
+    store = store or _first(config, replica, replicas, progress, scratch)
     if redo_log:
         limit = config.checkpoint.ps_redo_mb * _BYTES_PER_MB
         try:
@@ -242,22 +262,22 @@ def _restored(
     restore_point: Callable[[int, int, str], ReplicaStart],
     progress: Progress | None,
     scratch: Path | None,
-) -> tuple[Store | None, str]:
+) -> tuple[Store | None, ReplicaStart]:
     """Return the replica's part of the newest sound checkpoint of this job, or None if none.
 
-    Also returns where its redo log lies; "": nowhere.
+    Also returns what the master said last.
     """
     num_unsound, problem = 0, ""
     while True:
         start = restore_point(replica, num_unsound, problem)
         if not start.checkpoint:
-            return None, start.redo_log
+            return None, start
         log.info("restoring %s", start.checkpoint)
         try:
             store = restore(
                 start.checkpoint,
                 replica,
-                config.cluster.num_ps_pods,
+                _count(config, start),
                 keep_watermarks=True,
                 progress=progress,
                 scratch=scratch,
@@ -266,14 +286,18 @@ def _restored(
             log.warning("%s cannot be restored, an older one is tried: %s", start.checkpoint, error)
             num_unsound, problem = num_unsound + 1, str(error)
         else:
-            return store, start.redo_log
+            return store, start
+
+
+def _count(config: JobConfig, start: ReplicaStart) -> int:
+    """Return how many replicas share the model."""
+    return start.num_replicas or config.cluster.num_ps_pods
 
 
 def _first(
-    config: JobConfig, replica: int, progress: Progress | None, scratch: Path | None
+    config: JobConfig, replica: int, replicas: int, progress: Progress | None, scratch: Path | None
 ) -> Store:
     """Return what the replica had at the start of the job."""
-    replicas = config.cluster.num_ps_pods
     source = config.checkpoint.checkpoint_dir_for_init
     if source is None:
         store = Store(replica, replicas)

@@ -50,6 +50,11 @@ class Written(Protocol):
 class StoppableServer(Protocol):
     """What of a `PsServer` is ended."""
 
+    @property
+    def store(self) -> Written | None:
+        """What is served now; None: nothing, since the model has moved, or is about to."""
+        ...
+
     def stop(self) -> None:
         """Finish the requests in work, and answer none any more."""
         ...
@@ -72,8 +77,8 @@ class PsDeparture:
         self._longest_seconds = longest_seconds
         self.is_over = threading.Event()
         """Then the main thread ends the process."""
-        self.served: tuple[Written, StoppableServer] | None = None
-        """Set once it serves: what it holds, and to whom it answers."""
+        self.server: StoppableServer | None = None
+        """Set once it serves."""
 
     def begin(self) -> None:
         """Hand over and end the process; in a limited time, whatever is waited for."""
@@ -98,15 +103,17 @@ class PsDeparture:
             )
 
     def _hand_over(self, deadline: float) -> None:
-        if self.served is None:
-            return  # nobody has been answered yet
-        store, server = self.served
+        server = self.server
+        if server is None or server.store is None:
+            return  # nobody has been answered yet, or it holds no part of the model
         try:
             folder = self._master.leave_ps(self._index, _TELL_SECONDS)
             if not folder:
                 return
             self._writes()
             server.stop()  # from here on it holds what it held
+            store = server.store
+            assert store is not None
             version = write_hand_over(Path(folder), store.checkpoint)
             left = max(0.0, deadline - time.monotonic())
             self._master.hand_over(self._index, version, left)

@@ -131,7 +131,13 @@ class GrpcMasterClient:
         """
         request = pb.RestorePointRequest(index=index, num_unsound=num_unsound, problem=problem)
         answer = self._connection.call(self._master.RestorePoint, request)
-        return ReplicaStart(answer.checkpoint, answer.redo_log)
+        return ReplicaStart(
+            answer.checkpoint,
+            answer.redo_log,
+            answer.num_replicas,
+            answer.layout,
+            answer.awaits_move,
+        )
 
     def ps_route(self) -> PsRoute:
         """Return where every ps replica is; waits until all are there."""
@@ -394,6 +400,12 @@ class JobClient:
             self._master.SetNumWorkers,
             pb.SetNumWorkersRequest(num_workers=num_workers),
             give_up_seconds,
+        )
+
+    def set_num_ps(self, num_ps: int, give_up_seconds: float | None = None) -> None:
+        """Have the model move to this number of ps replicas; it has not moved so far."""
+        self._connection.call(
+            self._master.SetNumPs, pb.SetNumPsRequest(num_ps=num_ps), give_up_seconds
         )
 
     def stop(self, reason: str, give_up_seconds: float | None = None) -> None:

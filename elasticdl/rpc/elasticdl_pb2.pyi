@@ -451,19 +451,31 @@ class RestorePointResponse(_message.Message):
 
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     REDO_LOG_FIELD_NUMBER: _builtins.int
+    NUM_REPLICAS_FIELD_NUMBER: _builtins.int
+    LAYOUT_FIELD_NUMBER: _builtins.int
+    AWAITS_MOVE_FIELD_NUMBER: _builtins.int
     checkpoint: _builtins.str
     """folder of a whole checkpoint of this job; empty if there is none"""
     redo_log: _builtins.str
     """folder of the replica's redo log; empty if the job keeps none"""
+    num_replicas: _builtins.int
+    """how many share the model"""
+    layout: _builtins.int
+    """counts the moves to other numbers of replicas"""
+    awaits_move: _builtins.bool
+    """it begins with what a move gives it"""
     def __init__(
         self,
         *,
         checkpoint: _builtins.str = ...,
         redo_log: _builtins.str = ...,
+        num_replicas: _builtins.int = ...,
+        layout: _builtins.int = ...,
+        awaits_move: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "redo_log", b"redo_log"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["awaits_move", b"awaits_move", "checkpoint", b"checkpoint", "layout", b"layout", "num_replicas", b"num_replicas", "redo_log", b"redo_log"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -477,7 +489,10 @@ class PsRoute(_message.Message):
 
     GENERATION_FIELD_NUMBER: _builtins.int
     ADDRESSES_FIELD_NUMBER: _builtins.int
+    LAYOUT_FIELD_NUMBER: _builtins.int
     generation: _builtins.int
+    layout: _builtins.int
+    """counts the moves to other numbers of replicas"""
     @_builtins.property
     def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """by index; empty for a replica that is not there"""
@@ -487,10 +502,11 @@ class PsRoute(_message.Message):
         *,
         generation: _builtins.int = ...,
         addresses: _abc.Iterable[_builtins.str] | None = ...,
+        layout: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "generation", b"generation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "generation", b"generation", "layout", b"layout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2341,6 +2357,40 @@ class SetNumWorkersResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SetNumWorkersResponse: _TypeAlias = SetNumWorkersResponse  # noqa: Y015
+
+@_typing.final
+class SetNumPsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUM_PS_FIELD_NUMBER: _builtins.int
+    num_ps: _builtins.int
+    def __init__(
+        self,
+        *,
+        num_ps: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_ps", b"num_ps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetNumPsRequest: _TypeAlias = SetNumPsRequest  # noqa: Y015
+
+@_typing.final
+class SetNumPsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetNumPsResponse: _TypeAlias = SetNumPsResponse  # noqa: Y015
 
 @_typing.final
 class StopRequest(_message.Message):

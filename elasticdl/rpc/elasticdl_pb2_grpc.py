@@ -124,6 +124,11 @@ class MasterStub:
                 request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.SetNumWorkersRequest.SerializeToString,
                 response_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.SetNumWorkersResponse.FromString,
                 _registered_method=True)
+        self.SetNumPs = channel.unary_unary(
+                '/elasticdl.v1.Master/SetNumPs',
+                request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.SetNumPsRequest.SerializeToString,
+                response_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.SetNumPsResponse.FromString,
+                _registered_method=True)
         self.Stop = channel.unary_unary(
                 '/elasticdl.v1.Master/Stop',
                 request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.StopRequest.SerializeToString,
@@ -261,6 +266,13 @@ class MasterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetNumPs(self, request, context):
+        """Has the model of a running job move to another number of ps replicas. Answers before it moves.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Stop(self, request, context):
         """Cancels the job: every process is stopped and the job ends as failed.
         """
@@ -360,6 +372,11 @@ def add_MasterServicer_to_server(servicer, server):
                     servicer.SetNumWorkers,
                     request_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.SetNumWorkersRequest.FromString,
                     response_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.SetNumWorkersResponse.SerializeToString,
+            ),
+            'SetNumPs': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetNumPs,
+                    request_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.SetNumPsRequest.FromString,
+                    response_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.SetNumPsResponse.SerializeToString,
             ),
             'Stop': grpc.unary_unary_rpc_method_handler(
                     servicer.Stop,
@@ -853,6 +870,33 @@ class Master:
             '/elasticdl.v1.Master/SetNumWorkers',
             elasticdl_dot_rpc_dot_elasticdl__pb2.SetNumWorkersRequest.SerializeToString,
             elasticdl_dot_rpc_dot_elasticdl__pb2.SetNumWorkersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetNumPs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/elasticdl.v1.Master/SetNumPs',
+            elasticdl_dot_rpc_dot_elasticdl__pb2.SetNumPsRequest.SerializeToString,
+            elasticdl_dot_rpc_dot_elasticdl__pb2.SetNumPsResponse.FromString,
             options,
             channel_credentials,
             insecure,

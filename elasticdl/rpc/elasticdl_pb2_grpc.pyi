@@ -75,6 +75,8 @@ class MasterStub:
     """The same, a page at a time."""
     SetNumWorkers: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.SetNumWorkersRequest, _elasticdl_pb2.SetNumWorkersResponse]
     """Adds workers to a running job, or takes some away."""
+    SetNumPs: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.SetNumPsRequest, _elasticdl_pb2.SetNumPsResponse]
+    """Has the model of a running job move to another number of ps replicas. Answers before it moves."""
     Stop: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.StopRequest, _elasticdl_pb2.StopResponse]
     """Cancels the job: every process is stopped and the job ends as failed."""
 
@@ -120,6 +122,8 @@ class MasterAsyncStub(MasterStub):
     """The same, a page at a time."""
     SetNumWorkers: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.SetNumWorkersRequest, _elasticdl_pb2.SetNumWorkersResponse]  # type: ignore[assignment]
     """Adds workers to a running job, or takes some away."""
+    SetNumPs: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.SetNumPsRequest, _elasticdl_pb2.SetNumPsResponse]  # type: ignore[assignment]
+    """Has the model of a running job move to another number of ps replicas. Answers before it moves."""
     Stop: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.StopRequest, _elasticdl_pb2.StopResponse]  # type: ignore[assignment]
     """Cancels the job: every process is stopped and the job ends as failed."""
 
@@ -270,6 +274,14 @@ class MasterServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_elasticdl_pb2.SetNumWorkersResponse, _abc.Awaitable[_elasticdl_pb2.SetNumWorkersResponse]]:
         """Adds workers to a running job, or takes some away."""
+
+    @_abc_1.abstractmethod
+    def SetNumPs(
+        self,
+        request: _elasticdl_pb2.SetNumPsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_elasticdl_pb2.SetNumPsResponse, _abc.Awaitable[_elasticdl_pb2.SetNumPsResponse]]:
+        """Has the model of a running job move to another number of ps replicas. Answers before it moves."""
 
     @_abc_1.abstractmethod
     def Stop(

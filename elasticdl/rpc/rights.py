@@ -36,6 +36,7 @@ RIGHTS: Mapping[str, frozenset[str]] = {
     _SERVICE + "WatchEvents": frozenset({USER}),
     _SERVICE + "GetEvents": frozenset({USER}),
     _SERVICE + "SetNumWorkers": frozenset({USER}),
+    _SERVICE + "SetNumPs": frozenset({USER}),
     _SERVICE + "Stop": frozenset({USER}),
     _CERTIFICATES + "Renew": frozenset({WORKER, PS}),
 }

@@ -10,7 +10,7 @@ from elasticdl.backends.base import Trainer
 from elasticdl.checkpoints.dense import DENSE
 from elasticdl.checkpoints.remote import Sender
 from elasticdl.data.updates import UpdateOrder
-from elasticdl.job import Role
+from elasticdl.job import PsRoute, Role
 from elasticdl.rpc.client import GrpcMasterClient
 from elasticdl.runtime.addresses import port_of
 from elasticdl.runtime.process import ProcessArguments, scratch_folder
@@ -67,14 +67,15 @@ class Holders:
         if self.ring is not None:
             self.ring.close()
 
-    def _dial(self, addresses: list[str]) -> PsClient:
+    def _dial(self, route: PsRoute) -> PsClient:
         return PsClient.connect(
-            addresses,
+            route.addresses,
             self._arguments.token,
             self._arguments.index,
             _PS_DEADLINE_SECONDS,
             _PS_CONNECT_SECONDS,
             tls=self._tls,
+            layout=route.layout,
         )
 
     def _join(self, trainer: Trainer) -> RingExchange:

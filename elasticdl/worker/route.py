@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from elasticdl.errors import UnavailableError
@@ -18,8 +18,8 @@ Client = TypeVar("Client", bound="Movable")
 class Movable(Protocol):
     """What of `PsClient` a route needs."""
 
-    def set_address(self, replica: int, address: str) -> None:
-        """Reach a relaunched replica at its new address."""
+    def set_addresses(self, layout: int, addresses: Sequence[str]) -> None:
+        """Reach all replicas where they are now, perhaps another number of them."""
         ...
 
 
@@ -51,9 +51,7 @@ class Route:
         assert self._client is not None
         self.generation = -1
         try:
-            for replica, address in enumerate(route.addresses):
-                if address:
-                    self._client.set_address(replica, address)
+            self._client.set_addresses(route.layout, route.addresses)
         except BaseException:
             self.generation = _HALFWAY
             raise
@@ -76,14 +74,12 @@ class Route:
                 )
 
 
-def connect(
-    ask: Callable[[], PsRoute], dial: Callable[[list[str]], Client], route: Route
-) -> Client:
+def connect(ask: Callable[[], PsRoute], dial: Callable[[PsRoute], Client], route: Route) -> Client:
     """Connect to the replicas, wherever they move meanwhile.
 
     Args:
         ask: The master's route, once all replicas are there.
-        dial: Connects to addresses; gives up within seconds.
+        dial: Connects to where the replicas are; gives up within seconds.
         route: Takes charge of the client.
 
     Raises:
@@ -92,7 +88,7 @@ def connect(
     found = ask()
     while True:
         try:
-            client = dial(list(found.addresses))
+            client = dial(found)
         except UnavailableError:
             before, found = found, ask()
             if found == before:

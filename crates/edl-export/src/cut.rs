@@ -103,6 +103,7 @@ pub fn export_cut(
             keys,
             rows,
             width,
+            ..
         } => tables[table].take_rows(keys, rows, width),
     })?;
     let tables: Vec<CutTable> = tables

@@ -23,7 +23,7 @@ pub fn pull_keys(
     rows: &mut [Vec<f32>],
 ) -> Result<(), PsError> {
     let mut versions = receipt.versions.clone();
-    client.replicas.pull(Pull {
+    client.replicas().pull(Pull {
         plan: &receipt.plan,
         mode: PullMode::Create,
         step: None,
@@ -49,7 +49,7 @@ pub fn push_keys(
         state: &[],
     };
     client
-        .replicas
+        .replicas()
         .push(&receipt.plan, &gradients, minibatch, &receipt.versions)
 }
 

@@ -1,7 +1,8 @@
 //! The client: ids in, rows out; gradients in, one update each.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use edl_store::{Chunk, ModelSpec, PullMode, Store, StoreError, TaskAudit};
 use edl_wire::frame::Element;
@@ -9,7 +10,8 @@ use edl_wire::op::Step;
 
 use crate::clip::Clipping;
 use crate::dedup::{Plan, Planner, Site};
-use crate::error::PsError;
+use crate::elsewhere::Elsewhere;
+use crate::error::{ErrorKind, PsError};
 use crate::hot_keys;
 use crate::local::Local;
 use crate::names::{Batch, NameSite, SentNames};
@@ -142,9 +144,15 @@ impl Scratch {
     }
 }
 
+/// How long a client that asked a layout that is over waits to be told of the one that counts.
+const UNTIL_TOLD: Duration = Duration::from_secs(60);
+/// It looks this often.
+const LOOK: Duration = Duration::from_millis(20);
+
 /// Reads and updates a model spread over ps replicas.
 pub struct PsClient {
-    pub(crate) replicas: Box<dyn Replicas>,
+    /// Those of the layout that is known; replaced when they say that it is over.
+    replicas: RwLock<Arc<dyn Replicas>>,
     shape: OnceLock<Shape>,
     scratch: Mutex<Vec<Scratch>>,
     /// Which strings of keys the replicas have; locked for the length of a call.
@@ -154,7 +162,7 @@ pub struct PsClient {
 impl PsClient {
     /// A client of the replicas at the other end of sockets.
     pub fn remote(remote: Remote) -> Self {
-        Self::over(Box::new(remote))
+        Self::over(Arc::new(remote))
     }
 
     /// The same client without sockets.
@@ -162,16 +170,79 @@ impl PsClient {
     /// # Errors
     /// [`PsError::Invalid`] if the store is one of several replicas.
     pub fn in_process(store: Arc<Store>) -> Result<Self, PsError> {
-        Ok(Self::over(Box::new(Local::new(store)?)))
+        Ok(Self::over(Arc::new(Local::new(store)?)))
     }
 
-    fn over(replicas: Box<dyn Replicas>) -> Self {
+    fn over(replicas: Arc<dyn Replicas>) -> Self {
         Self {
-            replicas,
+            replicas: RwLock::new(replicas),
             shape: OnceLock::new(),
             scratch: Mutex::new(Vec::new()),
             sent_names: Mutex::default(),
         }
+    }
+
+    /// Those of the layout that is known.
+    pub(crate) fn replicas(&self) -> Arc<dyn Replicas> {
+        let replicas = self.replicas.read();
+        replicas.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Asks the replicas; if their layout is over, asks those that they name.
+    fn asked<T>(
+        &self,
+        mut ask: impl FnMut(&dyn Replicas) -> Result<T, PsError>,
+    ) -> Result<T, PsError> {
+        let deadline = Instant::now() + UNTIL_TOLD;
+        loop {
+            let replicas = self.replicas();
+            match ask(&*replicas) {
+                Err(error) if error.kind() == ErrorKind::Moved => {
+                    self.follow(&replicas, error, deadline)?;
+                }
+                answered => return answered,
+            }
+        }
+    }
+
+    /// Goes over to the replicas that those of an earlier layout have named, unless another call
+    /// has done so. A replica that was started since does not know them: they are waited for, until
+    /// [`PsClient::set_addresses`] tells.
+    fn follow(
+        &self,
+        seen: &Arc<dyn Replicas>,
+        error: PsError,
+        deadline: Instant,
+    ) -> Result<(), PsError> {
+        let known = self.replicas.write();
+        let mut known = known.unwrap_or_else(PoisonError::into_inner);
+        if !Arc::ptr_eq(&known, seen) {
+            return Ok(());
+        }
+        let told = match &error {
+            PsError::Moved(message) | PsError::Remote { message, .. } => message.as_str(),
+            _ => "",
+        };
+        match serde_json::from_str::<Elsewhere>(told) {
+            Err(_) if told.is_empty() && Instant::now() < deadline => {
+                drop(known);
+                thread::sleep(LOOK);
+                Ok(())
+            }
+            Ok(there) if there.number > known.layout() => {
+                *known = known.of_layout(&there)?;
+                Ok(())
+            }
+            _ => Err(error),
+        }
+    }
+
+    /// Has one replica do a step of a move; both as JSON.
+    ///
+    /// # Errors
+    /// What the replica says, or an unreachable one.
+    pub fn move_step(&self, replica: usize, step: &str) -> Result<String, PsError> {
+        self.replicas().move_step(replica, step)
     }
 
     /// Declares the model; the values of the first to declare count.
@@ -198,7 +269,7 @@ impl PsClient {
         check_len("the dense vector", dense.len(), shape.dense_len)?;
         check_len("the state vector", state.len(), shape.state_len)?;
         check_given(&model, given)?;
-        self.replicas.declare(&model, dense, state, given)?;
+        self.asked(|replicas| replicas.declare(&model, dense, state, given))?;
         // Equal to what is there already, or `declare` would have failed.
         let _ = self.shape.set(shape);
         Ok(())
@@ -207,7 +278,7 @@ impl PsClient {
     /// The model's lengths, asked of replica 0 by a client that has not declared it itself.
     fn shape(&self) -> Result<&Shape, PsError> {
         if self.shape.get().is_none() {
-            let shape = Shape::of(&*self.replicas.model()?)?;
+            let shape = Shape::of(&*self.asked(|replicas| replicas.model())?)?;
             let _ = self.shape.set(shape);
         }
         let unknown = || PsError::System("the model is not known".to_owned());
@@ -219,7 +290,7 @@ impl PsClient {
     /// # Errors
     /// A newer lease has begun.
     pub fn begin_task(&self, task: u64, lease: u32) -> Result<u32, PsError> {
-        self.replicas.begin_task(task, lease)
+        self.asked(|replicas| replicas.begin_task(task, lease))
     }
 
     /// Says that a lease is over: nobody waits for what is under way of it.
@@ -228,7 +299,7 @@ impl PsClient {
     /// An unreachable replica.
     pub fn end_task(&self, task: u64, lease: u32) -> Result<(), PsError> {
         self.shape()?;
-        self.replicas.end_task(task, lease)
+        self.asked(|replicas| replicas.end_task(task, lease))
     }
 
     /// Fetches the rows of every site and, if `vectors`, the dense and state vectors.
@@ -250,25 +321,28 @@ impl PsClient {
             vectors,
             step,
         };
-        let (pulled, ()) = self.pulled_by(&wanted, |pull| self.replicas.pull(pull))?;
+        let (pulled, ()) =
+            self.asked(|replicas| self.pulled_by(replicas, &wanted, |pull| replicas.pull(pull)))?;
         Ok(pulled)
     }
 
     /// Plans a pull, has it made, and gives every occurrence of an id its row.
     fn pulled_by<T>(
         &self,
+        replicas: &dyn Replicas,
         wanted: &Wanted<'_>,
         pull: impl FnOnce(Pull<'_>) -> Result<T, PsError>,
     ) -> Result<(Pulled, T), PsError> {
         let shape = self.shape()?;
         let mut scratch = self.take_scratch();
-        let pulled = self.pulled_with(&mut scratch, shape, wanted, pull);
+        let pulled = self.pulled_with(replicas.count(), &mut scratch, shape, wanted, pull);
         self.give_scratch(scratch);
         pulled
     }
 
     fn pulled_with<T>(
         &self,
+        num_replicas: usize,
         scratch: &mut Scratch,
         shape: &Shape,
         wanted: &Wanted<'_>,
@@ -276,7 +350,7 @@ impl PsClient {
     ) -> Result<(Pulled, T), PsError> {
         let mut plan = scratch
             .planner
-            .plan(wanted.sites, &shape.dims, self.replicas.count())?;
+            .plan(wanted.sites, &shape.dims, num_replicas)?;
         for table in &mut plan.tables {
             table.element = shape.elements[table.table as usize];
             table.trainable = shape.trainable[table.table as usize];
@@ -291,7 +365,7 @@ impl PsClient {
             (0, 0)
         };
         let (mut dense, mut state) = (vec![0.0; dense_len], vec![0.0; state_len]);
-        let mut versions = vec![0; self.replicas.count()];
+        let mut versions = vec![0; num_replicas];
         let told = pull(Pull {
             plan: &plan,
             mode: wanted.mode,
@@ -340,9 +414,8 @@ impl PsClient {
             dense,
             state,
         };
-        self.merged(receipt, &gradients, |merged| {
-            self.replicas
-                .push(&receipt.plan, merged, minibatch, &receipt.versions)
+        self.merged(receipt, &gradients, |replicas, plan, merged, versions| {
+            replicas.push(plan, merged, minibatch, versions)
         })
     }
 
@@ -361,18 +434,16 @@ impl PsClient {
         minibatch: &Minibatch,
         next: &Wanted<'_>,
     ) -> Result<((u64, u64), Option<Pulled>), PsError> {
-        let (plan, versions) = (&receipt.plan, &receipt.versions);
-        self.merged(receipt, gradients, |merged| {
-            let both = self.pulled_by(next, |next| {
-                self.replicas
-                    .push_pull(plan, merged, minibatch, versions, next)
+        self.merged(receipt, gradients, |replicas, plan, merged, versions| {
+            let both = self.pulled_by(replicas, next, |next| {
+                replicas.push_pull(plan, merged, minibatch, versions, next)
             });
             match both {
                 Ok((pulled, (pushed, true))) => Ok((pushed, Some(pulled))),
                 Ok((_, (pushed, false))) => Ok((pushed, None)),
                 // Which half was refused is not said. A push is known again, so it is asked alone.
                 Err(PsError::Remote { .. } | PsError::Invalid(_) | PsError::Store(_)) => {
-                    let pushed = self.replicas.push(plan, merged, minibatch, versions)?;
+                    let pushed = replicas.push(plan, merged, minibatch, versions)?;
                     Ok((pushed, None))
                 }
                 Err(error) => Err(error),
@@ -380,22 +451,18 @@ impl PsClient {
         })
     }
 
-    /// Checks gradients against their pull, adds those of equal ids, and clips them if the model
-    /// says so.
+    /// Checks gradients against their pull, adds those of equal ids, clips them if the model says
+    /// so, and cuts them for the replicas that there are now: it may have been others who were asked
+    /// by the pull.
     fn merged<T>(
         &self,
         receipt: &Receipt,
         gradients: &StepGradients<'_>,
-        push: impl FnOnce(&Gradients<'_>) -> Result<T, PsError>,
+        push: impl Fn(&dyn Replicas, &Plan, &Gradients<'_>, &[u64]) -> Result<T, PsError>,
     ) -> Result<T, PsError> {
         let StepGradients { rows, dense, state } = *gradients;
         let shape = self.shape()?;
         let plan = &receipt.plan;
-        if receipt.versions.len() != self.replicas.count() {
-            return Err(PsError::Invalid(
-                "the pull was made by another client".to_owned(),
-            ));
-        }
         if rows.len() != plan.site_elements.len() {
             return Err(PsError::Invalid(format!(
                 "gradients of {} sites, {} were pulled",
@@ -425,10 +492,25 @@ impl PsClient {
             dense
         });
         let dense = clipped.as_deref().unwrap_or(dense);
-        let pushed = push(&Gradients {
-            rows: merged,
-            dense,
-            state,
+        let pushed = self.asked(|replicas| {
+            let count = replicas.count();
+            if receipt.versions.len() == count {
+                let merged = Gradients {
+                    rows: merged,
+                    dense,
+                    state,
+                };
+                return push(replicas, plan, &merged, &receipt.versions);
+            }
+            let (plan, rows) = plan.ordered_for(count, merged);
+            let merged = Gradients {
+                rows: &rows,
+                dense,
+                state,
+            };
+            // A move comes between two updates of all replicas; the oldest is not too new for any.
+            let version = receipt.versions.iter().min().copied().unwrap_or(0);
+            push(replicas, &plan, &merged, &vec![version; count])
         });
         self.give_scratch(scratch);
         pushed
@@ -437,7 +519,7 @@ impl PsClient {
     /// What pulls and pushes have spent in the stores of replicas, as these measured it, all
     /// together; in a push that waits for its round, the wait is in it.
     pub fn store_time(&self) -> Duration {
-        self.replicas.store_time()
+        self.replicas().store_time()
     }
 
     /// Counts a minibatch as dealt with, without an update.
@@ -445,7 +527,7 @@ impl PsClient {
     /// # Errors
     /// A lease that is over, or an unreachable replica.
     pub fn skip(&self, task: u64, lease: u32, index: u32) -> Result<(), PsError> {
-        self.replicas.skip(task, lease, index)
+        self.asked(|replicas| replicas.skip(task, lease, index))
     }
 
     /// Returns the next rows of a table and moves the cursor; `None` at the end.
@@ -453,10 +535,18 @@ impl PsClient {
     /// # Errors
     /// An unknown table, or an unreachable replica.
     pub fn scan(&self, cursor: &mut Cursor) -> Result<Option<Chunk>, PsError> {
-        while cursor.replica < self.replicas.count() {
-            let chunk = self
-                .replicas
-                .scan(cursor.replica, cursor.table, cursor.next)?;
+        while cursor.replica < self.replicas().count() {
+            let Cursor {
+                table,
+                replica,
+                next,
+            } = *cursor;
+            // Only a scan that begins may be asked elsewhere.
+            let chunk = if (replica, next) == (0, 0) {
+                self.asked(|replicas| replicas.scan(0, table, 0))?
+            } else {
+                self.replicas().scan(replica, table, next)?
+            };
             match chunk.next {
                 Some(next) => cursor.next = next,
                 None => (cursor.replica, cursor.next) = (cursor.replica + 1, 0),
@@ -494,7 +584,7 @@ impl PsClient {
     /// # Errors
     /// An unreachable replica.
     pub fn audit_from(&self, first: u64) -> Result<Vec<Vec<TaskAudit>>, PsError> {
-        self.replicas.audit(first)
+        self.asked(|replicas| replicas.audit(first))
     }
 
     /// Counters of every replica, each a JSON object.
@@ -502,7 +592,7 @@ impl PsClient {
     /// # Errors
     /// An unreachable replica.
     pub fn stats(&self) -> Result<Vec<String>, PsError> {
-        self.replicas.stats()
+        self.asked(|replicas| replicas.stats())
     }
 
     /// Has every replica write its files; returns their manifest entries.
@@ -510,7 +600,7 @@ impl PsClient {
     /// # Errors
     /// Files that cannot be written, or an unreachable replica.
     pub fn checkpoint(&self, directory: &str) -> Result<Vec<String>, PsError> {
-        self.replicas.checkpoint(directory)
+        self.replicas().checkpoint(directory)
     }
 
     /// Has every replica remove the rows that have come to their end, each by its own count of
@@ -519,7 +609,7 @@ impl PsClient {
     /// # Errors
     /// No model, or an unreachable replica.
     pub fn expire(&self, now: u64) -> Result<Vec<String>, PsError> {
-        self.replicas.expire(now)
+        self.replicas().expire(now)
     }
 
     /// Has every replica write its part of the tables, all at the same time; `request` is an
@@ -529,7 +619,7 @@ impl PsClient {
     /// # Errors
     /// Files that cannot be written, or an unreachable replica.
     pub fn export(&self, request: &str) -> Result<Vec<String>, PsError> {
-        self.replicas.export(request)
+        self.replicas().export(request)
     }
 
     /// Has the replicas know the strings that ids were made of, in tables that keep them: before the
@@ -549,10 +639,10 @@ impl PsClient {
         if sites.is_empty() && !sent_before.is_unconfirmed() {
             return Ok(());
         }
-        let mut batch = sent_before.unsent(sites, self.replicas.count());
+        let mut batch = sent_before.unsent(sites, self.replicas().count());
         let mut sent: Batch = vec![Vec::new(); batch.len()];
         loop {
-            let answers = self.replicas.name(&batch)?;
+            let answers = self.replicas().name(&batch)?;
             let lost = sent_before.heard(&batch, &answers);
             for (sent, names) in sent.iter_mut().zip(&mut batch) {
                 sent.append(names);
@@ -570,7 +660,30 @@ impl PsClient {
     /// # Errors
     /// No such replica, or a client in process.
     pub fn set_address(&self, replica: usize, address: &str) -> Result<(), PsError> {
-        self.replicas.set_address(replica, address)
+        self.replicas().set_address(replica, address)
+    }
+
+    /// Reaches all replicas where they are now; "" for one that is not there. An earlier layout than
+    /// the one that is known changes nothing.
+    ///
+    /// # Errors
+    /// Another number of replicas under the same layout, or a client in process.
+    pub fn set_addresses(&self, layout: u64, addresses: &[String]) -> Result<(), PsError> {
+        let known = self.replicas.write();
+        let mut known = known.unwrap_or_else(PoisonError::into_inner);
+        if layout > known.layout() {
+            let addresses = addresses.to_vec();
+            let number = layout;
+            *known = known.of_layout(&Elsewhere { number, addresses })?;
+            return Ok(());
+        }
+        let there = addresses.iter().enumerate();
+        for (replica, address) in there.filter(|(_, address)| !address.is_empty()) {
+            if layout == known.layout() {
+                known.set_address(replica, address)?;
+            }
+        }
+        Ok(())
     }
 
     fn take_scratch(&self) -> Scratch {

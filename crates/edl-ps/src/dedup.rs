@@ -98,6 +98,50 @@ pub struct Plan {
     pub site_elements: Vec<usize>,
 }
 
+impl Plan {
+    /// The same keys in the order of other replicas, and their rows in that order; nothing is
+    /// gathered or merged by it.
+    pub(crate) fn ordered_for(
+        &self,
+        num_replicas: usize,
+        rows: &[Vec<f32>],
+    ) -> (Self, Vec<Vec<f32>>) {
+        let mut planner = Planner::default();
+        let tables = self.tables.iter().zip(rows).map(|(table, rows)| {
+            let keys = table.keys();
+            let mut unique = UniqueKeys {
+                keys: keys.to_vec(),
+                // Each key is looked up once, so that this says where it goes.
+                inverses: vec![(0..keys.len() as u32).collect()],
+                ..UniqueKeys::default()
+            };
+            planner.partition(&mut unique, num_replicas);
+            let places = std::mem::take(&mut unique.inverses).swap_remove(0);
+            let mut ordered = vec![0.0; rows.len()];
+            let rows = rows.chunks_exact(table.dim.max(1));
+            for (row, &place) in rows.zip(&places) {
+                ordered[place as usize * table.dim..][..table.dim].copy_from_slice(row);
+            }
+            let plan = TablePlan {
+                table: table.table,
+                dim: table.dim,
+                element: table.element,
+                trainable: table.trainable,
+                sites: Vec::new(),
+                unique: Arc::new(unique),
+            };
+            (plan, ordered)
+        });
+        let (tables, rows) = tables.unzip();
+        let site_elements = self.site_elements.clone();
+        let plan = Self {
+            tables,
+            site_elements,
+        };
+        (plan, rows)
+    }
+}
+
 /// Scratch memory of planning, to be used again.
 #[derive(Default)]
 pub struct Planner {

@@ -43,6 +43,9 @@ pub enum PsError {
         /// The last failure.
         cause: String,
     },
+    /// What was asked for is with other replicas now; as JSON, where.
+    #[error("the model is with other ps replicas now: {0}")]
+    Moved(String),
     /// The system gave no threads, or an answer cannot be written.
     #[error("{0}")]
     System(String),
@@ -66,6 +69,7 @@ impl PsError {
             Self::Store(error) => kind_of(error),
             Self::Remote { kind, .. } => *kind,
             Self::Invalid(_) => ErrorKind::Invalid,
+            Self::Moved(_) => ErrorKind::Moved,
             Self::Unavailable { .. } => ErrorKind::Unavailable,
             Self::System(_) => ErrorKind::System,
             Self::Wire(error) => error.kind(),

@@ -8,6 +8,7 @@ use edl_store::{Chunk, ModelSpec, Push, Store, StoreError, TableGrads, TaskAudit
 use edl_wire::op::name;
 
 use crate::dedup::Plan;
+use crate::elsewhere::Elsewhere;
 use crate::error::PsError;
 use crate::life;
 use crate::names::{self, Batch};
@@ -179,4 +180,20 @@ impl Replicas for Local {
             "a client in process has no replica that could move".to_owned(),
         ))
     }
+
+    fn layout(&self) -> u64 {
+        0
+    }
+
+    fn of_layout(&self, _there: &Elsewhere) -> Result<Arc<dyn Replicas>, PsError> {
+        Err(no_move())
+    }
+
+    fn move_step(&self, _replica: usize, _step: &str) -> Result<String, PsError> {
+        Err(no_move())
+    }
+}
+
+fn no_move() -> PsError {
+    PsError::Invalid("a model in process is one replica and stays one".to_owned())
 }

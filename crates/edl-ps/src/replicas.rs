@@ -7,6 +7,7 @@ use edl_store::{Chunk, ModelSpec, PullMode, TaskAudit, replica_of};
 use edl_wire::op::{Step, name};
 
 use crate::dedup::Plan;
+use crate::elsewhere::Elsewhere;
 use crate::error::PsError;
 use crate::names::Batch;
 use crate::tables::scan_rows;
@@ -182,4 +183,13 @@ pub(crate) trait Replicas: Send + Sync {
     fn name(&self, names: &Batch) -> Result<Vec<name::Response>, PsError>;
 
     fn set_address(&self, replica: usize, address: &str) -> Result<(), PsError>;
+
+    /// Which layout these are the replicas of.
+    fn layout(&self) -> u64;
+
+    /// Those of a later layout; whoever waits for one of these is told that it is over.
+    fn of_layout(&self, there: &Elsewhere) -> Result<Arc<dyn Replicas>, PsError>;
+
+    /// Has one replica do a step of a move; both as JSON.
+    fn move_step(&self, replica: usize, step: &str) -> Result<String, PsError>;
 }

@@ -3,14 +3,16 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use edl_store::Store;
+use edl_store::{Progress, Store};
+use edl_wire::frame::{Header, Outgoing, parse};
 use edl_wire::handshake::Place;
-use edl_wire::op::error;
+use edl_wire::op::{Op, Request, Response as _, Step, error, move_step, take};
 use edl_wire::service::Service as WireService;
 use edl_wire::{Client, Credentials, Handler, Listening, Server, WireError};
 
 use crate::error::PsError;
 use crate::far::FarFiles;
+use crate::moving::{Host, Hosted, Inside, Layout};
 use crate::service::Service;
 use crate::spans::{Span, Spans};
 use crate::synchrony::{Coordinator, Synchrony};
@@ -34,6 +36,7 @@ pub struct Door<'a> {
 pub struct PsServer {
     server: Server,
     spans: Arc<Spans>,
+    hosted: Arc<Hosted>,
 }
 
 impl PsServer {
@@ -50,6 +53,24 @@ impl PsServer {
         synchrony: Synchrony,
         far: Option<Box<dyn FarFiles>>,
     ) -> Result<Self, PsError> {
+        Self::start_in(store, door, synchrony, far, 0, false)
+    }
+
+    /// The same, in a job of which the number of replicas was another before.
+    ///
+    /// Args: `layout` numbers that of the store. One that `awaits_move` serves nothing until a move
+    /// has come to its end.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn start_in(
+        store: Arc<Store>,
+        door: &Door<'_>,
+        synchrony: Synchrony,
+        far: Option<Box<dyn FarFiles>>,
+        layout: u64,
+        awaits_move: bool,
+    ) -> Result<Self, PsError> {
         let listening = Listening {
             service: door.service,
             place: Place {
@@ -63,20 +84,37 @@ impl PsServer {
         };
         synchrony.bind(&store);
         let spans = Arc::new(Spans::default());
+        let coordinator = Coordinator::new(synchrony, store.replica());
+        let layout = Layout {
+            number: layout,
+            replica: store.replica(),
+            num_replicas: store.num_replicas(),
+        };
+        let host = Host::new((!awaits_move).then_some(store), layout);
+        let hosted = Hosted::new(host, coordinator, synchrony, door.token, door.tls);
+        let hosted = Arc::new(hosted);
         let replica = Replica {
             spans: spans.clone(),
-            coordinator: Coordinator::new(synchrony, store.replica()),
+            hosted: hosted.clone(),
             synchrony,
-            store,
             far,
         };
         let server = Server::start(&listening, replica)?;
-        Ok(Self { server, spans })
+        Ok(Self {
+            server,
+            spans,
+            hosted,
+        })
     }
 
     /// `host:port` as given, with the port that the system chose if 0 was asked for.
     pub fn address(&self) -> &str {
         self.server.address()
+    }
+
+    /// The store that is served now; `None` if none is, before or after a move.
+    pub fn store(&self) -> Option<Arc<Store>> {
+        self.hosted.store()
     }
 
     /// Ends every connection and waits for every thread. A request in work is finished first.
@@ -124,8 +162,7 @@ impl<F: Fn()> Paced<F> {
 
 /// What all connections of a server share.
 struct Replica {
-    store: Arc<Store>,
-    coordinator: Coordinator,
+    hosted: Arc<Hosted>,
     synchrony: Synchrony,
     far: Option<Box<dyn FarFiles>>,
     spans: Arc<Spans>,
@@ -133,33 +170,47 @@ struct Replica {
 
 impl Handler for Replica {
     fn serve(&self, client: &Client<'_>) -> Result<(), WireError> {
-        let protocol = self.synchrony.protocol();
-        let mut service = Service::new(
-            &self.store,
-            &self.coordinator,
-            protocol,
-            client,
-            self.far.as_deref(),
-        );
+        let layout = u64::from(client.layout());
+        let served = self.hosted.served(layout, || client.is_there());
+        let mut service = served.as_ref().map(|served| {
+            let (store, coordinator) = (&served.store, &served.coordinator);
+            let protocol = self.synchrony.protocol();
+            Service::new(store, coordinator, protocol, client, self.far.as_deref())
+        });
         let mut requests = client.requests()?;
         while let Some(request) = requests.receive()? {
+            let (header, payload) = (&request.header, request.payload);
             let reply = request.reply;
-            let progress = Paced::new(|| reply.progress());
-            let begun = self.spans.begin(&request.header);
-            let answered = service.answer(
-                &request.header,
-                request.payload,
-                &|| progress.tell(),
-                |answer| reply.send(&answer),
-            );
+            let paced = Paced::new(|| reply.progress());
+            let progress: Progress<'_> = &|| paced.tell();
+            let begun = self.spans.begin(header);
+            let send = |answer: Outgoing<'_>| reply.send(&answer);
+            let answered = match header.op {
+                Op::Move | Op::Take => self.move_on(header, payload, progress, send),
+                op => {
+                    let current = served.as_ref().map(|served| served.layout);
+                    let entered = self.entered(op, header, layout, current, client);
+                    match (entered, &mut service) {
+                        (Ok(_inside), Some(service)) => {
+                            service.answer(header, payload, progress, send)
+                        }
+                        (Ok(_), None) => Err(PsError::Moved(String::new())),
+                        (Err(error), _) => Err(error),
+                    }
+                }
+            };
             self.spans.end(begun, client.id());
             match answered {
                 Ok(()) => {}
                 Err(PsError::Wire(error @ WireError::Connection(_))) => return Err(error),
                 Err(error) => {
+                    let message = match &error {
+                        PsError::Moved(told) => told.clone(),
+                        other => other.to_string(),
+                    };
                     reply.refuse(&error::Response {
                         kind: error.kind(),
-                        message: error.to_string(),
+                        message,
                     })?;
                     // What the peer means next cannot be known.
                     if let PsError::Wire(error @ WireError::Malformed { .. }) = error {
@@ -172,6 +223,55 @@ impl Handler for Replica {
     }
 
     fn lost(&self, client_id: u64) {
-        self.coordinator.lost(&self.store, client_id);
+        self.hosted.lost(client_id);
+    }
+
+    fn place(&self) -> Option<(Place, u16)> {
+        Some(self.hosted.place())
+    }
+}
+
+impl Replica {
+    /// Waits until a request may be done that is no step of a move.
+    fn entered(
+        &self,
+        op: Op,
+        header: &Header,
+        layout: u64,
+        current: Option<u64>,
+        client: &Client<'_>,
+    ) -> Result<Option<Inside<'_>>, PsError> {
+        match (op, current) {
+            // Asked by the master, about what this replica holds; a move waits for none of them.
+            (Op::Audit | Op::Stats | Op::Checkpoint | Op::Expire | Op::Export, Some(current)) => {
+                self.hosted.check_current(current).map(|()| None)
+            }
+            _ => {
+                let update = Step::named_by(header).map(|step| (step.task, step.index));
+                let is_there = || client.is_there();
+                self.hosted.enter(layout, update, is_there).map(Some)
+            }
+        }
+    }
+
+    /// Does a step of a move.
+    fn move_on(
+        &self,
+        header: &Header,
+        payload: &[u8],
+        progress: Progress<'_>,
+        send: impl FnOnce(Outgoing<'_>) -> Result<(), WireError>,
+    ) -> Result<(), PsError> {
+        let arrays = parse(header.num_arrays, payload)?;
+        if header.op == Op::Take {
+            let request = take::Request::decode(header, &arrays)?;
+            self.hosted.take(&request)?;
+            return Ok(send(take::Response.encode())?);
+        }
+        let request = move_step::Request::decode(header, &arrays)?;
+        let told = self
+            .hosted
+            .step(request.step, self.far.as_deref(), progress)?;
+        Ok(send(move_step::Response { told }.encode())?)
     }
 }

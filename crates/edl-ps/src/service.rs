@@ -104,7 +104,8 @@ impl<'s> Service<'s> {
             Op::Expire => send(self.expire(request.read()?, progress)?.encode()),
             Op::Export => send(self.export(request.read()?, progress)?.encode()),
             Op::Name => send(names::name(self.store, &request.read()?)?.encode()),
-            Op::Error | Op::Progress => Err(WireError::malformed(
+            // Steps of a move are not of one store.
+            Op::Error | Op::Progress | Op::Move | Op::Take => Err(WireError::malformed(
                 "an error where a request was expected",
             )),
         };

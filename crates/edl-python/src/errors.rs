@@ -37,7 +37,7 @@ pub(crate) fn ps_error(error: PsError) -> PyErr {
         ErrorKind::TooStale => exceptions::StaleParametersError::new_err(message),
         ErrorKind::Checkpoint => exceptions::CheckpointError::new_err(message),
         ErrorKind::Authentication => exceptions::AuthenticationError::new_err(message),
-        ErrorKind::Unavailable => exceptions::UnavailableError::new_err(message),
+        ErrorKind::Unavailable | ErrorKind::Moved => exceptions::UnavailableError::new_err(message),
         ErrorKind::Bind => exceptions::LaunchError::new_err(message),
         ErrorKind::Invalid => PyValueError::new_err(message),
         ErrorKind::System => PyRuntimeError::new_err(message),

@@ -223,6 +223,7 @@ impl RingListener {
         deadline: Instant,
     ) -> Result<Vec<u8>, WireError> {
         let caller = Caller {
+            layout: 0,
             service: &RING,
             token: &self.token,
             worker_id: i64::from(hello.from),

@@ -51,8 +51,8 @@ pub use spec::{
 #[cfg(feature = "stages")]
 pub use stages::take_stages;
 pub use store::{
-    Applied, Cut, Named, Piece, Push, Redone, RoundGradient, STALENESS_BUCKETS, Staleness, Stats,
-    Store, TableStats,
+    Applied, Cut, MovedMarks, Named, Piece, Push, Redone, RoundGradient, STALENESS_BUCKETS,
+    Staleness, Stats, Store, TableStats,
 };
 pub use stripe::Chunk;
 pub use table::PullMode;

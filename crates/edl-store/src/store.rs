@@ -33,6 +33,7 @@ use self::first_rows::FirstRows;
 
 pub use self::counters::{STALENESS_BUCKETS, Staleness, Stats, TableStats};
 pub use self::cut::{Cut, Piece};
+pub use self::moving::MovedMarks;
 pub use self::names::Named;
 pub use self::redo::Redone;
 pub use self::round::RoundGradient;
@@ -43,6 +44,7 @@ mod cut;
 mod first_rows;
 mod giving;
 mod life;
+mod moving;
 mod names;
 mod redo;
 mod round;

@@ -471,6 +471,20 @@ impl Stripe {
         true
     }
 
+    /// Have a row as another store has it, unless a later version of it is here.
+    pub(crate) fn put(&mut self, hash: u64, version: u64, row: &[f32]) {
+        match self.index.get(hash) {
+            None => {
+                self.restore(hash, version, 0, row);
+            }
+            Some((number, here)) if here <= version => {
+                self.arena.row_mut(number, row.len()).copy_from_slice(row);
+                self.index.set(hash, number, version);
+            }
+            Some(_) => {}
+        }
+    }
+
     /// Append up to `max` keys and weights from the hash `from` on, in the order of the hash;
     /// return the hash to go on from.
     pub(crate) fn scan(

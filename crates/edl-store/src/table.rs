@@ -20,6 +20,7 @@ use crate::stripe::{Admitted, Chunk, Keys, RowSpec, SavedRows, Since, Stripe};
 
 mod cut;
 mod life;
+mod moving;
 mod names;
 
 pub(crate) use names::SavedNames;

@@ -160,6 +160,8 @@ pub enum ErrorKind {
     TooStale = 14,
     /// New rows would take more memory than a replica may.
     MemoryLimit = 15,
+    /// What was asked for is with other replicas now; the message says where.
+    Moved = 16,
 }
 
 impl ErrorKind {
@@ -180,6 +182,7 @@ impl ErrorKind {
             13 => Self::NotDeclared,
             14 => Self::TooStale,
             15 => Self::MemoryLimit,
+            16 => Self::Moved,
             _ => Self::Store,
         }
     }

@@ -29,6 +29,8 @@ use crate::tls::{Binding, words_of};
 const MAGIC: [u8; 4] = *b"EDLP";
 const ACCEPTED: u16 = 1;
 const REFUSED: u16 = 2;
+/// Accepted, and the two ends speak of different layouts.
+const OTHER_LAYOUT: u16 = 3;
 /// Room for the name of an abstract Unix socket.
 const LOCAL_NAME_BYTES: usize = 64;
 
@@ -49,7 +51,8 @@ struct Greeting {
 struct Proof {
     magic: [u8; 4],
     version: u16,
-    reserved: u16,
+    /// The layout that its requests will be made for.
+    layout: u16,
     worker_id: i64,
     nonce: Nonce,
     tag: Tag,
@@ -82,6 +85,8 @@ pub struct Place {
 pub struct Identity<'a> {
     /// Which it is.
     pub place: Place,
+    /// Counts how often the number of servers was another; 0 where it never is.
+    pub layout: u16,
     /// Its Unix socket, where clients that know the token may reconnect; empty for none.
     pub local_name: &'a str,
 }
@@ -170,7 +175,7 @@ fn check_start(magic: [u8; 4], version: u16, who: &str) -> Result<(), WireError>
     Ok(())
 }
 
-/// The server's side. Returns the worker's number. Who it is is told to those who know the token.
+/// The server's side. Returns the worker's number, and the layout that it knows. Who it is is told to those who know the token.
 ///
 /// # Errors
 /// A peer that proves nothing in time, or something else.
@@ -180,7 +185,7 @@ pub fn accept(
     token: &[u8],
     identity: Identity<'_>,
     deadline: Instant,
-) -> Result<i64, WireError> {
+) -> Result<(i64, u16), WireError> {
     socket.secure(deadline)?;
     let binding = socket.binding();
     let greeting = Greeting {
@@ -215,7 +220,11 @@ pub fn accept(
     let mut verdict = Verdict {
         magic: MAGIC,
         version: VERSION,
-        status: if accepted { ACCEPTED } else { REFUSED },
+        status: match accepted {
+            false => REFUSED,
+            true if proof.layout == identity.layout => ACCEPTED,
+            true => OTHER_LAYOUT,
+        },
         number: 0,
         of: 0,
         local_name: [0; LOCAL_NAME_BYTES],
@@ -235,7 +244,7 @@ pub fn accept(
     }
     writer.write_all(bytemuck::bytes_of(&verdict))?;
     if accepted {
-        Ok(proof.worker_id)
+        Ok((proof.worker_id, proof.layout))
     } else {
         Err(WireError::Authentication {
             address: "a client".to_owned(),
@@ -278,6 +287,8 @@ pub struct Caller<'a> {
     pub worker_id: i64,
     /// Which of several equal servers it looks for; any, if none is named.
     pub expected: Option<Place>,
+    /// The layout that it knows; 0 where there is but one.
+    pub layout: u16,
 }
 
 /// The client's side. Returns the server's local name, empty if it has none.
@@ -308,7 +319,7 @@ pub fn connect(
     let mut proof = Proof {
         magic: MAGIC,
         version: VERSION,
-        reserved: 0,
+        layout: caller.layout,
         worker_id: caller.worker_id,
         nonce: nonce()?,
         tag: [0; 32],
@@ -326,7 +337,7 @@ pub fn connect(
         bytemuck::bytes_of(&proof),
         all_but_tag(&verdict),
     ];
-    if verdict.status != ACCEPTED
+    if !matches!(verdict.status, ACCEPTED | OTHER_LAYOUT)
         || mac(token, service.server_label, binding, &said)?
             .verify_slice(&verdict.tag)
             .is_err()
@@ -337,7 +348,12 @@ pub fn connect(
         number: verdict.number,
         of: verdict.of,
     };
-    if let Some(expected) = caller.expected.filter(|&expected| expected != found) {
+    // How many there are is of a layout: where that is another, each request is told so.
+    let is_here = |expected: &Place| match verdict.status {
+        OTHER_LAYOUT => expected.number == found.number,
+        _ => *expected == found,
+    };
+    if let Some(expected) = caller.expected.filter(|expected| !is_here(expected)) {
         return Err(elsewhere(service, found, expected).into());
     }
     let end = verdict.local_name.iter().position(|&byte| byte == 0);

@@ -43,6 +43,12 @@ pub trait Handler: Send + Sync + 'static {
 
     /// A connection is lost; it is told once for each that was served.
     fn lost(&self, client_id: u64);
+
+    /// Which of several equal servers it is now, and by which layout; `None` where that never
+    /// changes.
+    fn place(&self) -> Option<(Place, u16)> {
+        None
+    }
 }
 
 /// Where and as what a server listens.
@@ -67,12 +73,18 @@ pub struct Client<'a> {
     socket: &'a Arc<Socket>,
     stopping: &'a AtomicBool,
     id: u64,
+    layout: u16,
 }
 
 impl Client<'_> {
     /// Tells connections apart.
     pub fn id(&self) -> u64 {
         self.id
+    }
+
+    /// The layout that its requests are made for.
+    pub fn layout(&self) -> u16 {
+        self.layout
     }
 
     /// False once the other end has gone, or the server is to stop.
@@ -305,14 +317,16 @@ fn begin(shared: &Arc<Shared>, id: u64, socket: Arc<Socket>, origin: Origin) {
 
 fn serve(shared: &Shared, socket: &Arc<Socket>, id: u64, peer: &Origin, unproven: Unproven) {
     let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
+    let (place, layout) = shared.handler.place().unwrap_or((shared.place, 0));
     let identity = Identity {
-        place: shared.place,
+        place,
+        layout,
         local_name: &shared.local_name,
     };
     let proven = handshake::accept(socket, shared.service, &shared.token, identity, deadline);
     drop(unproven);
-    let worker_id = match proven {
-        Ok(worker_id) => worker_id,
+    let (worker_id, layout) = match proven {
+        Ok(proven) => proven,
         Err(WireError::Authentication { .. }) => {
             return shared
                 .door
@@ -325,6 +339,7 @@ fn serve(shared: &Shared, socket: &Arc<Socket>, id: u64, peer: &Origin, unproven
         socket,
         stopping: &shared.stopping,
         id,
+        layout,
     };
     match shared.handler.serve(&client) {
         Ok(()) => log::debug!("worker {worker_id} at {peer} has left"),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from elasticdl.job import Finished, Role, Seat, Wait
+from elasticdl.master.actions import PrepareMove
 from elasticdl.master.membership import Member
 from elasticdl.master.missing_tasks import Applied
 from elasticdl.master.parameters.hand_overs import HandedOver
@@ -94,6 +95,33 @@ class WatermarksFailed:
     role: Role = Role.PS
 
 
+@dataclass(frozen=True, slots=True)
+class MovePrepared:
+    """All ps replicas of `PrepareMove` are ready, hold, and have all; the checkpoint is whole."""
+
+    done: PrepareMove
+
+
+@dataclass(frozen=True, slots=True)
+class MoveFailed:
+    """The move came to nothing, and was given up everywhere.
+
+    is_refused: It will never come to anything.
+    """
+
+    done: PrepareMove
+    message: str
+    is_refused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MoveTold:
+    """What `TellMoved` asked for has been done, or some could not be reached."""
+
+    layout: int
+    is_everybody: bool
+
+
 Answer = (
     CheckpointWritten
     | CheckpointFailed
@@ -103,6 +131,9 @@ Answer = (
     | AuditFailed
     | Watermarks
     | WatermarksFailed
+    | MovePrepared
+    | MoveFailed
+    | MoveTold
 )
 
 

@@ -23,19 +23,29 @@ from typing import Any, Protocol
 from elasticdl.config import JobConfig
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import JointGeneration, PsRoute, Recovery, Role, Strategy
-from elasticdl.master.actions import Action
+from elasticdl.master.actions import AbandonMove, Action, Note
 from elasticdl.master.history import JobHistory
 from elasticdl.master.journal import Journal
 from elasticdl.master.ledger import Ledger
 from elasticdl.master.membership import Member, Membership
 from elasticdl.master.missing_tasks import Lacks
-from elasticdl.master.parameters.answers import Answer, Meaning, Watermarks, WatermarksFailed
+from elasticdl.master.parameters.answers import (
+    Answer,
+    Meaning,
+    MoveFailed,
+    MovePrepared,
+    MoveTold,
+    Watermarks,
+    WatermarksFailed,
+)
+from elasticdl.master.parameters.moves import Moves, check_may_move
 from elasticdl.master.parameters.recoveries import Recoveries
 from elasticdl.master.parameters.replicas import PsReplicas
 from elasticdl.master.parameters.requests import Requests
 from elasticdl.master.parameters.worlds import WorkerWorlds
 from elasticdl.master.progress import Meter
 from elasticdl.master.tasks import JobTasks
+from elasticdl.observe.kinds import PsMoved, PsMoveWanted, PsNotMoved
 from elasticdl.state.base import Snapshot
 
 
@@ -88,8 +98,10 @@ class JobParameters:
         meter: Meter,
         act: Callable[[Action], None],
     ) -> None:
+        self._config = config
         self._members = members
         self._history = history
+        self._act = act
         requests = Requests(config, tasks, journal, history, ledger, meter, self, act)
         self._requests = requests
         self.schedule = requests.schedule
@@ -100,7 +112,8 @@ class JobParameters:
         self.replicas = self.worlds = None
         self._by_role: dict[Role, HoldersOfRole] = {}
         if config.num_ps:
-            self.replicas = PsReplicas(config.num_ps, members, recoveries(Role.PS), act)
+            requests.moves = moves = Moves(journal, members, config.num_ps)
+            self.replicas = PsReplicas(moves, members, recoveries(Role.PS), act)
             self._by_role[Role.PS] = self.replicas
         if config.has_worlds:
             of_workers = recoveries(Role.WORKER)
@@ -115,7 +128,7 @@ class JobParameters:
         Raises:
             ElasticdlError: There is none.
         """
-        number = 0 if self.replicas is None else self.replicas.number
+        number = 0 if self.replicas is None else self.replicas.moves.num_places
         if self.replicas is None or not 0 <= index < number:
             raise ElasticdlError(f"this job has {number} ps replicas, none is number {index}")
         return self.replicas
@@ -153,6 +166,8 @@ class JobParameters:
         self._requests.resumed(now)
         if self.replicas is not None:
             self.replicas.resumed()
+            if (action := self.replicas.moves.resumed()) is not None:
+                self._act(action)
 
     # --- questions -------------------------------------------------------------------------------
 
@@ -214,6 +229,9 @@ class JobParameters:
 
     def answered(self, answer: Answer, now: float) -> Meaning:
         """What was asked for has been done, or could not be."""
+        if isinstance(answer, MovePrepared | MoveFailed | MoveTold):
+            self._move_answered(answer, now)
+            return Meaning()
         if not isinstance(answer, Watermarks | WatermarksFailed):
             return self._requests.answered(answer, now)
         part = self._by_role[answer.role]
@@ -228,13 +246,58 @@ class JobParameters:
         part.is_back(member, *part.recoveries.take_in(member, answer.applied, now), now)
         return Meaning()
 
+    # --- another number of ps replicas -----------------------------------------------------------
+
+    def set_num_ps(self, count: int) -> None:
+        """Have the model move to so many ps replicas, as soon as those are there.
+
+        Raises:
+            ElasticdlError: It cannot move, or moves already.
+        """
+        check_may_move(self._config)
+        assert self.replicas is not None
+        self.replicas.moves.want(count)
+        if self.replicas.moves.is_under_way:
+            text = f"the model is to move from {self.replicas.number} to {count} ps replicas"
+            self._act(Note(PsMoveWanted(count), text))
+
+    def _move_answered(self, answer: MovePrepared | MoveFailed | MoveTold, now: float) -> None:
+        assert self.replicas is not None, "only ps replicas move"
+        moves = self.replicas.moves
+        match answer:
+            case MovePrepared(done):
+                is_sound = self._requests.move_ended() and moves.is_as_prepared(done)
+                if not is_sound or self._history.has_ended:
+                    self._act(AbandonMove(done.layout, tuple({*done.now, *done.after})))
+                    moves.failed(now)
+                    return
+                tell = self.replicas.moved(done)
+                self._requests.moved(done.version, now)
+                self._act(tell)
+                text = f"the model has moved to {moves.number} ps replicas"
+                self._act(Note(PsMoved(moves.number, moves.layout), text))
+            case MoveFailed(done, message, is_refused):
+                self._requests.move_ended()
+                moves.failed(now)
+                again = "" if is_refused else "; it will be tried again"
+                text = f"the model has not moved to other ps replicas: {message}{again}"
+                self._act(Note(PsNotMoved(message), text, is_warning=True))
+                if is_refused:
+                    moves.give_up()
+            case MoveTold(_, is_everybody):
+                if (more := moves.told(is_everybody)) is not None:
+                    self._act(more)
+
     # --- snapshot --------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
         """Return the state as JSON has it."""
         parts = {str(role): part.recoveries.snapshot() for role, part in self._by_role.items()}
         world = None if self.worlds is None else self.worlds.rendezvous.snapshot()
-        return {"requests": self._requests.snapshot(), "recoveries": parts, "rendezvous": world}
+        found = {"requests": self._requests.snapshot(), "recoveries": parts, "rendezvous": world}
+        if self.replicas is not None:
+            found["moves"] = self.replicas.moves.snapshot()
+        return found
 
     def restore(self, snapshot: Snapshot) -> None:
         """Take over the state of a snapshot."""
@@ -243,6 +306,8 @@ class JobParameters:
         self._requests.restore(snapshot["requests"])
         for role, part in self._by_role.items():
             part.recoveries.restore(snapshot["recoveries"][str(role)])
+        if self.replicas is not None:
+            self.replicas.moves.restore(snapshot.get("moves"))
         if self.worlds is not None:
             self.worlds.rendezvous.restore(snapshot["rendezvous"])
 

@@ -79,6 +79,10 @@ class Recoveries:
         """A process has all that is to be at its place."""
         self._journal.record(f"{self._whose} ready", self._place(member.index), member.session)
 
+    def has_all(self, index: int, session: str) -> None:
+        """A process has all that is to be at a place which another number of replicas made."""
+        self._journal.record(f"{self._whose} ready", index, session)
+
     def lost(self, member: Member, now: float) -> None:
         """With a process its place is lost."""
         place = self._place(member.index)

@@ -12,10 +12,11 @@ from dataclasses import asdict
 
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import PsRoute, Recovery, Role
-from elasticdl.master.actions import Action, Note
+from elasticdl.master.actions import Action, Note, PrepareMove, TellMoved
 from elasticdl.master.membership import Member, Membership
 from elasticdl.master.missing_tasks import Lacks
 from elasticdl.master.parameters.answers import RestorePoint
+from elasticdl.master.parameters.moves import Moves
 from elasticdl.master.parameters.recoveries import Recoveries
 from elasticdl.observe.kinds import PsRecovered
 
@@ -25,12 +26,12 @@ class PsReplicas:
 
     def __init__(
         self,
-        number: int,
+        moves: Moves,
         members: Membership,
         recoveries: Recoveries,
         act: Callable[[Action], None],
     ) -> None:
-        self.number = number
+        self.moves = moves
         self._members = members
         self.recoveries = recoveries
         self._act = act
@@ -51,8 +52,8 @@ class PsReplicas:
 
     def registered(self, member: Member) -> None:
         """Take in a process. A successor is asked for its watermarks before it is ready."""
-        if self.is_ready(member):
-            return
+        if self.is_ready(member) or member.index >= self.moves.number:
+            return  # the latter is to have a part of the model, and has none so far
         if self.recoveries.last_served(member.index):
             self.recoveries.ask(member, member.address)
         else:
@@ -60,11 +61,12 @@ class PsReplicas:
 
     def lost(self, member: Member, now: float) -> None:
         """Note when a replica was lost."""
-        self.recoveries.lost(member, now)
+        if member.index < self.moves.number:
+            self.recoveries.lost(member, now)
 
     def wants_hand_over(self, member: Member) -> bool:
         """Whether a replica that is asked to end writes what it holds, where recoveries lie."""
-        return self.recoveries.keeps_any
+        return self.recoveries.keeps_any and member.index < self.moves.number
 
     def restore_point(self, index: int, num_unsound: int, problem: str) -> RestorePoint | None:
         """Return what a replica that starts is to begin with; None: the start of the job.
@@ -74,6 +76,8 @@ class PsReplicas:
             num_unsound: How many it has tried in vain, newest first.
             problem: What was wrong with the last of these.
         """
+        if index >= self.moves.number:
+            return None  # a move will give it what it is to hold
         point = self.recoveries.point(num_unsound, index)
         if num_unsound:
             self.recoveries.goes_back(f"ps replica {index}", index, point, problem)
@@ -83,12 +87,13 @@ class PsReplicas:
     def resumed(self) -> None:
         """Another master goes on with the job: what the one before had asked is lost."""
         for member in self._members.present(Role.PS):
-            if member.is_alive and not self.is_ready(member):
+            is_awaited = member.index < self.moves.number and not self.is_ready(member)
+            if member.is_alive and is_awaited:
                 self.recoveries.ask(member, member.address)
 
     def awaits(self, member: Member) -> bool:
         """Whether a replica is asked what it has, and is not ready so far."""
-        return not self.is_ready(member)
+        return member.index < self.moves.number and not self.is_ready(member)
 
     def is_back(self, member: Member, recovery: Recovery, lacks: Lacks, now: float) -> None:
         """Tell of a successor that serves."""
@@ -100,7 +105,23 @@ class PsReplicas:
         kind = PsRecovered(member.name, **asdict(recovery), lost=ranges)
         self._act(Note(kind, describe(recovery)))
 
+    def moved(self, done: PrepareMove) -> TellMoved:
+        """The next layout counts from now on; its replicas have all that there was."""
+        for seated in done.after:
+            self.recoveries.has_all(seated.index, seated.session)
+        return self.moves.moved(done)
+
+    def place_of(self, index: int) -> tuple[int, int, bool]:
+        """Return of how many a replica is one, by which layout, and whether it awaits a move."""
+        place = self.moves.place_of(index)
+        return place.num_replicas, place.layout, place.awaits_move
+
     # --- questions -------------------------------------------------------------------------------
+
+    @property
+    def number(self) -> int:
+        """How many there are."""
+        return self.moves.number
 
     def is_ready(self, member: Member) -> bool:
         """Whether a process is a replica that workers may use."""
@@ -118,7 +139,7 @@ class PsReplicas:
         """Where the replicas are that are ready."""
         members = [self._members.find(Role.PS, index) for index in range(self.number)]
         addresses = (m.address if m is not None and self.is_ready(m) else "" for m in members)
-        return PsRoute(self.recoveries.generation, tuple(addresses))
+        return PsRoute(self.recoveries.generation, tuple(addresses), self.moves.layout)
 
 
 def describe(recovery: Recovery) -> str:

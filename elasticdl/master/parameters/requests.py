@@ -36,6 +36,7 @@ from elasticdl.master.parameters.answers import (
     Meaning,
 )
 from elasticdl.master.parameters.exports import ExportSchedule
+from elasticdl.master.parameters.moves import Moves
 from elasticdl.master.parameters.proof import Proof, Replicas, prove
 from elasticdl.master.parameters.retired import Retired
 from elasticdl.master.parameters.schedule import CheckpointSchedule, WholeCheckpoint
@@ -80,6 +81,7 @@ class Purpose(StrEnum):
     LAST_EXPORT = "last export"
     PROOF = "proof"
     RETIRED_PROOF = "retired proof"  # of tasks that are forgotten then
+    MOVE = "move"  # to another number of ps replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,8 @@ class Requests:
         self.schedule = CheckpointSchedule(journal, config.checkpoint)
         self.retired = Retired(journal, self._forget)
         self.exports = ExportSchedule(journal, config.checkpoint)
+        self.moves: Moves | None = None
+        """Those of the ps replicas, where there are any."""
         self._under_way: _Request | None = None
         self._times_unreachable = 0
         self._epochs_expired = 0
@@ -161,7 +165,9 @@ class Requests:
         if not self._asked.is_complete:
             return
         self.schedule.begin_training(now)
-        if self._ledger.is_whole and self.schedule.is_due(version):
+        if self._ledger.is_whole and self.moves is not None and self.moves.may_begin(now):
+            self._ask(Purpose.MOVE, now)
+        elif self._ledger.is_whole and self.schedule.is_due(version):
             self._ask(Purpose.CHECKPOINT, now)
         elif self._is_stream and (stop := self._to_retire(now)) is not None:
             self._ask(Purpose.RETIRED_PROOF, now, stop)
@@ -186,6 +192,10 @@ class Requests:
         version = self._meter.model_version
         first = stop if stop or not self._is_stream else self._ledger.first_open
         self._journal.record("request", str(purpose), version, self._asked.generation, now, first)
+        if purpose is Purpose.MOVE:
+            assert self.moves is not None
+            self._act(self.moves.begin(version))
+            return
         if purpose is Purpose.PROOF:
             self._act(AskAudit(self._prover(self._ledger.begun()), self.retired.first))
             return
@@ -241,6 +251,21 @@ class Requests:
         self._meter.forget_tasks(first)
 
     # --- answers ---------------------------------------------------------------------------------
+
+    def move_ended(self) -> bool:
+        """End the request for a move; return whether nobody was lost meanwhile."""
+        request = self._under_way
+        if request is None or request.purpose is not Purpose.MOVE:
+            return False
+        self._journal.record("request ended", self._times_unreachable)
+        return request.generation == self._asked.generation and self._asked.is_complete
+
+    def moved(self, version: int, now: float) -> None:
+        """The model has moved: of what was written before, the checkpoint of the move is of use."""
+        self.schedule.moved(version)
+        for tell in self._when_written:
+            tell(now)
+        self._act(DeleteCheckpoints((version,), is_private=True))
 
     def answered(
         self,

@@ -56,8 +56,10 @@ class CheckpointSchedule:
         self.is_last_private = settings.checkpoint_dir is None
         self.kept: list[int] = []
         self.newest: WholeCheckpoint | None = None
+        self._of_others: set[int] = set()  # versions kept, of other numbers of replicas
         journal.handle("checkpoint", self._apply_written)
         journal.handle("recovery checkpoint", self._apply_written_for_recovery)
+        journal.handle("recovery checkpoint of a move", self._apply_moved)
         journal.handle("checkpoint due", self._apply_due)
         journal.handle("checkpoint due by event time", self._apply_due_by_event)
         journal.handle("best", self._apply_best)
@@ -111,6 +113,14 @@ class CheckpointSchedule:
         """Note that a recovery checkpoint is whole; it replaces the one before."""
         self._journal.record("recovery checkpoint", version)
 
+    def moved(self, version: int) -> None:
+        """Note that the model has moved, and a recovery checkpoint of all at one instant is whole.
+
+        Those before were of other replicas, each at an instant of its own: they restore none of the
+        replicas that there are now.
+        """
+        self._journal.record("recovery checkpoint of a move", version)
+
     def ended(self, seconds: float, now: float) -> None:
         """Plan the next recovery checkpoint, after one of either kind that took so long."""
         taken = max(0.0, seconds - _RESTS_SECONDS)
@@ -156,7 +166,8 @@ class CheckpointSchedule:
         """Return what there is to restore, the best first."""
         if self.newest is None:
             return []
-        older = (WholeCheckpoint(version, is_private=False) for version in reversed(self.kept))
+        own = (version for version in reversed(self.kept) if version not in self._of_others)
+        older = (WholeCheckpoint(version, is_private=False) for version in own)
         return [self.newest, *(point for point in older if point != self.newest)]
 
     @property
@@ -189,7 +200,12 @@ class CheckpointSchedule:
 
     def _apply_written(self, version: int, deleted: list[int]) -> None:
         self.kept = sorted({*self.kept, version} - set(deleted))
+        self._of_others.discard(version)
         self.newest = WholeCheckpoint(version, is_private=False)
+
+    def _apply_moved(self, version: int) -> None:
+        self._of_others = set(self.kept)
+        self.newest = WholeCheckpoint(version, is_private=True)
 
     def _apply_written_for_recovery(self, version: int) -> None:
         self.newest = WholeCheckpoint(version, is_private=True)
@@ -208,6 +224,7 @@ class CheckpointSchedule:
             "newest": None if self.newest is None else list(astuple(self.newest)),
             "patience": self.patience.snapshot(),
             "is_last_private": self.is_last_private,
+            "of_others": sorted(self._of_others),
         }
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -224,6 +241,7 @@ class CheckpointSchedule:
         # Journals of earlier versions do not have these.
         self.patience.restore(snapshot.get("patience"))
         self.is_last_private = snapshot.get("is_last_private", self.is_last_private)
+        self._of_others = set(snapshot.get("of_others", ()))
 
 
 def to_delete(versions: Sequence[int], keep: int) -> list[int]:

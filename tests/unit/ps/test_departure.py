@@ -67,11 +67,11 @@ def served():
 
 
 def test_successor_has_all_that_was_ever_answered(served, tmp_path):
-    store, server, _ = served
+    _, server, _ = served
     folder = hand_over_folder(tmp_path / "recovery", 1, "a session")
     master = PlayedMaster(folder)
     departure = PsDeparture(master, 1, noted.release)
-    departure.served = store, server
+    departure.server = server
 
     departure.hand_over()
 
@@ -84,9 +84,9 @@ def test_successor_has_all_that_was_ever_answered(served, tmp_path):
 
 
 def test_it_answers_nobody_once_it_has_handed_over(served, tmp_path):
-    store, server, _ = served
+    _, server, _ = served
     departure = PsDeparture(PlayedMaster(tmp_path / "there"), 1, noted.release)
-    departure.served = store, server
+    departure.server = server
 
     departure.hand_over()
 
@@ -96,12 +96,12 @@ def test_it_answers_nobody_once_it_has_handed_over(served, tmp_path):
 
 @pytest.mark.parametrize("why", ["the job has no use for it", "it serves nobody yet"])
 def test_nothing_is_written_where_nobody_waits_for_it(why, served, tmp_path):
-    store, server, client = served
+    _, server, client = served
     no_use = why == "the job has no use for it"
     master = PlayedMaster("" if no_use else tmp_path / "there")
     departure = PsDeparture(master, 1, noted.release)
     if no_use:
-        departure.served = store, server
+        departure.server = server
 
     departure.hand_over()
 
@@ -111,11 +111,11 @@ def test_nothing_is_written_where_nobody_waits_for_it(why, served, tmp_path):
 
 
 def test_master_is_not_told_of_what_could_not_be_written(served, tmp_path, caplog):
-    store, server, _ = served
+    _, server, _ = served
     (tmp_path / "recovery").write_text("a file where a folder is expected")
     master = PlayedMaster(tmp_path / "recovery" / "hand-over")
     departure = PsDeparture(master, 1, noted.release)
-    departure.served = store, server
+    departure.server = server
 
     departure.hand_over()
 
@@ -123,8 +123,7 @@ def test_master_is_not_told_of_what_could_not_be_written(served, tmp_path, caplo
     assert "cannot be handed over" in caplog.text
 
 
-def test_disk_that_does_not_answer_is_given_up(served, tmp_path, caplog):
-    _, server, _ = served
+def test_disk_that_does_not_answer_is_given_up(tmp_path, caplog):
     answers = threading.Event()
 
     class HangingStore:
@@ -132,9 +131,15 @@ def test_disk_that_does_not_answer_is_given_up(served, tmp_path, caplog):
             answers.wait()
             raise CheckpointError("too late")
 
+    class ServerOfIt:
+        store = HangingStore()
+
+        def stop(self):
+            pass
+
     master = PlayedMaster(tmp_path / "there")
     departure = PsDeparture(master, 1, noted.release, longest_seconds=SOON_SECONDS)
-    departure.served = HangingStore(), server
+    departure.server = ServerOfIt()
 
     departure.hand_over()
     answers.set()

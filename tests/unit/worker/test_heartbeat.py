@@ -40,8 +40,8 @@ class MovesAtTheSecondTry:
     def __init__(self):
         self.addresses = []
 
-    def set_address(self, replica, address):
-        self.addresses.append(address)
+    def set_addresses(self, layout, addresses):
+        self.addresses += addresses
         if len(self.addresses) == 1:
             raise OSError("no such host")
 

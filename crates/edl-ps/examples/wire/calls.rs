@@ -31,6 +31,7 @@ pub fn connect(answerers: &[Answerer], settings: &Settings) -> Result<PsClient, 
         connect_timeout: timeout,
         unix_sockets: !settings.tcp,
         whole_job: true,
+        layout: 0,
         service: &PS,
         tls: None,
     };

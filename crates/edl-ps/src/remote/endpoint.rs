@@ -18,6 +18,8 @@ struct Place {
     address: String,
     /// Sockets to this address, to be ended when the replica moves.
     sockets: Vec<Weak<Socket>>,
+    /// Nobody is to wait for it.
+    ended: bool,
 }
 
 impl Endpoint {
@@ -26,6 +28,7 @@ impl Endpoint {
             place: Mutex::new(Place {
                 address: address.to_owned(),
                 sockets: Vec::new(),
+                ended: false,
             }),
             moved: Condvar::new(),
             known: AtomicBool::new(false),
@@ -34,6 +37,16 @@ impl Endpoint {
 
     pub(super) fn address(&self) -> String {
         lock(&self.place).address.clone()
+    }
+
+    /// Ends what is under way there.
+    pub(super) fn end(&self) {
+        let mut place = lock(&self.place);
+        place.ended = true;
+        for socket in place.sockets.drain(..).filter_map(|s| s.upgrade()) {
+            socket.shut_down();
+        }
+        self.moved.notify_all();
     }
 
     pub(super) fn move_to(&self, address: &str) {
@@ -57,13 +70,13 @@ impl Endpoint {
         let mut place = lock(&self.place);
         place.sockets.retain(|socket| socket.strong_count() > 0);
         place.sockets.push(Arc::downgrade(socket));
-        place.address == address
+        place.address == address && !place.ended
     }
 
     /// Waits a while, or until the replica has moved away from `address`.
     pub(super) fn wait(&self, address: &str, pause: Duration) {
         let place = lock(&self.place);
-        let moved = |place: &mut Place| place.address == address;
+        let moved = |place: &mut Place| place.address == address && !place.ended;
         // Poisoned or not, the wait is over.
         let _ = self.moved.wait_timeout_while(place, pause, moved);
     }

@@ -53,6 +53,10 @@ impl Remote {
         deadline: Instant,
     ) -> Result<Connection, PsError> {
         let address = self.endpoints[replica].address();
+        if address.is_empty() {
+            let nowhere = io::Error::other("it has not been started yet");
+            return Err(WireError::from(nowhere).into());
+        }
         let connected = Socket::connect(&address, deadline.min(Instant::now() + CONNECT_TIMEOUT));
         let socket = connected.map_err(|error| {
             if error.kind() == io::ErrorKind::InvalidInput {
@@ -105,6 +109,7 @@ impl Remote {
             token: &self.token,
             worker_id: self.options.worker_id,
             expected: self.options.whole_job.then_some(place),
+            layout: self.options.layout as u16,
         };
         match handshake::connect(&socket, &caller, address, deadline) {
             Ok(local) => Ok((socket, local)),

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use edl_wire::{Connection, Credentials, ErrorKind, WireError, cause_of, timed_ou
 
 use self::endpoint::{Endpoint, lock};
 use self::questions::Question;
+use crate::elsewhere::Elsewhere;
 use crate::error::PsError;
 
 mod endpoint;
@@ -54,6 +55,8 @@ pub struct RemoteOptions {
     /// The addresses are those of all replicas of the job, in their order: another replica at the
     /// place of one is refused. If not, whoever is there is meant.
     pub whole_job: bool,
+    /// The layout of which these are the replicas; counts how often their number was another.
+    pub layout: u64,
     /// What is there: ps replicas, or a worker with a copy of the parameters.
     pub service: &'static Service,
     /// What to speak TLS with, on all but Unix sockets.
@@ -71,6 +74,8 @@ pub struct Remote {
     protocol: OnceLock<Protocol>,
     /// What replicas said that they spent in their stores.
     store_nanos: AtomicU64,
+    /// Their layout is over: nobody waits for them any more.
+    retired: AtomicBool,
 }
 
 impl Remote {
@@ -90,18 +95,7 @@ impl Remote {
                 "no address of a ps replica was given".to_owned(),
             ));
         }
-        let links = || Mutex::new(addresses.iter().map(|_| None).collect());
-        let remote = Self {
-            endpoints: addresses
-                .iter()
-                .map(|address| Endpoint::new(address))
-                .collect(),
-            lanes: [links(), links(), links()],
-            token: token.to_vec(),
-            options,
-            protocol: OnceLock::new(),
-            store_nanos: AtomicU64::new(0),
-        };
+        let remote = Self::unconnected(addresses, token, options);
         let deadline = Instant::now() + remote.options.connect_timeout;
         for lane in [Lane::Pull, Lane::Push] {
             let mut links = lock(&remote.lanes[lane as usize]);
@@ -114,6 +108,41 @@ impl Remote {
             }
         }
         Ok(remote)
+    }
+
+    fn unconnected(addresses: &[String], token: &[u8], options: RemoteOptions) -> Self {
+        let links = || Mutex::new(addresses.iter().map(|_| None).collect());
+        Self {
+            endpoints: addresses
+                .iter()
+                .map(|address| Endpoint::new(address))
+                .collect(),
+            lanes: [links(), links(), links()],
+            token: token.to_vec(),
+            options,
+            protocol: OnceLock::new(),
+            store_nanos: AtomicU64::new(0),
+            retired: AtomicBool::new(false),
+        }
+    }
+
+    /// The replicas of a later layout; they are connected to when they are asked.
+    fn of_layout(&self, there: &Elsewhere) -> Self {
+        let options = RemoteOptions {
+            layout: there.number,
+            ..self.options.clone()
+        };
+        let next = Self::unconnected(&there.addresses, &self.token, options);
+        if let Some(&protocol) = self.protocol.get() {
+            let _ = next.protocol.set(protocol);
+        }
+        let nanos = self.store_nanos.load(Ordering::Relaxed);
+        next.store_nanos.store(nanos, Ordering::Relaxed);
+        for endpoint in &next.endpoints {
+            // Part of the job for sure: what else may listen there is a stranger.
+            endpoint.known.store(true, Ordering::Relaxed);
+        }
+        next
     }
 
     /// Asks several replicas one question: sends to all, then takes all answers.
@@ -218,6 +247,9 @@ impl Remote {
             // What happened earlier says more than that the time was then over.
             if cause.is_empty() || !timed_out(&lost) {
                 cause = cause_of(&lost);
+            }
+            if self.retired.load(Ordering::Acquire) {
+                return Err(PsError::Moved(String::new()));
             }
             let now = Instant::now();
             let address = endpoint.address();

@@ -11,14 +11,16 @@ use edl_wire::op::model::Protocol;
 use edl_wire::op::push::Outcome;
 use edl_wire::op::{
     Request, Round, Step, Vectors, audit, begin_task, checkpoint, commit, declare, end_task,
-    expire, export, give, model, name, push, scan, skip, stage, stats,
+    expire, export, give, model, move_step, name, push, scan, skip, stage, stats, take,
 };
 use edl_wire::{ErrorKind, WireError};
 
+use super::endpoint::Endpoint;
 use super::gradients::{Push, ranges_of};
 use super::questions::{CommitPulling, Pulling, PushPulling, Whole};
 use super::{Lane, Remote};
 use crate::dedup::Plan;
+use crate::elsewhere::Elsewhere;
 use crate::error::PsError;
 use crate::names::{self, Batch};
 use crate::replicas::{GivenRows, Gradients, Minibatch, Pull, Replicas};
@@ -226,9 +228,30 @@ impl Replicas for Remote {
         endpoint.move_to(address);
         Ok(())
     }
+
+    fn layout(&self) -> u64 {
+        self.options.layout
+    }
+
+    fn of_layout(&self, there: &Elsewhere) -> Result<Arc<dyn Replicas>, PsError> {
+        let next = Self::of_layout(self, there);
+        self.retired.store(true, Ordering::Release);
+        self.endpoints.iter().for_each(Endpoint::end);
+        Ok(Arc::new(next))
+    }
+
+    fn move_step(&self, replica: usize, step: &str) -> Result<String, PsError> {
+        let request = |_| move_step::Request { step };
+        Ok(self.ask_one(Lane::Control, replica, request)?.told)
+    }
 }
 
 impl Remote {
+    /// Gives the one replica what it is to hold under the next layout.
+    pub(crate) fn give_moved(&self, request: take::Request<'_>) -> Result<(), PsError> {
+        self.ask_one(Lane::Control, 0, |_| request).map(drop)
+    }
+
     fn all(&self) -> Range<usize> {
         0..self.endpoints.len()
     }

@@ -343,6 +343,7 @@ fn a_replica_that_is_not_there_is_waited_for_as_long_as_connecting_may_take() {
         connect_timeout: SHORT,
         unix_sockets: true,
         whole_job: true,
+        layout: 0,
         service: &PS,
         tls: None,
     };
@@ -387,6 +388,7 @@ fn one_replica_can_be_asked_by_itself_whichever_it_is() {
         connect_timeout: TIMEOUT,
         unix_sockets: true,
         whole_job: false,
+        layout: 0,
         service: &PS,
         tls: None,
     };

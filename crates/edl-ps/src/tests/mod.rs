@@ -16,6 +16,7 @@ mod combined;
 mod exchange;
 mod failures;
 mod given;
+mod moving;
 mod names;
 mod pressure;
 mod progress;
@@ -130,6 +131,7 @@ fn connect(
         connect_timeout: timeout,
         unix_sockets,
         whole_job: true,
+        layout: 0,
         service: &PS,
         tls: None,
     };

@@ -61,6 +61,7 @@ fn a_replica_that_does_not_read_holds_its_sender_up_until_the_deadline() {
             let socket = Socket::Tcp(listener.accept().unwrap().0);
             let identity = Identity {
                 place: Place { number: 0, of: 1 },
+                layout: 0,
                 local_name: "",
             };
             let deadline = Instant::now() + TIMEOUT;

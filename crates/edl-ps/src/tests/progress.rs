@@ -58,6 +58,7 @@ fn serve_slowly(num_steps: u32) -> (Server, PsClient) {
         connect_timeout: TIMEOUT,
         unix_sockets: true,
         whole_job: true,
+        layout: 0,
         service: &PS,
         tls: None,
     };

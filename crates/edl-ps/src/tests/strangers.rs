@@ -22,6 +22,7 @@ pub(super) fn proven(cluster: &Cluster) -> Socket {
     let address = &cluster.addresses()[0];
     let socket = Socket::connect(address, deadline).unwrap();
     let caller = Caller {
+        layout: 0,
         service: &PS,
         token: TOKEN,
         worker_id: 0,

@@ -103,7 +103,7 @@ impl PsClient {
     #[staticmethod]
     #[pyo3(signature = (
         addresses, token, worker_id, timeout_seconds, connect_seconds = None, *, whole_job = true,
-        tls = None, unix_sockets = true, is_copy = false
+        tls = None, unix_sockets = true, is_copy = false, layout = 0
     ))]
     #[expect(clippy::too_many_arguments, reason = "the signature of _core.pyi")]
     fn connect(
@@ -117,6 +117,7 @@ impl PsClient {
         tls: Option<TlsPaths>,
         unix_sockets: bool,
         is_copy: bool,
+        layout: u64,
     ) -> PyResult<Self> {
         let timeout = timeout_of("timeout_seconds", timeout_seconds)?;
         let connect_timeout = match connect_seconds {
@@ -130,6 +131,7 @@ impl PsClient {
             connect_timeout,
             unix_sockets,
             whole_job,
+            layout,
             service: service_of(is_copy),
             tls: py.detach(|| credentials(tls)).map_err(ps_error)?,
         };
@@ -137,6 +139,11 @@ impl PsClient {
         Ok(Self::over(edl_ps::PsClient::remote(
             remote.map_err(ps_error)?,
         )))
+    }
+
+    fn move_step(&self, py: Python<'_>, replica: usize, step: &str) -> PyResult<String> {
+        py.detach(|| self.client.move_step(replica, step))
+            .map_err(ps_error)
     }
 
     #[staticmethod]
@@ -375,6 +382,11 @@ impl PsClient {
             })
             .collect::<PyResult<Vec<_>>>()?;
         py.detach(|| self.client.name_keys(&named))
+            .map_err(ps_error)
+    }
+
+    fn set_addresses(&self, py: Python<'_>, layout: u64, addresses: Vec<String>) -> PyResult<()> {
+        py.detach(|| self.client.set_addresses(layout, &addresses))
             .map_err(ps_error)
     }
 

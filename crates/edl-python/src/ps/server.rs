@@ -22,7 +22,8 @@ impl PsServer {
     #[new]
     #[pyo3(signature = (
         store, host, port, token, *, max_staleness = None, grads_to_wait = None,
-        sync_version_tolerance = 0, tls = None, far = None, is_copy = false
+        sync_version_tolerance = 0, tls = None, far = None, is_copy = false, layout = 0,
+        awaits_move = false
     ))]
     #[expect(clippy::too_many_arguments, reason = "the signature of _core.pyi")]
     fn new(
@@ -37,6 +38,8 @@ impl PsServer {
         tls: Option<TlsPaths>,
         far: Option<Py<PyAny>>,
         is_copy: bool,
+        layout: u64,
+        awaits_move: bool,
     ) -> PyResult<Self> {
         let store = store.get().store.clone();
         let far = far.map(|far| Box::new(far::Sender(far)) as Box<dyn FarFiles>);
@@ -63,7 +66,7 @@ impl PsServer {
                 token,
                 tls: tls.as_ref(),
             };
-            edl_ps::PsServer::start(store, &door, synchrony, far)
+            edl_ps::PsServer::start_in(store, &door, synchrony, far, layout, awaits_move)
         });
         Ok(Self {
             server: server.map_err(ps_error)?,
@@ -73,6 +76,13 @@ impl PsServer {
     #[getter]
     fn address(&self) -> &str {
         self.server.address()
+    }
+
+    /// The store that is served now.
+    #[getter]
+    fn store(&self) -> Option<Store> {
+        let store = self.server.store()?;
+        Some(Store { store })
     }
 
     fn stop(&self, py: Python<'_>) {

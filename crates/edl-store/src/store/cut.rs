@@ -62,6 +62,8 @@ pub enum Piece<'a> {
         table: usize,
         /// The keys.
         keys: &'a [u64],
+        /// The version of each one's last update.
+        versions: &'a [u64],
         /// A row of each: its weights, then the optimizer's slots.
         rows: &'a [f32],
         /// Floats in a row.
@@ -157,6 +159,7 @@ impl Store {
                 take(Piece::Rows {
                     table,
                     keys,
+                    versions: &saved.versions,
                     rows,
                     width,
                 })?;

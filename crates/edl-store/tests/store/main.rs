@@ -6,6 +6,7 @@ mod concurrency;
 mod held;
 mod life;
 mod model;
+mod moving;
 mod names;
 mod push;
 mod redo;

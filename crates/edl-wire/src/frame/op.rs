@@ -46,6 +46,10 @@ pub enum Op {
     Progress = 23,
     /// Rows that a table begins with.
     Give = 24,
+    /// A step of a move to another number of replicas.
+    Move = 25,
+    /// Rows or parts of the vectors that move.
+    Take = 26,
 }
 
 impl Op {
@@ -72,6 +76,8 @@ impl Op {
             22 => Self::Name,
             23 => Self::Progress,
             24 => Self::Give,
+            25 => Self::Move,
+            26 => Self::Take,
             _ => return None,
         })
     }

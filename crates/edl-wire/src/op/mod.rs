@@ -22,6 +22,7 @@ pub mod expire;
 pub mod export;
 pub mod give;
 pub mod model;
+pub mod move_step;
 pub mod name;
 pub mod progress;
 pub mod pull;
@@ -31,6 +32,7 @@ pub mod scan;
 pub mod skip;
 pub mod stage;
 pub mod stats;
+pub mod take;
 
 mod round;
 mod rows;

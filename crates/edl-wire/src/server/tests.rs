@@ -36,6 +36,7 @@ fn meet_the_defect() {
     let deadline = Instant::now() + Duration::from_secs(30);
     let socket = Socket::connect(server.address(), deadline).unwrap();
     let caller = Caller {
+        layout: 0,
         service: &PS,
         token: TOKEN,
         worker_id: 0,

@@ -92,6 +92,7 @@ fn accept(socket: Socket, tls: Option<&Arc<Credentials>>, by: Instant) -> Outcom
     };
     let identity = Identity {
         place: PLACE,
+        layout: 0,
         local_name: "",
     };
     handshake::accept(&socket, &PS, TOKEN, identity, by)?;
@@ -105,6 +106,7 @@ fn connect(address: &str, tls: Option<&Arc<Credentials>>, by: Instant) -> Outcom
         None => socket,
     };
     let caller = Caller {
+        layout: 0,
         service: &PS,
         token: TOKEN,
         worker_id: 0,

@@ -1,0 +1,90 @@
+//! What a replica lets in while a move holds it: decisions alone, without locks.
+//!
+//! `docs/designs/resharding.md` has the order of events, and why what is let in is enough.
+
+use std::collections::BTreeMap;
+
+/// A minibatch of a task that would be applied, or left out.
+pub(crate) type Update = (u64, u32);
+
+/// Who may come in. Moves are numbered; what is said of an earlier one than the last has no effect.
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    /// The last move that was over.
+    over: u64,
+    /// The move that holds it, and up to which minibatch each task is let in all the same.
+    held: Option<(u64, BTreeMap<u64, u32>)>,
+}
+
+impl Gate {
+    /// Let nothing in from now on; false if that move is over.
+    pub(crate) fn hold(&mut self, number: u64) -> bool {
+        let newest = self.held.as_ref().map_or(0, |(newest, _)| *newest);
+        if number <= self.over || number < newest {
+            return false;
+        }
+        if number > newest {
+            self.held = Some((number, BTreeMap::new()));
+        }
+        true
+    }
+
+    /// Let in what other replicas have applied already; false if that move does not hold it.
+    pub(crate) fn settle(&mut self, number: u64, limits: &[Update]) -> bool {
+        match &mut self.held {
+            Some((held, admitted)) if *held == number => {
+                admitted.extend(limits.iter().copied());
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Let everything in again, if that move or an earlier one holds it.
+    pub(crate) fn release(&mut self, number: u64) {
+        self.over = self.over.max(number);
+        if self.held.as_ref().is_some_and(|(held, _)| *held <= number) {
+            self.held = None;
+        }
+    }
+
+    /// Whether a request may come in now; `update` of one that changes a task's watermark.
+    pub(crate) fn admits(&self, update: Option<Update>) -> bool {
+        let Some((_, admitted)) = &self.held else {
+            return true;
+        };
+        update.is_some_and(|(task, index)| admitted.get(&task).is_some_and(|&end| index < end))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_held_gate_lets_in_what_others_have_applied_and_nothing_else() {
+        let mut gate = Gate::default();
+        assert!(gate.admits(None) && gate.admits(Some((1, 0))));
+        assert!(gate.hold(2));
+        assert!(!gate.admits(None) && !gate.admits(Some((1, 0))));
+        assert!(gate.settle(2, &[(1, 3)]));
+        assert!(gate.admits(Some((1, 2))));
+        assert!(!gate.admits(Some((1, 3))) && !gate.admits(Some((2, 0))) && !gate.admits(None));
+        gate.release(2);
+        assert!(gate.admits(None) && gate.admits(Some((2, 0))));
+    }
+
+    #[test]
+    fn what_comes_late_of_a_move_that_is_over_has_no_effect() {
+        let mut gate = Gate::default();
+        gate.release(4);
+        assert!(!gate.hold(3) && !gate.hold(4));
+        assert!(gate.admits(None));
+        assert!(gate.hold(6));
+        assert!(!gate.settle(5, &[(1, 9)]) && !gate.hold(5));
+        gate.release(5);
+        assert!(!gate.admits(None) && !gate.admits(Some((1, 0))));
+        gate.release(7);
+        assert!(gate.admits(None));
+    }
+}

@@ -1,0 +1,427 @@
+//! A host that is shared by the threads of a server: who may not come in waits here.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use edl_store::{MovedMarks, Progress, Store};
+use edl_wire::handshake::Place;
+use edl_wire::op::take;
+use edl_wire::service::PS;
+use edl_wire::{Credentials, WireError};
+
+use super::copying::{copy_rows, copy_vectors};
+use super::gate::Update;
+use super::steps::{Described, MoveStep, Told};
+use super::{Entrance, Host, Layout};
+use crate::elsewhere::Elsewhere;
+use crate::error::PsError;
+use crate::far::{self, FarFiles};
+use crate::remote::{Remote, RemoteOptions};
+use crate::synchrony::{Coordinator, Synchrony};
+
+/// Who waits looks this often whether its peer is still there.
+const LOOK: Duration = Duration::from_millis(20);
+/// How long a hold waits for requests in work.
+const DRAIN: Duration = Duration::from_secs(2);
+/// How long another replica that is given rows may not answer.
+const GIVE_UP: Duration = Duration::from_secs(10);
+
+/// What is served, and to whom the door is open.
+pub(crate) struct Hosted {
+    state: Mutex<State>,
+    changed: Condvar,
+    synchrony: Synchrony,
+    /// To speak with other replicas.
+    token: Vec<u8>,
+    tls: Option<Arc<Credentials>>,
+}
+
+struct State {
+    host: Host,
+    coordinator: Arc<Coordinator>,
+    /// Requests in work that a hold waits for.
+    inside: usize,
+}
+
+/// One store, as connections of one layout are served from it.
+#[derive(Clone)]
+pub(crate) struct Served {
+    /// The layout that was served when the connection came.
+    pub(crate) layout: u64,
+    pub(crate) store: Arc<Store>,
+    pub(crate) coordinator: Arc<Coordinator>,
+}
+
+/// A request in work.
+pub(crate) struct Inside<'h>(&'h Hosted);
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.0.lock().inside -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
+impl Hosted {
+    pub(crate) fn new(
+        host: Host,
+        coordinator: Coordinator,
+        synchrony: Synchrony,
+        token: &[u8],
+        tls: Option<&Arc<Credentials>>,
+    ) -> Self {
+        Self {
+            state: Mutex::new(State {
+                host,
+                coordinator: Arc::new(coordinator),
+                inside: 0,
+            }),
+            changed: Condvar::new(),
+            synchrony,
+            token: token.to_vec(),
+            tls: tls.cloned(),
+        }
+    }
+
+    pub(crate) fn place(&self) -> (Place, u16) {
+        let layout = self.lock().host.layout();
+        let place = Place {
+            number: layout.replica,
+            of: layout.num_replicas,
+        };
+        (place, layout.number as u16)
+    }
+
+    /// What is served now; nothing, or the store that was given at first.
+    pub(crate) fn store(&self) -> Option<Arc<Store>> {
+        self.lock().host.store().ok().cloned()
+    }
+
+    /// What a connection is served from that was made for a layout: it waits for one that is about
+    /// to come. `None` if its peer leaves before, or nothing is served.
+    pub(crate) fn served(&self, layout: u64, is_there: impl Fn() -> bool) -> Option<Served> {
+        let mut state = self.lock();
+        while layout > state.host.layout().number {
+            if !is_there() {
+                return None;
+            }
+            state = self.wait(state, LOOK);
+        }
+        Some(Served {
+            layout: state.host.layout().number,
+            store: state.host.store().ok()?.clone(),
+            coordinator: state.coordinator.clone(),
+        })
+    }
+
+    /// Waits until a request of that layout may be done.
+    pub(crate) fn enter(
+        &self,
+        layout: u64,
+        update: Option<Update>,
+        is_there: impl Fn() -> bool,
+    ) -> Result<Inside<'_>, PsError> {
+        let mut state = self.lock();
+        loop {
+            match state.host.admits(layout, update) {
+                Entrance::Now => break,
+                Entrance::Elsewhere(told) => return Err(PsError::Moved(told)),
+                Entrance::Later if !is_there() => {
+                    let gone = std::io::Error::other("the peer has left");
+                    return Err(WireError::from(gone).into());
+                }
+                Entrance::Later => state = self.wait(state, LOOK),
+            }
+        }
+        state.inside += 1;
+        Ok(Inside(self))
+    }
+
+    /// A connection is lost.
+    pub(crate) fn lost(&self, connection: u64) {
+        let state = self.lock();
+        let (store, coordinator) = (state.host.store().cloned(), state.coordinator.clone());
+        drop(state);
+        if let Ok(store) = store {
+            coordinator.lost(&store, connection);
+        }
+    }
+
+    /// Checks that what a connection is served from is what is served.
+    pub(crate) fn check_current(&self, layout: u64) -> Result<(), PsError> {
+        match self.lock().host.admits(layout, None) {
+            Entrance::Elsewhere(told) => Err(PsError::Moved(told)),
+            Entrance::Now | Entrance::Later => Ok(()),
+        }
+    }
+
+    /// Takes what another replica gives.
+    pub(crate) fn take(&self, request: &take::Request<'_>) -> Result<(), PsError> {
+        let store = self.lock().host.filled(request.layout)?;
+        take_into(&store, &request.given)
+    }
+
+    /// Does a step of a move; returns what is told, as JSON.
+    pub(crate) fn step(
+        &self,
+        step: &str,
+        far: Option<&dyn FarFiles>,
+        progress: Progress<'_>,
+    ) -> Result<String, PsError> {
+        let step: MoveStep = serde_json::from_str(step)
+            .map_err(|error| PsError::Invalid(format!("a step of a move: {error}")))?;
+        let told = self.done(step, far, progress)?;
+        serde_json::to_string(&told)
+            .map_err(|error| PsError::System(format!("an answer cannot be written: {error}")))
+    }
+
+    fn done(
+        &self,
+        step: MoveStep,
+        far: Option<&dyn FarFiles>,
+        progress: Progress<'_>,
+    ) -> Result<Told, PsError> {
+        let mut told = Told::default();
+        match step {
+            MoveStep::Describe {} => told.described = Some(self.describe()?),
+            MoveStep::Begin {
+                number,
+                replica,
+                num_replicas,
+                model,
+                is_restored,
+                num_rows,
+            } => {
+                let layout = Layout {
+                    number,
+                    replica,
+                    num_replicas,
+                };
+                let mut state = self.lock();
+                state.host.begin(layout, &model, is_restored, &num_rows)?;
+            }
+            MoveStep::Copy {
+                number,
+                targets,
+                round,
+                is_last,
+            } => {
+                let store = self.current()?;
+                let copied = self.copy(&store, number, &targets, round, is_last, progress)?;
+                told.num_rows = Some(copied);
+            }
+            MoveStep::Hold { number, hold } => told.marks = Some(self.hold(number, hold)?),
+            MoveStep::Settle {
+                number,
+                hold,
+                limits,
+                wait_ms,
+            } => {
+                self.lock().host.settle(number, hold, &limits)?;
+                self.changed.notify_all();
+                told.marks = Some(self.settled(&limits, Duration::from_millis(wait_ms))?);
+            }
+            MoveStep::Cut {
+                number,
+                hold,
+                directory,
+            } => {
+                let store = self.current()?;
+                // What is written is of an instant before the first piece of it.
+                let progress = || {
+                    self.release(number, hold);
+                    progress();
+                };
+                let entry = far::checkpoint(&store, &directory, far, &progress);
+                self.release(number, hold);
+                told.entry = Some(entry?);
+            }
+            MoveStep::Release { number, hold } => self.release(number, hold),
+            MoveStep::Ready { number, marks } => self.lock().host.ready(number, &marks)?,
+            MoveStep::Switch {
+                number,
+                leaves,
+                addresses,
+            } => self.switch(number, leaves, addresses)?,
+            MoveStep::Abandon { number } => {
+                self.lock().host.abandon(number);
+                self.changed.notify_all();
+            }
+        }
+        Ok(told)
+    }
+
+    fn describe(&self) -> Result<Described, PsError> {
+        let store = self.current()?;
+        store.check_movable()?;
+        let (model, is_restored) = store.model_to_move()?;
+        let model = serde_json::to_string(&*model)
+            .map_err(|error| PsError::System(format!("the model cannot be written: {error}")))?;
+        let tables = store.stats().tables;
+        Ok(Described {
+            model,
+            is_restored,
+            num_rows: tables.iter().map(|table| table.rows).collect(),
+        })
+    }
+
+    fn copy(
+        &self,
+        store: &Store,
+        number: u64,
+        targets: &[String],
+        round: u32,
+        is_last: bool,
+        progress: Progress<'_>,
+    ) -> Result<u64, PsError> {
+        let mut givers = targets
+            .iter()
+            .map(|address| self.giver(number, address))
+            .collect::<Result<Vec<_>, PsError>>()?;
+        let name = |round: u32| format!("move to layout {number}, round {round}");
+        let since = round.checked_sub(1).map(name);
+        let names = (&*name(round), since.as_deref());
+        let num_replicas = targets.len() as u32;
+        let copied = copy_rows(store, num_replicas, names, progress, |replica, rows| {
+            givers[replica as usize].give(take::Given::Rows {
+                table: rows.table,
+                keys: &rows.keys,
+                versions: &rows.versions,
+                rows: &rows.rows,
+            })
+        })?;
+        for (replica, giver) in (0..).zip(&mut givers).filter(|_| is_last) {
+            copy_vectors(store, (replica, num_replicas), |part, values| {
+                giver.give(take::Given::Part {
+                    first: part.start as u64,
+                    end: part.end as u64,
+                    values,
+                })
+            })?;
+        }
+        Ok(copied)
+    }
+
+    /// A way to a replica of the next layout; "": to this one.
+    fn giver(&self, number: u64, address: &str) -> Result<Giver, PsError> {
+        if address.is_empty() {
+            return Ok(Giver::Here(self.lock().host.filled(number)?));
+        }
+        let options = RemoteOptions {
+            worker_id: -1,
+            timeout: GIVE_UP,
+            silence_timeout: GIVE_UP,
+            connect_timeout: GIVE_UP,
+            unix_sockets: true,
+            whole_job: false,
+            layout: 0,
+            service: &PS,
+            tls: self.tls.clone(),
+        };
+        let there = Remote::connect(&[address.to_owned()], &self.token, options)?;
+        Ok(Giver::There(Box::new(there), number))
+    }
+
+    /// Lets nothing in, and returns when nothing is in work: what is held then.
+    fn hold(&self, number: u64, hold: u64) -> Result<MovedMarks, PsError> {
+        let by = Instant::now() + DRAIN;
+        let mut state = self.lock();
+        state.host.hold(number, hold)?;
+        while state.inside > 0 {
+            let Some(left) = by.checked_duration_since(Instant::now()) else {
+                let words = "requests in work take too long for a move".to_owned();
+                return Err(PsError::System(words));
+            };
+            state = self.wait(state, left);
+        }
+        let store = state.host.store()?.clone();
+        drop(state);
+        Ok(store.marks_to_move()?)
+    }
+
+    /// Waits until the store has applied what others have, and nothing is in work.
+    fn settled(&self, limits: &[Update], longest: Duration) -> Result<MovedMarks, PsError> {
+        let by = Instant::now() + longest;
+        let mut state = self.lock();
+        loop {
+            let marks = state.host.store()?.marks_to_move()?;
+            let next: HashMap<u64, u32> = marks.watermarks.iter().map(|m| (m.0, m.2)).collect();
+            let has = |&(task, end): &Update| next.get(&task).copied().unwrap_or(0) >= end;
+            let left = by.checked_duration_since(Instant::now());
+            match left {
+                Some(left) if state.inside > 0 || !limits.iter().all(has) => {
+                    state = self.wait(state, left);
+                }
+                _ => return Ok(marks),
+            }
+        }
+    }
+
+    fn release(&self, number: u64, hold: u64) {
+        self.lock().host.release(number, hold);
+        self.changed.notify_all();
+    }
+
+    fn switch(&self, number: u64, leaves: bool, addresses: Vec<String>) -> Result<(), PsError> {
+        let elsewhere = serde_json::to_string(&Elsewhere { number, addresses })
+            .map_err(|error| PsError::System(format!("addresses cannot be written: {error}")))?;
+        let mut state = self.lock();
+        let before = state.host.layout().number;
+        state.host.switch(number, leaves, &elsewhere)?;
+        if state.host.layout().number != before
+            && let Ok(store) = state.host.store()
+        {
+            self.synchrony.bind(store);
+            let replica = store.replica();
+            state.coordinator = Arc::new(Coordinator::new(self.synchrony, replica));
+        }
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    fn current(&self) -> Result<Arc<Store>, PsError> {
+        Ok(self.lock().host.store()?.clone())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'s>(&self, state: MutexGuard<'s, State>, longest: Duration) -> MutexGuard<'s, State> {
+        let waited = self.changed.wait_timeout(state, longest);
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+/// How rows get to a replica of the next layout.
+enum Giver {
+    Here(Arc<Store>),
+    There(Box<Remote>, u64),
+}
+
+impl Giver {
+    fn give(&mut self, given: take::Given<'_>) -> Result<(), PsError> {
+        match self {
+            Self::Here(store) => take_into(store, &given),
+            Self::There(remote, layout) => remote.give_moved(take::Request {
+                layout: *layout,
+                given,
+            }),
+        }
+    }
+}
+
+fn take_into(store: &Store, given: &take::Given<'_>) -> Result<(), PsError> {
+    match *given {
+        take::Given::Rows {
+            table,
+            keys,
+            versions,
+            rows,
+        } => Ok(store.put_moved(table, keys, versions, rows)?),
+        take::Given::Part { first, end, values } => {
+            Ok(store.write_part(first as usize..end as usize, values)?)
+        }
+    }
+}

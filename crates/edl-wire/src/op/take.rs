@@ -1,0 +1,103 @@
+//! Rows, or a part of the vectors, that move from one replica to another.
+
+use super::{Op, exactly, operand};
+use crate::error::WireError;
+use crate::frame::{Array, Header, Kind, Outgoing};
+
+/// What the replica that is told is to hold under the next layout.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Request<'a> {
+    /// The layout.
+    pub layout: u64,
+    /// What is given.
+    pub given: Given<'a>,
+}
+
+/// Rows or a part of the vectors.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Given<'a> {
+    /// Rows of one table.
+    Rows {
+        /// The table's number.
+        table: u32,
+        /// Keys.
+        keys: &'a [u64],
+        /// The version of each one's last update.
+        versions: &'a [u64],
+        /// Weights and slots of each.
+        rows: &'a [f32],
+    },
+    /// A part of the vectors, counted as the replica that is told does.
+    Part {
+        /// Its first value.
+        first: u64,
+        /// Behind its last value.
+        end: u64,
+        /// Values, then slots.
+        values: &'a [f32],
+    },
+}
+
+impl<'a> super::Request<'a> for Request<'a> {
+    type Response = Response;
+
+    fn encode(&self) -> Outgoing<'_> {
+        let frame = Outgoing::new(Op::Take);
+        match self.given {
+            Given::Rows {
+                table,
+                keys,
+                versions,
+                rows,
+            } => frame
+                .args([self.layout, u64::from(table), 0, 0])
+                .keys(table, keys)
+                .keys(table, versions)
+                .dense(rows),
+            Given::Part { first, end, values } => {
+                frame.args([self.layout, 0, first, end]).dense(values)
+            }
+        }
+    }
+
+    fn decode(header: &Header, arrays: &[Array<'a>]) -> Result<Self, WireError> {
+        let given = if arrays.len() == 1 {
+            let [values] = exactly(arrays, [Kind::Dense])?;
+            Given::Part {
+                first: header.args[2],
+                end: header.args[3],
+                values: values.f32s()?,
+            }
+        } else {
+            let kinds = [Kind::Keys, Kind::Keys, Kind::Dense];
+            let [keys, versions, rows] = exactly(arrays, kinds)?;
+            Given::Rows {
+                table: operand(header, 1)?,
+                keys: keys.u64s()?,
+                versions: versions.u64s()?,
+                rows: rows.f32s()?,
+            }
+        };
+        Ok(Self {
+            layout: header.args[0],
+            given,
+        })
+    }
+}
+
+/// They are held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Response;
+
+impl super::Response for Response {
+    const OP: Op = Op::Take;
+
+    fn encode(&self) -> Outgoing<'_> {
+        Outgoing::new(Self::OP)
+    }
+
+    fn decode(_: &Header, arrays: &[Array<'_>]) -> Result<Self, WireError> {
+        let [] = exactly(arrays, [])?;
+        Ok(Self)
+    }
+}

@@ -1,0 +1,283 @@
+"""How ps replicas are led to another number of them: the steps of a move, asked of each.
+
+The order of the steps, and why every count stays exact, is in docs/designs/resharding.md. What is
+asked here decides nothing: until the journal says that the model has moved, all of it can be given
+up.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+from elasticdl.errors import ElasticdlError, NotDeclaredError, StoreError, UnavailableError
+from elasticdl.locations import Location
+from elasticdl.master.actions import AbandonMove, PrepareMove, Seated, TellMoved
+
+log = logging.getLogger(__name__)
+
+_FEW_ROWS = 20_000  # that the last copy may have, while nothing is let in
+_MOST_ROUNDS = 8  # of copies before that
+_TIMES = 7  # that all are held for one instant at which they agree; fewer than half of MAX_HOLDS
+_SETTLE_MS = 150
+_PAUSE_SECONDS = 0.3  # after a hold in which they did not agree
+_TELL_SECONDS = 20.0
+_AGAIN_SECONDS = 0.2
+
+Told = Mapping[str, Any]
+
+
+class MovingReplica(Protocol):
+    """What of `elasticdl._core.PsClient` a move needs; of one replica, whichever it is."""
+
+    def move_step(self, replica: int, step: str) -> str:
+        """Have the replica do a step; both as JSON."""
+        ...
+
+
+class MoveRefusedError(ElasticdlError):
+    """The model has something that cannot move."""
+
+
+class NotSettledError(ElasticdlError):
+    """The replicas had not applied the same: a minibatch was lost on its way to some of them."""
+
+
+class Mover:
+    """Leads moves. Calls block.
+
+    connect: Reaches one replica.
+    """
+
+    def __init__(self, connect: Callable[[str], MovingReplica]) -> None:
+        self._connect = connect
+
+    def prepare(
+        self, action: PrepareMove, write: Callable[[Callable[[Location], list[str]]], None]
+    ) -> None:
+        """Bring all replicas to where they hold, and those of the next layout have everything.
+
+        Args:
+            action: From where to where.
+            write: Writes a checkpoint, given what has the replicas write their parts of it.
+
+        Raises:
+            MoveRefusedError: The model cannot move at all.
+            ElasticdlError: A replica is lost, or cannot do a step. The move has been given up.
+        """
+        with MoveSteps(self._connect, action) as steps:
+            try:
+                steps.begin()
+                write(steps.cut)
+                steps.copy()
+            except BaseException:
+                self.abandon(AbandonMove(action.layout, steps.everybody))
+                raise
+
+    def tell(self, action: TellMoved) -> bool:
+        """Have replicas go over to the next layout; return whether all have."""
+
+        def step(seated: Seated) -> Told:
+            leaves = seated.index >= action.count
+            addresses = list(action.addresses)
+            return {"switch": {"number": action.layout, "leaves": leaves, "addresses": addresses}}
+
+        return self._does(action.whom, step)
+
+    def abandon(self, action: AbandonMove) -> None:
+        """Have replicas stay as they are; those that cannot be reached are asked for some time."""
+        self._does(action.whom, lambda _: {"abandon": {"number": action.layout}})
+
+    def _does(self, whom: Sequence[Seated], step: Callable[[Seated], Told]) -> bool:
+        """Have all do a step, at the same time; return whether all have."""
+
+        def is_done(seated: Seated) -> bool:
+            try:
+                self._connect(seated.address).move_step(0, json.dumps(step(seated)))
+            except (ElasticdlError, ValueError) as error:
+                log.info("ps replica %d, of a move: %s", seated.index, error)
+                return False
+            return True
+
+        waiting = list(whom)
+        deadline = time.monotonic() + _TELL_SECONDS
+        with ThreadPoolExecutor(max(1, len(waiting)), "move") as pool:
+            while waiting and time.monotonic() < deadline:
+                done = pool.map(is_done, waiting)
+                waiting = [s for s, is_its in zip(waiting, done, strict=True) if not is_its]
+                if waiting:
+                    time.sleep(_AGAIN_SECONDS)
+        return not waiting
+
+
+class MoveSteps:
+    """The steps of one move, in their order; each asked of all at the same time."""
+
+    def __init__(self, connect: Callable[[str], MovingReplica], action: PrepareMove) -> None:
+        self._number = action.layout
+        self._now = [seated.address for seated in action.now]
+        self._after = [seated.address for seated in action.after]
+        self.everybody = tuple(
+            {seated.index: seated for seated in (*action.now, *action.after)}.values()
+        )
+        self._connect = connect
+        self._clients: dict[str, MovingReplica] = {}
+        self._pool = ThreadPoolExecutor(len(self.everybody), "move")
+        self._round = 0
+
+    def __enter__(self) -> MoveSteps:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown()
+
+    def begin(self) -> None:
+        """Have those of the next layout begin to fill their stores."""
+        self._clients = dict(
+            zip(
+                (seated.address for seated in self.everybody),
+                self._pool.map(self._connect, (seated.address for seated in self.everybody)),
+                strict=True,
+            )
+        )
+        try:
+            described = [told["described"] for told in self._each(self._now, {"describe": {}})]
+        except NotDeclaredError:
+            raise  # one came back empty: a worker will declare the model to it
+        except StoreError as error:
+            raise MoveRefusedError(str(error)) from error
+        count = len(self._after)
+        rows = zip(*(found["num_rows"] for found in described), strict=True)
+        step = {
+            "number": self._number,
+            "num_replicas": count,
+            "model": described[0]["model"],
+            "is_restored": described[0]["is_restored"],
+            "num_rows": [sum(of_table) // count for of_table in rows],
+        }
+        self._ask({a: {"begin": {**step, "replica": i}} for i, a in enumerate(self._after)})
+
+    def cut(self, directory: Location) -> list[str]:
+        """Have all write a checkpoint of one instant, at which they have applied the same."""
+        hold, _ = self._agree(first=1)
+        step = {"number": self._number, "hold": hold, "directory": str(directory)}
+        return [told["entry"] for told in self._each(self._now, {"cut": step})]
+
+    def copy(self) -> None:
+        """Have all rows copied while updates go on, then what has changed while nothing goes on."""
+        num_rows = self._copy()
+        for _ in range(_MOST_ROUNDS):
+            before, num_rows = num_rows, self._copy()
+            if num_rows <= _FEW_ROWS or num_rows > before // 2:
+                break
+        began = time.monotonic()
+        _, marks = self._agree(first=1 + _TIMES)
+        held = time.monotonic()
+        num_rows = self._copy(is_last=True)
+        copied = time.monotonic()
+        self._each(self._after, {"ready": {"number": self._number, "marks": marks}})
+        log.info(
+            "layout %d: held and agreed in %.3f s, %d rows copied in %.3f s, ready in %.3f s",
+            self._number,
+            held - began,
+            num_rows,
+            copied - held,
+            time.monotonic() - copied,
+        )
+
+    def _copy(self, is_last: bool = False) -> int:
+        steps = {}
+        for source in self._now:
+            targets = ["" if target == source else target for target in self._after]
+            step = {"number": self._number, "targets": targets, "round": self._round}
+            steps[source] = {"copy": {**step, "is_last": is_last}}
+        self._round += 1
+        return sum(told["num_rows"] for told in self._ask(steps))
+
+    def _agree(self, first: int) -> tuple[int, dict[str, Any]]:
+        """Hold all at an instant at which they have applied the same of every task.
+
+        What some have applied and others have not is let in. If it does not come, its worker is
+        lost perhaps: all go on, so that its task comes to another one, and are held again.
+
+        Returns the number of the hold, and what the next layout is to begin with.
+        """
+        for hold in range(first, first + _TIMES):
+            step = {"number": self._number, "hold": hold}
+            held = [told["marks"] for told in self._each(self._now, {"hold": step})]
+            limits = list(next_of_tasks(held).items())
+            settle = {**step, "limits": limits, "wait_ms": _SETTLE_MS}
+            marks = [told["marks"] for told in self._each(self._now, {"settle": settle})]
+            if do_agree(marks):
+                return hold, merged(marks)
+            self._each(self._now, {"release": step})
+            time.sleep(_PAUSE_SECONDS)
+        raise NotSettledError(
+            "the ps replicas had not applied the same minibatches at any of "
+            f"{_TIMES} instants: a worker may have been lost"
+        )
+
+    def _each(self, addresses: Sequence[str], step: Told) -> list[Told]:
+        return self._ask(dict.fromkeys(addresses, step))
+
+    def _ask(self, steps: Mapping[str, Told]) -> list[Told]:
+        def ask(address: str) -> Told:
+            told: Told = json.loads(self._clients[address].move_step(0, json.dumps(steps[address])))
+            return told
+
+        try:
+            return list(self._pool.map(ask, steps))
+        except ValueError as error:  # it knows nothing of this move: another process is there now
+            raise UnavailableError(f"a ps replica cannot go on with a move: {error}") from error
+
+
+def next_of_tasks(marks: Sequence[Told]) -> dict[int, int]:
+    """Return the furthest that any replica is in each task."""
+    found: dict[int, int] = {}
+    for of_replica in marks:
+        for task, _, next_index, _ in of_replica["watermarks"]:
+            found[task] = max(found.get(task, 0), next_index)
+    return found
+
+
+def do_agree(marks: Sequence[Told]) -> bool:
+    """Whether all replicas have applied the same of every task.
+
+    A task of which nothing was applied may be known to some of them alone. What was done long ago
+    may be forgotten by some.
+    """
+    first = max(of_replica["first_task"] for of_replica in marks)
+
+    def applied(of_replica: Told) -> dict[int, tuple[int, int]]:
+        return {
+            task: (next_index, records)
+            for task, _, next_index, records in of_replica["watermarks"]
+            if next_index and task >= first
+        }
+
+    return all(applied(of_replica) == applied(marks[0]) for of_replica in marks)
+
+
+def merged(marks: Sequence[Told]) -> dict[str, Any]:
+    """Return what a replica of the next layout begins with, of replicas that agree.
+
+    Of each task the newest lease counts that has begun anywhere: an older one is over.
+    """
+    watermarks: dict[int, list[int]] = {}
+    for of_replica in marks:
+        for task, lease, next_index, records in of_replica["watermarks"]:
+            known = watermarks.setdefault(task, [task, lease, next_index, records])
+            known[1] = max(known[1], lease)
+            known[2], known[3] = max(known[2], next_index), max(known[3], records)
+    num_rests = max(len(of_replica["rests"]) for of_replica in marks)
+    rests = [[*m["rests"], *[0] * (num_rests - len(m["rests"]))] for m in marks]
+    return {
+        "version": max(of_replica["version"] for of_replica in marks),
+        "first_task": max(of_replica["first_task"] for of_replica in marks),
+        "watermarks": [watermarks[task] for task in sorted(watermarks)],
+        "rests": [max(of_variable) for of_variable in zip(*rests, strict=True)],
+    }

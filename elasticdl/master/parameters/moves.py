@@ -1,0 +1,251 @@
+"""Moves of the model to another number of ps replicas, while it is trained.
+
+A move is tried under a **layout** number of its own. Replicas get ready for it while they serve the
+layout before; until all are ready it can be given up, and nothing has happened. Then one fact of
+the journal decides: from there on the next layout counts, whoever is lost. Replicas are told, and
+those that have no part of it any more are ended. See docs/designs/resharding.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from elasticdl.config import JobConfig
+from elasticdl.errors import ElasticdlError
+from elasticdl.job import Role
+from elasticdl.master.actions import AbandonMove, PrepareMove, Seated, TellMoved
+from elasticdl.master.journal import Journal
+from elasticdl.master.membership import Member, Membership
+from elasticdl.state.base import Snapshot
+
+_PAUSE_SECONDS = 1.0  # after a try that came to nothing
+_MOST = 1_000  # ps replicas that a job may be asked to have
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaPlace:
+    """What a process that is to be a ps replica is told of its place."""
+
+    num_replicas: int
+    layout: int
+    awaits_move: bool
+
+
+class Moves:
+    """How many ps replicas there are, and whether there are to be more or fewer.
+
+    number: how many there are. layout: counts the moves that have come to their end, with those
+        that were tried in between. wanted: how many there are to be; 0: as many as there are.
+    """
+
+    def __init__(self, journal: Journal, members: Membership, number: int) -> None:
+        """Start with as many as the job is set up with."""
+        self._journal = journal
+        self._members = members
+        self.number = number
+        self.layout = 0
+        self.wanted = 0
+        self._tried = 0  # the last layout number that was used
+        self._untold: list[Seated] | None = None  # who is to be told that it has moved
+        self._not_before = 0.0  # time; not journalled
+        journal.handle("move wanted", self._apply_wanted)
+        journal.handle("move tried", self._apply_tried)
+        journal.handle("moved", self._apply_moved)
+        journal.handle("move told", self._apply_told)
+
+    # --- events ----------------------------------------------------------------------------------
+
+    def want(self, count: int) -> None:
+        """Note how many replicas there are to be.
+
+        Raises:
+            ElasticdlError: The number is out of range, or the move before is not over.
+        """
+        if not 1 <= count <= _MOST:
+            raise ElasticdlError(f"expected 1 to {_MOST} ps replicas, found {count}")
+        if self.is_under_way or self._untold is not None:
+            raise ElasticdlError(
+                f"the model moves to {self.wanted or self.number} ps replicas now; ask again when "
+                "it has"
+            )
+        self._journal.record("move wanted", 0 if count == self.number else count)
+
+    def begin(self, version: int) -> PrepareMove:
+        """Try the move; return what is to be done."""
+        layout = self._tried + 1
+        self._journal.record("move tried", layout)
+        return PrepareMove(layout, version, self._seated(self.number), self._seated(self.wanted))
+
+    def moved(self, done: PrepareMove) -> TellMoved:
+        """Decide that the next layout counts; return what is to be done."""
+        sessions = [seated.session for seated in done.after]
+        self._journal.record("moved", done.layout, sessions)
+        return self._tell()
+
+    def told(self, is_everybody: bool) -> TellMoved | None:
+        """Note that replicas know it; return what is still to be done."""
+        if self._untold is None:
+            return None
+        self._untold = [seated for seated in self._untold if self._is_there(seated)]
+        if not is_everybody and self._untold:
+            return self._tell()
+        self._journal.record("move told", self.layout)
+        return None
+
+    def failed(self, now: float) -> None:
+        """A try came to nothing; there will be another."""
+        self._not_before = now + _PAUSE_SECONDS
+
+    def give_up(self) -> None:
+        """The model stays where it is."""
+        self._journal.record("move wanted", 0)
+
+    def resumed(self) -> AbandonMove | TellMoved | None:
+        """Return what is to be done about a move that another master has begun."""
+        if self._untold is not None:
+            return self._tell()
+        if self._tried > self.layout:
+            here = [m for m in self._members.present(Role.PS) if m.is_alive]
+            return AbandonMove(self._tried, tuple(map(_seated, here)))
+        return None
+
+    # --- questions -------------------------------------------------------------------------------
+
+    @property
+    def num_places(self) -> int:
+        """How many places there are, with those that a move is to fill."""
+        return max(self.number, self.wanted)
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether there are to be more replicas, or fewer."""
+        return self.wanted != 0
+
+    def may_begin(self, now: float) -> bool:
+        """Whether a move is wanted, and all are there that take part."""
+        if not self.is_under_way or self._untold is not None or now < self._not_before:
+            return False
+        members = (self._members.find(Role.PS, index) for index in range(self.num_places))
+        return all(m is not None and m.is_alive and not m.is_departing for m in members)
+
+    def is_as_prepared(self, done: PrepareMove) -> bool:
+        """Whether all who got ready are still there."""
+        return all(map(self._is_there, (*done.now, *done.after)))
+
+    def place_of(self, index: int) -> ReplicaPlace:
+        """Return what a process that starts at a place is told."""
+        if index < self.number:
+            return ReplicaPlace(self.number, self.layout, awaits_move=False)
+        return ReplicaPlace(self.num_places, self.layout, awaits_move=True)
+
+    def superfluous(self) -> list[Member]:
+        """Return the processes that have no part of the model, and will have none."""
+        members = self._members.present(Role.PS)
+        return [m for m in members if m.index >= self.num_places and not m.is_stopping]
+
+    def _seated(self, count: int) -> tuple[Seated, ...]:
+        members = (self._members.find(Role.PS, index) for index in range(count))
+        return tuple(_seated(member) for member in members if member is not None)
+
+    def _is_there(self, seated: Seated) -> bool:
+        member = self._members.find(Role.PS, seated.index)
+        is_it = member is not None and member.session == seated.session
+        return member is not None and is_it and member.is_alive and not member.is_leaving
+
+    def _tell(self) -> TellMoved:
+        assert self._untold is not None
+        addresses = tuple(seated.address for seated in self._seated(self.number))
+        return TellMoved(self.layout, self.number, tuple(self._untold), addresses)
+
+    # --- facts -----------------------------------------------------------------------------------
+
+    def _apply_wanted(self, count: int) -> None:
+        self.wanted = count
+
+    def _apply_tried(self, layout: int) -> None:
+        self._tried = layout
+
+    def _apply_moved(self, layout: int, sessions: Sequence[str]) -> None:
+        self._untold = list(self._seated(self.num_places))
+        self.layout, self.number, self.wanted = layout, len(sessions), 0
+
+    def _apply_told(self, layout: int) -> None:
+        self._untold = None
+
+    # --- snapshot --------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """Return the state as JSON has it."""
+        untold = None
+        if self._untold is not None:
+            untold = [[s.index, s.session, s.address] for s in self._untold]
+        return {
+            "number": self.number,
+            "layout": self.layout,
+            "wanted": self.wanted,
+            "tried": self._tried,
+            "untold": untold,
+        }
+
+    def restore(self, snapshot: Snapshot | None) -> None:
+        """Take over the state of a snapshot; None: of an earlier version, which knew no moves."""
+        if snapshot is None:
+            return
+        self.number, self.layout = snapshot["number"], snapshot["layout"]
+        self.wanted, self._tried = snapshot["wanted"], snapshot["tried"]
+        untold = snapshot["untold"]
+        self._untold = None if untold is None else [Seated(*values) for values in untold]
+
+
+def _seated(member: Member) -> Seated:
+    return Seated(member.index, member.session, member.address)
+
+
+def check_may_move(config: JobConfig) -> None:
+    """Check that the model of a job can move to another number of ps replicas.
+
+    Raises:
+        ElasticdlError: It cannot; names the flag.
+    """
+    training, checkpoint = config.training, config.checkpoint
+    found = [
+        (config.command != "train", "this is no training job", "expected one"),
+        (
+            not config.num_ps or config.has_worlds,
+            f"--distribution_strategy={training.distribution_strategy}",
+            "expected ParameterServerStrategy",
+        ),
+        (not training.use_async, "--use_async=false", "expected --use_async"),
+        (
+            training.max_staleness is not None,
+            f"--max_staleness={training.max_staleness}",
+            "expected none",
+        ),
+        (training.staleness_lr_modulation, "--staleness_lr_modulation", "expected none"),
+        (
+            config.cluster.ps_memory_limit is not None,
+            f"--ps_memory_limit={config.cluster.ps_memory_limit}",
+            "expected none: a move takes twice the memory",
+        ),
+        (checkpoint.ps_redo_mb > 0, f"--ps_redo_mb={checkpoint.ps_redo_mb}", "expected 0"),
+        (
+            checkpoint.recovery_seconds == 0,
+            "--recovery_seconds=0",
+            "expected more: a move writes a checkpoint into the folder of the job",
+        ),
+        (
+            checkpoint.ps_recovery != "replay",
+            f"--ps_recovery={checkpoint.ps_recovery}",
+            "expected replay",
+        ),
+        (checkpoint.export_dir is not None, "--export_dir", "expected none"),
+        (config.is_on_kubernetes, "--launcher=kubernetes", "expected process"),
+    ]
+    for is_refused, flag, expected in found:
+        if is_refused:
+            raise ElasticdlError(
+                f"the number of ps replicas cannot be changed while this job runs: {flag}, "
+                f"{expected}. Stop it, and go on from a checkpoint with --num_ps_pods and "
+                "--checkpoint_dir_for_init"
+            )

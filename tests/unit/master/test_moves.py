@@ -1,0 +1,197 @@
+"""The model moves to another number of ps replicas, and somebody is lost at each moment of it."""
+
+import pytest
+
+from elasticdl.errors import ElasticdlError
+from elasticdl.job import Lease, PsRoute, Role
+from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
+from elasticdl.master.actions import AbandonMove, PrepareMove, StartProcess, StopProcess, TellMoved
+from elasticdl.master.moving import do_agree, merged, next_of_tasks
+from elasticdl.master.parameters.answers import MoveFailed, MovePrepared, MoveTold
+from elasticdl.master.parameters.schedule import WholeCheckpoint
+
+
+class MovingGame:
+    """A job on two ps replicas, of which `Game` plays the rest."""
+
+    def __init__(self, game):
+        self.game = game
+        self.leased = game.play.lease()
+        game.play.do(StartProcess)
+
+    @property
+    def core(self):
+        return self.game.core
+
+    def one(self, kind):
+        (found,) = self.game.play.do(kind)
+        return found
+
+    def want(self, count):
+        self.core.set_num_ps(count, self.game.play.now)
+
+    def begin(self, count):
+        """Have the replicas that are to come register; return what is to be prepared."""
+        self.want(count)
+        for start in self.game.play.do(StartProcess):
+            assert self.core.restore_point(start.index) is None
+            assert self.place(start.index) == (count, 0, True)
+            self.game.play.register_ps(start.index)
+        return self.one(PrepareMove)
+
+    def place(self, index):
+        return self.core.parameters.replicas_with(index).place_of(index)
+
+    def answer(self, answer):
+        self.core.answered(answer, self.game.play.now)
+
+    def move(self, count):
+        done = self.begin(count)
+        self.answer(MovePrepared(done))
+        tell = self.one(TellMoved)
+        self.answer(MoveTold(tell.layout, is_everybody=True))
+        return done, tell
+
+    def route(self):
+        return self.core.ps_route()
+
+
+@pytest.fixture
+def job(recovery_game):
+    return MovingGame(recovery_game())
+
+
+def test_from_two_to_three_to_one(job):
+    done, tell = job.move(3)
+    assert [seated.index for seated in done.now] == [0, 1]
+    assert [seated.index for seated in done.after] == [0, 1, 2]
+    assert tell.addresses == ("host:0", "host:1", "host:2")
+    # Leases of before are as good as ever: nothing was lost.
+    assert job.route() == PsRoute(0, tell.addresses, 1)
+    job.game.play.work_off(job.leased)
+    assert isinstance(job.game.play.lease(), Lease)
+    _, tell = job.move(1)
+    assert [seated.index for seated in tell.whom] == [0, 1, 2]
+    assert job.route() == PsRoute(0, ("host:0",), 2)
+    assert [stop.handle.index for stop in job.game.play.do(StopProcess)] == [1, 2]
+    for index in (1, 2):
+        exited = Exited(ProcessHandle(Role.PS, index, ""), ExitReason.PREEMPTED, 143)
+        job.core.process_exited(exited, job.game.play.now)
+    assert job.game.play.do(StartProcess) == []
+    job.game.master_restarts()
+    assert job.route() == PsRoute(0, ("host:0",), 2)
+
+
+def test_a_master_that_is_killed_before_the_model_has_moved_gives_the_move_up(job):
+    done = job.begin(3)
+    job.game.master_restarts()
+    assert job.one(AbandonMove).layout == done.layout
+    assert job.route() == PsRoute(0, ("host:0", "host:1"), 0)
+    again = job.one(PrepareMove)
+    assert again.layout == done.layout + 1
+    # What the master before had asked for comes to nothing, whatever is said of it.
+    assert job.route().layout == 0
+
+
+def test_a_master_that_is_killed_after_it_goes_on_to_tell_it(job):
+    done = job.begin(3)
+    job.answer(MovePrepared(done))
+    told = job.one(TellMoved)
+    job.game.master_restarts()
+    assert job.one(TellMoved) == told
+    with pytest.raises(ElasticdlError, match="moves to 3 ps replicas now"):
+        job.want(2)
+    job.answer(MoveTold(told.layout, is_everybody=True))
+    job.want(2)
+
+
+def test_a_replica_that_is_lost_before_the_model_has_moved_ends_the_try(job):
+    done = job.begin(3)
+    job.game.lose(2)
+    job.answer(MovePrepared(done))
+    assert job.one(AbandonMove).layout == done.layout
+    assert job.game.play.do(TellMoved) == []
+    assert job.route().layout == 0
+    assert [start.index for start in job.game.play.do(StartProcess)] == [2]
+    job.game.play.register_ps(2, session="another")
+    job.game.play.now += 2.0
+    job.core.tick(job.game.play.now)
+    done = job.one(PrepareMove)
+    assert done.after[2].session == "another"
+    job.answer(MovePrepared(done))
+    assert job.route().layout == done.layout
+
+
+def test_a_replica_that_is_lost_after_it_begins_with_the_checkpoint_of_the_move(job):
+    done = job.begin(3)
+    job.answer(MovePrepared(done))
+    for index in (0, 2):
+        job.game.lose(index)
+        point = job.core.restore_point(index)
+        assert point == WholeCheckpoint(done.version, is_private=True)
+        assert job.place(index) == (3, done.layout, False)
+        assert job.core.restore_point(index, 1, "torn") is None
+    # It is asked what it lacks before anybody is told where it is.
+    session = job.game.comes_up(2)
+    assert job.route().addresses[2] == ""
+    job.game.back(2, session=session)
+    assert job.route().addresses[2] != ""
+
+
+def test_nobody_is_told_twice_who_has_gone(job):
+    done = job.begin(3)
+    job.answer(MovePrepared(done))
+    tell = job.one(TellMoved)
+    job.game.lose(1)
+    job.answer(MoveTold(tell.layout, is_everybody=False))
+    again = job.one(TellMoved)
+    assert [seated.index for seated in again.whom] == [0, 2]
+    job.answer(MoveTold(tell.layout, is_everybody=True))
+    job.game.master_restarts()
+    assert job.game.play.do(TellMoved) == []
+
+
+def test_what_cannot_move_stays_and_the_new_replicas_leave(job):
+    done = job.begin(3)
+    job.answer(MoveFailed(done, "rows of table 't' cannot move", is_refused=True))
+    assert [stop.handle.index for stop in job.game.play.do(StopProcess)] == [2]
+    job.game.play.now += 10.0
+    job.core.tick(job.game.play.now)
+    assert job.game.play.do(PrepareMove) == []
+    assert job.route() == PsRoute(0, ("host:0", "host:1"), 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "flag"),
+    [
+        ({"max_staleness": 2}, "--max_staleness=2"),
+        ({"use_async": False}, "--use_async=false"),
+        ({"ps_redo_mb": 64}, "--ps_redo_mb=64"),
+        ({"recovery_seconds": 0}, "--recovery_seconds=0"),
+        ({"ps_recovery": "latest"}, "--ps_recovery=latest"),
+    ],
+)
+def test_jobs_whose_model_does_not_move_are_told_the_flag(recovery_game, settings, flag):
+    job = MovingGame(recovery_game(**settings))
+    with pytest.raises(ElasticdlError, match=flag):
+        job.want(3)
+
+
+def marks(first_task=0, **watermarks):
+    found = [[int(task[1:]), *values] for task, values in watermarks.items()]
+    return {"version": 5, "first_task": first_task, "watermarks": found, "rests": []}
+
+
+def test_replicas_agree_if_all_have_applied_the_same():
+    one = marks(t1=(1, 3, 30), t2=(1, 0, 0))
+    assert do_agree([one, marks(t1=(2, 3, 30))])
+    assert not do_agree([one, marks(t1=(1, 2, 20))])
+    assert not do_agree([one, marks()])
+    assert do_agree([one, marks(first_task=2)])
+    assert next_of_tasks([one, marks(t1=(1, 4, 40))]) == {1: 4, 2: 0}
+
+
+def test_of_each_task_the_newest_lease_counts():
+    found = merged([marks(t1=(1, 3, 30)), {**marks(t1=(2, 3, 30), t4=(7, 0, 0)), "rests": [0, 2]}])
+    assert found["watermarks"] == [[1, 2, 3, 30], [4, 7, 0, 0]]
+    assert found["rests"] == [0, 2]
