@@ -139,6 +139,7 @@ class JobConfig(Section):
         self._check_one_process()
         self._check_shuffle()
         self._check_state()
+        self._check_model_changes()
         self._check_data()
         self._check_output()
         self._check_exports()
@@ -174,6 +175,16 @@ class JobConfig(Section):
             raise ValueError(
                 "--state is what a job of several processes goes on from; with "
                 "--distribution_strategy=Local use --checkpoint_dir"
+            )
+
+    def _check_model_changes(self) -> None:
+        if not self.model.model_changes:
+            return
+        if self.is_local or self.is_on_kubernetes or self.cluster.job_dir is None:
+            raise ValueError(
+                "--model_changes=true goes on with a job that was begun with another model file: "
+                "expected --job_dir, its folder on this machine, and not "
+                f"--distribution_strategy={Strategy.LOCAL}, which has no journal to go on from"
             )
 
     def _check_data(self) -> None:

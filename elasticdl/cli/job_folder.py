@@ -67,12 +67,14 @@ def _check_settings(job_dir: Path, config: JobConfig) -> None:
     now = config.model_dump(mode="json")
     if _begins_alike(before, now):
         now["checkpoint"][_INIT] = before["checkpoint"][_INIT]
-    differing = differing_flags(before, now)
+    differing = differing_flags(before, now, config.model.model_changes)
     if differing:
+        is_of_model = not differing_flags(before, now, may_model_change=True)
+        hint = "; --model_changes=true goes on with another model file" if is_of_model else ""
         raise ConfigError(
             f"--job_dir={job_dir}: the job in this folder was begun with other settings: "
-            f"{'; '.join(differing)}. The same command as before goes on with it; for a new job, "
-            "name another folder"
+            f"{'; '.join(differing)}. The same command as before goes on with it{hint}; for a new "
+            "job, name another folder"
         )
 
 

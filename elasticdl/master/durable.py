@@ -213,7 +213,7 @@ def open_job(
             "in another order; go on with that version, or begin a new job from its last "
             "checkpoint (--checkpoint_dir_for_init)"
         )
-    _check_same(created[1], config.shown())
+    _check_same(created[1], config.shown(), config.model.model_changes)
     job = DurableJob(_make_core(config, _data(created[2])), state, created, len(facts), clock)
     job._replay(snapshot, facts)
     return job, False
@@ -283,16 +283,24 @@ def reopen(state: State) -> None:
         state.append([["reopened"]])
 
 
-def differing_flags(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
+def differing_flags(
+    before: Mapping[str, object], now: Mapping[str, object], may_model_change: bool = False
+) -> list[str]:
     """Say for each setting in which a job's configuration differs what it was, and what it is.
 
     Where the job's folder is does not matter: the job is what lies in it. Nor does how it is looked
     at. A setting that the version that began the job did not have is as if nobody had set it.
+
+    Args:
+        before: The configuration with which the job began.
+        now: That with which it is to go on.
+        may_model_change: Whether the model's may be others.
     """
+    free = ("seeing", "model") if may_model_change else ("seeing",)
     return [
         f"--{name.rpartition('.')[2]} was {_shown(name, old)}, is {_shown(name, new)}"
         for name, old, new in _differences("", completed(before), now)
-        if name != "cluster.job_dir" and name.partition(".")[0] != "seeing"
+        if name != "cluster.job_dir" and name.partition(".")[0] not in free
     ]
 
 
@@ -302,8 +310,10 @@ def _shown(name: str, value: object) -> str:
     return json.dumps(value)
 
 
-def _check_same(before: Mapping[str, object], now: Mapping[str, object]) -> None:
-    differing = differing_flags(before, now)
+def _check_same(
+    before: Mapping[str, object], now: Mapping[str, object], may_model_change: bool
+) -> None:
+    differing = differing_flags(before, now, may_model_change)
     if differing:
         raise ConfigError(
             "the job in this folder was begun with other settings: "

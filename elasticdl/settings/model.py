@@ -36,6 +36,14 @@ class ModelSection(Section):
     model_def: Annotated[
         str, Field(description="Model function as package.module.function, below --model_zoo.")
     ]
+    model_changes: Annotated[
+        bool,
+        Field(
+            description="Go on with the job in --job_dir by another model file, perhaps of another "
+            "framework, whose tables and optimizer are the same for the ps replicas."
+        ),
+        _TRAIN,
+    ] = False
     model_params: Annotated[
         str, Field(description='Arguments of the model function: "units=64;dropout=0.1".')
     ] = ""

@@ -52,9 +52,14 @@ def prepare(config: JobConfig) -> Path:
             process.write_token(job_dir / process.TOKEN_FILE)
         credentials.prepare(config.cluster, job_dir)
         path = job_dir / process.CONFIG_FILE
+        settled = None
         if not path.exists():  # a folder that has it is the folder of a job
+            settled = _settled(config, job_dir)
+        elif config.model.model_changes:
+            settled = JobConfig.read(path).model_copy(update={"model": config.model})
+        if settled is not None:
             # It may have a password of --data_reader_params.
-            process.write_whole(path, _settled(config, job_dir).model_dump_json(indent=2), 0o600)
+            process.write_whole(path, settled.model_dump_json(indent=2), 0o600)
     except OSError as error:
         raise ConfigError(f"--job_dir={job_dir}: cannot be made: {error}") from error
     return job_dir

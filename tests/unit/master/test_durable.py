@@ -13,7 +13,7 @@ from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master import durable
 from elasticdl.master.actions import AdoptProcess, AskAudit, StartProcess, WriteCheckpoint
 from elasticdl.master.core import Phase
-from elasticdl.master.durable import JobData, JobEnd, end_of_job, open_job
+from elasticdl.master.durable import JobData, JobEnd, differing_flags, end_of_job, open_job
 from elasticdl.master.parameters.answers import CheckpointWritten
 from elasticdl.master.status import picture
 from elasticdl.state.memory import MemoryState
@@ -307,3 +307,18 @@ def test_journal_of_an_earlier_version_is_gone_on_with(master_kit, journal):
     assert again.snapshot() == snapshot
     assert not job.core.patience.is_waiting
     assert job.core.parameters.schedule.best is None
+
+
+def test_a_model_may_be_another_one_if_that_is_said(master_kit):
+    before = master_kit.config(model_def="a.forward").shown()
+    now = master_kit.config(model_def="b.forward", minibatch_size=2).shown()
+    (other,) = differing_flags(before, now, may_model_change=True)
+    assert other == "--minibatch_size was 10, is 2"
+    assert len(differing_flags(before, now)) == 2
+
+
+@pytest.mark.parametrize("settings", [{}, {"job_dir": Path("job")}])
+def test_a_job_that_cannot_go_on_has_no_other_model(master_kit, settings):
+    num_ps = 0 if settings else 1  # a folder, but no journal; ps replicas, but no folder
+    with pytest.raises(ValueError, match=r"--model_changes=true goes on with a job .* --job_dir"):
+        master_kit.config(num_ps=num_ps, model_changes=True, **settings)
