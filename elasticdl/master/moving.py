@@ -21,7 +21,8 @@ from elasticdl.master.actions import AbandonMove, PrepareMove, Seated, TellMoved
 log = logging.getLogger(__name__)
 
 _FEW_ROWS = 20_000  # that the last copy may have, while nothing is let in
-_MOST_ROUNDS = 8  # of copies before that
+_MOST_ROUNDS = 16  # of copies before that
+_STILL_FEWER = 0.9  # a round that has more than this of the one before is as good as it gets
 _TIMES = 7  # that all are held for one instant at which they agree; fewer than half of MAX_HOLDS
 _SETTLE_MS = 150
 _PAUSE_SECONDS = 0.3  # after a hold in which they did not agree
@@ -172,7 +173,7 @@ class MoveSteps:
         num_rows = self._copy()
         for _ in range(_MOST_ROUNDS):
             before, num_rows = num_rows, self._copy()
-            if num_rows <= _FEW_ROWS or num_rows > before // 2:
+            if num_rows <= _FEW_ROWS or num_rows > _STILL_FEWER * before:
                 break
         began = time.monotonic()
         _, marks = self._agree(first=1 + _TIMES)
