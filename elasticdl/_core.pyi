@@ -598,6 +598,44 @@ class PsClient:
             UnavailableError: A replica could not be reached within the deadline.
         """
 
+    def push_several(
+        self,
+        steps: Sequence[
+            tuple[
+                Pulled,
+                Sequence[NDArray[np.float32]],
+                NDArray[np.float32],
+                NDArray[np.float32],
+                int,
+            ]
+        ],
+        learning_rate: float,
+        task_id: int,
+        lease: int,
+        index: int,
+    ) -> tuple[int, int]:
+        """Apply the sum of the gradients of minibatches that follow each other, as one update.
+
+        Exactly once, and as a whole. Each gradient is clipped by itself if the model says so; a
+        change of state is merged by the rule of its variable.
+
+        Args:
+            steps: Of each minibatch its pull, the gradients of rows, that of the dense vector, the
+                change of the state, and how many records it has.
+            learning_rate: That of the update.
+            task_id: The task of all of them.
+            lease: Its lease.
+            index: The number of the first minibatch.
+
+        Returns:
+            The model version, and the staleness of the oldest of the pulls.
+
+        Raises:
+            GapError: A replica lacks minibatches before these, or has only some of them.
+            ValueError: The replicas bound staleness or make rounds.
+            StaleLeaseError: As `push`, and so are all others.
+        """
+
     def push_pull(
         self,
         pulled: Pulled,

@@ -18,7 +18,11 @@ from elasticdl.settings import devices, reader_params
 from elasticdl.settings.best import Best
 from elasticdl.settings.checkpoint import CheckpointSection
 from elasticdl.settings.cluster import ClusterSection
-from elasticdl.settings.conflicts import check_destinations, check_deterministic
+from elasticdl.settings.conflicts import (
+    check_destinations,
+    check_deterministic,
+    check_push_steps,
+)
 from elasticdl.settings.data import DataSection
 from elasticdl.settings.export_every import Every
 from elasticdl.settings.kubernetes import KubernetesSection
@@ -326,6 +330,13 @@ class JobConfig(Section):
                 f"--get_model_steps={training.get_model_steps} computes on older dense parameters: "
                 "expected neither --use_async=false nor --max_staleness, which promise newer ones"
             )
+
+        check_push_steps(
+            training.push_steps,
+            training.distribution_strategy,
+            training.use_async,
+            training.max_staleness,
+        )
 
     def _check_all_reduce(self) -> None:
         training = self.training

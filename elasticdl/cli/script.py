@@ -46,6 +46,7 @@ _OTHER_FLAGS = frozenset(
         "sync_version_tolerance",
         "max_staleness",
         "get_model_steps",
+        "push_steps",
         "staleness_lr_modulation",
         "num_ps_pods",
         "ps_memory_limit",

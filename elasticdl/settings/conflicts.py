@@ -42,6 +42,34 @@ def _parts(place: Location) -> tuple[str, ...]:
     return tuple(str(place).rstrip("/").split("/"))
 
 
+def check_push_steps(
+    push_steps: int, strategy: Strategy, use_async: bool, max_staleness: int | None
+) -> None:
+    """Refuse to add up gradients before a push where each has to be pushed by itself.
+
+    Raises:
+        ValueError: Says what was expected.
+    """
+    if push_steps == 1:
+        return
+    flag = f"--push_steps={push_steps}"
+    if strategy is not Strategy.PARAMETER_SERVER:
+        raise ValueError(
+            f"{flag} saves pushes to ps replicas of gradients that need not wait for each other: "
+            f"expected --distribution_strategy={Strategy.PARAMETER_SERVER}, found {strategy}"
+        )
+    if not use_async:
+        raise ValueError(
+            f"{flag} does not go with --use_async=false, whose rounds average one minibatch of "
+            "each worker: expected a larger --minibatch_size, or not this flag"
+        )
+    if max_staleness is not None:
+        raise ValueError(
+            f"{flag} does not go with --max_staleness={max_staleness}: a gradient that waits in "
+            "the worker is late by the updates that others make meanwhile; expected one of them"
+        )
+
+
 def check_deterministic(
     strategy: Strategy,
     global_batch_size: int | None,

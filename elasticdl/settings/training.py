@@ -131,6 +131,15 @@ class TrainingSection(Section):
         ),
         _TRAIN,
     ] = 1
+    push_steps: Annotated[
+        PositiveInt,
+        Field(
+            le=1024,
+            description="A worker adds up the gradients of this number of minibatches of a task, "
+            "and pushes their sum as one update.",
+        ),
+        _TRAIN,
+    ] = 1
     staleness_lr_modulation: Annotated[
         bool,
         Field(description="Divide the learning rate of a late gradient by its staleness."),

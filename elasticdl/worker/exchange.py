@@ -32,7 +32,13 @@ from elasticdl.backends.base import Int64, ModelDescription, StepResult
 from elasticdl.errors import ModelError
 from elasticdl.job import JointGeneration, Lease, Strategy
 from elasticdl.worker.all_reduce import RingExchange
-from elasticdl.worker.parameters import Committed, Parameters, PendingPull, Step
+from elasticdl.worker.parameters import (
+    Committed,
+    ComputedMinibatch,
+    Parameters,
+    PendingPull,
+    Step,
+)
 from elasticdl.worker.stores import StoreExchange
 
 _NONE = np.zeros(0, np.float32)
@@ -195,6 +201,28 @@ class Exchange:
         assert self.stores is not None, "a saved model is not trained"
         assert given.of_stores is not None
         return self.stores.push(given.of_stores, result, *numbers, pending)
+
+    def push_several(
+        self,
+        minibatches: Sequence[ComputedMinibatch],
+        learning_rate: float,
+        lease: Lease,
+        index: int,
+    ) -> Committed:
+        """Hand in the sum of the gradients of minibatches that follow each other, exactly once.
+
+        Args:
+            minibatches: One after the other.
+            learning_rate: Of the update that they make.
+            lease: Theirs.
+            index: The number of the first one.
+
+        Raises:
+            StaleLeaseError: The task has been given to somebody else.
+            GapError: A holder has lost minibatches before these.
+        """
+        assert self.stores is not None, "settings are refused that would have no stores here"
+        return self.stores.push_several(minibatches, learning_rate, lease, index)
 
     def push_rows(
         self,

@@ -24,7 +24,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from elasticdl.backends.base import Minibatch, Predictor, StepResult, Trainer
@@ -53,7 +53,13 @@ from elasticdl.worker.computation import Computation
 from elasticdl.worker.event_times import TaskTimes
 from elasticdl.worker.exchange import Exchange
 from elasticdl.worker.lookahead import Lookahead
-from elasticdl.worker.parameters import Committed, Parameters, PendingPull, Step
+from elasticdl.worker.parameters import (
+    Committed,
+    ComputedMinibatch,
+    Parameters,
+    PendingPull,
+    Step,
+)
 from elasticdl.worker.predictions import PredictionSink
 from elasticdl.worker.protocol import Arrival, LeaseProtocol, Ruling, Stage
 from elasticdl.worker.records import located, read_all, task_seed, with_ends
@@ -126,7 +132,9 @@ class Worker:
         self._protocol: LeaseProtocol[PendingPull] = LeaseProtocol(
             max_in_flight=self._lookahead.num_in_flight,
             is_synchronous=config.is_synchronous,
+            push_steps=config.training.push_steps,
         )
+        self._kept: list[Item] = []  # commit: computed, to be pushed with what follows
         self._landed = threading.Condition(threading.Lock())  # a minibatch is through
         # With one step in flight at the most, its push may bring back what the next one pulls.
         self._pulls_with_push = config.pipeline_depth == 0
@@ -500,34 +508,56 @@ class Worker:
     def _commit_all(self) -> None:
         for item in self._computed:
             if item.report is not None:
+                self._hand_in_kept()
                 self._report(item.running, item.report)
-                continue
-            if item.running.is_training:
-                self._hand_in(item)
-            self._let_go(item)
+            elif not item.running.is_training:
+                self._let_go(item)
+            elif item.result is None:
+                self._hand_in_kept()
+                self._hand_in([item])
+            else:
+                self._kept.append(item)
+                if len(self._kept) >= self._protocol.steps_of_push(item.running):
+                    self._hand_in_kept()
+        self._hand_in_kept()
         self._exchange.settle()
 
-    def _hand_in(self, item: Item) -> None:
-        running = item.running
-        if not self._protocol.goes_on(running):
-            return
-        try:
-            if item.refusal is not None:
-                raise item.refusal
-            done = item.committed or self._push(item)
-            if self._exchange.has_halves:
-                done = replace(done, staleness=self._push_rows(item))
+    def _hand_in_kept(self) -> None:
+        """Push what waits for more that would be pushed with it: nothing of that comes."""
+        kept, self._kept = self._kept, []
+        if kept:
+            self._hand_in(kept)
+
+    def _hand_in(self, items: Sequence[Item]) -> None:
+        """Push minibatches that follow each other, and let go of them."""
+        running = items[0].running
+        if self._protocol.goes_on(running):
+            try:
+                self._commit_items(items)
+            except Exception as error:
+                report = self._failure(Stage.COMMIT, running, error)
+                if report is not None:
+                    self._report(running, report)
+        for item in items:
+            self._let_go(item)
+
+    def _commit_items(self, items: Sequence[Item]) -> None:
+        first = items[0]
+        if first.refusal is not None:
+            raise first.refusal
+        done = first.committed
+        if done is None:
+            done = self._push(first) if len(items) == 1 else self._push_several(items)
+        if self._exchange.has_halves:
+            done = replace(done, staleness=self._push_rows(first))
+        for item in items:
+            assert item.minibatch is not None
             if item.result is not None:
                 self._count(item, item.result, done)
                 if self._watch is not None:
                     self._watch.handed_in(item, done)
             else:
-                assert item.minibatch is not None
-                running.skipped[item.index] = item.minibatch.num_records
-        except Exception as error:
-            report = self._failure(Stage.COMMIT, running, error)
-            if report is not None:
-                self._report(running, report)
+                item.running.skipped[item.index] = item.minibatch.num_records
 
     def _push(self, item: Item) -> Committed:
         """Push a step, or its dense half, or say that it is left out."""
@@ -549,6 +579,21 @@ class Worker:
                 exchange.stores.name(item.minibatch, item.ids)
             pending = self._protocol.pending
             return exchange.push(item.parameters, item.result, *numbers, pending)
+
+    def _push_several(self, items: Sequence[Item]) -> Committed:
+        """Push the sum of the gradients of minibatches, at the learning rate of the last one."""
+        running, minibatches = items[0].running, []
+        with self._span("push", items[0].place):
+            for item in items:
+                assert item.minibatch is not None
+                assert item.parameters is not None
+                assert item.result is not None
+                if (stores := self._exchange.stores) is not None:
+                    stores.name(item.minibatch, item.ids)
+                num_records = item.minibatch.num_records
+                minibatches.append(ComputedMinibatch(item.parameters, item.result, num_records))
+            rate = self._learning_rate(running, minibatches[-1].given.version)
+            return self._exchange.push_several(minibatches, rate, running.lease, items[0].index)
 
     def _push_rows(self, item: Item) -> int:
         """Push the rows' half of a step, or leave it out; return its staleness."""

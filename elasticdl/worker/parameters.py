@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from elasticdl._core import Pulled
-from elasticdl.backends.base import Float32, Int64
+from elasticdl.backends.base import Float32, Int64, StepResult
 from elasticdl.job import Lease
 
 _NONE = np.zeros(0, np.float32)
@@ -77,6 +77,15 @@ class PendingPull:
     ids: Sequence[Int64]
     step: Step
     parameters: Parameters | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedMinibatch:
+    """A minibatch whose gradients wait to be pushed with others."""
+
+    given: Parameters
+    result: StepResult
+    num_records: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,6 +113,9 @@ class Arrival(Enum):
 class LeaseProtocol(Generic[Pull]):
     """The leases of one worker.
 
+    With `push_steps` commit keeps minibatches back until so many can be pushed together, or the
+    lease ends.
+
     `may_feed`, `fed`, `may_pull`, `allow`, `landed` and `ends` are called under one lock; all else
     reads or sets one flag.
 
@@ -121,8 +124,9 @@ class LeaseProtocol(Generic[Pull]):
     push that makes room may bring back what it asks for.
     """
 
-    def __init__(self, max_in_flight: int, is_synchronous: bool) -> None:
+    def __init__(self, max_in_flight: int, is_synchronous: bool, push_steps: int = 1) -> None:
         self._max_in_flight = max_in_flight
+        self._push_steps = push_steps
         self._is_synchronous = is_synchronous
         self._in_flight: set[tuple[int, int, int]] = set()
         self.pending: Pull | None = None
@@ -164,7 +168,9 @@ class LeaseProtocol(Generic[Pull]):
             index: Its minibatch.
             pending: What the push before it may bring back; None: nothing may.
         """
-        if len(self._in_flight) >= self._max_in_flight:
+        # Those that wait for others of their push are in flight, and nothing makes room for them.
+        waiting = self.steps_of_push(running) - 1
+        if len(self._in_flight) >= self._max_in_flight + waiting:
             self.pending = pending
             return False
         self.pending = None
@@ -189,6 +195,15 @@ class LeaseProtocol(Generic[Pull]):
         return self._is_synchronous and not running.is_over
 
     # --- commit ----------------------------------------------------------------------------------
+
+    def steps_of_push(self, running: Running) -> int:
+        """Return how many minibatches of a lease are pushed together.
+
+        A first lease alone pushes several. A later one begins where the replica stands that has
+        applied the least, and another may have applied half of what would come together.
+        """
+        is_by_itself = running.lease.number > 1 or running.lease.is_suspect
+        return 1 if is_by_itself else self._push_steps
 
     def landed(self, running: Running, index: int) -> None:
         """A minibatch is through: computed and pushed, or dropped, or failed. There is room."""

@@ -16,7 +16,13 @@ from elasticdl._core import PsClient, Pulled
 from elasticdl.backends.base import Int64, Minibatch, ModelDescription, StepResult, Trainer
 from elasticdl.errors import NotDeclaredError
 from elasticdl.job import Lease
-from elasticdl.worker.parameters import Committed, Parameters, PendingPull, Step
+from elasticdl.worker.parameters import (
+    Committed,
+    ComputedMinibatch,
+    Parameters,
+    PendingPull,
+    Step,
+)
 from elasticdl.worker.route import Route
 
 log = logging.getLogger(__name__)
@@ -154,6 +160,34 @@ class StoreExchange:
         )
         pending.parameters = None if brought is None else Parameters(brought)
         return Committed(version, staleness)
+
+    def push_several(
+        self,
+        minibatches: Sequence[ComputedMinibatch],
+        learning_rate: float,
+        lease: Lease,
+        index: int,
+    ) -> Committed:
+        """Push the sum of the gradients of minibatches that follow each other, as one update.
+
+        Args:
+            minibatches: One after the other.
+            learning_rate: Of the update.
+            lease: Theirs.
+            index: The number of the first one.
+
+        Raises:
+            StaleLeaseError: The task has been given to somebody else.
+            GapError: A replica has lost minibatches before these, or has only some of them.
+        """
+        steps = []
+        for each in minibatches:
+            assert each.given.of_stores is not None
+            result = each.result
+            gradients = (result.row_grads, result.dense_grad, result.state_delta)
+            steps.append((each.given.of_stores, *gradients, each.num_records))
+        push = (steps, learning_rate, lease.task.id, lease.number, index)
+        return Committed(*self._declared(lambda: self.client.push_several(*push)))
 
     def skip(self, lease: Lease, index: int) -> None:
         """Advance every replica past the minibatch; raises what `push` does."""

@@ -26,6 +26,7 @@ NUM_FILES = 11  # 4,363 or 4,364 records each: the last minibatch of a file is a
 MINIBATCH_SIZE, MINIBATCHES_PER_TASK = 16, 25
 JOB_SEED = 0
 MAX_STALENESS = 3
+PUSH_STEPS = 4
 SHUFFLE_BLOCK = 10
 HEARTBEAT_SECONDS = 0.2
 
@@ -35,6 +36,7 @@ Flags = dict[str, object]
 MODES: dict[str, Flags] = {
     "async": {},
     "bounded": {"max_staleness": MAX_STALENESS},
+    "summed": {"push_steps": PUSH_STEPS},
     "records": {"shuffle": "records", "shuffle_block_records": SHUFFLE_BLOCK},
     # Each id occurs once: its row tells with which weight, and in which round, it was averaged.
     "synchronous": {"use_async": "false", "model_def": "counting.visits.forward"},

@@ -40,6 +40,11 @@ def test_counts_stay_exact_and_nobody_waits_for_the_dead(faults, mode, tmp_path)
     run_chaos(30, faults, tmp_path, mode=mode)
 
 
+@pytest.mark.parametrize("faults", one_of("worker,ps,add", "worker,ps,master", "worker+ps,ps"))
+def test_counts_stay_exact_when_gradients_are_added_up_before_a_push(faults, tmp_path):
+    run_chaos(33, faults, tmp_path, mode="summed")
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("faults", ["worker,ps,master", "worker,worker,add"])
 def test_counts_stay_exact_when_records_are_shuffled_over_all_files(faults, tmp_path):

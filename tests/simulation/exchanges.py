@@ -132,6 +132,28 @@ class Asynchronous:
         answers = yield from self.each(self.all, work)
         return answers[0][0]
 
+    def push_several(self, steps, pulled):
+        """Push the gradients of steps that follow each other together."""
+        task, number, index = self.job.named(*steps[0].numbers)
+
+        def work(node, replica):
+            several = [
+                (
+                    mine[replica],
+                    [ONES[: len(self.job.of(step.records, replica))]],
+                    NOTHING,
+                    NOTHING,
+                    len(step.records),
+                )
+                for step, mine in zip(steps, pulled, strict=True)
+            ]
+            client = node.reached()
+            with node.held_to_its_fence(steps[0].lease):
+                return client.push_several(several, 1.0, task, number, index)
+
+        answers = yield from self.each(self.all, work)
+        return answers[0][0]
+
 
 class Driven(Asynchronous):
     """What those have in common whose replicas say when.

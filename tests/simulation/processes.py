@@ -164,15 +164,21 @@ class Replica(Node):
 
 
 class Worker(Node):
-    """A worker, whose stages follow each other; up to `depth` steps are pulled before a push."""
+    """A worker, whose stages follow each other; up to `depth` steps are pulled before a push.
+
+    It pushes `push_steps` minibatches of a first lease together.
+    """
 
     def __init__(self, job, index: int, ref: str) -> None:
         super().__init__(f"worker {index} ({ref})")
         self.job, self.index, self.session = job, index, ref
         self.route = PsRoute(-1, ())
         self.exchange = job.exchange(self)
-        self.protocol = LeaseProtocol(job.depth + 1, is_synchronous=self.exchange.is_synchronous)
+        self.protocol = LeaseProtocol(
+            job.depth + 1, self.exchange.is_synchronous, push_steps=job.push_steps
+        )
         self.queue: deque = deque()
+        self.kept: list = []  # computed, to be pushed with what follows
         self.version = 0
         self.code: int | None = None
 
@@ -283,19 +289,31 @@ class Worker(Node):
 
     def hand_in(self, running: Running, step: Step | None, pulled, report):
         if step is None:
+            yield from self.hand_in_kept(running)
             yield from self.report(running, report)
             return
-        if self.protocol.goes_on(running):
+        self.kept.append((step, pulled))
+        if len(self.kept) >= self.protocol.steps_of_push(running):
+            yield from self.hand_in_kept(running)
+
+    def hand_in_kept(self, running: Running):
+        kept, self.kept = self.kept, []
+        steps, pulled = [step for step, _ in kept], [mine for _, mine in kept]
+        if kept and self.protocol.goes_on(running):
             try:
-                if pulled is not None:
-                    self.version = yield from self.exchange.push(step, pulled)
-                running.count(len(step.records), 0.0, 0)
+                if len(kept) > 1:
+                    self.version = yield from self.exchange.push_several(steps, pulled)
+                elif pulled[0] is not None:
+                    self.version = yield from self.exchange.push(steps[0], pulled[0])
+                for step in steps:
+                    running.count(len(step.records), 0.0, 0)
             except ElasticdlError as error:
                 if self.rules(Stage.COMMIT, running, error):
                     yield from self.report(running, running.returned())
-        if not self.protocol.goes_on(running):
+        if kept and not self.protocol.goes_on(running):
             yield from self.exchange.end(running.lease)
-        self.protocol.landed(running, step.index)
+        for step in steps:
+            self.protocol.landed(running, step.index)
 
     def report(self, running, report):
         yield from self.exchange.end(running.lease)

@@ -58,6 +58,7 @@ class PsJob:
 
     minibatch_size, num_records, num_epochs = 4, 96, 2
     synchrony: ClassVar[dict] = {"use_async": True}
+    adds_up = True  # gradients of several minibatches, in some of the jobs
 
     def __init__(self, seed: int, faults: list[Fault], folder: Path) -> None:
         shape = random.Random(seed)
@@ -65,6 +66,7 @@ class PsJob:
         self.depth = shape.choice([0, 1, 1, 2])  # steps that are pulled before a push
         self.recovery_seconds = shape.choice([0.5, 1.0, 2.0, 3.0])
         self.redo_bytes = shape.choice([0, 0, 1_500, 1 << 20])  # of each replica's log; 0: none
+        self.push_steps = shape.choice([1, 1, 2, 3]) if self.adds_up else 1
         self.config, self.folder = self._config(folder), folder
         self.scheduler = Scheduler(seed, faults)
         self.journal = Journal(self.scheduler)
@@ -405,6 +407,7 @@ class PsJob:
 class BoundedJob(PsJob):
     """No gradient comes later than a bound."""
 
+    adds_up = False
     max_staleness = 2
     synchrony: ClassVar[dict] = {"use_async": True, "max_staleness": max_staleness}
     staleness = 0
@@ -424,6 +427,7 @@ class BoundedJob(PsJob):
 class SynchronousJob(PsJob):
     """Gradients are averaged and applied together: a record counts 1, 1/2 or 1/3 in its round."""
 
+    adds_up = False
     grads_to_wait = 2
     num_epochs = 1
     synchrony: ClassVar[dict] = {"use_async": False, "grads_to_wait": grads_to_wait}

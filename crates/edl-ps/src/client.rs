@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use edl_store::{Chunk, ModelSpec, PullMode, Store, StoreError, TaskAudit};
+use edl_store::{Chunk, ModelSpec, PullMode, StateRules, Store, StoreError, TaskAudit};
 use edl_wire::frame::Element;
 use edl_wire::op::Step;
 
@@ -17,6 +17,7 @@ use crate::local::Local;
 use crate::names::{Batch, NameSite, SentNames};
 use crate::remote::Remote;
 use crate::replicas::{GivenRows, Gradients, Minibatch, Pull, Replicas, Vectors, check_given};
+use crate::several::{ComputedStep, Sum, kept};
 use crate::tables::element_of;
 
 /// What one pull brought.
@@ -110,6 +111,7 @@ struct Shape {
     dense_len: usize,
     state_len: usize,
     clipping: Option<Clipping>,
+    state_rules: StateRules,
 }
 
 impl Shape {
@@ -122,7 +124,18 @@ impl Shape {
             dense_len: model.dense_len()?,
             state_len: model.state_len()?,
             clipping: Clipping::of(model),
+            state_rules: StateRules::of(model)?,
         })
+    }
+}
+
+impl Shape {
+    /// Says of each table of a plan how its rows travel, and whether it is trained.
+    fn treat(&self, plan: &mut Plan) {
+        for table in &mut plan.tables {
+            table.element = self.elements[table.table as usize];
+            table.trainable = self.trainable[table.table as usize];
+        }
     }
 }
 
@@ -351,10 +364,7 @@ impl PsClient {
         let mut plan = scratch
             .planner
             .plan(wanted.sites, &shape.dims, num_replicas)?;
-        for table in &mut plan.tables {
-            table.element = shape.elements[table.table as usize];
-            table.trainable = shape.trainable[table.table as usize];
-        }
+        shape.treat(&mut plan);
         if wanted.mode == PullMode::Create {
             hot_keys::note(&shape.names, &plan);
         }
@@ -416,6 +426,43 @@ impl PsClient {
         };
         self.merged(receipt, &gradients, |replicas, plan, merged, versions| {
             replicas.push(plan, merged, minibatch, versions)
+        })
+    }
+
+    /// Applies the gradients of several minibatches exactly once, all as one update: the sum of
+    /// their gradients, each clipped by itself if the model says so. Returns (version, staleness).
+    ///
+    /// Args: `minibatch` is the first of those that follow each other; how many there are and how
+    /// many records they have is taken from `steps`.
+    ///
+    /// # Errors
+    /// Those of a push, also if replicas do not apply each gradient as it comes.
+    pub fn push_several(
+        &self,
+        steps: &[ComputedStep<'_>],
+        minibatch: &Minibatch,
+    ) -> Result<(u64, u64), PsError> {
+        let shape = self.shape()?;
+        let num_records: u32 = steps.iter().map(|step| step.num_records).sum();
+        let mut parts = Vec::with_capacity(steps.len());
+        for step in steps {
+            let share = step.num_records as f32 / num_records.max(1) as f32;
+            let part = self.merged(step.receipt, &step.gradients, |_, plan, gradients, _| {
+                Ok(kept(plan, gradients))
+            })?;
+            parts.push((part, share));
+        }
+        let minibatches = Minibatch {
+            num_minibatches: steps.len() as u32,
+            num_records,
+            ..*minibatch
+        };
+        self.asked(|replicas| {
+            let count = replicas.count();
+            let mut sum = Sum::of(&parts, &shape.dims, &shape.state_rules, count)?;
+            shape.treat(&mut sum.plan);
+            let versions = oldest_of(steps, count);
+            replicas.push(&sum.plan, &sum.gradients(), &minibatches, &versions)
         })
     }
 
@@ -697,6 +744,25 @@ impl PsClient {
             .unwrap_or_else(PoisonError::into_inner)
             .push(scratch);
     }
+}
+
+/// The versions that the oldest of some pulls was of, by replica; of pulls that asked others, the
+/// oldest of all.
+fn oldest_of(steps: &[ComputedStep<'_>], num_replicas: usize) -> Vec<u64> {
+    let mut oldest = vec![u64::MAX; num_replicas];
+    for step in steps {
+        let versions = &step.receipt.versions;
+        let lowest = versions.iter().min().copied().unwrap_or(0);
+        let are_theirs = versions.len() == num_replicas;
+        for (replica, oldest) in oldest.iter_mut().enumerate() {
+            *oldest = (*oldest).min(if are_theirs {
+                versions[replica]
+            } else {
+                lowest
+            });
+        }
+    }
+    oldest
 }
 
 fn check_len(what: &str, found: usize, expected: usize) -> Result<(), PsError> {

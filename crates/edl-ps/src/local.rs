@@ -106,7 +106,7 @@ impl Replicas for Local {
                 grads,
             })
             .collect();
-        let applied = self.store.apply(&Push {
+        let push = Push {
             task: minibatch.task,
             lease: minibatch.lease,
             index: minibatch.index,
@@ -116,7 +116,8 @@ impl Replicas for Local {
             tables: &tables,
             dense: gradients.dense,
             state: gradients.state,
-        })?;
+        };
+        let applied = self.store.apply_several(&push, minibatch.num_minibatches)?;
         Ok((applied.version, applied.staleness))
     }
 

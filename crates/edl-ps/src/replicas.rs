@@ -12,16 +12,19 @@ use crate::error::PsError;
 use crate::names::Batch;
 use crate::tables::scan_rows;
 
-/// Which minibatch a push is of, and how it is to be applied.
+/// Which minibatch a push is of, or which of a task that follow each other, and how it is to be
+/// applied.
 #[derive(Clone, Copy, Debug)]
 pub struct Minibatch {
     /// The task that it is of.
     pub task: u64,
     /// The lease under which it was computed.
     pub lease: u32,
-    /// Its number in the task, from 0.
+    /// Its number in the task, from 0; of several the first's.
     pub index: u32,
-    /// Records in it.
+    /// How many it is.
+    pub num_minibatches: u32,
+    /// Records in it, or in all.
     pub num_records: u32,
     /// The learning rate of its step.
     pub learning_rate: f32,

@@ -273,7 +273,10 @@ impl<'s> Service<'s> {
             dense: request.vectors.dense,
             state: request.vectors.state,
         };
-        self.coordinator.push(self.store, &push, self.peer)
+        match request.num_minibatches {
+            1 => self.coordinator.push(self.store, &push, self.peer),
+            several => self.coordinator.push_several(self.store, &push, several),
+        }
     }
 
     fn scan(&self, request: scan::Request) -> Result<scan::Response, PsError> {

@@ -57,3 +57,4 @@ pub use store::{
 pub use stripe::Chunk;
 pub use table::PullMode;
 pub use tasks::{TaskAudit, WatermarkTally};
+pub use treatment::StateRules;

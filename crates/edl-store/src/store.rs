@@ -97,13 +97,13 @@ impl<'a> Push<'a> {
         }
     }
 
-    /// Return what it says of its minibatch.
-    fn member(&self) -> RoundMember {
+    /// Return what it says of its minibatches.
+    fn member(&self, num_minibatches: u32) -> RoundMember {
         RoundMember {
             task: self.task,
             lease: self.lease,
             index: self.index,
-            num_minibatches: 1,
+            num_minibatches,
             num_records: self.num_records,
             pulled_version: self.pulled_version,
         }
@@ -404,14 +404,29 @@ impl Store {
     /// An old lease, a gap in the minibatches, a gradient that is too late, or arrays that do not
     /// fit the model; nothing has changed then.
     pub fn apply(&self, push: &Push<'_>) -> Result<Applied, StoreError> {
+        self.apply_several(push, 1)
+    }
+
+    /// Apply the gradients of several minibatches of one task that follow each other, as one
+    /// update; `push.index` is the first's, and `push.num_records` counts those of all.
+    ///
+    /// # Errors
+    /// The same. A part of them that has been applied before is as a gap.
+    pub fn apply_several(
+        &self,
+        push: &Push<'_>,
+        num_minibatches: u32,
+    ) -> Result<Applied, StoreError> {
         let model = self.declared("gradients are pushed")?;
         self.wait_for_checkpoint(model);
         let _updates = self.updates.read();
         model.check(push)?;
         let watermark = model.tasks.get(push.task);
         let mut watermark = watermark.lock();
-        let tasks = &model.tasks;
-        if tasks.judge(&mut watermark, push.task, push.lease, push.index)? == Verdict::Done {
+        let minibatches = (push.index, num_minibatches);
+        let verdict =
+            (model.tasks).judge_several(&mut watermark, push.task, push.lease, minibatches)?;
+        if verdict == Verdict::Done {
             return Ok(Applied {
                 applied: false,
                 version: model.version(),
@@ -421,11 +436,12 @@ impl Store {
         let before = self.begin_update(model, push)?;
         let staleness = before.saturating_sub(push.pulled_version);
         let learning_rate = push.learning_rate * self.modulation(staleness);
-        self.note_update(iter::once(push.member()), push, 1.0, learning_rate);
+        let member = push.member(num_minibatches);
+        self.note_update(iter::once(member), push, 1.0, learning_rate);
         let _change = self.change();
         model.change(push, before, 1.0, learning_rate);
         model.staleness.lock().add(staleness);
-        watermark.advance(push.num_records);
+        watermark.advance_by(num_minibatches, push.num_records);
         Ok(Applied {
             applied: true,
             version: before + 1,

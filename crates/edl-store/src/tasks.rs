@@ -67,7 +67,19 @@ impl Watermark {
     }
 
     pub(crate) fn judge(&self, task: u64, index: u32) -> Result<Verdict, StoreError> {
-        if index > self.next_index {
+        self.judge_several(task, index, 1)
+    }
+
+    /// Say the same of several that follow each other: all of them are next, or all are done.
+    pub(crate) fn judge_several(
+        &self,
+        task: u64,
+        index: u32,
+        num_minibatches: u32,
+    ) -> Result<Verdict, StoreError> {
+        let end = index.saturating_add(num_minibatches);
+        let is_in_part_done = index < self.next_index && self.next_index < end;
+        if index > self.next_index || is_in_part_done {
             return Err(StoreError::Gap {
                 task,
                 index,
@@ -158,8 +170,19 @@ impl Tasks {
         lease: u32,
         index: u32,
     ) -> Result<Verdict, StoreError> {
+        self.judge_several(watermark, task, lease, (index, 1))
+    }
+
+    /// Say the same of several, `(the first's index, how many)`.
+    pub(crate) fn judge_several(
+        &self,
+        watermark: &mut Watermark,
+        task: u64,
+        lease: u32,
+        (index, num_minibatches): (u32, u32),
+    ) -> Result<Verdict, StoreError> {
         self.fence(watermark, task, lease)?;
-        let verdict = watermark.judge(task, index);
+        let verdict = watermark.judge_several(task, index, num_minibatches);
         match verdict {
             Ok(Verdict::Next) => {}
             Ok(Verdict::Done) => self.tally.lock().duplicates += 1,

@@ -115,6 +115,26 @@ impl Treatment {
     }
 }
 
+/// How changes of the state of several minibatches become one, for those who hold none of it.
+#[derive(Debug)]
+pub struct StateRules(Treatment);
+
+impl StateRules {
+    /// Those of a model.
+    ///
+    /// # Errors
+    /// A model that cannot be.
+    pub fn of(model: &ModelSpec) -> Result<Self, StoreError> {
+        Treatment::of(model, 0, 1).map(Self)
+    }
+
+    /// Make one change of those of several minibatches, each with its weight, in their order: of
+    /// each variable by its own rule.
+    pub fn merge(&self, parts: &[(&[f32], f32)]) -> Vec<f32> {
+        self.0.merge(parts)
+    }
+}
+
 impl Frozen {
     /// Put the values back where they were.
     pub(crate) fn put_back(self, dense: &mut [f32], slots: &mut [f32]) {

@@ -11,6 +11,8 @@ from elasticdl.job import Strategy
 
 TRAIN = {"model_def": "mnist.model.forward", "training_data": "data"}
 
+PS = {"distribution_strategy": "ParameterServerStrategy"}
+
 
 def run(capsys, *words):
     code = run_command(words)
@@ -54,6 +56,10 @@ def test_words_become_values():
         ({"use_async": "false", "max_staleness": "2"}, "--max_staleness bounds asynchronous"),
         ({"get_model_steps": "2", "max_staleness": "2"}, "--get_model_steps=2 computes on older"),
         ({"get_model_steps": "2", "use_async": "false"}, "--get_model_steps=2 computes on older"),
+        ({"push_steps": "4"}, "--push_steps=4 saves pushes .* found Local"),
+        (PS | {"push_steps": "4", "use_async": "false"}, "does not go with --use_async=false"),
+        (PS | {"push_steps": "4", "max_staleness": "2"}, "does not go with --max_staleness=2"),
+        (PS | {"push_steps": "0"}, "--push_steps"),
     ],
 )
 def test_flags_of_different_kinds_of_synchrony_are_refused_together(flags, complaint):
@@ -144,6 +150,7 @@ def test_ps_replicas_do_not_recover_where_there_are_none(strategy):
         ("max_staleness", "2", "--max_staleness is about ps replicas"),
         ("use_async", "false", "--use_async=false is about ps replicas"),
         ("ps_memory_limit", "1GB", "--ps_memory_limit is about ps replicas"),
+        ("push_steps", "4", "--push_steps=4 saves pushes to ps replicas"),
     ],
 )
 def test_all_reduce_refuses_what_it_cannot_do(flag, word, complaint):
@@ -163,6 +170,7 @@ def test_all_reduce_has_no_ps_replicas_to_count():
     [
         ("use_async", "false"),
         ("get_model_steps", "2"),
+        ("push_steps", "4"),
         ("staleness_lr_modulation", "true"),
         ("ps_recovery", "latest"),
         ("global_batch_size", "64"),

@@ -16,7 +16,13 @@ from elasticdl._core import PsClient, Store
 from elasticdl.backends.numpy import NumpyTrainer
 from elasticdl.config import ClusterSection, DataSection, JobConfig, ModelSection, TrainingSection
 from elasticdl.data.base import Metadata, Records
-from elasticdl.errors import DataError, ModelError, StaleParametersError, UnavailableError
+from elasticdl.errors import (
+    DataError,
+    GapError,
+    ModelError,
+    StaleParametersError,
+    UnavailableError,
+)
 from elasticdl.job import Finished, Lease, Outcome, Position, Shard, Task, TaskKind
 from elasticdl.model_spec import ModelSpec
 from elasticdl.worker.exchange import Exchange
@@ -508,6 +514,76 @@ def test_steps_that_may_be_pulled_ahead_are_not_kept_for_the_push():
     run()
     assert run.counts() == [1.0] * 40
     assert run.exchange.pulls == 10
+
+
+class CountsPushes(StoreExchange):
+    """Notes which minibatches are pushed together; may lose the lease's next push."""
+
+    def __init__(self, client, backend):
+        super().__init__(client, backend)
+        self.pushes, self.skips, self.gap = [], [], None
+
+    def push(self, pulled, result, rate, lease, index, *more):
+        self._note(lease, index, 1)
+        return super().push(pulled, result, rate, lease, index, *more)
+
+    def push_several(self, minibatches, rate, lease, index):
+        self._note(lease, index, len(minibatches))
+        return super().push_several(minibatches, rate, lease, index)
+
+    def skip(self, lease, index):
+        self.skips.append((lease.task.id, index))
+        super().skip(lease, index)
+
+    def _note(self, lease, index, count):
+        if self.gap == (lease.task.id, lease.number, index):
+            raise GapError("a replica lacks minibatches")
+        self.pushes.append((lease.task.id, index, count))
+
+
+TOGETHER = {"distribution_strategy": "ParameterServerStrategy", "push_steps": 4}
+
+
+def test_gradients_of_a_task_are_pushed_together_and_its_end_pushes_the_rest():
+    run = Run([training(1, 0, 20), training(2, 20, 40)], **TOGETHER)
+    run.use(CountsPushes)
+    run()
+    assert run.counts() == [1.0] * 40
+    assert run.exchange.pushes == [(1, 0, 4), (1, 4, 1), (2, 0, 4), (2, 4, 1)]
+    assert [(r.outcome, r.num_records) for r in run.master.reports] == [(Outcome.DONE, 20)] * 2
+    assert run.client.audit()[0].tolist() == [[1, 5, 20], [2, 5, 20]]
+    assert run.worker.progress().num_minibatches == 10
+    assert run.worker.progress().model_version == 4
+
+
+def test_a_minibatch_that_is_left_out_is_told_between_the_pushes_around_it():
+    run = Run([training(1, 0, 40)], spec=NAN_SPEC, on_nan="skip", **TOGETHER)
+    run.use(CountsPushes)
+    run()
+    ((_, skipped),) = run.exchange.skips
+    assert sum(run.counts()) == 36
+    assert sum(count for _, _, count in run.exchange.pushes) == 9
+    for _, index, count in run.exchange.pushes:
+        assert skipped not in range(index, index + count)
+    assert run.client.audit()[0].tolist() == [[1, 10, 36]]
+
+
+def test_a_later_lease_of_a_task_pushes_each_minibatch_by_itself():
+    run = Run([training(1, 0, 20, number=2)], **TOGETHER)
+    run.use(CountsPushes)
+    run()
+    assert run.exchange.pushes == [(1, index, 1) for index in range(5)]
+    assert run.counts() == [1.0] * 20 + [0.0] * 20
+
+
+def test_minibatches_whose_push_is_refused_are_given_back_together():
+    run = Run([training(1, 0, 40), training(2, 0, 20)], **TOGETHER)
+    run.use(CountsPushes)
+    run.exchange.gap = (1, 1, 4)
+    run()
+    assert run.exchange.pushes == [(1, 0, 4), (2, 0, 4), (2, 4, 1)]
+    assert [r.outcome for r in run.master.reports] == [Outcome.RETURNED, Outcome.DONE]
+    assert run.client.audit()[0].tolist() == [[1, 4, 16], [2, 5, 20]]
 
 
 def test_a_gradient_that_came_too_late_for_its_round_is_computed_again():

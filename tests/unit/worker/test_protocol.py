@@ -209,6 +209,22 @@ def test_replicas_that_are_full_fail_the_task_that_asked_for_rows(stage, ruling)
     assert rule(stage, MemoryLimitError("full")) is ruling
 
 
+def test_minibatches_that_wait_for_others_of_their_push_leave_room_for_these():
+    leases = LeaseProtocol(max_in_flight=1, is_synchronous=False, push_steps=4)
+    lease = running()
+    assert leases.steps_of_push(lease) == 4
+    assert [leases.may_pull(lease, index) for index in range(5)] == [True] * 4 + [False]
+
+
+def test_later_leases_and_suspects_push_each_minibatch_by_itself():
+    leases = LeaseProtocol(max_in_flight=1, is_synchronous=False, push_steps=4)
+    for changes in ({"number": 2}, {"is_suspect": True}):
+        lease = Running(replace(running().lease, **changes))
+        assert leases.steps_of_push(lease) == 1
+        assert [leases.may_pull(lease, index) for index in range(2)] == [True, False]
+        leases.landed(lease, 0)
+
+
 def test_minibatches_of_a_suspect_go_through_one_by_one():
     leases = protocol()
     lease = Running(replace(running().lease, is_suspect=True))

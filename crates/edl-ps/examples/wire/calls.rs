@@ -89,6 +89,7 @@ pub fn measure_calls(settings: &Settings) -> Result<Spent, Failure> {
             task: 0,
             lease: 1,
             index: index as u32,
+            num_minibatches: 1,
             num_records: 1,
             learning_rate: 0.01,
         };

@@ -134,6 +134,7 @@ impl Job {
             task: 0,
             lease: 1,
             index,
+            num_minibatches: 1,
             num_records: self.records as u32,
             learning_rate: 0.01,
         }

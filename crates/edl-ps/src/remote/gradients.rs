@@ -48,6 +48,7 @@ impl<'a> Push<'a> {
             task,
             lease,
             index,
+            num_minibatches,
             num_records,
             learning_rate,
         } = self.minibatch;
@@ -72,6 +73,7 @@ impl<'a> Push<'a> {
         let num_replicas = self.versions.len();
         Request {
             step: Step { task, lease, index },
+            num_minibatches,
             num_records,
             learning_rate,
             pulled_version: self.versions[replica],

@@ -156,6 +156,22 @@ impl Coordinator {
         }
     }
 
+    /// Applies several minibatches of a task as one update.
+    pub(crate) fn push_several(
+        &self,
+        store: &Store,
+        push: &Push<'_>,
+        num_minibatches: u32,
+    ) -> Result<Pushed, PsError> {
+        match self {
+            Self::Free => Ok(Pushed::Applied(store.apply_several(push, num_minibatches)?)),
+            Self::Bound(_) | Self::Lead(_) | Self::Follow(_) => Err(PsError::Invalid(format!(
+                "a push of {num_minibatches} minibatches at a replica that bounds staleness or \
+                 makes rounds, expected one; do all processes have the same settings?"
+            ))),
+        }
+    }
+
     /// Applies a round that replica 0 has applied, unless that was done before.
     pub(crate) fn commit(&self, store: &Store, round: &Round) -> Result<(), PsError> {
         match self {

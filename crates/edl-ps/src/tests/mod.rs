@@ -21,6 +21,7 @@ mod names;
 mod pressure;
 mod progress;
 mod relay;
+mod several;
 mod spans;
 mod strangers;
 mod synchrony;
@@ -174,6 +175,7 @@ fn minibatch(task: u64, index: u32) -> Minibatch {
         task,
         lease: 1,
         index,
+        num_minibatches: 1,
         num_records: 40,
         learning_rate: 0.1,
     }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use edl_ps::{
-    Cursor, GivenRows, Minibatch, NameSite, Receipt, Remote, RemoteOptions, Step, StepGradients,
-    Wanted,
+    ComputedStep, Cursor, GivenRows, Minibatch, NameSite, Receipt, Remote, RemoteOptions, Step,
+    StepGradients, Wanted,
 };
 use edl_store::PullMode;
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
@@ -18,6 +18,15 @@ use crate::errors::ps_error;
 
 /// Table, ids counted, and of the hottest keys (key, count).
 type Hot = (String, u64, Vec<(i64, u64)>);
+
+/// A minibatch of several: its pull, its gradients (of rows, dense, change of the state), records.
+type Computed<'py> = (
+    Bound<'py, Pulled>,
+    Vec<Bound<'py, PyAny>>,
+    Bound<'py, PyAny>,
+    Bound<'py, PyAny>,
+    u32,
+);
 
 #[pyfunction]
 pub(super) fn take_hot_keys() -> Vec<Hot> {
@@ -245,6 +254,7 @@ impl PsClient {
             task: task_id,
             lease,
             index,
+            num_minibatches: 1,
             num_records,
             learning_rate,
         };
@@ -282,6 +292,7 @@ impl PsClient {
             task: task_id,
             lease,
             index,
+            num_minibatches: 1,
             num_records,
             learning_rate,
         };
@@ -302,6 +313,43 @@ impl PsClient {
             .map(|next| self.arrays_of(py, &ids, next))
             .transpose()?;
         Ok((version, staleness, next))
+    }
+
+    fn push_several(
+        &self,
+        py: Python<'_>,
+        steps: Vec<Computed<'_>>,
+        learning_rate: f32,
+        task_id: u64,
+        lease: u32,
+        index: u32,
+    ) -> PyResult<(u64, u64)> {
+        let grads = steps.iter().map(|(pulled, row_grads, dense, state, _)| {
+            Grads::of(py, &pulled.get().rows, row_grads, dense, state)
+        });
+        let grads = grads.collect::<PyResult<Vec<_>>>()?;
+        let rows = grads.iter().map(Grads::rows);
+        let rows = rows.collect::<PyResult<Vec<_>>>()?;
+        let computed = steps.iter().zip(&grads).zip(&rows);
+        let computed = computed
+            .map(|(((pulled, .., num_records), grads), rows)| {
+                Ok(ComputedStep {
+                    receipt: &pulled.get().receipt,
+                    gradients: grads.step(rows)?,
+                    num_records: *num_records,
+                })
+            })
+            .collect::<PyResult<Vec<_>>>()?;
+        let first = Minibatch {
+            task: task_id,
+            lease,
+            index,
+            num_minibatches: 1,
+            num_records: 0,
+            learning_rate,
+        };
+        py.detach(|| self.client.push_several(&computed, &first))
+            .map_err(ps_error)
     }
 
     fn skip(&self, py: Python<'_>, task_id: u64, lease: u32, index: u32) -> PyResult<()> {

@@ -306,3 +306,24 @@ fn several_minibatches_of_a_task_count_together() {
     assert_eq!((audit.next_index, audit.num_records), (3, 20));
     assert_eq!(store.begin_task(1, 2).unwrap(), 3);
 }
+
+#[test]
+fn several_minibatches_come_again_as_a_whole_or_not_at_all() {
+    let store = declared(&sgd());
+    let push = |index, num_minibatches| {
+        let applied = store.apply_several(&bare(1, 1, index), num_minibatches)?;
+        Ok::<_, StoreError>(applied.applied)
+    };
+    assert!(push(0, 4).unwrap());
+    assert!(!push(0, 4).unwrap(), "all of them were applied before");
+    assert!(!push(1, 3).unwrap(), "they are a part of what was applied");
+    for (index, num_minibatches) in [(2, 4), (0, 5), (5, 1)] {
+        let refused = push(index, num_minibatches).unwrap_err();
+        assert!(
+            matches!(refused, StoreError::Gap { expected: 4, .. }),
+            "{refused}"
+        );
+    }
+    let audit = store.audit()[0];
+    assert_eq!((audit.next_index, store.version()), (4, 1));
+}

@@ -1,4 +1,4 @@
-//! One minibatch's gradients.
+//! The gradients of a minibatch, or of several that follow each other.
 
 use std::sync::Arc;
 
@@ -7,6 +7,9 @@ use super::{
 };
 use crate::error::WireError;
 use crate::frame::{Array, Header, Kind, Outgoing};
+
+/// The upper half of the flags says how many minibatches there are beside the first.
+const MORE_MINIBATCHES_SHIFT: u32 = 16;
 
 /// Gradients of rows of one table.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,9 +23,11 @@ pub struct TableGradients<'a> {
 /// Hands in the gradients of a minibatch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request<'a> {
-    /// The minibatch.
+    /// The minibatch; of several the first.
     pub step: Step,
-    /// Records in it.
+    /// How many it is.
+    pub num_minibatches: u32,
+    /// Records in it, or in all.
     pub num_records: u32,
     /// The learning rate of its step.
     pub learning_rate: f32,
@@ -53,6 +58,7 @@ impl<'a> super::Request<'a> for Request<'a> {
         let tables = pairs.iter().map(gradients_of);
         Ok(Self {
             step: Step::of(header),
+            num_minibatches: 1 + (header.flags >> MORE_MINIBATCHES_SHIFT),
             num_records,
             learning_rate: f32::from_bits(learning_rate),
             pulled_version: header.args[3],
@@ -72,8 +78,9 @@ impl<'a> Request<'a> {
         let records_and_rate = joined(self.num_records, self.learning_rate.to_bits());
         let args = [task, lease_and_index, records_and_rate, self.pulled_version];
         let tables = self.tables.iter();
+        let more = self.num_minibatches.saturating_sub(1) << MORE_MINIBATCHES_SHIFT;
         tables
-            .fold(Outgoing::new(op).args(args), |frame, table| {
+            .fold(Outgoing::new(op).flags(more).args(args), |frame, table| {
                 let frame = frame.keys(table.rows.table, table.keys);
                 table.rows.add_to(frame)
             })
