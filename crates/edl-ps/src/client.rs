@@ -17,7 +17,7 @@ use crate::local::Local;
 use crate::names::{Batch, NameSite, SentNames};
 use crate::remote::Remote;
 use crate::replicas::{GivenRows, Gradients, Minibatch, Pull, Replicas, Vectors, check_given};
-use crate::several::{ComputedStep, Sum, kept};
+use crate::several::{Sum, kept};
 use crate::tables::element_of;
 
 /// What one pull brought.
@@ -78,6 +78,17 @@ pub struct StepGradients<'a> {
     pub dense: &'a [f32],
     /// The change of the state vector.
     pub state: &'a [f32],
+}
+
+/// A minibatch that has been computed, one of several that are pushed together.
+#[derive(Clone, Copy, Debug)]
+pub struct ComputedStep<'a> {
+    /// Of its pull.
+    pub receipt: &'a Receipt,
+    /// What its backward pass gave.
+    pub gradients: StepGradients<'a>,
+    /// Records in it.
+    pub num_records: u32,
 }
 
 /// How far a scan of a table has come.

@@ -31,7 +31,7 @@ mod tables;
 mod tests;
 mod whole;
 
-pub use client::{Cursor, PsClient, Pulled, Receipt, StepGradients, Wanted};
+pub use client::{ComputedStep, Cursor, PsClient, Pulled, Receipt, StepGradients, Wanted};
 pub use dedup::Site;
 pub use driven::{Answer, Change, Driven};
 pub use edl_wire::op::{Round, Step};
@@ -47,7 +47,6 @@ pub use remote::{Remote, RemoteOptions, SILENCE_TIMEOUT};
 pub use replicas::{GivenRows, Minibatch};
 pub use server::{Door, PsServer};
 pub use service::stats_json as stats;
-pub use several::ComputedStep;
 pub use spans::Span;
 pub use synchrony::Synchrony;
 pub use whole::apply_whole;

@@ -2,21 +2,9 @@
 
 use edl_store::{RoundGradient, StateRules};
 
-use crate::client::{Receipt, StepGradients};
 use crate::dedup::{Plan, Planner, Site};
 use crate::error::PsError;
 use crate::replicas::Gradients;
-
-/// A minibatch that has been computed, one of several that are pushed together.
-#[derive(Clone, Copy, Debug)]
-pub struct ComputedStep<'a> {
-    /// Of its pull.
-    pub receipt: &'a Receipt,
-    /// What its backward pass gave.
-    pub gradients: StepGradients<'a>,
-    /// Records in it.
-    pub num_records: u32,
-}
 
 /// The sum of several gradients, as it is pushed.
 pub(crate) struct Sum {
