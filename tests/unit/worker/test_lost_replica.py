@@ -77,8 +77,8 @@ class Replicas:
     def route(self):
         return PsRoute(self.generation, tuple(server.address for server in self.servers))
 
-    def connect(self, addresses):
-        return PsClient.connect(addresses, TOKEN, 0, 60.0, 1.0)
+    def connect(self, route):
+        return PsClient.connect(route.addresses, TOKEN, 0, 60.0, 1.0)
 
     def checkpoint(self, folder):
         """Write a whole checkpoint, as the master does."""
@@ -86,7 +86,7 @@ class Replicas:
         (folder / "manifest.json").write_text(json.dumps({"format": 1, "replicas": entries}))
 
     def client(self):
-        return self.connect(list(self.route().addresses))
+        return self.connect(self.route())
 
     def replace(self, index, store):
         self.servers[index].stop()
