@@ -1,5 +1,6 @@
 """One who stands between two ends of a connection, and hears all that they say."""
 
+import contextlib
 import socket
 import threading
 
@@ -48,6 +49,9 @@ class RecordingRelay:
         self._listener.close()
         self._threads[0].join()
         for end in self._sockets:
-            end.close()
+            with contextlib.suppress(OSError):  # the other end has gone
+                end.shutdown(socket.SHUT_RDWR)  # wakes who reads of it, which closing does not
         for thread in self._threads[1:]:
             thread.join()
+        for end in self._sockets:
+            end.close()
