@@ -17,8 +17,9 @@ def moved(job, count):
 
 
 @pytest.mark.timeout(300)
-def test_the_model_of_a_job_moves_by_a_command(tmp_path):
-    with CountingJob(tmp_path, seed=7, **SLOW) as job:
+@pytest.mark.parametrize("push_steps", [1, pytest.param(3, marks=pytest.mark.long)])
+def test_the_model_of_a_job_moves_by_a_command(push_steps, tmp_path):
+    with CountingJob(tmp_path, seed=7, push_steps=push_steps, **SLOW) as job:
         job.until_trained(500)
         for count in (3, 1):
             run(elasticdl("scale", job.job_dir, ps=count))
