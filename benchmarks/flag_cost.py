@@ -1,6 +1,6 @@
 """What a flag costs: records/s of a job with it against the same without.
 
-    python benchmarks/flag_cost.py [--flag=redo_log ...] [--runs=5] [--workload=flights ...] [--short]
+    python benchmarks/flag_cost.py [--flag=redo_log ...] [--runs=5] [--workload=flights ...]
 
 Two ps replicas; the DeepFM of `make demo` with two workers, and the Criteo-shaped one of ten
 million ids (`benchmarks/workloads.py`) with four and minibatches of 512 and 4,096. Each side in
