@@ -119,8 +119,11 @@ def threads_of(pid: int) -> list[RunningThread]:
             nanoseconds = int((folder / "schedstat").read_text().split()[0])
         except OSError:
             continue  # it has ended, or this kernel does not count
-        found.append(RunningThread(int(folder.name), name, int(fields[16]), nanoseconds / 1e9))
-    return sorted(found, key=lambda thread: thread.thread_id)
+        # Not by their numbers alone, which begin anew; the first thread has that of the process.
+        number = int(folder.name)
+        place = (int(fields[19]), number != pid, number)
+        found.append((place, RunningThread(number, name, int(fields[16]), nanoseconds / 1e9)))
+    return [thread for _, thread in sorted(found, key=lambda pair: pair[0])]
 
 
 def busy_seconds() -> float:

@@ -159,7 +159,8 @@ def test_older_readers_may_give_text_or_rows():
 def reader_of_the_page():
     """Return `custom_data_reader` as docs/data.md has it, and how many lines that takes."""
     page = (Path(__file__).parents[3] / "docs/data.md").read_text()
-    (code,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (code,) = (code for code in found if "def shards(" in code)  # others read in order alone
     names = {}
     exec(compile(code, "data.md", "exec"), names)
     return names["custom_data_reader"], sum(1 for line in code.splitlines() if line.strip())
