@@ -61,7 +61,7 @@ def plain():
     return plain_torch
 
 
-HYBRID = ["--distribution_strategy=HybridStrategy"]
+HYBRID = ["--distribution_strategy=HybridStrategy", "--max_staleness=0"]
 PS = ["--distribution_strategy=ParameterServerStrategy", "--max_staleness=0"]
 NEEDS_COMPILER = pytest.mark.skipif(
     shutil.which("g++") is None, reason="there is no g++, with which PyTorch compiles"
