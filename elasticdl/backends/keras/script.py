@@ -59,7 +59,8 @@ class ScriptTrainer(AskingTrainer):
         self._model = model
         found = ModelVariables.of(model)
         self._dense, self._state, self._constants = found.dense, found.state, found.constants
-        self._rule, self._clip = describe_optimizer(optimizer), describe_clip(optimizer)
+        self._rule = describe_optimizer(optimizer, self._dense.variables)
+        self._clip = describe_clip(optimizer)
         self._described = describe_updates(optimizer, self._dense.variables, self._dense.describe())
         self._rate = LearningRate(optimizer)
         self._gradients = _Gradients(self._dense)

@@ -84,7 +84,10 @@ def read_rules(
     size_of = {id(p): int(p.numel()) for _, p in parameters}
     made = _call(make, [p for _, p in parameters] + list(tables))
     if isinstance(made, UpdateRule):
-        return Rules(OptimizerSpec("own", program=made.program), {}, FixedRate(made.learning_rate))
+        rule = OptimizerSpec("own", program=made.program)
+        every = [parameter for _, parameter in parameters] + list(tables)
+        everywhere = {id(parameter): rule for parameter in every}
+        return Rules(rule, everywhere, FixedRate(made.learning_rate))
     optimizer, rate = _rate_of(made)
     read = READERS.get(type(optimizer))
     kind = type(optimizer).__name__

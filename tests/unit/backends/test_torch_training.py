@@ -5,6 +5,7 @@ import pytest
 
 from elasticdl import Mode
 from elasticdl.errors import DataError, ModelError
+from elasticdl.optimizers import UpdateRule
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; make test-torch has it")
 
@@ -51,6 +52,12 @@ class Net(nn.Module):
         return self.out(self.dropout(torch.relu(self.hidden(x))))
 
 
+def adagrad(weight, gradient, slots, step, learning_rate):
+    """What PyTorch's Adagrad does, as a rule of one's own."""
+    total = slots["sum"] + gradient * gradient
+    return weight - learning_rate * gradient / (np.sqrt(total) + 1e-10), {"sum": total}
+
+
 # Of those with momentum, a row that a minibatch lacks moves in PyTorch's dense table and not here:
 # the sparse ones are compared on all, the others where each minibatch has each id.
 OPTIMIZERS = {
@@ -76,7 +83,9 @@ OPTIMIZERS = {
     "schedule": lambda p: torch.optim.lr_scheduler.StepLR(
         torch.optim.SGD(p, lr=0.2), step_size=3, gamma=0.5
     ),
+    "a rule of one's own": lambda p: UpdateRule(adagrad, {"sum": 0.1}, learning_rate=0.1),
 }
+PLAIN = OPTIMIZERS | {"a rule of one's own": OPTIMIZERS["Adagrad"]}
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -91,7 +100,7 @@ def test_training_is_that_of_a_plain_loop_in_pytorch(name, new_torch_job):
     with torch.no_grad():
         rows = job.client.pull([(0, np.arange(NUM_IDS))], training=True).rows[0]
         plain.vectors.weight.copy_(torch.from_numpy(rows))
-    made = OPTIMIZERS[name](list(plain.parameters()))
+    made = PLAIN[name](list(plain.parameters()))
     optimizer = getattr(made, "optimizer", made)
     for epoch in range(4):
         for minibatch in job.minibatches(columns, 32, seed=epoch):
