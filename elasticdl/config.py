@@ -109,12 +109,12 @@ class JobConfig(Section):
         """How many of its own updates a worker may have under way when it pulls."""
         training = self.training
         strategy = training.distribution_strategy
-        if (self.is_synchronous and strategy is not Strategy.HYBRID) or (
-            strategy is Strategy.LOCAL and training.max_staleness is None
-        ):
+        if self.is_synchronous and strategy is not Strategy.HYBRID:
             return 0
         # More than two hide nothing more: one is computed, one pulled, one pushed.
-        return 2 if training.max_staleness is None else min(2, training.max_staleness)
+        if training.max_staleness is not None:
+            return min(2, training.max_staleness)
+        return 2 if strategy is Strategy.PARAMETER_SERVER else 0
 
     @property
     def staleness_bound(self) -> int | None:

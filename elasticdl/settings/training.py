@@ -119,7 +119,7 @@ class TrainingSection(Section):
         Field(
             description="Most updates, of all workers, between a pull and the gradient that was "
             "computed on it; 0 trains strictly one step after the other. With HybridStrategy: most "
-            "updates of this worker [default: no bound]."
+            "updates of this worker [default: no bound; with HybridStrategy 0]."
         ),
         _TRAIN,
     ] = None

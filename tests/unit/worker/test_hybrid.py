@@ -130,6 +130,7 @@ class Hybrid:
             training={
                 "minibatch_size": MINIBATCH,
                 "distribution_strategy": "HybridStrategy",
+                "max_staleness": 2,
                 **settings,
             },
         )
@@ -190,7 +191,7 @@ def test_rows_of_the_next_steps_are_pulled_before_the_push_of_this_one_is_answer
 
 
 def test_without_staleness_no_row_is_pulled_before_the_push_before_is_answered():
-    run = Hybrid(max_staleness=0)()
+    run = Hybrid(max_staleness=None)()  # the default is 0
     assert run.counts() == run.seen == [1.0] * SHARD_RECORDS
     numbers = [(task, index) for task in (1, 2) for index in range(5)]
     pushed = [call[1:] for call in run.rows.calls if call[0] == "pushed"]
