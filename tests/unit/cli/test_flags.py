@@ -195,7 +195,7 @@ def test_a_hybrid_job_has_ps_replicas_and_worlds():
     assert (config.num_ps, config.has_worlds, config.is_synchronous) == (3, True, True)
 
 
-@pytest.mark.parametrize(("word", "depth"), [(None, 2), ("0", 0), ("1", 1), ("8", 2)])
+@pytest.mark.parametrize(("word", "depth"), [(None, 0), ("0", 0), ("1", 1), ("8", 2)])
 def test_workers_of_a_hybrid_job_pull_rows_ahead_and_hold_the_bound_by_themselves(word, depth):
     words = TRAIN | {"distribution_strategy": "HybridStrategy"}
     config = build_config("train", words | ({} if word is None else {"max_staleness": word}))
