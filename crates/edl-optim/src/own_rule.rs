@@ -5,7 +5,7 @@ use std::cell::Cell;
 use crate::around::Around;
 use crate::kernel::Row;
 use crate::prefetch::prefetch_floats;
-use crate::program::{Instruction, MOST_NODES, MOST_SLOTS, Numbers, Op, Operand, Program};
+use crate::program::{Instruction, Numbers, Op, Operand, Program};
 
 /// Elements at hand together. Each register has so many; those of a usual rule are in the first cache.
 const BLOCK: usize = 128;
@@ -13,7 +13,7 @@ const BLOCK: usize = 128;
 const MOST_ROWS: usize = 16;
 
 type Register = [f32; BLOCK];
-type Registers = [Register; MOST_NODES + MOST_SLOTS + 2];
+type Registers = [Register];
 
 /// A rule of the user's own, with the numbers of a step.
 #[derive(Debug, Clone, Copy)]
@@ -32,14 +32,14 @@ impl OwnRule {
         slots: &[Cell<f32>],
         gradients: &[f32],
     ) {
-        let mut registers = self.registers();
+        let mut registers = vec![[0.0; BLOCK]; self.program.num_registers];
         self.run_one(&mut registers, around, weights, slots, gradients);
     }
 
     /// Update rows, as many together as fill a block. A row that comes twice is updated twice.
     #[inline(always)]
     pub(crate) fn run_rows(&self, around: &Around, rows: &[Row<'_>]) {
-        let mut registers = self.registers();
+        let mut registers = vec![[0.0; BLOCK]; self.program.num_registers];
         let width = 1 + self.program.first_values.len();
         let mut at = 0;
         while at < rows.len() {
@@ -121,11 +121,6 @@ impl OwnRule {
                 constraint.hold(&row.values[..dim]);
             }
         }
-    }
-
-    #[inline(always)]
-    fn registers(&self) -> Registers {
-        [[0.0; BLOCK]; MOST_NODES + MOST_SLOTS + 2]
     }
 
     #[inline(always)]

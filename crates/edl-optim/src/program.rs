@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// The most operations and constants of a program.
-pub const MOST_NODES: usize = 64;
+const MOST_NODES: usize = 64;
 /// The most values of a program that are the same for all elements; the learning rate and the step
 /// number are two of them.
 const MOST_NUMBERS: usize = 32;
 /// The most slots of a program.
-pub const MOST_SLOTS: usize = 8;
+const MOST_SLOTS: usize = 8;
 /// The most programs that a process meets, each of which stays in its memory.
 const MOST_PROGRAMS: usize = 256;
 /// Values with a number of their own before those of the slots: weight, gradient, learning rate, step.
