@@ -73,11 +73,48 @@ fn cut(name: &str) -> Cow<'_, str> {
 /// For each replica, strings by table.
 pub(crate) type Batch = Vec<Vec<NewNames>>;
 
+/// The keys used last that are surely remembered, in some tens of MB. A string may be sent twice.
+const MOST_RECENT: usize = 1 << 20;
+
+/// Keys used lately, and of each a hash of its string.
+///
+/// Of two generations the older is dropped once the younger is full; what is found in the older
+/// becomes young again. So at most twice [`MOST_RECENT`] keys are kept, and no order of them.
+#[derive(Debug, Default)]
+struct RecentKeys {
+    young: HashMap<(u32, u64), u32>,
+    old: HashMap<(u32, u64), u32>,
+}
+
+impl RecentKeys {
+    /// Return the hash of a key, which is used now.
+    fn find(&mut self, key: (u32, u64)) -> Option<u32> {
+        if let Some(&check) = self.young.get(&key) {
+            return Some(check);
+        }
+        let check = self.old.remove(&key)?;
+        self.insert(key, check);
+        Some(check)
+    }
+
+    fn insert(&mut self, key: (u32, u64), check: u32) {
+        if self.young.len() >= MOST_RECENT {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(key, check);
+    }
+
+    fn retain(&mut self, is_kept: impl Fn(u64) -> bool) {
+        for keys in [&mut self.young, &mut self.old] {
+            keys.retain(|&(_, key), _| is_kept(key));
+        }
+    }
+}
+
 /// What a client knows the replicas to have.
 #[derive(Debug, Default)]
 pub(crate) struct SentNames {
-    /// By table and key, a hash of the string.
-    known: HashMap<u32, HashMap<u64, u32>>,
+    known: RecentKeys,
     /// Strings of keys that have another one: (table, key, hash).
     others: HashSet<(u32, u64, u32)>,
     /// By replica, as it said last.
@@ -89,14 +126,13 @@ pub(crate) struct SentNames {
 
 impl SentNames {
     /// Return what is to be sent: to each of some replicas, the strings that it may not have.
-    pub(crate) fn unsent(&self, sites: &[NameSite<'_>], num_replicas: usize) -> Batch {
+    pub(crate) fn unsent(&mut self, sites: &[NameSite<'_>], num_replicas: usize) -> Batch {
         let mut batch: Batch = vec![Vec::new(); num_replicas];
         let mut found: HashSet<(u32, u64, u32)> = HashSet::new();
         for site in sites {
-            let known = self.known.get(&site.table);
             for (&key, name) in site.ids.iter().zip(site.names) {
                 let check = hash_of_name(cut(name).as_bytes()) as u32;
-                let is_known = known.and_then(|known| known.get(&key)) == Some(&check);
+                let is_known = self.known.find((site.table, key)) == Some(check);
                 let id = (site.table, key, check);
                 if is_known || self.others.contains(&id) || !found.insert(id) {
                     continue;
@@ -128,7 +164,7 @@ impl SentNames {
 
     /// Return what is to be sent again to those that have lost it: also what was sent the last
     /// time.
-    pub(crate) fn again(&self, sites: &[NameSite<'_>], lost: &[usize]) -> Batch {
+    pub(crate) fn again(&mut self, sites: &[NameSite<'_>], lost: &[usize]) -> Batch {
         let mut batch = self.unsent(sites, self.generations.len());
         for (replica, names) in batch.iter_mut().enumerate() {
             if !lost.contains(&replica) {
@@ -159,15 +195,18 @@ impl SentNames {
         // The same key may wait in one table and not in another; it is sent once more to both.
         let waiting: HashSet<u64> = waiting.iter().copied().collect();
         for names in names {
-            let known = self.known.entry(names.table).or_default();
             let texts = names.names().unwrap_or_default();
             for (&key, name) in names.keys.iter().zip(texts) {
                 if waiting.contains(&key) {
                     continue;
                 }
                 let check = hash_of_name(name.as_bytes()) as u32;
-                if *known.entry(key).or_insert(check) != check {
-                    self.others.insert((names.table, key, check));
+                match self.known.find((names.table, key)) {
+                    None => self.known.insert((names.table, key), check),
+                    Some(known) if known == check => {}
+                    Some(_) => {
+                        self.others.insert((names.table, key, check));
+                    }
                 }
             }
         }
@@ -175,9 +214,7 @@ impl SentNames {
 
     fn forget(&mut self, replica: usize, num_replicas: u32) {
         let is_elsewhere = |key: u64| replica_of(key, num_replicas) as usize != replica;
-        for known in self.known.values_mut() {
-            known.retain(|&key, _| is_elsewhere(key));
-        }
+        self.known.retain(is_elsewhere);
         self.others.retain(|&(_, key, _)| is_elsewhere(key));
     }
 }
@@ -266,6 +303,19 @@ mod tests {
         assert_eq!(keys(&batch), [1, 2, 3, 1]);
         sent.heard(&batch, &answer(7, &[]));
         assert!(keys(&sent.unsent(&[other, site()], 1)).is_empty());
+    }
+
+    #[test]
+    fn keys_used_lately_are_remembered_and_others_cost_no_memory_for_ever() {
+        let mut keys = RecentKeys::default();
+        let count = 4 * MOST_RECENT as u64;
+        for key in 0..count {
+            keys.insert((0, key), 7);
+            assert_eq!(keys.find((0, 3.min(key))), Some(7));
+        }
+        assert!(keys.young.len() + keys.old.len() <= 2 * MOST_RECENT);
+        assert_eq!(keys.find((0, count - 1)), Some(7));
+        assert_eq!(keys.find((0, 4)), None);
     }
 
     #[test]

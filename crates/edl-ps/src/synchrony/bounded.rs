@@ -1,7 +1,7 @@
 //! Bounded staleness at replica 0: pulls begin in the order in which they asked.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use edl_store::{Applied, Push, Store, StoreError};
@@ -13,14 +13,32 @@ use crate::error::PsError;
 pub(crate) struct BoundedPulls {
     bound: u64,
     state: Mutex<State>,
-    /// A pull was let go, or the queue has moved.
-    changed: Condvar,
 }
 
 struct State {
     under_way: PullsUnderWay,
-    queue: VecDeque<u64>,
+    queue: VecDeque<Waiter>,
     next_ticket: u64,
+}
+
+/// A pull that has not begun.
+struct Waiter {
+    ticket: u64,
+    /// It is at the head of the queue, or at its head and a pull was let go.
+    turn: Arc<Condvar>,
+}
+
+impl State {
+    /// Only the head can go on. To wake all would cost as many wake-ups a push as there are workers.
+    fn wake_head(&self) {
+        if let Some(head) = self.queue.front() {
+            head.turn.notify_one();
+        }
+    }
+
+    fn is_head(&self, ticket: u64) -> bool {
+        self.queue.front().is_some_and(|head| head.ticket == ticket)
+    }
 }
 
 impl BoundedPulls {
@@ -32,7 +50,6 @@ impl BoundedPulls {
                 queue: VecDeque::new(),
                 next_ticket: 0,
             }),
-            changed: Condvar::new(),
         }
     }
 
@@ -46,19 +63,25 @@ impl BoundedPulls {
         let mut state = self.lock();
         let ticket = state.next_ticket;
         state.next_ticket += 1;
-        state.queue.push_back(ticket);
+        let turn = Arc::new(Condvar::new());
+        state.queue.push_back(Waiter {
+            ticket,
+            turn: turn.clone(),
+        });
         loop {
             // The version is read under the lock, and pushes let go of their pull after they are
             // applied: what is counted is never less than what is so.
-            let began = state.queue.front() == Some(&ticket)
-                && state.under_way.begin(step, peer.id(), store.version());
+            let is_head = state.is_head(ticket);
+            let began = is_head && state.under_way.begin(step, peer.id(), store.version());
             let is_told = began || peer.waits_elsewhere();
             if is_told || Instant::now() >= deadline || !peer.is_there() {
-                state.queue.retain(|&other| other != ticket);
-                self.changed.notify_all();
+                state.queue.retain(|other| other.ticket != ticket);
+                state.wake_head();
                 return began;
             }
-            let waited = self.changed.wait_timeout(state, LOOK);
+            // A peer that is gone holds up the others only at the head.
+            let longest = if is_head { LOOK } else { PATIENCE };
+            let waited = turn.wait_timeout(state, longest);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -78,8 +101,7 @@ impl BoundedPulls {
             Ok(true) | Err(_) => store.apply(push).map_err(PsError::from),
         };
         let is_applied = matches!(&applied, Ok(applied) if applied.applied);
-        self.lock().under_way.pushed(step, is_applied);
-        self.changed.notify_all();
+        self.let_go(|pulls| pulls.pushed(step, is_applied));
         applied
     }
 
@@ -103,18 +125,21 @@ impl BoundedPulls {
         Err(too_stale.into())
     }
 
+    fn let_go(&self, change: impl FnOnce(&mut PullsUnderWay)) {
+        let mut state = self.lock();
+        change(&mut state.under_way);
+        state.wake_head();
+    }
+
     pub(super) fn skipped(&self, step: Step) {
-        self.lock().under_way.skipped(step);
-        self.changed.notify_all();
+        self.let_go(|pulls| pulls.skipped(step));
     }
 
     pub(super) fn ended(&self, task: u64, lease: u32) {
-        self.lock().under_way.release_lease(task, lease);
-        self.changed.notify_all();
+        self.let_go(|pulls| pulls.release_lease(task, lease));
     }
 
     pub(super) fn lost(&self, connection: u64) {
-        self.lock().under_way.release_holder(connection);
-        self.changed.notify_all();
+        self.let_go(|pulls| pulls.release_holder(connection));
     }
 }
