@@ -72,12 +72,30 @@ $(VENV)/.extension: $(RUST_SOURCES) pyproject.toml $(VENV)/.packages
 	    --editable .
 	@touch $@
 
-wheel: $(VENV)/.packages ## Build a wheel into dist/, which installs without Rust.
+# Zig links for a glibc that is older than this machine's, and for other processors. It takes 400 MB,
+# once, beside the tree.
+ZIG := $(CACHE)/zig-$(shell cksum <requirements/wheel.lock | cut -d' ' -f1)
+$(ZIG): | $(VENV)/.packages
+	@rm -rf $@ $@.partial
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-cache-dir --no-deps \
+	    --require-hashes --target $@.partial -r requirements/wheel.lock
+	@mv $@.partial $@
+
+ARCHS ?= x86_64 aarch64
+wheel: $(VENV)/.packages | $(ZIG) ## Build wheels into dist/, which install without Rust: make wheel ARCHS=x86_64
 	@scripts/doctor.sh
 	@rm -f dist/elasticdl_train-*.whl
-	$(VENV)/bin/maturin build --release --locked --out dist
+	@set -e; for arch in $(ARCHS); do \
+	    target=$$arch-unknown-linux-gnu; \
+	    [ -d "$$(rustc --print target-libdir --target $$target)" ] || rustup target add $$target; \
+	    PYTHONPATH=$(ZIG) $(VENV)/bin/maturin build --release --locked --zig --target $$target \
+	        --compatibility manylinux_2_28 --out dist; done
 
-# A wheel in dist/ is taken as it is; then the image is built without Rust.
+.PHONY: licences
+licences: build ## List the licence of every package and crate that elasticdl needs.
+	@$(PYTHON) -m scripts.licences
+
+# A wheel of the engine's processor in dist/ is taken as it is; then the image is built without Rust.
 ENGINE ?= docker
 BASE_IMAGE ?= python:3.11-slim-bookworm
 EXTRAS ?= kubernetes,etcd,parquet,tensorflow,dashboard
@@ -86,7 +104,7 @@ IMAGE ?= elasticdl:$(VERSION)
 image: ## Build the image of elasticdl with ENGINE (docker; podman, buildah), from dist/ if it has a wheel.
 	$(ENGINE) build --file=deploy/Dockerfile --tag=$(IMAGE) --build-arg=BASE_IMAGE=$(BASE_IMAGE) \
 	    --build-arg=EXTRAS=$(EXTRAS) \
-	    $(if $(wildcard dist/elasticdl_train-*.whl),--build-arg=BUILD_IMAGE=$(BASE_IMAGE)) .
+	    $(if $(wildcard dist/elasticdl_train-*_$(shell uname -m).whl),--build-arg=BUILD_IMAGE=$(BASE_IMAGE)) .
 
 fmt: build ## Format Python and Rust.
 	$(VENV)/bin/ruff check --fix .
@@ -283,12 +301,16 @@ proto: $(VENV)/.packages ## Generate the messages between processes from proto/.
 LOCKED_EXTRAS = $(shell sed -n '/^\[project.optional-dep/,/^$$/s/^\([a-z0-9]*\) = .*/--extra=\1/p' \
     pyproject.toml | grep -v torch)
 LOCK_FLAGS := --generate-hashes --no-emit-index-url --no-header --universal --python-version 3.11 --quiet
+GROUP_LOCKS := wheel docs
 lock: $(VENV)/.packages ## Resolve the dependencies of pyproject.toml into requirements/*.lock.
 	@$(PYTHON) -m pip install --quiet --upgrade --target $(CACHE)/uv uv
 	PYTHONPATH=$(CACHE)/uv $(PYTHON) -m uv pip compile pyproject.toml $(LOCKED_EXTRAS) \
 	    --group dev $(LOCK_FLAGS) --output-file requirements/dev.lock
 	PYTHONPATH=$(CACHE)/uv $(PYTHON) -m uv pip compile pyproject.toml --extra torch \
 	    --constraint requirements/dev.lock $(LOCK_FLAGS) --output-file requirements/torch.lock
+	@set -e; for group in $(GROUP_LOCKS); do \
+	    PYTHONPATH=$(CACHE)/uv $(PYTHON) -m uv pip compile --group $$group \
+	        --constraint requirements/dev.lock $(LOCK_FLAGS) --output-file requirements/$$group.lock; done
 
 clean: ## Remove everything that was made in this folder.
 	rm -rf $(VENV) target dist demo jobs elasticdl/_core.*.so .mypy_cache .ruff_cache \

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from elasticdl.compat.earlier import offer_earlier_modules
 from elasticdl.compat.earlier_calls import check_metrics_fn, feed_of_three, loss_of_labels_first
 from elasticdl.config import STATISTICS_VARIABLE, ModelSection
+from elasticdl.distribution import how_to_get
 from elasticdl.errors import ModelError
 from elasticdl.runtime.start_up import quiet_tensorflow
 
@@ -166,6 +167,8 @@ def _import_module(section: ModelSection) -> tuple[ModuleType, str]:
         hint = ""
         if error.name and error.name.split(".")[0] == zoo.name:
             hint = f"; what is in {zoo} is imported without {zoo.name!r}"
+        elif error.name and (remedy := how_to_get(error.name, sys.version_info[:2])):
+            hint = f"; {remedy}"
         raise ModelError(
             f"{path}.py imports {error.name!r}, which is not installed{hint}"
         ) from error

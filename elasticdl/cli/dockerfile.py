@@ -105,6 +105,16 @@ def is_elasticdl(wheel: str) -> bool:
     return wheel.rsplit("/", 1)[-1].startswith(WHEEL_PREFIX)
 
 
+def is_for(machine: str, wheel: str) -> bool:
+    """Whether a wheel installs on a processor.
+
+    Args:
+        machine: As the kernel calls it: `x86_64`, `aarch64`.
+        wheel: Its file name.
+    """
+    return wheel.removesuffix(".whl").endswith(("-any", f"_{machine}"))
+
+
 def dockerignore(contents: Contents) -> str:
     """Return what keeps all else out of the image: data, keys, hidden files."""
     lines = ["# Written by `elasticdl zoo init`: what the Dockerfile may not copy."]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -9,7 +10,14 @@ from urllib.parse import urlsplit
 import rich_click as click
 
 from elasticdl.cli import container_engine
-from elasticdl.cli.dockerfile import MODEL_DIR, Contents, dockerfile, dockerignore, is_elasticdl
+from elasticdl.cli.dockerfile import (
+    MODEL_DIR,
+    Contents,
+    dockerfile,
+    dockerignore,
+    is_elasticdl,
+    is_for,
+)
 from elasticdl.errors import ConfigError
 from elasticdl.settings.kubernetes import STOCK_IMAGE
 
@@ -174,6 +182,10 @@ def _wheels(path: Path | None) -> list[Path]:
             "`make wheel` makes elasticdl's, in dist"
         )
     own = [wheel.name for wheel in wheels if is_elasticdl(wheel.name)]
+    if len(own) > 1:  # `make wheel` writes one for each processor
+        foreign = {name for name in own if not is_for(platform.machine(), name)}
+        wheels = [wheel for wheel in wheels if wheel.name not in foreign]
+        own = [name for name in own if name not in foreign]
     if len(own) > 1:
         raise ConfigError(
             f"--local_pkg_path={path}: expected one wheel of elasticdl, found {', '.join(own)}; "

@@ -291,7 +291,7 @@ def test_missing_client_names_its_extra():
         "check_state('etcd://host:1/job')\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "pip install 'elasticdl-train[etcd]'" in done.stderr.splitlines()[-1]
+    assert "pip install 'aetcd>=" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

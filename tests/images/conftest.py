@@ -6,6 +6,7 @@ No image is pulled: the base image is a root file system of Debian's packages (`
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -138,7 +139,7 @@ def base_image(docker: Docker, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="session")
 def wheel() -> Path:
-    wheels = sorted((ROOT / "dist").glob("elasticdl_train-*.whl"))
+    wheels = sorted((ROOT / "dist").glob(f"elasticdl_train-*_{platform.machine()}.whl"))
     if not wheels:
         pytest.skip("dist has no wheel: make wheel")
     return wheels[-1]

@@ -1,6 +1,8 @@
 """The wheel of `make wheel` is all that a fresh Python needs."""
 
 import json
+import platform
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -13,8 +15,25 @@ pytestmark = [pytest.mark.images, pytest.mark.timeout(1200)]
 NUM_RECORDS = 100
 
 
-def test_the_wheel_installs_into_a_fresh_environment_without_rust_and_trains(wheel, tmp_path):
-    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+def interpreter(version):
+    """Return a Python of this version that runs here, or skip the test."""
+    if sys.version_info[:2] == tuple(map(int, version.split("."))):
+        return sys.executable
+    shims = (
+        shutil.which(f"python{version}"),
+        *Path.home().glob(f".pyenv/versions/{version}.*/bin/python"),
+    )
+    for found in filter(None, shims):
+        if subprocess.run([found, "-c", ""], capture_output=True).returncode == 0:
+            return found
+    pytest.skip(f"no Python {version} runs here")
+
+
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13", "3.14"])
+def test_the_wheel_installs_into_a_fresh_environment_without_rust_and_trains(
+    version, wheel, tmp_path
+):
+    subprocess.run([interpreter(version), "-m", "venv", tmp_path / "venv"], check=True)
     programs = tmp_path / "venv" / "bin"
     subprocess.run([programs / "pip", "install", "--quiet", wheel], check=True)
     (tmp_path / "train.txt").write_text("7\n" * NUM_RECORDS)
@@ -37,6 +56,11 @@ def test_the_wheel_installs_into_a_fresh_environment_without_rust_and_trains(whe
     )
     ledger = json.loads((tmp_path / "summary.json").read_text())["ledger"]
     assert [epoch["trained_once"] for epoch in ledger] == [NUM_RECORDS]
+
+
+def test_the_wheel_is_for_any_python_and_for_an_old_glibc(wheel):
+    tags = wheel.name.removesuffix(".whl").split("-")[2:]
+    assert tags == ["cp311", "abi3", f"manylinux_2_28_{platform.machine()}"]
 
 
 def test_the_wheel_has_the_files_of_the_page_and_nothing_of_the_tests(wheel):

@@ -1,18 +1,44 @@
-"""What pip is told to install is this program, on every page and in every message."""
+"""What pip is told to install can be installed, on every page and in every message.
+
+elasticdl is on no package index: it is installed from a path. All else is a package that the locks
+know, or one of a few that are named here.
+"""
 
 import re
 import tomllib
 from pathlib import Path
 
-from elasticdl.distribution import DISTRIBUTION, WHEEL_PREFIX, install, version
+import pytest
+
+from elasticdl.distribution import (
+    DISTRIBUTION,
+    WHEEL_PREFIX,
+    how_to_get,
+    install,
+    requirements_of,
+    version,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 FOLDERS = ("docs", "elasticdl", "deploy", "model_zoo", "examples", "benchmarks", "scripts", "tests")
-WITH_EXTRAS = re.compile(r"([\w-]*elasticdl[\w-]*)\[([a-z][a-z0-9,]*)\]")
-INSTALLED = re.compile(
-    r"pip3? install(?: [^`;:&|(\n]*?)? ['\"]?(elasticdl[\w-]*)(?=['\"\[ `)\n=]|$)", re.M
+# A command that installs, up to the end of its words.
+COMMAND = re.compile(
+    r"(?:pip3?|uv pip|uv tool|pipx) install((?: +(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s`;|&)\"']+))*)"
+    r"|uv add((?: +(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s`;|&)\"']+))*)"
 )
+NAME = re.compile(r"[A-Za-z][\w.-]*")
+WITH_VALUE = {
+    "-r",
+    "--requirement",
+    "--target",
+    "--constraint",
+    "--extra",
+    "--out",
+    "--python",
+    "-d",
+}
+BESIDE_THE_LOCKS = {"mlxtend", "tensorboard", "torch", "uv"}
 
 
 def texts():
@@ -23,17 +49,36 @@ def texts():
                 yield path
 
 
+def locked():
+    return {
+        name.lower()
+        for lock in (ROOT / "requirements").glob("*.lock")
+        for name in re.findall(r"^([\w.-]+)==", lock.read_text(), re.M)
+    }
+
+
+KNOWN = locked() | BESIDE_THE_LOCKS
+
+
+def words_of(command):
+    """Yield what a command installs, without its flags and their values."""
+    words = iter(re.findall(r"\"[^\"]*\"|'[^']*'|\S+", command))
+    for word in words:
+        if word in WITH_VALUE:
+            next(words, None)
+        elif not word.startswith("-") and word not in ("#", "...", "\\"):
+            yield word.strip("'\"")
+
+
 def problems_of(text):
-    """Yield what a text would have pip install that is another program, or has no such extra."""
-    for name, extras in WITH_EXTRAS.findall(text):
-        unknown = set(extras.split(",")) - set(PROJECT["optional-dependencies"])
-        if name != DISTRIBUTION:
-            yield f"{name}[{extras}]"
-        elif unknown:
-            yield f"no extra {', '.join(sorted(unknown))}"
-    for name in INSTALLED.findall(text):
-        if name != DISTRIBUTION:
-            yield f"pip install {name}"
+    """Yield what a text would have installed that no index has, or that is another program."""
+    plain = re.sub(r" +#.*", "", text)
+    for found in COMMAND.finditer(plain):
+        for word in words_of(found[1] or found[2] or ""):
+            is_path = "/" in word or word.startswith((".", "$", "{"))
+            name = NAME.match(word)
+            if not is_path and (name is None or name[0].lower() not in KNOWN):
+                yield word
 
 
 def test_the_name_is_that_of_the_project_and_of_what_is_installed():
@@ -43,7 +88,7 @@ def test_the_name_is_that_of_the_project_and_of_what_is_installed():
     assert PROJECT["scripts"] == {"elasticdl": "elasticdl.cli.main:main"}
 
 
-def test_no_page_and_no_message_has_pip_install_another_program():
+def test_every_page_and_message_installs_what_can_be_installed():
     found = {
         str(path.relative_to(ROOT)): problems
         for path in texts()
@@ -60,15 +105,60 @@ def test_messages_name_extras_that_there_are():
     ]
     assert len(calls) >= 12
     assert set(calls) <= set(PROJECT["optional-dependencies"])
-    assert install("sql") == "pip install 'elasticdl-train[sql]'"
 
 
-def test_another_name_and_an_extra_that_is_missing_are_found():
-    assert list(problems_of("pip install 'elasticdl[sql]'")) == [
-        "elasticdl[sql]",
-        "pip install elasticdl",
-    ]
-    assert list(problems_of("python -m pip install --quiet elasticdl")) == ["pip install elasticdl"]
-    assert list(problems_of("`pip install elasticdl`")) == ["pip install elasticdl"]
-    assert list(problems_of("pip install 'elasticdl-train[none]'")) == ["no extra none"]
-    assert list(problems_of("pip install 'elasticdl-train[s3,sql]'; elasticdl train")) == []
+@pytest.mark.parametrize("extra", sorted(PROJECT["optional-dependencies"]))
+def test_the_command_of_an_extra_names_its_packages(extra):
+    packages = [word.partition(";")[0].strip() for word in PROJECT["optional-dependencies"][extra]]
+    assert [word.lower() for word in sorted(requirements_of(extra))] == sorted(
+        word.lower() for word in packages
+    )
+    assert list(problems_of(install(extra))) == []
+
+
+def test_an_extra_that_is_missing_is_an_error():
+    with pytest.raises(KeyError, match="no extra 'none'"):
+        install("none")
+
+
+@pytest.mark.parametrize(
+    ("module", "python", "said"),
+    [
+        ("keras.layers", (3, 13), r"pip install 'tensorflow-cpu>="),
+        (
+            "tensorflow",
+            (3, 14),
+            r"no wheel for Python 3\.14: use Python 3\.11 to 3\.13, or .*'torch>=",
+        ),
+        ("torch", (3, 14), r"pip install .*'torch>="),
+        ("my_module", (3, 11), r"^$"),
+    ],
+)
+def test_who_lacks_a_framework_is_told_how_to_get_it(module, python, said):
+    assert re.search(said, how_to_get(module, python))
+
+
+def test_the_page_lists_every_extra():
+    page = (ROOT / "docs/install.md").read_text()
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", page, re.M)
+    listed = [name for row in rows for name in re.findall(r"\w+", row)]
+    assert sorted(listed) == sorted(PROJECT["optional-dependencies"])
+
+
+@pytest.mark.parametrize(
+    ("text", "problems"),
+    [
+        ("pip install 'elasticdl[sql]'", ["elasticdl[sql]"]),
+        ("pip install 'elasticdl-train[sql]'", ["elasticdl-train[sql]"]),
+        ("`pip install elasticdl`, or", ["elasticdl"]),
+        ("python -m pip install --quiet elasticdl", ["elasticdl"]),
+        ("uv pip install kafka-reader", ["kafka-reader"]),
+        ("uv add elasticdl-train", ["elasticdl-train"]),
+        ("uv tool install elasticdl", ["elasticdl"]),
+        ('pip install "$(ls ./dist/elasticdl_train-*_$(uname -m).whl)[s3]"', []),
+        ("pip install ./dist/a.whl[torch]  # or elasticdl", []),
+        ("pip install --target a -r b 'pyarrow>=26,<27' && elasticdl train", []),
+    ],
+)
+def test_what_cannot_be_installed_is_found(text, problems):
+    assert list(problems_of(text)) == problems

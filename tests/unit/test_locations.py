@@ -69,8 +69,8 @@ def test_predictions_need_a_path():
 @pytest.mark.parametrize(
     ("url", "module", "said"),
     [
-        ("s3://bucket/a", "s3fs", r"pip install 'elasticdl-train\[s3\]'"),
-        ("gs://bucket/a", "gcsfs", r"pip install 'elasticdl-train\[gcs\]'"),
+        ("s3://bucket/a", "s3fs", r"pip install 's3fs>="),
+        ("gs://bucket/a", "gcsfs", r"pip install 'gcsfs>="),
         ("adl://a/b", "adlfs", r"its driver is not installed .*adl"),
     ],
 )

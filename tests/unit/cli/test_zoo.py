@@ -131,6 +131,18 @@ def test_a_path_that_a_dockerfile_reads_otherwise_is_refused(project, capsys):
     assert "rename it" in refused(capsys, "init", "--model_zoo=my models")
 
 
+def test_of_a_folder_the_wheels_of_this_processor_are_taken(project, monkeypatch):
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    (project / "dist").mkdir()
+    name = "elasticdl_train-1.0-cp311-abi3-manylinux_2_28_{}.whl"
+    wheels = [name.format("aarch64"), name.format("x86_64"), "other-1.0-py3-none-any.whl"]
+    for wheel in wheels:
+        (project / "dist" / wheel).write_text("")
+    assert run_command(["zoo", "init", "--local_pkg_path=dist"]) == 0
+    text = (project / "Dockerfile").read_text()
+    assert [wheel in text for wheel in wheels] == [False, True, True]
+
+
 def test_two_wheels_of_elasticdl_are_refused(project, capsys):
     for version in ("1.0", "1.1"):
         (project / f"elasticdl_train-{version}-cp311-abi3-linux_x86_64.whl").write_text("")

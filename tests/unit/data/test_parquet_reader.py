@@ -171,7 +171,7 @@ def test_null_is_seen_in_a_column_whose_name_has_a_dot(tmp_path):
 def test_without_pyarrow_the_remedy_is_named(tmp_path, monkeypatch):
     path = write(tmp_path / "a.parquet", {"x": [1]})
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ConfigError, match=r"pip install 'elasticdl-train\[parquet\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'pyarrow>="):
         open_reader(path)
 
 
