@@ -328,6 +328,8 @@ class JobCore:
         if self.intake.away:
             self.intake.away = ""
             self._note(kinds.StreamNews(), "the source of the stream answers")
+            if self.event_time is not None:
+                self.event_time.answers_again(now)
         problem = self.intake.arrived(found, now)
         if self.event_time is not None:
             self.event_time.look(self.intake.waiting, now)
@@ -686,11 +688,8 @@ class JobCore:
             self._advance(now)
 
     def _settle(self, task: Task, report: TaskReport, settled: Settled, now: float) -> None:
-        if self.event_time is not None and task.kind is TaskKind.TRAINING:
-            if settled is Settled.DONE:
-                self.event_time.done(task.shard.name, report)
-            elif settled is Settled.QUARANTINED:
-                self.event_time.set_aside(task.shard.name, task.id)
+        if task.kind is TaskKind.TRAINING:
+            self._time(task, report, settled, now)
         failure = self.results.settle(task, report, settled, self.phase)
         if task.kind is TaskKind.METRICS and settled is Settled.DONE:
             failure = failure or self._look_for_best()
@@ -701,6 +700,18 @@ class JobCore:
             self._fail_after_checkpoint(failure.words, now)
         else:
             self._fail(failure.words, now)
+
+    def _time(self, task: Task, report: TaskReport, settled: Settled, now: float) -> None:
+        """Have the watermark go on with a task of a stream that is done."""
+        if self.event_time is None or self.intake is None:
+            return
+        name = task.shard.name
+        if settled is Settled.DONE:
+            self.event_time.done(name, report)
+        elif settled is Settled.QUARANTINED:
+            self.event_time.set_aside(name, task.id)
+        if self.event_time.is_held_by(name):
+            self.event_time.look(self.intake.waiting, now)
 
     def _look_for_best(self) -> Failure | None:
         """Have a checkpoint of the newest evaluation, if it is the best one so far."""
@@ -792,11 +803,8 @@ class JobCore:
         self.parameters.ask_what_is_due(now)
         is_over = not is_failing and self.plan.is_over(self.phase)
         is_over = is_over and not self._waits_for_stragglers
-        if self.event_time is not None and self.intake is not None:
-            is_end = is_over and self.phase is Phase.TRAINING
-            if is_end:  # all of a short topic may have been trained since its source was looked at
-                self.event_time.look(self.intake.waiting, now)
-            for window in self.event_time.tell(is_end):
+        if self.event_time is not None:
+            for window in self.event_time.tell(is_over and self.phase is Phase.TRAINING):
                 self._act(stream_news.of_window(window))
         if is_over:
             self._enter(self.plan.after(self.phase), now)

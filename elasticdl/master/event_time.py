@@ -67,6 +67,7 @@ class EventTime:
         self._partitions: dict[str, _Partition] = {}
         self._times: dict[int, float] = {}  # of tasks that are done behind one that is open
         self._aside: set[int] = set()
+        self._held_by: str | None = None
         self.watermark = 0.0
         """In seconds since 1970; 0: it is not known. No fact, but of what is decided by it."""
         journal.handle("timed", self._apply_timed)
@@ -81,16 +82,29 @@ class EventTime:
             waiting: Partitions that have positions of which no task was cut.
             now: The time.
         """
-        marks = []
+        marks = {}
         for name, partition in self._partitions.items():
             if partition.tasks or name in waiting or partition.busy is None:
                 partition.busy = now
             is_idle = now - partition.busy >= _IDLE_SECONDS
             if not is_idle and (partition.newest or partition.tasks):
-                marks.append(partition.newest)
+                marks[name] = partition.newest
+        self._held_by = min(marks, key=marks.__getitem__) if marks else None
         all_times = [partition.newest for partition in self._partitions.values()]
-        found = min(marks) if marks else max(all_times, default=0.0)
+        found = min(marks.values()) if marks else max(all_times, default=0.0)
         self.watermark = max(self.watermark, found - self._disorder_seconds)
+
+    def is_held_by(self, name: str) -> bool:
+        """Whether a task of a partition that is done may take the watermark on: then look at it.
+
+        That is one of a thousand partitions, so not each report costs a look at all of them.
+        """
+        return self._held_by is None or self._held_by == name
+
+    def answers_again(self, now: float) -> None:
+        """The source was away: that nothing came of a partition meanwhile does not make it idle."""
+        for partition in self._partitions.values():
+            partition.busy = now
 
     def begun(self, task_id: int) -> float:
         """Return before which event time the messages of a task are late; 0: none is."""

@@ -12,6 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
+from elasticdl.checkpoints.versions import versions
 from elasticdl.data.base import Records
 from elasticdl.data.open import open_reader
 from elasticdl.errors import DataError
@@ -259,17 +260,23 @@ ONLINE = Path(__file__).parents[2] / "examples" / "online"
 def test_a_signal_that_changes_each_hour_is_followed_as_windows_of_event_time_show(
     kafka_broker, tmp_path, load_module
 ):
-    """Each window is scored before it is trained: of an hour the first one is the worst."""
+    """Each window is scored before it is trained: of an hour the first one is the worst.
+
+    And each full hour of event time has its checkpoint, as soon as it is passed.
+    """
     clicks, topic = (
         load_module(ONLINE / "clicks.py").Clicks(),
         TopicOfIds(kafka_broker, "clicks", 8),
     )
-    for hour in range(6):
+
+    def send(hour):
+        """Send 10,000 clicks that fill an hour evenly."""
         events = clicks.make(10_000, hour)
         topic.send_as_they_are(
             json.dumps({**json.loads(message), "at": 1_699_200_000 + 3600 * (hour + at / 10_000)})
             for at, message in enumerate(events.messages())
         )
+
     columns = "user:int64,item:int64,clicked:int64"
     place = f"kafka://{kafka_broker.address}/clicks?format=json&columns={columns}&event_time=at"
     words = elasticdl(
@@ -289,8 +296,14 @@ def test_a_signal_that_changes_each_hour_is_followed_as_windows_of_event_time_sh
         job_dir=tmp_path / "job",
         summary=tmp_path / "summary.json",
     )
+
+    def num_checkpoints():
+        return len(versions(tmp_path / "checkpoints"))
+
     with RunningJob(tmp_path, words) as job:
-        job.until_trained(60_000 - 1)
+        for hour in range(6):  # else several may pass while one checkpoint is written
+            send(hour)
+            job.until_trained(10_000 * (hour + 1) - 1, lambda due=hour: num_checkpoints() == due)
         run(elasticdl("stop", job.job_dir, "--drain"))
         windows = job.finish()["windows"]
     assert [window["num_messages"] for window in windows] == [2_500] * 24
@@ -300,8 +313,7 @@ def test_a_signal_that_changes_each_hour_is_followed_as_windows_of_event_time_sh
     first, last = np.mean(losses[4::4]), np.mean(losses[7::4])
     assert last < first - 0.03, losses
     assert np.mean([window["metrics"]["auc"] for window in windows[1:]]) > 0.65
-    # One an hour, where training did not run over several while one was written; and the last.
-    assert 3 <= len(list((tmp_path / "checkpoints").glob("version-*"))) <= 6
+    assert num_checkpoints() == 6  # one at each full hour, and the last
 
 
 @pytest.mark.long

@@ -3,13 +3,14 @@
 import json
 import random
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from elasticdl.config import CheckpointSection
 from elasticdl.job import MeasuredWindow, Outcome, Shard, TaskReport
-from elasticdl.master.actions import ExpireRows
+from elasticdl.master.actions import ExpireRows, WriteCheckpoint
 from elasticdl.master.core import JobCore
 from elasticdl.master.event_time import EventTime
 from elasticdl.master.interpreter import Interpreter
@@ -109,6 +110,29 @@ def test_a_partition_that_has_messages_waiting_is_not_idle():
     stream.done(stream.cut("t-1"), 500.0)
     for now in (0.0, 20.0, 40.0):
         assert stream.at(now, waiting={"t-0"}) == 100.0
+
+
+def test_no_partition_becomes_idle_while_the_source_is_away():
+    stream = Stream()
+    stream.done(stream.cut("t-0"), 100.0)
+    stream.done(stream.cut("t-1"), 500.0)
+    stream.at(0.0)
+    stream.times.answers_again(60.0)
+    assert stream.at(60.0) == 100.0
+    assert stream.at(70.0) == 500.0
+
+
+def test_the_watermark_is_looked_at_when_what_holds_it_is_done():
+    stream = Stream()
+    tasks = [stream.cut(name) for name in ("t-0", "t-1", "t-1")]
+    assert stream.times.is_held_by("t-1")  # nobody has looked
+    stream.at()
+    stream.done(tasks[0], 900.0)
+    stream.at()
+    assert [stream.times.is_held_by(name) for name in ("t-0", "t-1")] == [False, True]
+    stream.done(tasks[1], 950.0)
+    assert stream.at() == 900.0
+    assert [stream.times.is_held_by(name) for name in ("t-0", "t-1")] == [True, False]
 
 
 def test_a_stream_that_is_done_is_as_far_as_its_newest_message_and_never_goes_back():
@@ -343,6 +367,26 @@ def test_rows_expire_by_the_time_of_events(master_kit):
     _, interpreter = interpreter_of(training_data="train/")
     interpreter.carry_out(ExpireRows())
     assert asked == [1_000, None]
+
+
+def test_a_checkpoint_is_asked_for_by_the_report_that_passes_an_hour(master_kit):
+    """Of what came in one piece, of whole hours, the source of the stream is not asked again."""
+    settings = {"checkpoint_dir": Path("here"), "checkpoint_event_time": "1h"}
+    config = master_kit.config(
+        num_ps=1, training_data="kafka://b/t", validation_data="", **settings
+    )
+    shards = [Shard(f"t-{number}", 0, 0) for number in range(2)]
+    play = master_kit.Play(JobCore(config, make_tasks(config, shards, [], [])))
+    play.core.begin(0.0)
+    play.register_ps(0)
+    play.register(0)
+    play.core.arrived([Shard(shard.name, 0, 90) for shard in shards], 1.0)
+    for lease in [play.lease() for _ in range(6)]:  # three of each partition
+        assert not play.do(WriteCheckpoint)
+        hours = 0.25 + 0.5 * (lease.task.id // 2)
+        play.report(lease, num_records=30, num_minibatches=3, model_version=1, time=3600 * hours)
+    (asked,) = play.do(WriteCheckpoint)
+    assert not asked.is_private
 
 
 def test_checkpoints_are_due_at_multiples_of_event_time():
