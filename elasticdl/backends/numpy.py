@@ -151,14 +151,14 @@ class NumpyTrainer:
     def minibatches(
         self, records: Iterator[Records], mode: Mode, minibatch_size: int, seed: int
     ) -> Iterator[Minibatch]:
-        """Feed the records of one task, in an order drawn from the seed when training."""
+        """Feed the records of one task; in training in an order that is drawn from the seed."""
         chunks = list(records)
         if not chunks:
             return
         pick = picker(chunks, is_batched(self._spec.feed))
         all_numbers = np.concatenate([chunk.numbers for chunk in chunks])
         order = np.arange(len(all_numbers))
-        if mode is Mode.TRAINING:
+        if self._metadata.shuffles(mode):
             np.random.default_rng(seed).shuffle(order)
         for start in range(0, len(order), minibatch_size):
             chosen = order[start : start + minibatch_size]

@@ -68,6 +68,7 @@ class Metadata:
     "decimal 2" (of two decimal places). To `checks` a feed adds what records are checked by before
     it is given them; one raises a `DataError` that has the record.
     of_modes: what it is of data of other modes, which may have other columns, or another order.
+    keeps_order: whether the records of a task are trained as they come, and nothing shuffles them.
     """
 
     column_names: tuple[str, ...] = ()
@@ -76,6 +77,11 @@ class Metadata:
     column_kinds: dict[str, str] = field(default_factory=dict)
     checks: list[Callable[[Records], None]] = field(default_factory=list, compare=False)
     of_modes: Mapping[Mode, Metadata] = field(default_factory=dict, compare=False, repr=False)
+    keeps_order: bool = False
+
+    def shuffles(self, mode: Mode) -> bool:
+        """Whether the records of a task may be put into another order in a mode."""
+        return mode is Mode.TRAINING and not self.of(mode).keeps_order
 
     def of(self, mode: Mode) -> Metadata:
         """Return what `feed` is told in a mode."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from elasticdl.data.base import Metadata, Records
@@ -116,8 +116,8 @@ class KafkaReader:
 
     @property
     def metadata(self) -> Metadata:
-        """What is known of the columns."""
-        return self._form.metadata
+        """What is known of the columns, and whether the order is to be kept."""
+        return replace(self._form.metadata, keeps_order=self._topic.keeps_order)
 
     @property
     def is_endless(self) -> bool:

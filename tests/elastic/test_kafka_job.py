@@ -197,6 +197,37 @@ def test_worker_master_and_broker_are_killed_and_each_message_is_trained_once(
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
+def test_the_order_of_each_partition_is_kept_whoever_is_killed(kafka_broker, tmp_path):
+    """Each row counts the updates out of order. One partition has one such message."""
+    topic = TopicOfIds(kafka_broker, "ordered", seed=12)
+    num_sent = 0
+
+    def send(count, last=0):
+        nonlocal num_sent
+        numbers = range(num_sent, num_sent + count)
+        topic.send_as_they_are(
+            f"{n % NUM_PARTITIONS} {n + 1 - last * (n % 4 == 3)}" for n in numbers
+        )
+        num_sent += count
+
+    send(4_000)
+    place = f"kafka://{kafka_broker.address}/ordered?order=partition"
+    zoo = {"model_zoo": Path(__file__).parent, "model_def": "order_model.forward"}
+    with StreamJob(tmp_path, place, **zoo, recovery_seconds=1) as job:
+        for role in ("worker", "ps", "master"):
+            job.until_trained(num_sent - 3_000)
+            job.send(role)
+            send(6_000)
+        send(4_000, last=num_sent - 1)
+        summary = job.drain()
+    (line,) = summary["ledger"]
+    assert (line["trained_once"], line["repeated"], line["lost"]) == (num_sent, 0, 0)
+    rows = counting.read_model(tmp_path / "export", NUM_PARTITIONS).rows[:, 0]
+    assert rows.tolist() == [0.0, 0.0, 0.0, 1.0]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
 def test_messages_of_many_records_are_trained_once_each_whatever_is_killed(kafka_broker, tmp_path):
     topic = TopicOfIds(kafka_broker, "batches", seed=11, rows_of_message=40)
     topic.send(8_000)

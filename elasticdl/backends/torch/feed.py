@@ -100,7 +100,8 @@ class Feed:
         if mode is Mode.PREDICTION and examples.count not in (None, len(dataset)):
             raise _not_one_each(examples.count, len(dataset))
         made = 0
-        for place, (part, indices) in enumerate(_parts(examples, mode, minibatch_size, seed)):
+        drawn = seed if self._metadata.shuffles(mode) else None
+        for place, (part, indices) in enumerate(_parts(examples, minibatch_size, drawn)):
             features, labels = _split(part, mode)
             size = len(indices)
             made += size
@@ -264,9 +265,9 @@ class _Stream(_Examples):
 
 
 def _parts(
-    examples: _Examples, mode: Mode, size: int, seed: int
+    examples: _Examples, size: int, seed: int | None
 ) -> Iterator[tuple[Nested, NDArray[np.int64]]]:
-    """Yield minibatches and the numbers of their examples; those of training are shuffled."""
+    """Yield minibatches and the numbers of their examples; with a seed they are shuffled."""
     if isinstance(examples, _Stream):
         start = 0
         while True:
@@ -277,12 +278,12 @@ def _parts(
             start += count
     count = examples.count or 0
     order = np.arange(count)
-    if mode is Mode.TRAINING:
+    if seed is not None:
         np.random.default_rng(seed).shuffle(order)
     for start in range(0, count, size):
         indices = order[start : start + size]
         in_order = slice(start, start + len(indices))
-        yield examples.take(indices if mode is Mode.TRAINING else in_order), indices
+        yield examples.take(in_order if seed is None else indices), indices
 
 
 def _collated(collate: Callable[[Sequence[object]], Nested], examples: Sequence[object]) -> Nested:

@@ -409,6 +409,22 @@ def test_a_draw_in_a_helper_under_tf_function_is_found(caplog):
     assert "it draws random numbers" in complaints(caplog)[0]
 
 
+@pytest.mark.parametrize("run_eagerly", [False, True])
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [lambda d: d.shuffle(8)],
+        [lambda d: d.shuffle(8), lambda d: d.filter(lambda f, y: True)],  # the plain pipeline
+    ],
+)
+def test_shuffle_does_nothing_where_the_order_of_records_is_to_be_kept(run_eagerly, steps):
+    found = []
+    for feed in (mapped(parse), mapped(parse, *steps)):
+        runner = FeedRunner(feed, Metadata(keeps_order=True), run_eagerly=run_eagerly)
+        found.append(tensors(run(feed, EXAMPLES, runner=runner)))
+    assert found[0] == found[1]
+
+
 def test_shuffle_is_a_permutation_of_the_task_drawn_from_its_seed():
     feed = mapped(parse, lambda d: d.shuffle(8))
     ones, again, others = (run(feed, EXAMPLES, seed=seed) for seed in (3, 3, 4))

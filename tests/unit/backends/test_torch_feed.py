@@ -21,13 +21,13 @@ from elasticdl.backends.torch.feed import Feed  # noqa: E402  # as above
 pytestmark = pytest.mark.torch
 
 
-def minibatches(feed, data, mode=Mode.TRAINING, size=4, seed=7):
+def minibatches(feed, data, mode=Mode.TRAINING, size=4, seed=7, **known):
     if isinstance(data, dict):
         records = [Records(100, columns=data)]
     else:
         half = len(data) // 2
         records = [Records(100, values=data[:half]), Records(100 + half, values=data[half:])]
-    return list(Feed(feed, Metadata()).minibatches(iter(records), mode, size, seed))
+    return list(Feed(feed, Metadata(**known)).minibatches(iter(records), mode, size, seed))
 
 
 DATA = [str(n).encode() for n in range(10)]
@@ -103,6 +103,12 @@ def test_training_is_shuffled_by_the_seed_of_the_task(feed):
         for seed in (1, 1, 2)
     ]
     assert orders[0] == orders[1] != orders[2]
+
+
+@pytest.mark.parametrize("feed", FEEDS)
+def test_records_whose_order_is_to_be_kept_are_not_shuffled(feed):
+    made = minibatches(feed, DATA, keeps_order=True)
+    assert torch.cat([m.features for m in made]).tolist() == list(range(10))
 
 
 @pytest.mark.parametrize("feed", [generator, iterable])

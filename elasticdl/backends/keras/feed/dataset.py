@@ -5,10 +5,12 @@ See `docs/designs/feed.md`, which has a row for each method.
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import NoReturn
 
 import numpy as np
@@ -17,6 +19,8 @@ import tensorflow as tf
 from elasticdl.backends.keras.feed.methods import BY_TASK, OTHER, READING, refusal
 from elasticdl.backends.keras.types import Nested, Specs
 from elasticdl.errors import ModelError
+
+logger = logging.getLogger(__name__)
 
 OWN_SIZES = 0
 """As `batch_size`: minibatches of whatever size `feed` makes (`bucket_by_sequence_length`)."""
@@ -41,12 +45,14 @@ class Drawing:
     seed: A number, or a tensor while a pipeline is traced.
     numbered: Each element travels with the number of its record, and none is shuffled: what is
         made of a record is to stand beside it (prediction).
+    in_order: None is shuffled either: records are trained as they come.
     eager: The dataset that `feed` is given where there is no pipeline; None: `NotedDataset`.
     """
 
     seed: int | tf.Tensor = 0
     one_by_one: bool = False
     numbered: bool = False
+    in_order: bool = False
     eager: Callable[[tf.data.Dataset, Drawing], NotedDataset] | None = None
 
     def root(self, source: tf.data.Dataset) -> NotedDataset:
@@ -54,6 +60,12 @@ class Drawing:
         if self.eager is not None:
             return self.eager(source, self)
         return NotedDataset(source, self, noted=Noted())
+
+
+@cache
+def say_unshuffled() -> None:
+    """Say once that `shuffle` has no effect."""
+    logger.info("shuffle in feed does nothing: the training data keep the order of their source")
 
 
 @contextmanager
@@ -129,7 +141,9 @@ class NotedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no 
         self, buffer_size: int | tf.Tensor, *args: object, **kwargs: object
     ) -> NotedDataset:
         """Note a shuffle of all records of a task; the plain one is seeded by the task."""
-        if self._drawing.numbered:
+        if self._drawing.in_order:
+            say_unshuffled()
+        if self._drawing.numbered or self._drawing.in_order:
             return self
         plain = self.plain.shuffle(
             buffer_size, seed=self._drawing.seed, reshuffle_each_iteration=False

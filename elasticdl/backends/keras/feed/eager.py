@@ -14,7 +14,13 @@ import numpy as np
 import tensorflow as tf
 
 from elasticdl.backends.keras.feed.compile import as_element
-from elasticdl.backends.keras.feed.dataset import Drawing, Noted, NotedDataset, unpacked
+from elasticdl.backends.keras.feed.dataset import (
+    Drawing,
+    Noted,
+    NotedDataset,
+    say_unshuffled,
+    unpacked,
+)
 from elasticdl.backends.keras.feed.records import RecordBatch, cut
 from elasticdl.backends.keras.feed.user import UserFeed
 from elasticdl.backends.keras.feed.ways import ChosenWay, Parsed, mix
@@ -108,6 +114,9 @@ class EagerDataset(NotedDataset):
         """Note a shuffle of the examples of a task."""
         if self.batch_size is not None:
             raise _refused("shuffle after batch")
+        if self._drawing.in_order:
+            say_unshuffled()
+            return self
         return self._noting(DatasetStep(StepKind.SHUFFLE, buffer_size=buffer_size))
 
     def batch(
@@ -164,7 +173,7 @@ class Eager(ChosenWay):
             ModelError: `feed` does more than can be done without a pipeline, or leaves out all
                 records of the sample.
         """
-        dataset = user(sample, Drawing(eager=EagerDataset))
+        dataset = user(sample, replace(user.drawing(), numbered=False, eager=EagerDataset))
         assert isinstance(dataset, EagerDataset)
         self._steps = dataset.steps
         self.user = user  # which `_examples` names

@@ -61,7 +61,8 @@ class UserFeed:
 
     def drawing(self, seed: int = 0, one_by_one: bool = False) -> Drawing:
         """Return how the plain pipeline runs in this mode."""
-        return Drawing(seed, one_by_one, numbered=self.mode == Mode.PREDICTION)
+        in_order = self._metadata.keeps_order
+        return Drawing(seed, one_by_one, self.mode == Mode.PREDICTION, in_order)
 
     def __call__(self, batch: RecordBatch, drawing: Drawing) -> NotedDataset:
         """Run the function on a dataset of the records of `batch`; nothing is parsed yet."""
