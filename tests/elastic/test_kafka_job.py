@@ -161,29 +161,31 @@ def test_a_topic_with_an_end(kafka_broker, tmp_path, order):
 def test_worker_master_and_broker_are_killed_and_each_message_is_trained_once(
     broker_of_its_own, tmp_path
 ):
+    """400,000 messages, half of them in transactions, beside 200,000 that are aborted."""
     broker = broker_of_its_own
     topic = TopicOfIds(broker, "endless", seed=3)
-    topic.send(8_000)
+    topic.send(80_000)
     place = f"kafka://{broker.address}/endless?start=earliest"
     flags = {"metrics_window": "1h", "max_lateness": "6h", "on_late": "drop"}
     flags |= {"export_dir": tmp_path / "exports", "export_every": "0.3s"}
     with StreamJob(tmp_path, place, **flags) as job:
-        job.until_trained(2_000)
-        sending = topic.keep_sending(15, 2_000, 0.5)
+        job.until_trained(20_000)
+        sending = topic.keep_sending(16, 20_000, 0.5)
         job.send("worker")
-        job.until_trained(10_000)
+        job.until_trained(100_000)
         broker.kill()
         broker.start()
         topic.send_late(50)
-        job.until_trained(14_000)
+        job.until_trained(160_000)
         job.send("master")
-        job.until_trained(20_000)
+        job.until_trained(240_000)
         job.send("ps")
         topic.send_late(50)
         sending.join()
         status = json.loads(run(elasticdl("status", job.job_dir, "--json")).stdout)
         assert len(status["partitions"]) == NUM_PARTITIONS
         summary = job.drain()
+    assert topic.num_messages == 400_000
     job.check(summary, topic)
     job.check_windows(summary, topic)
     assert summary["num_late"] == topic.num_late
