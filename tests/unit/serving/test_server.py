@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import http.client
 import json
+import re
 import socket
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -177,6 +179,53 @@ def test_arrow_is_answered_with_arrow(exporting):
     assert status == 200
     np.testing.assert_array_equal(table["output"].to_numpy(), exporting.expected([5, 10**9]))
     assert table.schema.metadata[b"version"] == b"1"
+
+
+DOCS = Path(__file__).parents[3] / "docs" / "serving.md"
+
+
+def client_of_docs(number):
+    """Return `predict` of a listing; what it calls it with there is left out."""
+    listing = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)[number]
+    names = {}
+    exec(listing.partition("\n\n\nprint(")[0], names)
+    return names["predict"]
+
+
+def as_pyarrow(ids):
+    return pytest.importorskip("pyarrow").table({"id": ids})
+
+
+def as_pandas(ids):
+    return pytest.importorskip("pandas").DataFrame({"id": ids})
+
+
+def as_polars(ids):
+    return pytest.importorskip("polars").DataFrame({"id": ids})
+
+
+def as_duckdb(ids):
+    return pytest.importorskip("duckdb").from_df(as_pandas(ids))
+
+
+@pytest.mark.parametrize("make", [as_pyarrow, as_pandas, as_polars, as_duckdb])
+@pytest.mark.parametrize("num_rows", [0, 25])
+def test_tables_of_others_go_into_the_client_of_the_docs_as_they_are(exporting, make, num_rows):
+    pytest.importorskip("pyarrow")
+    exporting.export()
+    exporting.wait_for_version(1)
+    ids = np.arange(num_rows)
+    address = f"http://127.0.0.1:{exporting.server.port}"
+    scores = client_of_docs(1)(make(ids), address, rows=10)["output"].to_numpy()
+    np.testing.assert_array_equal(scores, exporting.expected(ids))
+
+
+def test_records_go_into_the_client_of_the_docs(exporting):
+    exporting.export()
+    exporting.wait_for_version(1)
+    address = f"http://127.0.0.1:{exporting.server.port}"
+    scores = client_of_docs(0)([{"id": 3}, {"id": 10**9}], address)
+    np.testing.assert_array_equal(np.array(scores, np.float32), exporting.expected([3, 10**9]))
 
 
 @pytest.mark.parametrize("limits", [RequestLimits(request_bytes=1000, connections=2)])
