@@ -36,6 +36,7 @@ class TableVariable(keras.Variable):  # type: ignore[misc]  # keras has no types
                 name="embeddings",
             )
         made.remedy, made.takes_rows = remedy, takes_rows
+        made.constraint = layer.embeddings_constraint
         layer._track_variable(made)
         return made
 

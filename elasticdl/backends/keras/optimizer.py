@@ -92,6 +92,23 @@ def describe_optimizer(
     return spec
 
 
+def what_updates_change(
+    optimizer: keras.optimizers.Optimizer, has_callbacks: bool
+) -> dict[str, keras.Variable]:
+    """Return the optimizer's variables that plain Keras changes in training, by name.
+
+    Args:
+        optimizer: The user's.
+        has_callbacks: Whether there are callbacks, which may set the learning rate.
+    """
+    name = type(optimizer).__name__
+    found = {f"{name}.iterations": optimizer.iterations}
+    rate = optimizer._learning_rate
+    if has_callbacks and isinstance(rate, keras.Variable):
+        found[f"{name}.learning_rate"] = rate
+    return found
+
+
 CLIPS = {"clipnorm": "norm", "global_clipnorm": "global_norm", "clipvalue": "value"}
 
 
@@ -132,8 +149,15 @@ def describe_updates(
     """Add to the descriptions of dense variables what is done to each around an update.
 
     Raises:
-        ModelError: A variable has a constraint that needs the whole of it.
+        ModelError: A variable has a constraint that needs the whole of it, or no gradient.
     """
+    for variable in variables:
+        if getattr(variable, "overwrite_with_gradient", False):
+            raise ModelError(
+                f"variable {variable.path!r} has overwrite_with_gradient, as those of "
+                'quantize("float8") have: ps replicas apply gradients and take none for a value; '
+                "train without it"
+            )
     return tuple(
         replace(
             description,

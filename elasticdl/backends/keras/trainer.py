@@ -65,6 +65,7 @@ from elasticdl.backends.keras.optimizer import (
     has_schedule,
     make_optimizer,
     rule_of_table,
+    what_updates_change,
 )
 from elasticdl.backends.keras.types import Nested
 from elasticdl.data.base import Metadata, Records
@@ -227,6 +228,9 @@ class KerasTrainer:
             return _Updates(None, OptimizerSpec("sgd"), None, dense)
         optimizer = make_optimizer(self._spec.optimizer)
         optimizer, self._scale = loss_scale_of(optimizer, self._placed.model)
+        self._placed.refuse_reading(
+            what_updates_change(optimizer, self._spec.callbacks is not None)
+        )
         rule = describe_optimizer(optimizer, self._placed.dense.variables)
         clip = describe_clip(optimizer)
         dense = describe_updates(optimizer, self._placed.dense.variables, dense)

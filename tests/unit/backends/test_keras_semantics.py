@@ -290,6 +290,17 @@ def around(*layers):
     return model
 
 
+class Annealed(keras.layers.Layer):
+    """Divides by the number of steps of the newest of some optimizers."""
+
+    def __init__(self, made):
+        super().__init__()
+        self.newest = lambda: made[-1]
+
+    def call(self, x, training=False):
+        return x / (1 + keras.ops.cast(self.newest().iterations, x.dtype)) if training else x
+
+
 class TestStateOfOtherRules:
     @pytest.mark.parametrize(
         ("rule", "dtype", "momentum"),
@@ -337,6 +348,21 @@ class TestStateOfOtherRules:
     def test_another_rule_is_refused(self, new_job, rule, dtype):
         with pytest.raises(ModelError, match="variable 'layer/kept' of the old one in a way that"):
             new_job(data(), 16, model=around(lambda: Layer(rule, dtype, name="layer")), **FUNCTIONS)
+
+    @pytest.mark.parametrize("seed", range(4))
+    def test_the_maximum_of_all_is_refused_though_it_has_one_element(self, new_job, seed):
+        class Largest(keras.layers.Layer):
+            def build(self, shape):
+                self.kept = self.add_weight(name="kept", initializer="zeros", trainable=False)
+
+            def call(self, x, training=False):
+                if training:
+                    self.kept.assign(keras.ops.maximum(self.kept, keras.ops.max(x)))
+                return x
+
+        model = around(lambda: Largest(name="layer"))
+        with pytest.raises(ModelError, match="variable 'layer/kept' of the old one"):
+            new_job(data(seed=seed), 16, model=model, **FUNCTIONS)
 
     def test_a_momentum_that_depends_on_data_is_refused_when_it_shows(self, new_job):
         def rule(old, new):
@@ -571,6 +597,54 @@ def test_given_rows_of_another_shape_are_refused(new_job):
         ModelError, match=r"weights of shapes \[\(20, 4\)\], expected \[\(20, 3\)\]"
     ):
         new_job(data(), 16, threshold=0, model=model, **FUNCTIONS)
+
+
+class TestWhatUpdatesChange:
+    """Those who apply the updates have the optimizer's numbers; a worker's stand still."""
+
+    def job(self, new_job, rate=0.1, layers=(), reads=None, **functions):
+        made = []
+
+        def optimizer():
+            made.append(keras.optimizers.SGD(rate))
+            return made[-1]
+
+        def loss(labels, predictions):
+            factor = 1.0 if reads is None else keras.ops.cast(reads(made[-1]), "float32")
+            return factor * squared(labels, predictions)
+
+        model = around(*(lambda layer=layer: layer(made) for layer in layers))
+        functions = {"model": model, "loss": loss, "optimizer": optimizer, **functions}
+        return new_job(data(), 16, feed=feed, **functions)
+
+    @pytest.mark.parametrize(
+        ("given", "says"),
+        [
+            ({"reads": lambda optimizer: optimizer.iterations}, r"SGD\.iterations"),
+            ({"layers": [Annealed]}, r"SGD\.iterations"),
+            (
+                {
+                    "reads": lambda optimizer: optimizer.learning_rate,
+                    "rate": keras.optimizers.schedules.ExponentialDecay(0.1, 5, 0.5),
+                },
+                r"SGD\.iterations",
+            ),
+            (
+                {"reads": lambda optimizer: optimizer.learning_rate, "callbacks": list},
+                r"SGD\.learning_rate",
+            ),
+        ],
+        ids=["steps in the loss", "steps in a layer", "schedule", "rate that callbacks set"],
+    )
+    def test_what_updates_change_is_refused_by_name(self, new_job, given, says):
+        with pytest.raises(ModelError, match=f"reads {says}.*self.steps"):
+            self.job(new_job, **given)
+
+    def test_a_rate_that_nothing_changes_may_be_read(self, new_job):
+        reading = self.job(new_job, reads=lambda optimizer: optimizer.learning_rate)
+        plain = self.job(new_job)
+        found = [job.train(data(), 16)[0] for job in (reading, plain)]
+        assert found[0] == pytest.approx(0.1 * found[1])
 
 
 class TestWhatIsCalledAsByFit:

@@ -25,8 +25,13 @@ from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, describe
 from elasticdl.backends.keras.internals import GLOBAL_SEED_GENERATOR, global_state, reset_uids
 from elasticdl.backends.keras.model.hooks import check_hooks
 from elasticdl.backends.keras.model.old_calls import remedy_of
-from elasticdl.backends.keras.model.placement import given_rows, moving_large_embeddings
-from elasticdl.backends.keras.model.trial import leaving_no_trace
+from elasticdl.backends.keras.model.placement import (
+    MovedEmbedding,
+    freeze_what_is_not_in,
+    given_rows,
+    moving_large_embeddings,
+)
+from elasticdl.backends.keras.model.trial import COUNT_IN_A_LAYER, leaving_no_trace
 from elasticdl.backends.keras.model.variables import SEED_NAME, ModelVariables, Values
 from elasticdl.backends.keras.types import Lookup, Nested
 from elasticdl.backends.user_code import user_code
@@ -36,6 +41,7 @@ from elasticdl.layers.embedding import Embedding
 from elasticdl.layers.initializer import describe_initializer, has_array
 from elasticdl.layers.life_cycle import Expiry
 from elasticdl.layers.lookup import looking_up
+from elasticdl.layers.table_variable import TableVariable
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +72,10 @@ class LayerTable:
     @property
     def constraint(self) -> ConstraintSpec | None:
         """What each row is held to."""
-        found = describe_constraint(self.layer.embeddings_constraint, self.name)
+        constraint = self.layer.embeddings_constraint
+        if isinstance(self.layer, MovedEmbedding):  # its variable may have been given another
+            constraint = self.layer._embeddings.constraint
+        found = describe_constraint(constraint, self.name)
         return found and ConstraintSpec(*found)
 
     @property
@@ -97,15 +106,30 @@ class CallScope(keras.StatelessScope):  # type: ignore[misc]  # keras has no typ
     Args:
         mapping: Values of variables.
         begun: Gives the state of a seed generator that is not the model's own.
+        refused: Names of variables that nobody may read here, by `id`.
     """
 
-    def __init__(self, mapping: Values, begun: Callable[[keras.Variable], tf.Tensor]) -> None:
+    def __init__(
+        self,
+        mapping: Values,
+        begun: Callable[[keras.Variable], tf.Tensor],
+        refused: Mapping[int, str],
+    ) -> None:
         super().__init__(state_mapping=mapping, collect_losses=True)
         self.assigned: dict[int, keras.Variable] = {}
+        self._refused = refused
         self._begun = begun
 
     def get_current_value(self, variable: keras.Variable) -> tf.Tensor:
         """Return the value of a variable here; None: it has its own."""
+        if id(variable) in self._refused:
+            raise ModelError(
+                f"the model, or the loss, reads {self._refused[id(variable)]}, which stands still "
+                "in a worker: those who apply the updates have their number and their rate. "
+                f"{COUNT_IN_A_LAYER}, and the loss may read it"
+            )
+        if isinstance(variable, TableVariable):
+            return variable.value  # refuses, where Keras would go on with None
         value = super().get_current_value(variable)
         if value is None and variable.name == SEED_NAME:
             return self._begun(variable)
@@ -171,6 +195,7 @@ class PlacedModel:
     ) -> None:
         self._threshold_bytes = threshold_bytes
         self._tracing = threading.RLock()
+        self._refused: dict[int, str] = {}
         self._layers: list[keras.layers.Layer] = []
         self._met: list[
             keras.layers.Layer
@@ -182,11 +207,20 @@ class PlacedModel:
         with moving_large_embeddings(threshold_bytes), looking_up(self._meet):
             self.model = _make(make_model)
             self._first_call(sample)
+        freeze_what_is_not_in(self.model, self._layers)
         self.tables = tuple(self._describe_tables())
         self._table_of = {id(table.layer): k for k, table in enumerate(self.tables)}
         found = ModelVariables.of(self.model)
         self.dense, self.state = found.dense, found.state
         self.seeds, self.constants = found.seeds, found.constants
+
+    def refuse_reading(self, variables: Mapping[str, keras.Variable]) -> None:
+        """Refuse that model or loss read variables of which no worker has the value.
+
+        Args:
+            variables: Each by what the user calls it.
+        """
+        self._refused = {id(variable): name for name, variable in variables.items()}
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -232,7 +266,8 @@ class PlacedModel:
             seed: The seed of the minibatch.
             loss: Called with the outputs, in sight of the same values; state as the model left it.
         """
-        scope = CallScope(dense + state + self.seeds.begun(seed), partial(self.seeds.of, seed))
+        values = dense + state + self.seeds.begun(seed)
+        scope = CallScope(values, partial(self.seeds.of, seed), self._refused)
         with self._tracing, scope, accepting_dicts():
             with looking_up(lookup):
                 outputs = called_as_by_fit(self.model, features, training)
@@ -345,7 +380,8 @@ def _not_in_loss(layer: keras.layers.Layer, ids: tf.Tensor) -> NoReturn:
 
 
 def _message(error: BaseException) -> str:
-    return " ".join(str(error).split())[:1000]
+    words = re.sub(r"\x1b\[\d*m", "", str(error))  # Keras prints the cause in bold
+    return " ".join(words.split())[:1000]
 
 
 def _forget_global_generator() -> None:

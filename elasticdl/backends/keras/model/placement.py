@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import NoReturn
 
 import keras
 import numpy as np
@@ -41,7 +42,8 @@ class MovedEmbedding(keras.layers.Embedding):  # type: ignore[misc]  # keras has
         if inputs.dtype not in (tf.int32, tf.int64):
             inputs = tf.cast(inputs, tf.int32)
         rows = lookup(self, tf.cast(inputs, tf.int64))
-        rows = rows if self.trainable else tf.stop_gradient(rows)
+        trains = self.trainable and self._embeddings.trainable
+        rows = rows if trains else tf.stop_gradient(rows)
         return tf.cast(rows, self.compute_dtype)
 
     def set_weights(self, weights: Sequence[Array]) -> None:
@@ -57,6 +59,13 @@ class MovedEmbedding(keras.layers.Embedding):  # type: ignore[misc]  # keras has
     def load_own_variables(self, store: Mapping[str, Array]) -> None:
         """Take the rows of a file of weights."""
         self.set_weights([store["0"]])
+
+    def enable_lora(self, *_: object, **__: object) -> NoReturn:
+        """Refuse; the rows are elsewhere already."""
+        raise ModelError(
+            f"the model file calls enable_lora of Embedding {self.name!r}, whose table was moved "
+            f"to the ps replicas when it was built; {_keep(self)}"
+        )
 
 
 # In files of weights a layer's place is named after its class.
@@ -121,12 +130,31 @@ def moving_large_embeddings(threshold_bytes: int) -> Iterator[None]:
             del plain.add_weight
 
 
+def freeze_what_is_not_in(model: keras.Model, layers: Sequence[keras.layers.Layer]) -> None:
+    """Leave the rows of moved layers as they begin that are no part of the model, as Keras does.
+
+    A layer that a function closes over, or that a list of a list holds, is called with the others;
+    its variables are none of the model's.
+    """
+    within = {id(layer) for layer in model._flatten_layers()}
+    for layer in layers:
+        if isinstance(layer, MovedEmbedding) and id(layer) not in within and layer.trainable:
+            layer.trainable = False
+            logger.warning(
+                "Embedding %r is called but is no part of the model, so Keras, and this job, does "
+                "not train it; make it an attribute of the layer that calls it",
+                layer.name,
+            )
+
+
 def _should_move(layer: keras.layers.Layer, threshold_bytes: int) -> bool:
     num_bytes = layer.input_dim * layer.output_dim * 4
     if num_bytes <= threshold_bytes:
         return False
     reasons = {
-        "it is a subclass of keras.layers.Embedding": type(layer) is not keras.layers.Embedding,
+        # The copy of a moved layer is one itself.
+        "it is a subclass of keras.layers.Embedding": type(layer)
+        not in (keras.layers.Embedding, MovedEmbedding),
         "it has a regularizer": layer.embeddings_regularizer is not None,
         "its constraint is not one of each row alone": not _fits_rows(layer),
         "it uses LoRA": bool(layer.lora_rank),

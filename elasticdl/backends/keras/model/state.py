@@ -253,7 +253,10 @@ class _Trials:
                 continue
             size = part.stop - part.start
             if is_float(variable):
-                state[part] += 3 * (1 + np.abs(state[part])) * self._random.normal(size=size)
+                # Each element goes up in one trial and down in another: a maximum shows by both.
+                signs = np.random.default_rng(k).choice([-1.0, 1.0], size) * (1, -1, 1)[number]
+                far = 1 + np.abs(self._random.normal(size=size))
+                state[part] += 3 * signs * far * (1 + np.abs(state[part]))
             elif variable.dtype == "bool":
                 state[part] = number % 2
             else:

@@ -32,7 +32,7 @@ from elasticdl.errors import ModelError
 
 log = logging.getLogger(__name__)
 
-_REMEDY = (
+COUNT_IN_A_LAYER = (
     "A number that steps change belongs in a variable of a layer (self.steps = "
     'self.add_weight(name="steps", initializer="zeros", trainable=False), and '
     "self.steps.assign_add(1.0) in its call): variables are carried"
@@ -75,7 +75,7 @@ def check_traces(model: keras.Model, loss: object, trace: Callable[[], object]) 
             f"each call of the model or the loss changes {shown(changed)}, which only Python has, "
             "and the step depends on it. Python runs when a step is compiled, not with each step, "
             "so the step would keep what was there by chance; and other workers, a worker that "
-            f"replaces a lost one, and checkpoints do not have it. {_REMEDY}"
+            f"replaces a lost one, and checkpoints do not have it. {COUNT_IN_A_LAYER}"
         )
     log.warning(
         "each call of the model or the loss changes %s, which only Python has: it counts how often "
@@ -111,7 +111,7 @@ def check_steps(
         raise ModelError(
             f"each step of training changes {shown(kept)}, which only Python has, and the next "
             "step depends on it: other workers, a worker that replaces a lost one, and checkpoints "
-            f"do not have it. {_REMEDY}"
+            f"do not have it. {COUNT_IN_A_LAYER}"
         )
     if kept:
         log.warning(
