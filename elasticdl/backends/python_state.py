@@ -287,7 +287,7 @@ class PythonState:
             self.values[name] = thing.__length_hint__()
 
     def _function(self, name: str, thing: types.FunctionType) -> None:
-        if not _is_own_file(thing.__globals__):
+        if not is_own_file(thing.__globals__):
             if hasattr(thing, "__wrapped__"):
                 self.add(name, thing.__wrapped__)
             return
@@ -302,7 +302,7 @@ class PythonState:
         self._globals(thing.__globals__)
 
     def _globals(self, names: dict[str, object]) -> None:
-        if id(names) in self._seen or not _is_own_file(names):
+        if id(names) in self._seen or not is_own_file(names):
             return
         self._seen[id(names)] = names
         file = Path(str(names.get("__file__") or names.get("__name__", ""))).name
@@ -413,7 +413,7 @@ def _libraries() -> tuple[Path, ...]:
     return tuple(roots)
 
 
-def _is_own_file(names: Mapping[str, object]) -> bool:
+def is_own_file(names: Mapping[str, object]) -> bool:
     """Whether the globals are those of a file that a user wrote."""
     file = names.get("__file__")
     if file is None:
@@ -427,6 +427,6 @@ def _is_own_file(names: Mapping[str, object]) -> bool:
 def _is_own_class(kind: type) -> bool:
     module = sys.modules.get(kind.__module__)
     if module is not None:
-        return _is_own_file(vars(module)) and kind.__module__ != "builtins"
+        return is_own_file(vars(module)) and kind.__module__ != "builtins"
     functions = (value for value in vars(kind).values() if isinstance(value, types.FunctionType))
-    return any(_is_own_file(function.__globals__) for function in functions)
+    return any(is_own_file(function.__globals__) for function in functions)

@@ -1,17 +1,21 @@
 """What callbacks change outside of themselves: variables and values among a model file's globals.
 
+Other files of the user's that the model file imports from count as it does.
+
 Only the process that calls a callback has such a change: other workers do not get it, nor does a
 worker that is started later. So the values before and after a call are compared.
 """
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from elasticdl.backends.python_state import is_own_file
 from elasticdl.errors import SideEffectError
 
 _DEPTH = 3  # of lists, dicts and objects in each other
@@ -26,13 +30,36 @@ def globals_of(function: Callable[..., object] | None) -> Mapping[str, object]:
 
 
 def values_in(namespace: Mapping[str, object]) -> dict[str, object]:
-    """Return what globals hold now, as far as callbacks can change it, to be compared later."""
-    own = namespace.get("__name__")
-    return {
-        name: _held(value, own, _DEPTH)
-        for name, value in list(namespace.items())
-        if not name.startswith("__")
-    }
+    """Return what globals hold now, as far as callbacks can change it, to be compared later.
+
+    Those of other files have the file's name before theirs.
+    """
+    found: dict[str, object] = {}
+    for prefix, names in _files(namespace).items():
+        own = names.get("__name__")
+        for name, value in list(names.items()):
+            if not name.startswith("__"):
+                found[f"{prefix}{name}"] = _held(value, own, _DEPTH)
+    return found
+
+
+def _files(namespace: Mapping[str, object]) -> dict[str, Mapping[str, object]]:
+    """Return the globals of a file, and of the user's files that it has anything of."""
+    found, left = {"": namespace}, [namespace]
+    while left:
+        for value in list(left.pop().values()):
+            of = value if isinstance(value, types.ModuleType) else _module_of(value)
+            if of is None or of.__name__ == namespace.get("__name__"):
+                continue
+            if f"{of.__name__}." not in found and is_own_file(vars(of)):
+                found[f"{of.__name__}."] = vars(of)
+                left.append(vars(of))
+    return found
+
+
+def _module_of(value: object) -> types.ModuleType | None:
+    is_made_there = isinstance(value, type | types.FunctionType)
+    return sys.modules.get(value.__module__) if is_made_there else None
 
 
 def check_unchanged(before: Mapping[str, object], namespace: Mapping[str, object]) -> None:

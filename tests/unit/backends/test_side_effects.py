@@ -1,5 +1,6 @@
 """A change that a callback makes among the globals of a model file is noticed, and nothing else."""
 
+import importlib
 import types
 
 import numpy as np
@@ -83,6 +84,19 @@ def test_an_attribute_of_a_class_of_the_file_is_one_of_its_globals(monkeypatch):
     before = values_in(namespace)
     monkeypatch.setattr(Settings, "beta", 2.0)
     with pytest.raises(SideEffectError, match="'Settings'"):
+        check_unchanged(before, namespace)
+
+
+def test_another_file_of_the_users_counts_as_the_model_file_does(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "raising.py").write_text("import weighing\n\ndef callbacks():\n    pass\n")
+    (tmp_path / "weighing.py").write_text("import raising\nbeta = 0.0\n")
+    raising = importlib.import_module("raising")
+    namespace = {**names(), "callbacks": raising.callbacks}
+    before = values_in(namespace)
+    check_unchanged(before, namespace)
+    monkeypatch.setattr(raising.weighing, "beta", 1.0)
+    with pytest.raises(SideEffectError, match=r"changes 'weighing\.beta' of the model file"):
         check_unchanged(before, namespace)
 
 
