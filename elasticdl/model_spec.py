@@ -80,11 +80,20 @@ def load_model_spec(section: ModelSection, learning_rate: float | None = None) -
             raise ModelError(_missing(module, name))
         return found
 
+    def function(name: str, required: bool = False) -> Any:
+        found = find(name, required)
+        if found is not None and not callable(found):
+            raise ModelError(
+                f"{module.__file__}: expected a function {name}, found an object of "
+                f"{type(found).__name__}; write def {name}(): return ..."
+            )
+        return found
+
     for name in section.named().values():
         find(name, required=True)
-    model = find(model_name, required=True)
-    optimizer = find(section.optimizer)
-    feed = find(section.feed) or find("dataset_fn")
+    model = function(model_name, required=True)
+    optimizer = function(section.optimizer)
+    feed = function(section.feed) or function("dataset_fn")
     if feed is None:
         raise ModelError(_missing(module, section.feed))
     eval_metrics_fn = find(section.eval_metrics_fn)
@@ -102,9 +111,9 @@ def load_model_spec(section: ModelSection, learning_rate: float | None = None) -
         optimizer=optimizer,
         feed=feed_of_three(feed),
         eval_metrics_fn=eval_metrics_fn,
-        callbacks=find(section.callbacks),
+        callbacks=function(section.callbacks),
         prediction_outputs_processor=find(section.prediction_outputs_processor),
-        custom_data_reader=find(section.custom_data_reader),
+        custom_data_reader=function(section.custom_data_reader),
         weighted_metrics_fn=find(section.weighted_metrics_fn),
         table=_table_of(module, feed),
         loss_weights=find("loss_weights"),

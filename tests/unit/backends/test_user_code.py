@@ -1,9 +1,13 @@
 """An error of the user's code says which function raised it, and what it said."""
 
+import sys
+
 import pytest
 
 from elasticdl.backends.user_code import no_place, user_code
+from elasticdl.config import ModelSection
 from elasticdl.errors import DataError, ModelError
+from elasticdl.model_spec import load_model_spec
 
 
 def test_error_names_the_function_its_kind_what_it_was_given_and_its_place():
@@ -25,3 +29,15 @@ def test_what_is_said_already_and_what_ends_a_program_passes(error):
     with pytest.raises(type(error)) as raised, user_code("feed", after=no_place):
         raise error
     assert raised.value is error
+
+
+@pytest.mark.parametrize("name", ["optimizer", "feed", "callbacks"])
+def test_an_object_in_place_of_a_function_is_told_before_it_is_called(monkeypatch, tmp_path, name):
+    functions = ["forward", "loss", "optimizer", "feed"]
+    lines = [f"def {each}(*args): ..." for each in functions if each != name]
+    file = f"object_as_{name}"
+    (tmp_path / f"{file}.py").write_text("\n".join([*lines, f"{name} = slice(3)"]))
+    monkeypatch.setattr("sys.path", [*sys.path])
+    section = ModelSection(model_zoo=tmp_path, model_def=f"{file}.forward")
+    with pytest.raises(ModelError, match=rf"expected a function {name}, found .* of slice; write"):
+        load_model_spec(section)
