@@ -91,6 +91,24 @@ wheel: $(VENV)/.packages | $(ZIG) ## Build wheels into dist/, which install with
 	    PYTHONPATH=$(ZIG) $(VENV)/bin/maturin build --release --locked --zig --target $$target \
 	        --compatibility manylinux_2_28 --out dist; done
 
+# The packages of the site that .venv has not, once beside the tree.
+DOCS := $(CACHE)/docs-$(shell cat requirements/dev.lock requirements/docs.lock | cksum | cut -d' ' -f1)
+$(DOCS): | $(VENV)/.packages
+	@rm -rf $@.partial
+	@mkdir -p $@.partial
+	@awk 'NR == FNR { if ($$1 ~ /==/) known[$$1]; next } $$1 ~ /==/ { skip = ($$1 in known) } !skip' \
+	    requirements/dev.lock requirements/docs.lock >$@.partial/docs.lock
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-cache-dir --no-deps \
+	    --require-hashes --target $@.partial -r $@.partial/docs.lock
+	@mv $@.partial $@
+
+.PHONY: docs
+docs: build | $(DOCS) ## Make the site of these pages in site/; warnings are errors, and links are checked.
+	@PYTHONPATH=$(DOCS) $(PYTHON) -m sphinx --quiet --fail-on-warning --keep-going \
+	    --conf-dir docs/site --doctree-dir $(CACHE)/doctrees . site
+	@$(PYTHON) docs/site/check.py site
+	@echo 'Open site/index.html'
+
 .PHONY: licences
 licences: build ## List the licence of every package and crate that elasticdl needs.
 	@$(PYTHON) -m scripts.licences

@@ -1,4 +1,4 @@
-"""Makes the results in `benchmarks/README.md`, and its picture, from the files in `results/`.
+"""Makes `benchmarks/README.md`, `docs/benchmarks.md` and pictures from the files in `results/`.
 
     python -m benchmarks.readme
 
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.readme_reports import reports
+from benchmarks.summary import PAGE, summary
 from elasticdl.observe.svg import box, line, svg, text
 
 FOLDER = Path(__file__).parent
@@ -61,7 +62,8 @@ def main() -> None:
     (FOLDER / PICTURE).write_text(picture(documents))
     path = FOLDER / "README.md"
     path.write_text(replaced(path.read_text(), made(FOLDER / "results")))
-    written = [path, FOLDER / PICTURE]
+    PAGE.write_text(replaced(PAGE.read_text(), summary(documents)))
+    written = [path, PAGE, FOLDER / PICTURE]
     if ABLATION in documents:
         written.append(FOLDER / ABLATION_PICTURE)
         written[-1].write_text(ablation_picture(documents[ABLATION]))
@@ -84,7 +86,7 @@ def replaced(text: str, lines: str) -> str:
     before, _, rest = text.partition(BEGIN)
     _, mark, after = rest.partition(END)
     if not mark:
-        raise ValueError(f"expected {BEGIN} and then {END} in README.md")
+        raise ValueError(f"expected {BEGIN} and then {END} in the page")
     return f"{before}{BEGIN}\n{lines}\n{END}{after}"
 
 

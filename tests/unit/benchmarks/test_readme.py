@@ -5,6 +5,7 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks.readme import FOLDER, PICTURE, figure, made, picture, read, replaced, results, times
+from benchmarks.summary import PAGE, summary
 
 DOCUMENT = {
     "date": "2026-01-31T00:00:00",
@@ -40,6 +41,15 @@ def test_readme_and_picture_are_those_of_the_result_files():
     text = (FOLDER / "README.md").read_text()
     assert text == replaced(text, made(FOLDER / "results")), "python -m benchmarks.readme"
     assert (FOLDER / PICTURE).read_text() == picture(documents), "python -m benchmarks.readme"
+    page = PAGE.read_text()
+    assert page == replaced(page, summary(documents)), "python -m benchmarks.readme"
+
+
+def test_the_page_begins_with_ten_lines_of_which_some_are_lost():
+    lines = summary(read(FOLDER / "results")).splitlines()[2:]
+    ratios = [float(line.split("**")[1].rstrip("x")) for line in lines]
+    assert len(ratios) == 10
+    assert 0 < sum(ratio < 1 for ratio in ratios) < 10
 
 
 def test_medians_stand_beside_the_best():
