@@ -53,6 +53,11 @@ def _is_url(place: Location | None) -> bool:
     return place is not None and is_remote(place)
 
 
+MAY_DIFFER = ("on_gap", "bad_message_dir")
+"""Settings of data that may be others when a job goes on. They say what becomes of messages that
+are gone or cannot be read: a job that failed because of such messages goes on that way."""
+
+
 class JobConfig(Section):
     """All settings of one job."""
 
@@ -458,6 +463,19 @@ class JobConfig(Section):
         return values | {
             "training": training | {"distribution_strategy": str(Strategy.PARAMETER_SERVER)}
         }
+
+    def going_on(self, now: JobConfig) -> JobConfig:
+        """Return the settings of this job as it goes on by a later command.
+
+        Taken over is how it is looked at, `MAY_DIFFER`, and the model where that may change.
+        """
+        changed = {name: getattr(now.data, name) for name in MAY_DIFFER}
+        sections: dict[str, Any] = {
+            "seeing": now.seeing,
+            "data": self.data.model_copy(update=changed),
+            "model": now.model if now.model.model_changes else self.model,
+        }
+        return self.model_copy(update=sections)
 
     def shown(self) -> dict[str, Any]:
         """Return all settings as values of JSON, with *** for what is secret in them."""

@@ -10,7 +10,7 @@ from dataclasses import astuple, dataclass
 from typing import Any, TypeVar
 
 from elasticdl.checkpoints.versions import begun_with
-from elasticdl.config import JobConfig, completed
+from elasticdl.config import MAY_DIFFER, JobConfig, completed
 from elasticdl.errors import ConfigError, StateError
 from elasticdl.job import Shard
 from elasticdl.master.actions import Action
@@ -289,7 +289,8 @@ def differing_flags(
     """Say for each setting in which a job's configuration differs what it was, and what it is.
 
     Where the job's folder is does not matter: the job is what lies in it. Nor does how it is looked
-    at. A setting that the version that began the job did not have is as if nobody had set it.
+    at, nor what else may be another (`config.MAY_DIFFER`). A setting that the version that began
+    the job did not have is as if nobody had set it.
 
     Args:
         before: The configuration with which the job began.
@@ -297,10 +298,11 @@ def differing_flags(
         may_model_change: Whether the model's may be others.
     """
     free = ("seeing", "model") if may_model_change else ("seeing",)
+    others = {"cluster.job_dir", *(f"data.{name}" for name in MAY_DIFFER)}
     return [
         f"--{name.rpartition('.')[2]} was {_shown(name, old)}, is {_shown(name, new)}"
         for name, old, new in _differences("", completed(before), now)
-        if name != "cluster.job_dir" and name.partition(".")[0] not in free
+        if name not in others and name.partition(".")[0] not in free
     ]
 
 

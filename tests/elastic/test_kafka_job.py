@@ -157,6 +157,26 @@ def test_a_topic_with_an_end(kafka_broker, tmp_path, order):
 
 
 @pytest.mark.long
+def test_a_job_that_failed_because_of_unreadable_messages_goes_on_without_them(
+    kafka_broker, tmp_path
+):
+    topic = TopicOfIds(kafka_broker, "unreadable", seed=14)
+    topic.send(2_000)
+    place = f"kafka://{kafka_broker.address}/unreadable?format=csv&delimiter=space&columns={IDS}"
+    with StreamJob(tmp_path, place) as job:
+        job.until_trained(2_000 - 1)
+        topic.send_bad(2)
+        topic.send(2_000)
+        run(elasticdl("stop", job.job_dir, "--drain"))
+        assert job.process.wait() == 1
+    assert "--bad_message_dir=FOLDER the job goes on without such messages" in job.printed()
+    with StreamJob(tmp_path, place, bad_message_dir=tmp_path / "bad") as job:
+        summary = job.finish()
+    job.check(summary, topic)
+    assert summary["num_unreadable"] == topic.num_bad
+
+
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_worker_master_and_broker_are_killed_and_each_message_is_trained_once(
     broker_of_its_own, tmp_path
@@ -283,6 +303,40 @@ def test_an_endless_job_stops_by_a_signal_and_goes_on_with_the_same_command(kafk
         summary = job.drain()
     job.check(summary, topic)
     job.check_windows(summary, topic)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_partition_that_comes_is_read_and_what_was_deleted_unread_is_told(kafka_broker, tmp_path):
+    """And a job that failed because of that goes on with `--on_gap=skip`."""
+    topic = TopicOfIds(kafka_broker, "gaps", seed=13)
+    place = f"kafka://{kafka_broker.address}/gaps"
+    counts = np.zeros(counting.NUM_IDS)
+
+    def send(ids, partition=None):
+        topic.send_as_they_are((" ".join([str(n)] * 4) for n in ids), partition)
+        counts[np.array(ids)] += 4
+
+    send(range(2_000))
+    with StreamJob(tmp_path, place) as job:
+        job.until_trained(2_000 - 1)
+        run(elasticdl("stop", job.job_dir, "--pause"))
+    send(range(2_000, 4_000))
+    topic.forget(partition=1, before=700)
+    counts[2_001:2_800:4] = 0  # those at the positions from 500 on
+    with StreamJob(tmp_path, place) as job:
+        assert job.process.wait() == 1
+    assert "gaps-1: positions [500, 700) were deleted" in job.printed()
+    with StreamJob(tmp_path, place, on_gap="skip") as job:
+        job.until_trained(3_800 - 1)
+        topic.grow(NUM_PARTITIONS + 1)
+        send(range(4_000, 5_000), partition=NUM_PARTITIONS)
+        job.until_trained(4_800 - 1)
+        summary = job.drain()
+    (line,) = summary["ledger"]
+    assert (line["trained_once"], line["repeated"], line["lost"]) == (4_800, 0, 0)
+    np.testing.assert_array_equal(counting.counts_of(tmp_path / "export"), counts)
+    assert [each["skipped"] for each in summary["partitions"]] == [0, 200, 0, 0, 0]
 
 
 ONLINE = Path(__file__).parents[2] / "examples" / "online"

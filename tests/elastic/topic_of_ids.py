@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pyarrow
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from scripts.chaos import job as counting
 
@@ -37,6 +37,20 @@ class TopicOfIds:
         """Have the broker forget it."""
         self._admin.delete_topics([self.name])[self.name].result(_LAST_SECONDS)
 
+    def grow(self, num_partitions):
+        """Give it more partitions."""
+        asked = self._admin.create_partitions([NewPartitions(self.name, num_partitions)])
+        asked[self.name].result(_LAST_SECONDS)
+        self._plain = Producer(
+            {**self._servers, "enable.idempotence": True}
+        )  # the old one may not know
+
+    def forget(self, partition, before):
+        """Have the broker delete the messages of a partition before a position, as it may."""
+        place = TopicPartition(self.name, partition, before)
+        for asked in self._admin.delete_records([place]).values():
+            asked.result(_LAST_SECONDS)
+
     def lags_of(self, group):
         """Return how many positions of each partition a group has not committed."""
         settings = {"group.id": group, "isolation.level": "read_committed"}
@@ -63,10 +77,14 @@ class TopicOfIds:
         assert self._plain.flush(_LAST_SECONDS) == 0
         self.num_bad += num_messages
 
-    def send_as_they_are(self, messages):
-        """Send messages of another kind, in turns to the partitions; they count nowhere."""
+    def send_as_they_are(self, messages, partition=None):
+        """Send messages of another kind, in turns to the partitions or to one of them.
+
+        They count nowhere.
+        """
         for number, message in enumerate(messages):
-            self._plain.produce(self.name, message, partition=number % NUM_PARTITIONS)
+            at = number % NUM_PARTITIONS if partition is None else partition
+            self._plain.produce(self.name, message, partition=at)
             self._plain.poll(0)
         assert self._plain.flush(_LAST_SECONDS) == 0
 

@@ -52,12 +52,9 @@ def prepare(config: JobConfig) -> Path:
             process.write_token(job_dir / process.TOKEN_FILE)
         credentials.prepare(config.cluster, job_dir)
         path = job_dir / process.CONFIG_FILE
-        settled = None
-        if not path.exists():  # a folder that has it is the folder of a job
-            settled = _settled(config, job_dir)
-        elif config.model.model_changes:
-            settled = JobConfig.read(path).model_copy(update={"model": config.model})
-        if settled is not None:
+        before = JobConfig.read(path) if path.exists() else None  # it is the folder of a job
+        settled = _settled(config, job_dir) if before is None else before.going_on(config)
+        if settled != before:
             # It may have a password of --data_reader_params.
             process.write_whole(path, settled.model_dump_json(indent=2), 0o600)
     except OSError as error:
