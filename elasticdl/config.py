@@ -87,6 +87,32 @@ class JobConfig(Section):
         return 0 if self.checkpoint.saved_model else self.cluster.num_ps_pods
 
     @property
+    def why_ps_stay(self) -> str:
+        """Why the number of ps replicas cannot change while the job runs; "": it can."""
+        training, checkpoint = self.training, self.checkpoint
+        strategy = Strategy.PARAMETER_SERVER
+        found = [
+            (self.command != "train", "this is no training job, expected one"),
+            (
+                not self.num_ps or self.has_worlds,
+                f"--distribution_strategy={training.distribution_strategy}, expected {strategy}",
+            ),
+            (training.staleness_lr_modulation, "--staleness_lr_modulation, expected none"),
+            (
+                checkpoint.recovery_seconds == 0,
+                "--recovery_seconds=0, expected more: a move writes a checkpoint into the folder "
+                "of the job",
+            ),
+            (
+                checkpoint.ps_recovery != "replay",
+                f"--ps_recovery={checkpoint.ps_recovery}, expected replay",
+            ),
+            (checkpoint.export_dir is not None, "--export_dir, expected none"),
+            (self.is_on_kubernetes, "--launcher=kubernetes, expected process"),
+        ]
+        return next((why for stays, why in found if stays), "")
+
+    @property
     def has_worlds(self) -> bool:
         """Whether the workers hold parameters, all or the dense ones, and reduce gradients."""
         strategy = self.training.distribution_strategy
@@ -140,6 +166,7 @@ class JobConfig(Section):
     @model_validator(mode="after")
     def _settings_fit_together(self) -> JobConfig:
         self._check_synchrony()
+        self._check_autoscale()
         self._check_all_reduce()
         self._check_deterministic()
         self._check_hybrid()
@@ -342,6 +369,18 @@ class JobConfig(Section):
             training.use_async,
             training.max_staleness,
         )
+
+    def _check_autoscale(self) -> None:
+        most, number = self.cluster.ps_autoscale, self.cluster.num_ps_pods
+        if not most:
+            return
+        if most <= number:
+            raise ValueError(
+                f"--ps_autoscale={most} is the most ps replicas that the job may come to have: "
+                f"expected more than --num_ps_pods={number}"
+            )
+        if why := self.why_ps_stay:
+            raise ValueError(f"--ps_autoscale={most} cannot have the model move: {why}")
 
     def _check_all_reduce(self) -> None:
         training = self.training

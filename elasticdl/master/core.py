@@ -647,8 +647,6 @@ class JobCore:
         """
         if self.phase is not Phase.TRAINING or self.history.failing:
             raise ElasticdlError(f"the job is {self.phase}, expected training: nothing moves now")
-        if self.intake is not None:
-            raise ElasticdlError("the ps replicas of a job on a stream do not move")
         self.parameters.set_num_ps(num_ps)
         self.processes.fill_places(now)
         self._advance(now)

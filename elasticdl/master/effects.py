@@ -141,11 +141,14 @@ class JobAccess:
         """Ask one process, which nobody else knows yet, what it has applied of each task."""
         return self._by_role[role].applied_by(address)
 
-    @property
-    def mover(self) -> Mover | None:
-        """What leads ps replicas to another number of them; None if there are none."""
+    def mover(self, limit: int | None) -> Mover | None:
+        """Return what leads ps replicas to another number of them; None if there are none.
+
+        Args:
+            limit: Bytes of rows that each may hold; None: any.
+        """
         part = self._by_role.get(Role.PS)
-        return None if part is None else Mover(part.connect)
+        return None if part is None else Mover(part.connect, limit)
 
     def _with_rows(self) -> ReplicaClient:
         return next(iter(self._by_role.values())).reach()

@@ -28,7 +28,7 @@ from elasticdl.locations import Location
 from elasticdl.master import actions
 from elasticdl.master.core import JobCore
 from elasticdl.master.missing_tasks import Applied
-from elasticdl.master.moving import Mover, MoveRefusedError
+from elasticdl.master.moving import Mover, MoveRefusedError, RedoLogPlace
 from elasticdl.master.parameters.answers import (
     Answer,
     Audited,
@@ -228,17 +228,26 @@ class Interpreter:
         """Return where a process that is asked to end writes what it holds."""
         return hand_over_folder(self._hand_over_dir(role), index, session)
 
-    def redo_log_of(self, replica: int) -> str:
-        """Return the folder of a ps replica's redo log, which is this job's alone; "": none."""
+    def redo_log_of(self, replica: int, layout: int) -> str:
+        """Return the folder of a ps replica's redo log; "": none.
+
+        It is of this job and of one layout alone: under another, a replica has other keys.
+        """
         settings = self._core.config.checkpoint
         if settings.recovery_seconds == 0 or settings.ps_redo_mb == 0:
             return ""
-        return str(self._recovery_dir / f"redo-{self._job_id[:_JOB_DIGITS]}-{replica}")
+        return str(self._recovery_dir / f"{self._redo_logs}{layout}-{replica}")
 
-    def remove_redo_logs(self) -> None:
-        """Remove those of all ps replicas, which have ended."""
-        for folder in self._recovery_dir.glob(f"redo-{self._job_id[:_JOB_DIGITS]}-*"):
-            shutil.rmtree(folder, ignore_errors=True)
+    def remove_redo_logs(self, but: int | None = None) -> None:
+        """Remove those of ps replicas that have ended: all, or those of layouts but one."""
+        for folder in self._recovery_dir.glob(f"{self._redo_logs}*"):
+            if but is None or not folder.name.startswith(f"{self._redo_logs}{but}-"):
+                shutil.rmtree(folder, ignore_errors=True)
+
+    @property
+    def _redo_logs(self) -> str:
+        """How the names of all redo logs of this job begin."""
+        return f"redo-{self._job_id[:_JOB_DIGITS]}-"
 
     def _hand_over_dir(self, role: Role) -> Path:
         return self._recovery_dir / WORKERS if role is Role.WORKER else self._recovery_dir
@@ -395,15 +404,23 @@ class Interpreter:
             self._disk.do(str(version_folder(folder, action.version, self._job_id)), write_all)
 
         try:
-            self._its_mover.prepare(action, write)
+            self._its_mover.prepare(action, write, self._redo_log_of)
         except ElasticdlError as error:
             is_refused = isinstance(error, MoveRefusedError)
             return self._answer(MoveFailed(action, str(error), is_refused))
         return self._answer(MovePrepared(action))
 
+    def _redo_log_of(self, replica: int, layout: int) -> RedoLogPlace | None:
+        folder = self.redo_log_of(replica, layout)
+        limit = self._core.config.checkpoint.redo_log_bytes
+        return {"folder": folder, "limit": limit} if folder else None
+
     def _tell_moved(self, action: actions.TellMoved) -> Then:
         self._sync()
-        return self._answer(MoveTold(action.layout, self._its_mover.tell(action)))
+        is_everybody = self._its_mover.tell(action)
+        if is_everybody:
+            self.remove_redo_logs(but=action.layout)
+        return self._answer(MoveTold(action.layout, is_everybody))
 
     def _abandon_move(self, action: actions.AbandonMove) -> Then:
         self._its_mover.abandon(action)

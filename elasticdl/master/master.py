@@ -30,6 +30,7 @@ from elasticdl.errors import (
     AwayError,
     ConfigError,
     DataError,
+    ElasticdlError,
     LaunchError,
     TakenOverError,
     is_of_storage,
@@ -55,6 +56,7 @@ from elasticdl.master.interpreter import Effect, Interpreter, Line
 from elasticdl.master.loop_lag import Holds, LoopLag
 from elasticdl.master.page import JobPage
 from elasticdl.master.parameters.answers import RestorePoint
+from elasticdl.master.parameters.autoscale import PsAutoscale
 from elasticdl.master.phases import Phase
 from elasticdl.master.pictures import picture_event, tables_event
 from elasticdl.master.process_reports import ProcessReports
@@ -140,7 +142,9 @@ class Master:
         self._asks_tables = False
         self._commit = GroupCommit(job, self._carry_out, self._wake, self._break)
         self._labels = LabelClock()
-        self.reports = ProcessReports()
+        cluster = self.core.config.cluster
+        self.reports = ProcessReports(cluster.ps_memory_limit)
+        self._autoscale = PsAutoscale(cluster.ps_autoscale)
         self._summaries: Summaries | None = None
         self._bell = asyncio.Event()  # replaced when it rings
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -238,7 +242,9 @@ class Master:
         """Return what a ps replica that has been started is to restore."""
         point = await self.handle(lambda: self.core.restore_point(index, num_unsound, problem))
         place = self.core.parameters.replicas_with(index).place_of(index)
-        redo_log = self._interpreter.redo_log_of(index)
+        # One that awaits a move is told with it where to keep its log.
+        _, layout, awaits_move = place
+        redo_log = "" if awaits_move else self._interpreter.redo_log_of(index, layout)
         return ReplicaStart(self.folder_of(point), redo_log, *place)
 
     def folder_of(self, point: RestorePoint | None) -> str:
@@ -314,7 +320,7 @@ class Master:
                 event=lambda event: self.happen(lambda: event(self.now())),
                 run=self._run_effect,
                 sync=self._job.sync,
-                mover=self._access.mover,
+                mover=self._access.mover(self.core.config.cluster.ps_memory_limit),
             )
             ends.callback(self._interpreter.close)
             self._take_up_job()
@@ -472,6 +478,7 @@ class Master:
             # While the journal is away the job stands still. The next tick is late, and excuses it.
             if self._commit.seconds_behind <= tick_seconds:
                 self.happen(lambda: self.core.tick(self.now()))
+                self._relieve_replicas()
         # The end of a job is written before anything is done about it.
         await self._caught_up(_LEAVE_JOURNAL_SECONDS if self._leaves_for else None)
 
@@ -511,6 +518,24 @@ class Master:
             self._tell_tables()
             for anomaly, text in self.reports.anomalies.look(time.monotonic(), status.loss):
                 self._note(Note(anomaly, text, is_warning=True))
+
+    def _relieve_replicas(self) -> None:
+        """Have one more ps replica where the job is to relieve those that there are by itself."""
+        replicas = self.core.parameters.replicas
+        if replicas is None:
+            return
+        anomalies, is_moving = self.reports.anomalies, replicas.moves.is_under_way
+        why = self._autoscale.why_more(
+            replicas.number,
+            is_moving,
+            anomalies.has_busy_replica,
+            anomalies.fullest_share,
+            self.now(),
+        )
+        if why:
+            log.info("one more ps replica is asked for: %s", why)
+            with contextlib.suppress(ElasticdlError):  # it is not trained now
+                self.happen(lambda: self.core.set_num_ps(replicas.number + 1, self.now()))
 
     def _tell_tables(self) -> None:
         """Have the ps replicas asked what they hold, now and then and never twice at a time."""

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 from elasticdl.errors import ElasticdlError, NotDeclaredError, StoreError, UnavailableError
 from elasticdl.locations import Location
@@ -30,6 +30,13 @@ _TELL_SECONDS = 20.0
 _AGAIN_SECONDS = 0.2
 
 Told = Mapping[str, Any]
+
+
+class RedoLogPlace(TypedDict):
+    """Where a replica is to note what changes it, and how many bytes of it are kept."""
+
+    folder: str
+    limit: int
 
 
 class MovingReplica(Protocol):
@@ -51,20 +58,26 @@ class NotSettledError(ElasticdlError):
 class Mover:
     """Leads moves. Calls block.
 
-    connect: Reaches one replica.
+    connect: Reaches one replica. memory_limit: bytes of rows that each may hold; None: any.
     """
 
-    def __init__(self, connect: Callable[[str], MovingReplica]) -> None:
-        self._connect = connect
+    def __init__(
+        self, connect: Callable[[str], MovingReplica], memory_limit: int | None = None
+    ) -> None:
+        self._connect, self._memory_limit = connect, memory_limit
 
     def prepare(
-        self, action: PrepareMove, write: Callable[[Callable[[Location], list[str]]], None]
+        self,
+        action: PrepareMove,
+        write: Callable[[Callable[[Location], list[str]]], None],
+        redo_log_of: Callable[[int, int], RedoLogPlace | None],
     ) -> None:
         """Bring all replicas to where they hold, and those of the next layout have everything.
 
         Args:
             action: From where to where.
             write: Writes a checkpoint, given what has the replicas write their parts of it.
+            redo_log_of: Where a replica of a layout keeps its redo log; None: it keeps none.
 
         Raises:
             MoveRefusedError: The model cannot move at all.
@@ -72,9 +85,10 @@ class Mover:
         """
         with MoveSteps(self._connect, action) as steps:
             try:
-                steps.begin()
+                steps.begin(self._memory_limit)
                 write(steps.cut)
-                steps.copy()
+                marks = steps.copy()
+                steps.ready(marks, redo_log_of)
             except BaseException:
                 self.abandon(AbandonMove(action.layout, steps.everybody))
                 raise
@@ -136,7 +150,7 @@ class MoveSteps:
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown()
 
-    def begin(self) -> None:
+    def begin(self, memory_limit: int | None) -> None:
         """Have those of the next layout begin to fill their stores."""
         self._clients = dict(
             zip(
@@ -152,6 +166,8 @@ class MoveSteps:
         except StoreError as error:
             raise MoveRefusedError(str(error)) from error
         count = len(self._after)
+        bytes_now = [found["row_bytes"] for found in described]
+        check_room(bytes_now, count, memory_limit)
         rows = zip(*(found["num_rows"] for found in described), strict=True)
         step = {
             "number": self._number,
@@ -159,6 +175,7 @@ class MoveSteps:
             "model": described[0]["model"],
             "is_restored": described[0]["is_restored"],
             "num_rows": [sum(of_table) // count for of_table in rows],
+            "memory_limit": memory_limit,
         }
         self._ask({a: {"begin": {**step, "replica": i}} for i, a in enumerate(self._after)})
 
@@ -168,8 +185,11 @@ class MoveSteps:
         step = {"number": self._number, "hold": hold, "directory": str(directory)}
         return [told["entry"] for told in self._each(self._now, {"cut": step})]
 
-    def copy(self) -> None:
-        """Have all rows copied while updates go on, then what has changed while nothing goes on."""
+    def copy(self) -> dict[str, Any]:
+        """Have all rows copied while updates go on, then what has changed while nothing goes on.
+
+        Returns what the next layout is to begin with. From here on all are held.
+        """
         num_rows = self._copy()
         for _ in range(_MOST_ROUNDS):
             before, num_rows = num_rows, self._copy()
@@ -179,16 +199,26 @@ class MoveSteps:
         _, marks = self._agree(first=1 + _TIMES)
         held = time.monotonic()
         num_rows = self._copy(is_last=True)
-        copied = time.monotonic()
-        self._each(self._after, {"ready": {"number": self._number, "marks": marks}})
         log.info(
-            "layout %d: held and agreed in %.3f s, %d rows copied in %.3f s, ready in %.3f s",
+            "layout %d: held and agreed in %.3f s, %d rows copied in %.3f s",
             self._number,
             held - began,
             num_rows,
-            copied - held,
-            time.monotonic() - copied,
+            time.monotonic() - held,
         )
+        return marks
+
+    def ready(
+        self, marks: dict[str, Any], redo_log_of: Callable[[int, int], RedoLogPlace | None]
+    ) -> None:
+        """Tell those of the next layout that they have everything."""
+        began, steps = time.monotonic(), {}
+        for replica, address in enumerate(self._after):
+            redo_log = redo_log_of(replica, self._number)
+            step = {"number": self._number, "marks": marks, "redo_log": redo_log}
+            steps[address] = {"ready": step}
+        self._ask(steps)
+        log.info("layout %d: ready in %.3f s", self._number, time.monotonic() - began)
 
     def _copy(self, is_last: bool = False) -> int:
         steps = {}
@@ -234,6 +264,27 @@ class MoveSteps:
             return list(self._pool.map(ask, steps))
         except ValueError as error:  # it knows nothing of this move: another process is there now
             raise UnavailableError(f"a ps replica cannot go on with a move: {error}") from error
+
+
+def check_room(bytes_now: Sequence[int], count: int, limit: int | None) -> None:
+    """Check that each replica may hold its rows twice: as they are, and by the next layout.
+
+    Args:
+        bytes_now: Of the rows of each replica that there is.
+        count: How many there are to be.
+        limit: Bytes of rows that each may hold; None: any.
+
+    Raises:
+        MoveRefusedError: One may not.
+    """
+    more = sum(bytes_now) // count
+    stays = bytes_now[:count]
+    if limit is not None and max(stays) + more > limit:
+        raise MoveRefusedError(
+            f"ps replica {stays.index(max(stays))} holds {max(stays):,} bytes of rows, and while "
+            f"the model moves to {count} replicas it holds about {more:,} more; "
+            f"--ps_memory_limit={limit:,} is less"
+        )
 
 
 def next_of_tasks(marks: Sequence[Told]) -> dict[int, int]:

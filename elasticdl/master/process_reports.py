@@ -22,10 +22,10 @@ class ProcessReports:
     the master began. page: of the job, if it is served.
     """
 
-    def __init__(self) -> None:
-        """Begin to listen."""
+    def __init__(self, memory_limit: int | None = None) -> None:
+        """Begin to listen; `memory_limit`: bytes of rows that a ps replica may hold."""
         self.events = EventBuffer()
-        self.anomalies = Anomalies(time.monotonic())
+        self.anomalies = Anomalies(time.monotonic(), memory_limit)
         self.hot_keys = HotKeySums()
         self.page: JobPage | None = None
 

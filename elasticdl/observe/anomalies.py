@@ -29,9 +29,14 @@ BUSY, WAITING = 0.85, 0.3
 """A ps replica is the bottleneck if it works for the first share of its time while the workers
 wait for parameters for the second share of theirs."""
 
+FULL = 0.8
+"""A ps replica is full if its rows take this share of what they may."""
+
 SKEWED, LOADED = 1.5, 0.3
 """Ps replicas are skewed if one is asked for more than the first multiple of the rows that they are
 asked for on average, and works for more than the second share of its time."""
+
+BUSY_REPLICA = "busy ps replica"
 
 HOT = 0.5
 """A key is hot if it is this share of the ids of its table."""
@@ -73,8 +78,14 @@ class _Worked:
 class Anomalies:
     """Looks for what is unusual. `heard` is cheap: it is called with each heartbeat."""
 
-    def __init__(self, now: float) -> None:
-        """Begin to look; `now` in any seconds."""
+    def __init__(self, now: float, memory_limit: int | None = None) -> None:
+        """Begin to look.
+
+        Args:
+            now: In any seconds.
+            memory_limit: Bytes of rows that a ps replica may hold; None: any.
+        """
+        self._memory_limit = memory_limit
         self._processes: dict[tuple[Role, int], _Process] = {}
         self._next = now + SECONDS
         self._told: set[tuple[str, ...]] = set()
@@ -120,6 +131,7 @@ class Anomalies:
                 *_stragglers(workers),
                 *self._rising(loss),
                 *self._busy_replicas(workers),
+                *self._full_replicas(),
                 *self._skewed_replicas(),
                 *self._hot(),
                 *self._swapping(now - self._looked),
@@ -170,6 +182,29 @@ class Anomalies:
             text = f"the loss rises: it is {loss:.5g}, and was {self._lowest:.5g}"
             yield Anomaly("rising loss", "", advice), f"{text}. {advice}"
 
+    @property
+    def has_busy_replica(self) -> bool:
+        """Whether a ps replica was the bottleneck at the last look."""
+        return any(what == BUSY_REPLICA for what, *_ in self._told)
+
+    @property
+    def fullest_share(self) -> float:
+        """Which part of what its rows may take they took, of the fullest ps replica."""
+        if not self._memory_limit or self._tables is None:
+            return 0.0
+        return max(self._tables.replica_bytes, default=0) / self._memory_limit
+
+    def _full_replicas(self) -> Iterator[tuple[Anomaly, str]]:
+        if self.fullest_share < FULL or self._tables is None:
+            return
+        held = self._tables.replica_bytes
+        advice = (
+            "More ps replicas (--num_ps_pods) share the rows, and --ps_memory_limit is the bound."
+        )
+        name = f"ps replica {held.index(max(held))}"
+        text = f"the rows of {name} take {self.fullest_share:.0%} of --ps_memory_limit. {advice}"
+        yield Anomaly("full ps replica", name, advice), text
+
     def _busy_replicas(self, workers: Mapping[int, _Worked]) -> Iterator[tuple[Anomaly, str]]:
         seconds = sum(worked.seconds for worked in workers.values())
         label = str(Label.WAIT_FOR_PARAMETERS)
@@ -188,7 +223,7 @@ class Anomalies:
                     f"{name} works for {share:.0%} of its time, and workers wait for parameters "
                     f"for {waited / seconds:.0%} of theirs. {advice}"
                 )
-                yield Anomaly("busy ps replica", name, advice), text
+                yield Anomaly(BUSY_REPLICA, name, advice), text
 
     def _skewed_replicas(self) -> Iterator[tuple[Anomaly, str]]:
         last, before = self._tables, self._tables_before

@@ -30,8 +30,6 @@ from elasticdl.runtime.addresses import port_of
 
 log = logging.getLogger(__name__)
 
-_BYTES_PER_MB = 1_000_000
-
 
 def main() -> None:
     """Restore or create the store, serve it, and tell the master where."""
@@ -244,7 +242,7 @@ def make_store(
         return Store(replica, replicas)  # it is not used: a move brings another one
     store = store or _first(config, replica, replicas, progress, scratch)
     if redo_log:
-        limit = config.checkpoint.ps_redo_mb * _BYTES_PER_MB
+        limit = config.checkpoint.redo_log_bytes
         try:
             num_updates, num_minibatches = store.redo(redo_log, limit, progress)
         except CheckpointError as error:

@@ -173,6 +173,11 @@ class CheckpointSection(Section):
     ] = None
 
     @property
+    def redo_log_bytes(self) -> int:
+        """Bytes of a ps replica's redo log; 0: none is kept."""
+        return self.ps_redo_mb * 1_000_000
+
+    @property
     def predictions(self) -> Path | None:
         """Where predictions are written; a URL is refused for them."""
         return self.output if isinstance(self.output, Path) else None

@@ -93,6 +93,15 @@ class ClusterSection(Section):
         ),
         _TRAIN,
     ] = None
+    ps_autoscale: Annotated[
+        NonNegativeInt,
+        Field(
+            description="Have the model move to one more ps replica, up to so many, while one "
+            "works nearly all of its time and workers wait for parameters, or holds half of "
+            "--ps_memory_limit; 0: never."
+        ),
+        _TRAIN,
+    ] = 0
     master_port: Annotated[
         int, Field(ge=0, le=65535, description="Port of the master; 0: any free one.")
     ] = 0

@@ -17,10 +17,14 @@ class CountingJob(RunningJob):
         places = (folder / "data", folder / "export", folder / "job", folder / "summary.json")
         super().__init__(folder, counting.train_command(*places, **flags))
 
-    def check_counts(self, summary):
-        """Each record counts once in each epoch: by the model itself, and by the ledger."""
+    def check_ledger(self, summary):
+        """Each record counts once in each epoch, by the ledger."""
         ledger = [(e["trained_once"], e["repeated"], e["lost"]) for e in summary["ledger"]]
         assert ledger == [(counting.NUM_RECORDS, 0, 0)] * counting.NUM_EPOCHS
+
+    def check_counts(self, summary):
+        """And by the model itself."""
+        self.check_ledger(summary)
         counts = counting.counts_of(self.folder / "export")
         np.testing.assert_array_equal(counts, counting.NUM_EPOCHS * self._occurrences)
 

@@ -113,11 +113,16 @@ def test_twenty_kills_of_whoever_takes_part(tmp_path):
     command = command_of(tmp_path, num_records, 0.1)
     roles = itertools.cycle(["worker", "source", "ps", "command", "master"])
     flags = {"recovery_seconds": 1, "max_staleness": 3}
+    moves = {5: 3, 10: 1, 15: 2}
     with CapturedJob(tmp_path, num_records, reader_command=command, **flags) as job:
         for number, role in zip(range(20), roles, strict=False):
             job.until_trained(2_000 * (number + 1))
+            if number in moves:
+                with job.master() as master:
+                    master.set_num_ps(moves[number])
             job.strike(role)
         summary = job.finish()
+    assert job.events("ps moved"), "the model has not moved"
     job.check(summary)
 
 

@@ -189,7 +189,7 @@ impl Handler for Replica {
                 Op::Move | Op::Take => self.move_on(header, payload, progress, send),
                 op => {
                     let current = served.as_ref().map(|served| served.layout);
-                    let entered = self.entered(op, header, layout, current, client);
+                    let entered = self.entered(op, &request, layout, current, client);
                     match (entered, &mut service) {
                         (Ok(_inside), Some(service)) => {
                             service.answer(header, payload, progress, send)
@@ -236,7 +236,7 @@ impl Replica {
     fn entered(
         &self,
         op: Op,
-        header: &Header,
+        request: &edl_wire::Request<'_>,
         layout: u64,
         current: Option<u64>,
         client: &Client<'_>,
@@ -247,9 +247,10 @@ impl Replica {
                 self.hosted.check_current(current).map(|()| None)
             }
             _ => {
-                let update = Step::named_by(header).map(|step| (step.task, step.index));
+                let steps = Step::all_of(&request.header, request.payload)?;
+                let updates: Vec<_> = steps.iter().map(|step| (step.task, step.index)).collect();
                 let is_there = || client.is_there();
-                self.hosted.enter(layout, update, is_there).map(Some)
+                self.hosted.enter(layout, &updates, is_there).map(Some)
             }
         }
     }

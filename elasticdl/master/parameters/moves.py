@@ -208,44 +208,8 @@ def check_may_move(config: JobConfig) -> None:
     Raises:
         ElasticdlError: It cannot; names the flag.
     """
-    training, checkpoint = config.training, config.checkpoint
-    found = [
-        (config.command != "train", "this is no training job", "expected one"),
-        (
-            not config.num_ps or config.has_worlds,
-            f"--distribution_strategy={training.distribution_strategy}",
-            "expected ParameterServerStrategy",
-        ),
-        (not training.use_async, "--use_async=false", "expected --use_async"),
-        (
-            training.max_staleness is not None,
-            f"--max_staleness={training.max_staleness}",
-            "expected none",
-        ),
-        (training.staleness_lr_modulation, "--staleness_lr_modulation", "expected none"),
-        (
-            config.cluster.ps_memory_limit is not None,
-            f"--ps_memory_limit={config.cluster.ps_memory_limit}",
-            "expected none: a move takes twice the memory",
-        ),
-        (checkpoint.ps_redo_mb > 0, f"--ps_redo_mb={checkpoint.ps_redo_mb}", "expected 0"),
-        (
-            checkpoint.recovery_seconds == 0,
-            "--recovery_seconds=0",
-            "expected more: a move writes a checkpoint into the folder of the job",
-        ),
-        (
-            checkpoint.ps_recovery != "replay",
-            f"--ps_recovery={checkpoint.ps_recovery}",
-            "expected replay",
-        ),
-        (checkpoint.export_dir is not None, "--export_dir", "expected none"),
-        (config.is_on_kubernetes, "--launcher=kubernetes", "expected process"),
-    ]
-    for is_refused, flag, expected in found:
-        if is_refused:
-            raise ElasticdlError(
-                f"the number of ps replicas cannot be changed while this job runs: {flag}, "
-                f"{expected}. Stop it, and go on from a checkpoint with --num_ps_pods and "
-                "--checkpoint_dir_for_init"
-            )
+    if why := config.why_ps_stay:
+        raise ElasticdlError(
+            f"the number of ps replicas cannot be changed while this job runs: {why}. Stop it, and "
+            "go on from a checkpoint with --num_ps_pods and --checkpoint_dir_for_init"
+        )

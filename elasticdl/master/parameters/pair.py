@@ -266,13 +266,13 @@ class JobParameters:
         moves = self.replicas.moves
         match answer:
             case MovePrepared(done):
-                is_sound = self._requests.move_ended() and moves.is_as_prepared(done)
-                if not is_sound or self._history.has_ended:
+                first = self._requests.move_ended()
+                if first is None or not moves.is_as_prepared(done) or self._history.has_ended:
                     self._act(AbandonMove(done.layout, tuple({*done.now, *done.after})))
                     moves.failed(now)
                     return
                 tell = self.replicas.moved(done)
-                self._requests.moved(done.version, now)
+                self._requests.moved(done.version, first, now)
                 self._act(tell)
                 text = f"the model has moved to {moves.number} ps replicas"
                 self._act(Note(PsMoved(moves.number, moves.layout), text))

@@ -252,17 +252,31 @@ class Requests:
 
     # --- answers ---------------------------------------------------------------------------------
 
-    def move_ended(self) -> bool:
-        """End the request for a move; return whether nobody was lost meanwhile."""
+    def move_ended(self) -> int | None:
+        """End the request for a move.
+
+        Returns the first task that was not done when it was begun; None if somebody was lost
+        meanwhile.
+        """
         request = self._under_way
         if request is None or request.purpose is not Purpose.MOVE:
-            return False
+            return None
         self._journal.record("request ended", self._times_unreachable)
-        return request.generation == self._asked.generation and self._asked.is_complete
+        is_sound = request.generation == self._asked.generation and self._asked.is_complete
+        return request.first if is_sound else None
 
-    def moved(self, version: int, now: float) -> None:
-        """The model has moved: of what was written before, the checkpoint of the move is of use."""
+    def moved(self, version: int, first: int, now: float) -> None:
+        """The model has moved: of what was written before, the checkpoint of the move is of use.
+
+        Args:
+            version: Of that checkpoint.
+            first: All tasks before it are in it.
+            now: The time.
+        """
         self.schedule.moved(version)
+        if self._is_stream:
+            versions = [point.version for point in self.schedule.candidates()]
+            self.retired.written(version, first, versions)
         for tell in self._when_written:
             tell(now)
         self._act(DeleteCheckpoints((version,), is_private=True))

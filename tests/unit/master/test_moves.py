@@ -164,9 +164,6 @@ def test_what_cannot_move_stays_and_the_new_replicas_leave(job):
 @pytest.mark.parametrize(
     ("settings", "flag"),
     [
-        ({"max_staleness": 2}, "--max_staleness=2"),
-        ({"use_async": False}, "--use_async=false"),
-        ({"ps_redo_mb": 64}, "--ps_redo_mb=64"),
         ({"recovery_seconds": 0}, "--recovery_seconds=0"),
         ({"ps_recovery": "latest"}, "--ps_recovery=latest"),
     ],

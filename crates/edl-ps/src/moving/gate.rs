@@ -48,12 +48,19 @@ impl Gate {
         }
     }
 
-    /// Whether a request may come in now; `update` of one that changes a task's watermark.
-    pub(crate) fn admits(&self, update: Option<Update>) -> bool {
+    /// Whether a move holds it.
+    pub(crate) fn is_held(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// Whether a request may come in now; `updates` of one that changes the watermarks of tasks.
+    pub(crate) fn admits(&self, updates: &[Update]) -> bool {
         let Some((_, admitted)) = &self.held else {
             return true;
         };
-        update.is_some_and(|(task, index)| admitted.get(&task).is_some_and(|&end| index < end))
+        let is_there =
+            |&(task, index): &Update| admitted.get(&task).is_some_and(|&end| index < end);
+        !updates.is_empty() && updates.iter().all(is_there)
     }
 }
 
@@ -64,14 +71,15 @@ mod tests {
     #[test]
     fn a_held_gate_lets_in_what_others_have_applied_and_nothing_else() {
         let mut gate = Gate::default();
-        assert!(gate.admits(None) && gate.admits(Some((1, 0))));
+        assert!(gate.admits(&[]) && gate.admits(&[(1, 0)]));
         assert!(gate.hold(2));
-        assert!(!gate.admits(None) && !gate.admits(Some((1, 0))));
+        assert!(!gate.admits(&[]) && !gate.admits(&[(1, 0)]));
         assert!(gate.settle(2, &[(1, 3)]));
-        assert!(gate.admits(Some((1, 2))));
-        assert!(!gate.admits(Some((1, 3))) && !gate.admits(Some((2, 0))) && !gate.admits(None));
+        assert!(gate.admits(&[(1, 2)]));
+        assert!(gate.admits(&[(1, 2), (1, 0)]) && !gate.admits(&[(1, 2), (2, 0)]));
+        assert!(!gate.admits(&[(1, 3)]) && !gate.admits(&[(2, 0)]) && !gate.admits(&[]));
         gate.release(2);
-        assert!(gate.admits(None) && gate.admits(Some((2, 0))));
+        assert!(gate.admits(&[]) && gate.admits(&[(2, 0)]));
     }
 
     #[test]
@@ -79,12 +87,12 @@ mod tests {
         let mut gate = Gate::default();
         gate.release(4);
         assert!(!gate.hold(3) && !gate.hold(4));
-        assert!(gate.admits(None));
+        assert!(gate.admits(&[]));
         assert!(gate.hold(6));
         assert!(!gate.settle(5, &[(1, 9)]) && !gate.hold(5));
         gate.release(5);
-        assert!(!gate.admits(None) && !gate.admits(Some((1, 0))));
+        assert!(!gate.admits(&[]) && !gate.admits(&[(1, 0)]));
         gate.release(7);
-        assert!(gate.admits(None));
+        assert!(gate.admits(&[]));
     }
 }

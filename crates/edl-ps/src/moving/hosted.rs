@@ -12,7 +12,7 @@ use edl_wire::{Credentials, WireError};
 
 use super::copying::{copy_rows, copy_vectors};
 use super::gate::Update;
-use super::steps::{Described, MoveStep, Told};
+use super::steps::{Described, MoveStep, RedoLog, Told};
 use super::{Entrance, Host, Layout};
 use crate::elsewhere::Elsewhere;
 use crate::error::PsError;
@@ -119,12 +119,12 @@ impl Hosted {
     pub(crate) fn enter(
         &self,
         layout: u64,
-        update: Option<Update>,
+        updates: &[Update],
         is_there: impl Fn() -> bool,
     ) -> Result<Inside<'_>, PsError> {
         let mut state = self.lock();
         loop {
-            match state.host.admits(layout, update) {
+            match state.host.admits(layout, updates) {
                 Entrance::Now => break,
                 Entrance::Elsewhere(told) => return Err(PsError::Moved(told)),
                 Entrance::Later if !is_there() => {
@@ -150,7 +150,7 @@ impl Hosted {
 
     /// Checks that what a connection is served from is what is served.
     pub(crate) fn check_current(&self, layout: u64) -> Result<(), PsError> {
-        match self.lock().host.admits(layout, None) {
+        match self.lock().host.admits(layout, &[]) {
             Entrance::Elsewhere(told) => Err(PsError::Moved(told)),
             Entrance::Now | Entrance::Later => Ok(()),
         }
@@ -192,6 +192,7 @@ impl Hosted {
                 model,
                 is_restored,
                 num_rows,
+                memory_limit,
             } => {
                 let layout = Layout {
                     number,
@@ -200,6 +201,7 @@ impl Hosted {
                 };
                 let mut state = self.lock();
                 state.host.begin(layout, &model, is_restored, &num_rows)?;
+                state.host.filled(number)?.set_memory_limit(memory_limit);
             }
             MoveStep::Copy {
                 number,
@@ -238,16 +240,17 @@ impl Hosted {
                 told.entry = Some(entry?);
             }
             MoveStep::Release { number, hold } => self.release(number, hold),
-            MoveStep::Ready { number, marks } => self.lock().host.ready(number, &marks)?,
+            MoveStep::Ready {
+                number,
+                marks,
+                redo_log,
+            } => self.ready(number, &marks, redo_log.as_ref(), progress)?,
             MoveStep::Switch {
                 number,
                 leaves,
                 addresses,
             } => self.switch(number, leaves, addresses)?,
-            MoveStep::Abandon { number } => {
-                self.lock().host.abandon(number);
-                self.changed.notify_all();
-            }
+            MoveStep::Abandon { number } => self.let_in(|host| host.abandon(number)),
         }
         Ok(told)
     }
@@ -263,6 +266,7 @@ impl Hosted {
             model,
             is_restored,
             num_rows: tables.iter().map(|table| table.rows).collect(),
+            row_bytes: tables.iter().map(|table| table.bytes).sum(),
         })
     }
 
@@ -328,6 +332,7 @@ impl Hosted {
         let by = Instant::now() + DRAIN;
         let mut state = self.lock();
         state.host.hold(number, hold)?;
+        state.coordinator.hold(true);
         while state.inside > 0 {
             let Some(left) = by.checked_duration_since(Instant::now()) else {
                 let words = "requests in work take too long for a move".to_owned();
@@ -358,8 +363,30 @@ impl Hosted {
         }
     }
 
+    /// The store that is filled has all; it begins its redo log before anything changes it.
+    fn ready(
+        &self,
+        number: u64,
+        marks: &MovedMarks,
+        redo_log: Option<&RedoLog>,
+        progress: Progress<'_>,
+    ) -> Result<(), PsError> {
+        if let Some(RedoLog { folder, limit }) = redo_log {
+            let store = self.lock().host.filled(number)?;
+            store.redo(folder, *limit, progress)?;
+        }
+        self.lock().host.ready(number, marks)
+    }
+
     fn release(&self, number: u64, hold: u64) {
-        self.lock().host.release(number, hold);
+        self.let_in(|host| host.release(number, hold));
+    }
+
+    /// Does what may open the gate.
+    fn let_in(&self, open: impl FnOnce(&mut Host)) {
+        let mut state = self.lock();
+        open(&mut state.host);
+        state.coordinator.hold(state.host.is_held());
         self.changed.notify_all();
     }
 

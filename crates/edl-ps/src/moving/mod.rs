@@ -92,12 +92,18 @@ impl Host {
         self.layout
     }
 
-    /// Whether a request may be done now that was made for a layout.
-    pub fn admits(&self, layout: u64, update: Option<Update>) -> Entrance {
+    /// Whether a move holds it.
+    pub(crate) fn is_held(&self) -> bool {
+        self.gate.is_held()
+    }
+
+    /// Whether a request may be done now that was made for a layout; `updates` are those that it
+    /// would make.
+    pub fn admits(&self, layout: u64, updates: &[Update]) -> Entrance {
         if layout < self.layout.number || (self.store.is_none() && !self.elsewhere.is_empty()) {
             return Entrance::Elsewhere(self.elsewhere.clone());
         }
-        if layout > self.layout.number || self.store.is_none() || !self.gate.admits(update) {
+        if layout > self.layout.number || self.store.is_none() || !self.gate.admits(updates) {
             return Entrance::Later;
         }
         Entrance::Now
@@ -279,14 +285,14 @@ mod tests {
         let mut host = host();
         host.begin(layout(2), MODEL, false, &[]).unwrap();
         host.hold(2, 1).unwrap();
-        assert_eq!(host.admits(1, None), Entrance::Later);
+        assert_eq!(host.admits(1, &[]), Entrance::Later);
         host.abandon(2);
-        assert_eq!(host.admits(1, None), Entrance::Now);
+        assert_eq!(host.admits(1, &[]), Entrance::Now);
         // What was on its way is too late.
         assert!(host.hold(2, 1).is_err());
         assert!(host.begin(layout(2), MODEL, false, &[]).is_err());
         assert!(host.switch(2, false, "there").is_err());
-        assert_eq!(host.admits(1, None), Entrance::Now);
+        assert_eq!(host.admits(1, &[]), Entrance::Now);
     }
 
     #[test]
@@ -303,17 +309,14 @@ mod tests {
         assert!(host.filled(2).is_err());
         host.switch(2, false, "there").unwrap();
         assert_eq!(host.store().unwrap().version(), 9);
-        assert_eq!(
-            host.admits(1, None),
-            Entrance::Elsewhere("there".to_owned())
-        );
-        assert_eq!(host.admits(2, None), Entrance::Now);
-        assert_eq!(host.admits(3, None), Entrance::Later);
+        assert_eq!(host.admits(1, &[]), Entrance::Elsewhere("there".to_owned()));
+        assert_eq!(host.admits(2, &[]), Entrance::Now);
+        assert_eq!(host.admits(3, &[]), Entrance::Later);
         // What was on its way is too late.
         host.abandon(2);
         host.switch(2, false, "there").unwrap();
         assert!(host.hold(2, 1).is_err());
-        assert_eq!(host.admits(2, None), Entrance::Now);
+        assert_eq!(host.admits(2, &[]), Entrance::Now);
     }
 
     #[test]
@@ -323,7 +326,7 @@ mod tests {
         assert!(host.store().is_err());
         for layout in [1, 2] {
             assert_eq!(
-                host.admits(layout, None),
+                host.admits(layout, &[]),
                 Entrance::Elsewhere("there".to_owned())
             );
         }
@@ -332,11 +335,11 @@ mod tests {
     #[test]
     fn who_begins_with_a_move_serves_nothing_before_it_is_over() {
         let mut host = Host::new(None, layout(1));
-        assert_eq!(host.admits(2, None), Entrance::Later);
+        assert_eq!(host.admits(2, &[]), Entrance::Later);
         host.begin(layout(2), MODEL, false, &[]).unwrap();
         host.ready(2, &MovedMarks::default()).unwrap();
-        assert_eq!(host.admits(2, None), Entrance::Later);
+        assert_eq!(host.admits(2, &[]), Entrance::Later);
         host.switch(2, false, "there").unwrap();
-        assert_eq!(host.admits(2, None), Entrance::Now);
+        assert_eq!(host.admits(2, &[]), Entrance::Now);
     }
 }

@@ -165,7 +165,7 @@ impl Job {
         let replica = waiting[self.random.below(waiting.len() as u64) as usize];
         let update = worker.index.map(|index| (task as u64, index));
         let host = &self.hosts[replica];
-        match host.admits(worker.layout, update) {
+        match host.admits(worker.layout, update.as_slice()) {
             Entrance::Later => return true,
             Entrance::Elsewhere(told) => {
                 // A successor does not know where; the worker hears it from the master.

@@ -1,5 +1,7 @@
 //! The steps of a move, as whoever leads it tells them to each replica, and what is answered.
 
+use std::path::PathBuf;
+
 use edl_store::MovedMarks;
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +21,8 @@ pub(crate) enum MoveStep {
         model: String,
         is_restored: bool,
         num_rows: Vec<u64>,
+        /// Bytes of rows that the store may hold.
+        memory_limit: Option<u64>,
     },
     /// Give those of the next layout their rows: all in the first round, later what has changed
     /// since the round before; in the last one the vectors too.
@@ -45,8 +49,13 @@ pub(crate) enum MoveStep {
     },
     /// Let everything in.
     Release { number: u64, hold: u64 },
-    /// The store that is filled has all.
-    Ready { number: u64, marks: MovedMarks },
+    /// The store that is filled has all; from now on it notes what changes it, if a redo log is
+    /// given.
+    Ready {
+        number: u64,
+        marks: MovedMarks,
+        redo_log: Option<RedoLog>,
+    },
     /// Serve it; or nothing, and leave.
     Switch {
         number: u64,
@@ -55,6 +64,16 @@ pub(crate) enum MoveStep {
     },
     /// Give the move up.
     Abandon { number: u64 },
+}
+
+/// Where a redo log is to be kept: a folder of this layout alone, since a log is of the keys of its
+/// replica.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RedoLog {
+    pub(crate) folder: PathBuf,
+    /// Bytes of all its files.
+    pub(crate) limit: u64,
 }
 
 /// What came of a step.
@@ -79,4 +98,6 @@ pub(crate) struct Described {
     pub(crate) is_restored: bool,
     /// By table.
     pub(crate) num_rows: Vec<u64>,
+    /// Bytes that they take, all together.
+    pub(crate) row_bytes: u64,
 }

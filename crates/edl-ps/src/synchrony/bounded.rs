@@ -19,6 +19,8 @@ struct State {
     under_way: PullsUnderWay,
     queue: VecDeque<Waiter>,
     next_ticket: u64,
+    /// A move holds the replica: nobody waits here.
+    is_held: bool,
 }
 
 /// A pull that has not begun.
@@ -49,6 +51,7 @@ impl BoundedPulls {
                 under_way: PullsUnderWay::new(bound),
                 queue: VecDeque::new(),
                 next_ticket: 0,
+                is_held: false,
             }),
         }
     }
@@ -73,7 +76,7 @@ impl BoundedPulls {
             // applied: what is counted is never less than what is so.
             let is_head = state.is_head(ticket);
             let began = is_head && state.under_way.begin(step, peer.id(), store.version());
-            let is_told = began || peer.waits_elsewhere();
+            let is_told = began || state.is_held || peer.waits_elsewhere();
             if is_told || Instant::now() >= deadline || !peer.is_there() {
                 state.queue.retain(|other| other.ticket != ticket);
                 state.wake_head();
@@ -129,6 +132,15 @@ impl BoundedPulls {
         let mut state = self.lock();
         change(&mut state.under_way);
         state.wake_head();
+    }
+
+    /// A move holds the replica, or lets it go: who waits is told "not yet", and asks again.
+    pub(super) fn hold(&self, is_held: bool) {
+        let mut state = self.lock();
+        state.is_held = is_held;
+        for waiter in &state.queue {
+            waiter.turn.notify_one();
+        }
     }
 
     pub(super) fn skipped(&self, step: Step) {

@@ -25,6 +25,8 @@ struct State {
     last: HashMap<u64, Arc<Round>>,
     /// Why the round of a client could not be applied.
     failed: HashMap<u64, String>,
+    /// A move holds the replica: nobody waits here, so that no round is made.
+    is_held: bool,
 }
 
 /// A gradient in the open round.
@@ -44,6 +46,7 @@ impl Leader {
                 rounds: Rounds::new(grads_to_wait),
                 last: HashMap::new(),
                 failed: HashMap::new(),
+                is_held: false,
             }),
             changed: Condvar::new(),
         }
@@ -106,13 +109,20 @@ impl Leader {
             if peer.waits_elsewhere() {
                 return Ok(Pushed::NotYet);
             }
-            if Instant::now() >= deadline || !peer.is_there() {
+            if state.is_held || Instant::now() >= deadline || !peer.is_there() {
                 state.rounds.withdraw(peer.id());
                 return Ok(Pushed::NotYet);
             }
             let waited = self.changed.wait_timeout(state, LOOK);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    /// A move holds the replica, or lets it go. Who waits is told "not yet", and asks again: a round
+    /// that somebody's loss completes must not be made meanwhile.
+    pub(super) fn hold(&self, is_held: bool) {
+        self.lock().is_held = is_held;
+        self.changed.notify_all();
     }
 
     pub(super) fn begun(&self, store: &Store, task: u64, lease: u32, peer: &dyn Peer) {

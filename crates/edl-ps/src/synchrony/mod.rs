@@ -184,6 +184,15 @@ impl Coordinator {
         }
     }
 
+    /// A move holds the replica, or lets it go: nobody waits here meanwhile.
+    pub(crate) fn hold(&self, is_held: bool) {
+        match self {
+            Self::Bound(pulls) => pulls.hold(is_held),
+            Self::Lead(leader) => leader.hold(is_held),
+            Self::Free | Self::Follow(_) => {}
+        }
+    }
+
     /// A lease has begun, and the store knows it.
     pub(crate) fn begun(&self, store: &Store, task: u64, lease: u32, peer: &dyn Peer) {
         match self {

@@ -146,6 +146,10 @@ fn client_of(layout: u64, addresses: &[String]) -> PsClient {
 
 /// Replica `replica` of `count`, which serves nothing before a move.
 fn awaiting(replica: u32, count: u32) -> PsServer {
+    awaiting_with(replica, count, Synchrony::Asynchronous)
+}
+
+fn awaiting_with(replica: u32, count: u32, synchrony: Synchrony) -> PsServer {
     let door = Door {
         service: &PS,
         host: "127.0.0.1",
@@ -154,7 +158,7 @@ fn awaiting(replica: u32, count: u32) -> PsServer {
         tls: None,
     };
     let store = Arc::new(Store::new(replica, count));
-    PsServer::start_in(store, &door, Synchrony::Asynchronous, None, 0, true).unwrap()
+    PsServer::start_in(store, &door, synchrony, None, 0, true).unwrap()
 }
 
 fn rows(client: &PsClient) -> BTreeMap<(u32, u64), Vec<u32>> {
@@ -218,79 +222,139 @@ fn a_job_whose_replicas_move_has_the_bits_of_one_whose_replicas_stay() {
 
 #[test]
 fn pushes_of_several_clients_count_once_while_replicas_move() {
-    let cluster = Cluster::start(2);
-    let third = awaiting(2, 3);
-    let two = cluster.addresses();
-    let three = [two.clone(), vec![third.address().to_owned()]].concat();
-    declare(&cluster.client());
-    let is_over = AtomicBool::new(false);
-    let steps: Vec<u32> = thread::scope(|scope| {
-        let (cluster, is_over) = (&cluster, &is_over);
-        let workers: Vec<_> = (0..3)
-            .map(|task| {
-                scope.spawn(move || {
-                    let client = cluster.client();
-                    declare(&client);
-                    client.begin_task(task, 1).unwrap();
-                    let mut index = 0;
-                    while !is_over.load(Ordering::Relaxed) || index < 20 {
-                        let ids: Vec<u64> =
-                            (0..64).map(|i| (i * 31 + u64::from(index)) % 500).collect();
-                        let site = Site {
-                            table: 1,
-                            ids: &ids,
-                        };
-                        let pulled = client.pull(&[site], PullMode::Create, false, None).unwrap();
-                        // Three floats each, taken away: a row falls by 1 with each.
-                        let grads = vec![1.0; ids.len() * 3];
-                        let of = Minibatch {
-                            learning_rate: 1.0,
-                            ..minibatch(task, index)
-                        };
-                        client
-                            .push(&pulled.receipt, &[&grads], &[0.0; 37], &[0.0; 5], &of)
-                            .unwrap();
-                        index += 1;
-                    }
-                    index
+    let moved = Moved::with(Synchrony::Asynchronous);
+    moved.check_watermarks();
+    moved.check_rows();
+}
+
+#[test]
+fn within_a_bound_of_staleness_they_do_too() {
+    let moved = Moved::with(Synchrony::Bounded { max_staleness: 3 });
+    moved.check_watermarks();
+    moved.check_rows();
+}
+
+/// A gradient is averaged with those of its round, so rows tell nothing of counts.
+#[test]
+fn in_rounds_each_replica_has_each_minibatch_once() {
+    let synchrony = Synchrony::Synchronous {
+        grads_to_wait: 2,
+        version_tolerance: 0,
+    };
+    Moved::with(synchrony).check_watermarks();
+}
+
+const IDS: u64 = 500;
+
+fn ids_of(index: u32) -> Vec<u64> {
+    let ids = (0..64).map(|i| (i * 31 + u64::from(index)) % IDS);
+    ids.collect()
+}
+
+/// Three clients that have trained while replicas moved: 2, 3, 1 and 2 of them.
+struct Moved {
+    _cluster: Cluster,
+    client: PsClient,
+    steps: Vec<u32>,
+}
+
+impl Moved {
+    fn with(synchrony: Synchrony) -> Self {
+        let cluster = Cluster::with(2, synchrony);
+        let third = awaiting_with(2, 3, synchrony);
+        let two = cluster.addresses();
+        let three = [two.clone(), vec![third.address().to_owned()]].concat();
+        declare(&cluster.client());
+        let is_over = AtomicBool::new(false);
+        let steps: Vec<u32> = thread::scope(|scope| {
+            let (cluster, is_over) = (&cluster, &is_over);
+            let workers: Vec<_> = (0..3)
+                .map(|task| {
+                    scope.spawn(move || {
+                        let client = cluster.client();
+                        declare(&client);
+                        client.begin_task(task, 1).unwrap();
+                        let mut index = 0;
+                        while !is_over.load(Ordering::Relaxed) || index < 20 {
+                            train(&client, task, index);
+                            index += 1;
+                        }
+                        client.end_task(task, 1).unwrap();
+                        index
+                    })
                 })
-            })
-            .collect();
-        let moves = [
-            (1, &two[..], &three[..]),
-            (2, &three, &three[..1]),
-            (3, &three[..1], &two),
-        ];
-        for (number, now, next) in moves {
-            let (now, next) = (now.to_vec(), next.to_vec());
-            Leader { number, now, next }.lead();
-        }
-        is_over.store(true, Ordering::Relaxed);
-        workers
-            .into_iter()
-            .map(|worker| worker.join().unwrap())
-            .collect()
-    });
-    let mut counts = vec![0_u32; 500];
-    for &steps in &steps {
-        for index in 0..u64::from(steps) {
-            (0..64).for_each(|i| counts[(i * 31 + index) as usize % 500] += 1);
-        }
-    }
-    let client = client_of(3, &two);
-    declare(&client);
-    let untouched = rows_of_item(&Cluster::start(1), 500);
-    let mut cursor = Cursor::new(1);
-    while let Some(chunk) = client.scan(&mut cursor).unwrap() {
-        for (&key, row) in chunk.keys.iter().zip(chunk.rows.chunks_exact(3)) {
-            let fallen = (untouched[key as usize] - row[0]).round() as u32;
-            assert_eq!(fallen, counts[key as usize], "key {key}");
+                .collect();
+            let moves = [
+                (1, &two[..], &three[..]),
+                (2, &three, &three[..1]),
+                (3, &three[..1], &two),
+            ];
+            for (number, now, next) in moves {
+                let (now, next) = (now.to_vec(), next.to_vec());
+                Leader { number, now, next }.lead();
+            }
+            is_over.store(true, Ordering::Relaxed);
+            workers
+                .into_iter()
+                .map(|worker| worker.join().unwrap())
+                .collect()
+        });
+        let client = client_of(3, &two);
+        declare(&client);
+        Self {
+            _cluster: cluster,
+            client,
+            steps,
         }
     }
-    let audits = client.audit().unwrap();
-    for audit in audits {
-        let applied: Vec<u32> = audit.iter().map(|task| task.next_index).collect();
-        assert_eq!(applied, steps);
+
+    fn check_watermarks(&self) {
+        for audit in self.client.audit().unwrap() {
+            let applied: Vec<u32> = audit.iter().map(|task| task.next_index).collect();
+            assert_eq!(applied, self.steps);
+        }
+    }
+
+    /// A row falls by 1 with each gradient.
+    fn check_rows(&self) {
+        let mut counts = vec![0_u32; IDS as usize];
+        for index in self.steps.iter().flat_map(|&steps| 0..steps) {
+            for id in ids_of(index) {
+                counts[id as usize] += 1;
+            }
+        }
+        let untouched = rows_of_item(&Cluster::start(1), IDS);
+        let mut cursor = Cursor::new(1);
+        while let Some(chunk) = self.client.scan(&mut cursor).unwrap() {
+            for (&key, row) in chunk.keys.iter().zip(chunk.rows.chunks_exact(3)) {
+                let fallen = (untouched[key as usize] - row[0]).round() as u32;
+                assert_eq!(fallen, counts[key as usize], "key {key}");
+            }
+        }
+    }
+}
+
+/// Pulls and pushes one minibatch, again if its parameters are too old by then.
+fn train(client: &PsClient, task: u64, index: u32) {
+    let ids = ids_of(index);
+    let site = Site {
+        table: 1,
+        ids: &ids,
+    };
+    let (lease, of) = (1, minibatch(task, index));
+    let of = Minibatch {
+        learning_rate: 1.0,
+        ..of
+    };
+    let grads = vec![1.0; ids.len() * 3];
+    loop {
+        let step = Step { task, lease, index };
+        let pulled = client.pull(&[site], PullMode::Create, false, Some(step));
+        let receipt = pulled.unwrap().receipt;
+        match client.push(&receipt, &[&grads], &[0.0; 37], &[0.0; 5], &of) {
+            Ok(_) => return,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::TooStale, "{error}"),
+        }
     }
 }
 

@@ -37,14 +37,9 @@ impl Store {
     /// Check that nothing of this store is beyond what can move.
     ///
     /// # Errors
-    /// No model has been declared, a table with a life cycle or with names, a redo log.
+    /// No model has been declared, a table with a life cycle or with names.
     pub fn check_movable(&self) -> Result<(), StoreError> {
         let model = self.declared("its rows move")?;
-        if self.redo_log.get().is_some() {
-            return Err(StoreError::BadModel(
-                "rows cannot move while a redo log is kept, expected --ps_redo_mb=0".to_owned(),
-            ));
-        }
         match model.tables.iter().find(|table| !table.is_movable()) {
             None => Ok(()),
             Some(table) => Err(StoreError::BadModel(format!(

@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::{FLAG_STEP, Op, halves, joined};
 use crate::error::WireError;
-use crate::frame::{Array, Header};
+use crate::frame::{Array, Header, parse};
 
 /// One minibatch of one lease: what a pull and a push are about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -31,6 +31,21 @@ impl Step {
             _ => false,
         };
         names_one.then(|| Self::of(header))
+    }
+
+    /// The steps that a request would make: that which it names, or those of the round that it
+    /// commits.
+    ///
+    /// # Errors
+    /// [`WireError::Malformed`] for a commit without the parts of a round.
+    pub fn all_of(header: &Header, payload: &[u8]) -> Result<Vec<Self>, WireError> {
+        if !matches!(header.op, Op::Commit | Op::CommitPull) {
+            return Ok(Self::named_by(header).into_iter().collect());
+        }
+        let arrays = parse(header.num_arrays, payload)?;
+        let no_parts = || WireError::malformed("a commit without the parts of a round");
+        let parts = Part::all_of(arrays.first().ok_or_else(no_parts)?)?;
+        Ok(parts.iter().map(Part::step).collect())
     }
 
     /// From the first two operands of a frame.

@@ -1,0 +1,42 @@
+"""When a job is to have one more ps replica (`--ps_autoscale`)."""
+
+from __future__ import annotations
+
+PAUSE_SECONDS = 60.0
+"""After a move: until the replicas have shown what they do without it."""
+
+_FULL = 0.5
+"""While the model moves, a replica holds what it has and what it is to have."""
+
+
+class PsAutoscale:
+    """Asks for one more ps replica at a time. It knows no clock, and nothing that is a fact."""
+
+    def __init__(self, most: int) -> None:
+        """Begin; `most` ps replicas there may come to be, 0: as many as there are."""
+        self._most = most
+        self._not_before = 0.0
+
+    def why_more(
+        self, number: int, is_moving: bool, is_busy: bool, fullest_share: float, now: float
+    ) -> str:
+        """Return why there is to be one more; "": there is not.
+
+        Args:
+            number: Ps replicas that there are.
+            is_moving: Whether the model moves.
+            is_busy: Whether workers wait for a replica that works nearly all of its time.
+            fullest_share: Part of `--ps_memory_limit` that the rows of the fullest replica take.
+            now: In any seconds.
+        """
+        if is_moving:
+            self._not_before = now + PAUSE_SECONDS
+        if is_moving or number >= self._most or now < self._not_before:
+            return ""
+        self._not_before = now + PAUSE_SECONDS
+        if is_busy:
+            return "a ps replica works nearly all of its time, and workers wait for it"
+        if fullest_share >= _FULL:
+            return f"the rows of a ps replica take {fullest_share:.0%} of --ps_memory_limit"
+        self._not_before = 0.0
+        return ""
