@@ -13,6 +13,7 @@ from elasticdl.checkpoints.publishing import versions
 from elasticdl.serving.versions import Versions
 from scripts.chaos import job as counting
 from tests.elastic.counting_job import CountingJob
+from tests.elastic.running_job import elasticdl, run
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -60,7 +61,7 @@ def check_is_full_export(follower, folder):
         assert version.dense.tobytes() == dense.tobytes()
 
 
-def test_base_and_deltas_are_the_full_export_whoever_is_killed(tmp_path):
+def test_base_and_deltas_are_the_full_export_whoever_is_killed_or_moves(tmp_path):
     job = CountingJob(
         tmp_path,
         seed=8,
@@ -70,14 +71,20 @@ def test_base_and_deltas_are_the_full_export_whoever_is_killed(tmp_path):
         keep_exports=3,
         export_tables=tmp_path / "tables",
         recovery_seconds=1,
+        model_def="counting.staged.forward",
+        model_params="seconds=0.01",
     )
     follower = Follower(tmp_path / "exports")
-    due = [(0.2, "ps"), (0.4, "master"), (0.5, "ps"), (0.7, "worker")]
+    due = [(0.1, "move"), (0.3, "ps"), (0.4, "master"), (0.5, "ps"), (0.7, "worker")]
     with job:
         for status in job.statuses():
             follower.look()
             if due and status.records_done > due[0][0] * status.records_total and follower.seen:
-                job.send(due.pop(0)[1])
+                if (who := due.pop(0)[1]) == "move":
+                    run(elasticdl("scale", job.job_dir, ps=3))
+                    job.until_event("ps moved")
+                else:
+                    job.send(who)
         summary = job.finish()
 
     assert due == [], job.log()
@@ -89,6 +96,7 @@ def test_base_and_deltas_are_the_full_export_whoever_is_killed(tmp_path):
     # A replica that came back wrote all it had, the other one what had changed.
     mixed = [not event["is_base"] for event in written]
     assert any(mixed), written
+    assert [event["replicas"] for event in job.events("ps moved")] == [3]
     assert len(versions(tmp_path / "exports")) <= 3 + 7
 
 

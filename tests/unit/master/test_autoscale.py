@@ -29,7 +29,7 @@ def test_without_a_flag_nothing_moves_by_itself():
 def test_a_move_needs_the_room_of_what_a_replica_has_and_is_to_have():
     check_room([600, 600], 3, None)
     check_room([600, 600], 3, 1_000)
-    with pytest.raises(MoveRefusedError, match="ps replica 1 holds 700 bytes .* about 433 more"):
+    with pytest.raises(MoveRefusedError, match=r"ps replica 1 holds 700 bytes .* about 433 more"):
         check_room([600, 700], 3, 1_000)
 
 
