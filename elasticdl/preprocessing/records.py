@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import tensorflow as tf
 
 from elasticdl.data.base import Metadata, Records
@@ -80,9 +81,13 @@ def parser_of(
 
     Raises:
         ModelError: The records do not have the columns.
+        DataError: A column that is wanted as numbers has times.
     """
     if isinstance(element_spec, dict):
         _check_names(types, tuple(element_spec))
+        for name, kind in types.items():
+            if kind.dtype != "string":
+                _refuse_times(name, metadata)
         return lambda record: {
             name: typed(name, record[name], kind, metadata) for name, kind in types.items()
         }
@@ -181,6 +186,18 @@ def typed(
         elif value.dtype.size > tf.as_dtype(kind.dtype).size:
             return _narrowed(name, value, kind.dtype)
     return tf.cast(value, kind.dtype)
+
+
+def _refuse_times(name: str, metadata: Metadata) -> None:
+    """Refuse times as numbers: which number one is depends on the unit that a file has it in."""
+    dtype = getattr(metadata, "column_dtypes", {}).get(name)
+    if dtype is not None and dtype.kind in "mM":
+        what = "durations" if dtype.kind == "m" else "dates or time stamps"
+        raise DataError(
+            f"the column {name!r} is numbers here, and has {what}, whose numbers depend on the "
+            f"unit that the file has them in ({np.datetime_data(dtype)[0]}): write the number that "
+            "is meant, such as days since a date, into the files, or use a Category"
+        )
 
 
 def _narrowed(name: str, value: tf.Tensor, dtype: str) -> tf.Tensor:

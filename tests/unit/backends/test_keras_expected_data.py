@@ -1,5 +1,7 @@
 """Labels for which a model has no class are told before training, in a line."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -27,6 +29,22 @@ def test_a_label_that_is_no_class_is_named(loss):
     said = problem_of_labels(loss, OUTPUTS, LABELS)
     assert said.startswith("a label is 11, and the model's output has 10 classes, 0 to 9; 1 of 4")
     assert problem_of_labels(loss, OUTPUTS, LABELS[:2]) == ""
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "binary_crossentropy",
+        keras.losses.BinaryCrossentropy(from_logits=True),
+        keras.losses.binary_focal_crossentropy,
+        functools.partial(keras.losses.binary_crossentropy, label_smoothing=0.1),
+    ],
+)
+def test_a_label_beyond_two_classes_is_named(loss):
+    said = problem_of_labels(loss, tf.zeros((4, 1)), np.array([[0.0], [2.0], [1.0], [-1.0]]))
+    assert said == "a label is 2, and binary cross-entropy takes 0 to 1; 2 of 4 labels are outside"
+    assert problem_of_labels(loss, tf.zeros((4, 1)), np.array([0.0, 0.25, 1.0])) == ""
+    assert problem_of_labels("mse", tf.zeros((4, 1)), LABELS) == ""
 
 
 def test_numbers_that_are_no_classes_are_left_alone():

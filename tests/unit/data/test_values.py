@@ -109,6 +109,17 @@ def test_what_is_no_number_by_the_rule_is_refused_with_its_line_and_column(text)
         list(minibatches(written, Number("v")))
 
 
+@pytest.mark.parametrize("values", ["date", "time"])
+def test_a_time_is_no_number_in_columns_as_in_lines(values):
+    from elasticdl.preprocessing.tabular import Number
+
+    for write in (FORMATS["parquet"], FORMATS["csv"]):
+        with pytest.raises(
+            DataError, match=r"'v'.*(numbers here, and has dates|expected a number)"
+        ):
+            list(minibatches(write(VALUES[values]), Number("v")))
+
+
 def test_a_real_number_that_float32_does_not_hold_is_refused_in_columns_too():
     from elasticdl.preprocessing.tabular import Number
 

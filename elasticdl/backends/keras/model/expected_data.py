@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Callable
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from elasticdl.backends.keras.types import Nested
 from elasticdl.data.strings import Array
+
+_OF_TWO = (keras.losses.BinaryCrossentropy, keras.losses.BinaryFocalCrossentropy)
+_FUNCTIONS_OF_TWO = (keras.losses.binary_crossentropy, keras.losses.binary_focal_crossentropy)
 
 
 def problem_of_labels(loss: Callable[..., object] | None, outputs: Nested, labels: Array) -> str:
@@ -17,6 +23,12 @@ def problem_of_labels(loss: Callable[..., object] | None, outputs: Nested, label
     Whole numbers may be no classes. So the loss is asked for one that is out of range, on an output
     of zeros, and only then.
     """
+    outside_of_two = (labels < 0) | (labels > 1) if labels.dtype.kind in "iuf" else np.zeros(0)
+    if outside_of_two.any() and _is_of_two(loss):
+        return (
+            f"a label is {labels[outside_of_two][0]:g}, and binary cross-entropy takes 0 to 1; "
+            f"{outside_of_two.sum():,} of {labels.size:,} labels are outside"
+        )
     shape = getattr(outputs, "shape", None)
     if loss is None or shape is None or len(shape) != 2 or labels.dtype.kind not in "iu":
         return ""
@@ -36,6 +48,16 @@ def problem_of_labels(loss: Callable[..., object] | None, outputs: Nested, label
             f"0 to {num_classes - 1}; {len(wrong):,} of {len(labels):,} labels are outside"
         )
     return ""
+
+
+def _is_of_two(loss: object) -> bool:
+    """Say whether a loss is Keras' cross-entropy of two classes."""
+    if isinstance(loss, functools.partial):
+        loss = loss.func
+    if isinstance(loss, str):
+        with contextlib.suppress(ValueError):  # of no such name, which building the model tells
+            loss = keras.losses.get(loss)
+    return isinstance(loss, _OF_TWO) or any(loss is function for function in _FUNCTIONS_OF_TWO)
 
 
 def vocabularies_of(model: keras.Model) -> dict[str, tuple[str, ...]]:
