@@ -1,11 +1,14 @@
 """The model of a real job moves to other numbers of ps replicas, and processes are killed."""
 
+import os
 import signal
 
+import numpy as np
 import pytest
 
+from scripts.chaos import job as counting
 from tests.elastic.counting_job import CountingJob
-from tests.elastic.running_job import elasticdl, run
+from tests.elastic.running_job import RunningJob, elasticdl, run
 
 SLOW = {"model_def": "counting.staged.forward", "model_params": "seconds=0.02"}
 LIMIT = 300_000  # bytes of rows that a ps replica may hold; one holds 161,088
@@ -85,3 +88,64 @@ def test_a_full_replica_is_relieved_by_itself(tmp_path):
         summary = job.finish()
     job.check_counts(summary)
     assert [event["replicas"] for event in job.events("ps moved")] == [2]
+
+
+DECAYING = """
+import time
+from dataclasses import replace
+
+from counting import model
+from counting.model import eval_metrics_fn, feed
+from elasticdl import ArrayOptimizer
+
+
+def optimizer():
+    return ArrayOptimizer(0.05, "adagrad")
+
+
+def forward():
+    counting = model.forward()
+
+    def gradients(dense, rows, features, labels):
+        time.sleep(0.005)
+        loss, of_rows, of_dense, state = counting.gradients(dense, rows, features, labels)
+        of_dense = {name: grad + 0.1 * dense[name] for name, grad in of_dense.items()}
+        return loss, [of_rows[0] + 0.1 * rows[0]], of_dense, state
+
+    return replace(counting, gradients=gradients)
+"""
+
+
+class DecayingJob(RunningJob):
+    """A job of one worker whose gradients are a function of all updates before, by Adagrad."""
+
+    def __init__(self, folder):
+        (folder / "zoo").mkdir(parents=True)
+        (folder / "zoo" / "decaying.py").write_text(DECAYING)
+        counting.write_data(folder / "data", counting.make_ids(9))
+        places = (folder / "data", folder / "export", folder / "job", folder / "summary.json")
+        flags = {"model_zoo": folder / "zoo", "model_def": "decaying.forward", "num_epochs": 1}
+        flags |= {"num_workers": 1, "max_staleness": 0, "num_ps_pods": 2}
+        env = {**os.environ, "PYTHONPATH": str(counting.ROOT / "model_zoo")}
+        super().__init__(folder, counting.train_command(*places, **flags), env=env)
+
+    def trained(self):
+        """Return the exported arrays as bytes."""
+        with np.load(self.folder / "export" / "model.npz", allow_pickle=False) as arrays:
+            order = {n: np.argsort(arrays[n]) for n in arrays.files if n.endswith("/keys")}
+            (rows,) = order.values()
+            return {n: arrays[n][rows if "table" in n else ...].tobytes() for n in arrays.files}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_job_whose_model_moves_has_the_bits_of_one_whose_model_stays(tmp_path):
+    with DecayingJob(tmp_path / "stays") as stays:
+        stays.finish()
+    with DecayingJob(tmp_path / "moves") as moves:
+        for count in (3, 1):
+            moves.until_trained(4_000)
+            run(elasticdl("scale", moves.job_dir, ps=count))
+            moved(moves, count)
+        moves.finish()
+    assert moves.trained() == stays.trained()
