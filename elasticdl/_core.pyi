@@ -598,6 +598,17 @@ class PsClient:
             UnavailableError: A replica could not be reached within the deadline.
         """
 
+    def with_sites(self, pulled: Pulled, sites: Sequence[tuple[int, NDArray[np.int64]]]) -> Pulled:
+        """Return a pull of other ids as far as a push needs it: its rows are zeros.
+
+        Args:
+            pulled: A pull; versions and vectors are taken of it.
+            sites: (table, ids) of each site of which there will be gradients.
+
+        Raises:
+            UnknownTableError: The model has no table of that number.
+        """
+
     def push_several(
         self,
         steps: Sequence[

@@ -350,6 +350,22 @@ impl PsClient {
         Ok(pulled)
     }
 
+    /// Plans a push of gradients of other ids than were pulled, from the versions of that pull.
+    ///
+    /// # Errors
+    /// An unknown table.
+    pub fn planned(&self, sites: &[Site<'_>], receipt: &Receipt) -> Result<Receipt, PsError> {
+        let shape = self.shape()?;
+        let mut scratch = self.take_scratch();
+        let num_replicas = receipt.versions.len();
+        let plan = scratch.planner.plan(sites, &shape.dims, num_replicas);
+        self.give_scratch(scratch);
+        let mut plan = plan?;
+        shape.treat(&mut plan);
+        let versions = receipt.versions.clone();
+        Ok(Receipt { plan, versions })
+    }
+
     /// Plans a pull, has it made, and gives every occurrence of an id its row.
     fn pulled_by<T>(
         &self,

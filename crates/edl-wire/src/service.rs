@@ -27,7 +27,12 @@ pub const PS: Service = Service {
     server_label: b"elasticdl ps: server knows the token",
     local_prefix: "elasticdl-ps",
     server_name: "ps.elasticdl",
-    client_names: &["worker.elasticdl", "master.elasticdl", "ps.elasticdl"],
+    client_names: &[
+        "worker.elasticdl",
+        "master.elasticdl",
+        "ps.elasticdl",
+        "modelserver.elasticdl",
+    ],
 };
 
 /// A worker that serves its own copy of the parameters, in a job of all-reduce, and the master.

@@ -228,6 +228,31 @@ impl PsClient {
         Ok(pulled)
     }
 
+    fn with_sites(
+        &self,
+        py: Python<'_>,
+        pulled: &Bound<'_, Pulled>,
+        sites: Vec<(u32, Bound<'_, PyAny>)>,
+    ) -> PyResult<Pulled> {
+        let ids = Ids::of(&sites)?;
+        let receipt = self.client.planned(&ids.sites()?, &pulled.get().receipt);
+        let receipt = receipt.map_err(ps_error)?;
+        let rows = ids.tables.iter().zip(&ids.arrays);
+        let rows = rows
+            .map(|(&table, ids)| {
+                let mut shape = ids.shape().to_vec();
+                shape.push(self.client.dim(table).map_err(ps_error)?);
+                Ok(PyArrayDyn::<f32>::zeros(py, shape, false).unbind())
+            })
+            .collect::<PyResult<Vec<_>>>()?;
+        Ok(Pulled {
+            rows,
+            dense: pulled.get().dense.clone_ref(py),
+            state: pulled.get().state.clone_ref(py),
+            receipt,
+        })
+    }
+
     #[pyo3(signature = (
         pulled, row_grads, dense_grad, state_delta, learning_rate, task_id, lease, index,
         num_records
