@@ -21,6 +21,7 @@ from elasticdl.settings.cluster import ClusterSection
 from elasticdl.settings.conflicts import (
     check_destinations,
     check_deterministic,
+    check_model_servers,
     check_push_steps,
 )
 from elasticdl.settings.data import DataSection
@@ -112,6 +113,11 @@ class JobConfig(Section):
         return next((why for stays, why in found if stays), "")
 
     @property
+    def num_model_servers(self) -> int:
+        """How many model servers the job has."""
+        return self.cluster.num_model_servers
+
+    @property
     def has_worlds(self) -> bool:
         """Whether the workers hold parameters, all or the dense ones, and reduce gradients."""
         strategy = self.training.distribution_strategy
@@ -170,6 +176,7 @@ class JobConfig(Section):
         self._check_deterministic()
         self._check_hybrid()
         self._check_launcher()
+        self._check_model_servers()
         self._check_seeing()
         self._check_one_process()
         self._check_shuffle()
@@ -454,6 +461,24 @@ class JobConfig(Section):
                 else "0, since all processes are on one machine"
             )
             raise ValueError(f"--metrics_port={port}: expected {expected}")
+
+    def _check_model_servers(self) -> None:
+        if not self.num_model_servers:
+            return
+        check_model_servers(
+            self.num_model_servers,
+            self.training.distribution_strategy,
+            {
+                "--launcher=kubernetes": self.is_on_kubernetes,
+                "--script": self.model.script is not None,
+                "--trace": bool(self.seeing.trace),
+                "--export_dir": self.checkpoint.export_dir is not None,
+                "--on_nan=skip": self.training.on_nan == "skip",
+                "--torch_compile": self.model.torch_compile,
+                "--output_tables=parquet": self.checkpoint.output_tables == "parquet",
+                "--tls=files": self.cluster.tls == "files",
+            },
+        )
 
     def _check_launcher(self) -> None:
         named = devices.names(self.cluster.worker_devices)

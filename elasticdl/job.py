@@ -68,6 +68,12 @@ class Role(StrEnum):
     MASTER = "master"
     WORKER = "worker"
     PS = "ps"
+    MODEL_SERVER = "modelserver"
+
+    @property
+    def words(self) -> str:
+        """What a process of this role is called in messages."""
+        return {Role.PS: "ps replica", Role.MODEL_SERVER: "model server"}.get(self, self.value)
 
 
 class Label(StrEnum):

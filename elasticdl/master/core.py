@@ -314,6 +314,36 @@ class JobCore:
         self._advance(now)
         return self.members.tell_interval(member, 0.0)
 
+    def register_model_server(
+        self, index: int, session: str, pid: int, address: str, now: float
+    ) -> float:
+        """A model server announces itself; return how often it is to send a heartbeat.
+
+        It holds nothing that another one has not, so a new process takes the place of an old one.
+
+        Raises:
+            ElasticdlError: The job has no model server of that number.
+        """
+        number = self.config.num_model_servers
+        if not 0 <= index < number:
+            raise ElasticdlError(
+                f"model server {index} registers, but the job has --num_model_servers={number}"
+            )
+        member = self.members.find(Role.MODEL_SERVER, index)
+        if member is not None and member.is_alive and member.session != session:
+            self.processes.replaced(member, now)
+        member = self.members.register(Role.MODEL_SERVER, index, session, pid, address, now)
+        registered = kinds.Registered(member.name, pid, address)
+        self._note(registered, f"{member.name} listens at {address}")
+        self._advance(now)
+        return self.members.tell_interval(member, 0.0)
+
+    def model_servers(self) -> list[str]:
+        """Return where each model server listens; "" of one that is away."""
+        indexes = range(self.config.num_model_servers)
+        members = (self.members.find(Role.MODEL_SERVER, index) for index in indexes)
+        return ["" if m is None or not m.is_alive else m.address for m in members]
+
     def restore_point(
         self, index: int, num_unsound: int = 0, problem: str = ""
     ) -> RestorePoint | None:

@@ -41,7 +41,7 @@ class Member:
     handle: str = ""  # the launcher's reference, once started by it
     session: str = ""  # once it has registered
     pid: int = 0
-    address: str = ""  # ps replicas
+    address: str = ""  # ps replicas and model servers
     incarnation: int = 0  # counts the sessions at this index
     is_stopping: bool = False  # asked to end: its end is no loss
     is_leaving: bool = False  # asked to end, by others: it hands over what it has
@@ -92,7 +92,7 @@ class Member:
     @property
     def name(self) -> str:
         """What it is called in messages: "worker 3"."""
-        return f"{'ps replica' if self.role is Role.PS else self.role} {self.index}"
+        return f"{self.role.words} {self.index}"
 
 
 _NOT_JOURNALLED = frozenset(
@@ -279,7 +279,7 @@ class Membership:
     @property
     def interval_seconds(self) -> float:
         """How often each process sends a heartbeat, for the number of those that are alive."""
-        num_alive = self.num_alive(Role.WORKER) + self.num_alive(Role.PS)
+        num_alive = sum(self.num_alive(role) for role in Role)
         return heartbeats.interval_seconds(num_alive, self._heartbeat_seconds)
 
     def __iter__(self) -> Iterator[Member]:

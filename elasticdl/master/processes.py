@@ -68,6 +68,7 @@ class Processes:
     ) -> None:
         self._settings = config.cluster
         self._num_ps = config.num_ps
+        self._num_model_servers = config.num_model_servers
         self._members = members
         self._ledger = ledger
         self._meter = meter
@@ -92,6 +93,7 @@ class Processes:
             self._plan(Role.PS, now, index)
         for _ in range(self._settings.num_workers):
             self._plan(Role.WORKER, now)
+        self._fill_model_servers(now)
 
     def resume(self) -> None:
         """Watch what an earlier master has started, and start what it had only planned."""
@@ -105,6 +107,7 @@ class Processes:
     def complete(self, now: float) -> None:
         """Plan what a job that was reopened lacks of the processes with which it began."""
         self.fill_places(now)
+        self._fill_model_servers(now)
         present = [m for m in self._members.present(Role.WORKER) if not m.is_departing]
         for _ in range(self._settings.num_workers - len(present)):
             self._plan(Role.WORKER, now)
@@ -220,6 +223,8 @@ class Processes:
         if not was_watched:
             text = f"{member.name} has ended while no master watched"
         was_ready = self._parameters.is_ready(member)
+        if member.role is Role.MODEL_SERVER:
+            was_ready = bool(member.session)  # it registers when workers may ask it
         position = self._announced(member)
         is_of_task = self._is_of_task(member, exited, position, was_silent)
         self._members.lose(member, how)
@@ -271,11 +276,18 @@ class Processes:
         interval = self._members.interval_seconds
         if interval != self._interval_seconds:
             self._interval_seconds = interval
-            count = self._members.num_alive(Role.WORKER) + self._members.num_alive(Role.PS)
+            count = sum(self._members.num_alive(role) for role in Role)
             text = f"{count} processes send a heartbeat each {interval:.3g} s"
             self._act(Note(kinds.HeartbeatInterval(interval, count), text))
 
     # --- decisions -------------------------------------------------------------------------------
+
+    def _fill_model_servers(self, now: float) -> None:
+        """Plan the model servers that are not there."""
+        for index in range(self._num_model_servers):
+            member = self._members.find(Role.MODEL_SERVER, index)
+            if member is None or member.gone:
+                self._plan(Role.MODEL_SERVER, now, index)
 
     def _plan(self, role: Role, now: float, index: int | None = None) -> None:
         member = self._members.plan(role, now, index)
@@ -361,7 +373,8 @@ class Processes:
         match verdict.decision:
             case relaunch.Decision.RELAUNCH:
                 # A ps replica's index is its place in the model; a worker's is never used again.
-                self._plan(member.role, now, member.index if member.role is Role.PS else None)
+                is_worker = member.role is Role.WORKER
+                self._plan(member.role, now, None if is_worker else member.index)
             case relaunch.Decision.GIVE_UP:
                 note = f"{member.name} is not replaced: {verdict.why}"
                 self._act(Note(kinds.NotReplaced(), note))

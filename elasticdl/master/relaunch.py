@@ -25,7 +25,7 @@ class EndedProcess:
     role: Role
     reason: ExitReason
     code: int | None
-    was_ready: bool  # ps replicas: it was part of the job
+    was_ready: bool  # ps replicas and model servers: it was part of the job
     tasks_done: int  # by this process
     is_of_task: bool = False  # it died of a task that it held; see `may_be_of_task`
     is_of_look: bool = False  # it died of the look at the data, which one worker takes
@@ -106,7 +106,7 @@ def decide(ended: EndedProcess, counts: Counts) -> RelaunchVerdict:
     if counts.failures < counts.max_relaunches:
         return RelaunchVerdict(Decision.RELAUNCH, True)
     spent = f"--max_relaunches={counts.max_relaunches} are spent"
-    if ended.role is Role.PS:
+    if ended.role is not Role.WORKER:
         return RelaunchVerdict(Decision.FAIL_JOB, True, spent)
     if counts.others_present:
         return RelaunchVerdict(Decision.GIVE_UP, True, spent)
@@ -149,4 +149,4 @@ def _is_failure(ended: EndedProcess) -> bool:
     )
     if ended.reason not in from_outside or crash(ended.code):
         return True
-    return not (ended.was_ready if ended.role is Role.PS else ended.tasks_done)
+    return not (ended.tasks_done if ended.role is Role.WORKER else ended.was_ready)

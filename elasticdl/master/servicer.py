@@ -168,6 +168,31 @@ class Servicer(MasterServicer):
                 return pb.GetPsRouteResponse(complete=False)
             await self._master.changed(seconds_left)
 
+    async def RegisterModelServer(
+        self, request: pb.RegisterModelServerRequest, context: Context
+    ) -> pb.RegisterModelServerResponse:
+        """A model server announces itself."""
+        core, now = self._master.core, self._master.now()
+        interval = await self._event(
+            context,
+            lambda: core.register_model_server(
+                request.index, request.session, request.pid, request.address, now
+            ),
+        )
+        return pb.RegisterModelServerResponse(heartbeat_seconds=interval)
+
+    async def GetModelServers(
+        self, request: pb.GetModelServersRequest, context: Context
+    ) -> pb.GetModelServersResponse:
+        """Answer when a model server is there, or after some seconds."""
+        deadline = self._master.now() + _PS_ROUTE_SECONDS
+        while not any(self._master.core.model_servers()):
+            seconds_left = deadline - self._master.now()
+            if seconds_left <= 0:
+                break
+            await self._master.changed(seconds_left)
+        return pb.GetModelServersResponse(addresses=self._master.core.model_servers())
+
     async def Lease(self, request: pb.LeaseRequest, context: Context) -> pb.LeaseResponse:
         """A worker asks for a task."""
         core, session = self._master.core, request.session

@@ -106,7 +106,7 @@ def members(core: JobCore, now: float) -> tuple[MemberStatus, ...]:
             else 0,
             usage=member.usage,
         )
-        for role in (Role.WORKER, Role.PS)
+        for role in (Role.WORKER, Role.PS, Role.MODEL_SERVER)
         for member in core.members.present(role)
     )
 

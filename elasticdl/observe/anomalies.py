@@ -48,7 +48,6 @@ _FEWEST_WORKERS = 3
 _FEWEST_ROWS, _FEWEST_IDS = 1_000, 2_000  # of a table, and of its ids that were counted
 _FEWEST_PULLED = 10_000
 _WAITS = ("no task", "lease", "compute wait", "staleness wait")  # for other stages, or workers
-_NAMES = {Role.WORKER: "worker {}", Role.PS: "ps replica {}", Role.MASTER: "the master"}
 _LEAST_SHARE = 0.8  # of the time between two looks for which a process must have been heard of
 
 
@@ -274,7 +273,8 @@ class Anomalies:
                 continue
             rate = (last.swapped_bytes - before.swapped_bytes) / max(seconds, 1.0)
             most, names = hosts.get(last.host, (0.0, []))
-            hosts[last.host] = max(most, rate), [*names, _NAMES[role].format(index)]
+            name = "the master" if role is Role.MASTER else f"{role.words} {index}"
+            hosts[last.host] = max(most, rate), [*names, name]
         for host, (rate, names) in hosts.items():
             if rate >= SWAPS:
                 advice = (

@@ -146,6 +146,24 @@ class GrpcMasterClient:
             if answer.complete:
                 return messages.ROUTE.unpack(answer.route)
 
+    def register_model_server(self, index: int, address: str, pid: int) -> float:
+        """Announce a model server that listens at `address`.
+
+        Returns how often it is to send a heartbeat, in seconds.
+        """
+        answer = self._connection.call(
+            self._master.RegisterModelServer,
+            pb.RegisterModelServerRequest(
+                index=index, address=address, pid=pid, session=self._session
+            ),
+        )
+        return float(answer.heartbeat_seconds)
+
+    def model_servers(self) -> Sequence[str]:
+        """Return where each model server is, "" of one that is away; waits some seconds for one."""
+        answer = self._connection.call(self._master.GetModelServers, pb.GetModelServersRequest())
+        return list(answer.addresses)
+
     def lease(self, worker_id: int, is_patient: bool = False) -> Lease | Wait | Finished:
         """Ask for a task.
 

@@ -34,6 +34,7 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     ROLE_MASTER: _Role.ValueType  # 1
     ROLE_WORKER: _Role.ValueType  # 2
     ROLE_PS: _Role.ValueType  # 3
+    ROLE_MODEL_SERVER: _Role.ValueType  # 4
 
 class Role(_Role, metaclass=_RoleEnumTypeWrapper): ...
 
@@ -41,6 +42,7 @@ ROLE_UNSPECIFIED: Role.ValueType  # 0
 ROLE_MASTER: Role.ValueType  # 1
 ROLE_WORKER: Role.ValueType  # 2
 ROLE_PS: Role.ValueType  # 3
+ROLE_MODEL_SERVER: Role.ValueType  # 4
 Global___Role: _TypeAlias = Role  # noqa: Y015
 
 class _TaskKind:
@@ -86,6 +88,141 @@ OUTCOME_DONE: Outcome.ValueType  # 1
 OUTCOME_FAILED: Outcome.ValueType  # 2
 OUTCOME_RETURNED: Outcome.ValueType  # 3
 Global___Outcome: _TypeAlias = Outcome  # noqa: Y015
+
+@_typing.final
+class ForwardRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOWER_FIELD_NUMBER: _builtins.int
+    IDS_FIELD_NUMBER: _builtins.int
+    TRAINING_FIELD_NUMBER: _builtins.int
+    tower: _builtins.int
+    """its number in the model"""
+    ids: _builtins.bytes
+    """each at most once"""
+    training: _builtins.bool
+    """missing rows of the tower's tables are created"""
+    def __init__(
+        self,
+        *,
+        tower: _builtins.int = ...,
+        ids: _builtins.bytes = ...,
+        training: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ids", b"ids", "tower", b"tower", "training", b"training"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForwardRequest: _TypeAlias = ForwardRequest  # noqa: Y015
+
+@_typing.final
+class ForwardResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OUTPUTS_FIELD_NUMBER: _builtins.int
+    WINDOW_FIELD_NUMBER: _builtins.int
+    outputs: _builtins.bytes
+    """in the order of the ids"""
+    window: _builtins.int
+    """of which the server may still have what it computed with"""
+    def __init__(
+        self,
+        *,
+        outputs: _builtins.bytes = ...,
+        window: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["outputs", b"outputs", "window", b"window"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForwardResponse: _TypeAlias = ForwardResponse  # noqa: Y015
+
+@_typing.final
+class BackwardRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOWER_FIELD_NUMBER: _builtins.int
+    IDS_FIELD_NUMBER: _builtins.int
+    GRADIENTS_FIELD_NUMBER: _builtins.int
+    WINDOW_FIELD_NUMBER: _builtins.int
+    tower: _builtins.int
+    ids: _builtins.bytes
+    """each at most once"""
+    gradients: _builtins.bytes
+    """of the outputs, in the order of the ids"""
+    window: _builtins.int
+    """that gave the outputs"""
+    def __init__(
+        self,
+        *,
+        tower: _builtins.int = ...,
+        ids: _builtins.bytes = ...,
+        gradients: _builtins.bytes = ...,
+        window: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gradients", b"gradients", "ids", b"ids", "tower", b"tower", "window", b"window"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BackwardRequest: _TypeAlias = BackwardRequest  # noqa: Y015
+
+@_typing.final
+class BackwardResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DENSE_FIELD_NUMBER: _builtins.int
+    SITES_FIELD_NUMBER: _builtins.int
+    dense: _builtins.bytes
+    """of the tower's dense parameters, one after the other"""
+    @_builtins.property
+    def sites(self) -> _containers.RepeatedCompositeFieldContainer[Global___SiteGradients]:
+        """of each place where the tower looks up a table that is trained"""
+
+    def __init__(
+        self,
+        *,
+        dense: _builtins.bytes = ...,
+        sites: _abc.Iterable[Global___SiteGradients] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dense", b"dense", "sites", b"sites"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BackwardResponse: _TypeAlias = BackwardResponse  # noqa: Y015
+
+@_typing.final
+class SiteGradients(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TABLE_FIELD_NUMBER: _builtins.int
+    IDS_FIELD_NUMBER: _builtins.int
+    GRADIENTS_FIELD_NUMBER: _builtins.int
+    table: _builtins.int
+    ids: _builtins.bytes
+    gradients: _builtins.bytes
+    """of the row of each id"""
+    def __init__(
+        self,
+        *,
+        table: _builtins.int = ...,
+        ids: _builtins.bytes = ...,
+        gradients: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gradients", b"gradients", "ids", b"ids", "table", b"table"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SiteGradients: _TypeAlias = SiteGradients  # noqa: Y015
 
 @_typing.final
 class RenewCertificateRequest(_message.Message):
@@ -417,6 +554,91 @@ class RegisterPsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RegisterPsResponse: _TypeAlias = RegisterPsResponse  # noqa: Y015
+
+@_typing.final
+class RegisterModelServerRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    PID_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    address: _builtins.str
+    pid: _builtins.int
+    session: _builtins.str
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        address: _builtins.str = ...,
+        pid: _builtins.int = ...,
+        session: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "index", b"index", "pid", b"pid", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RegisterModelServerRequest: _TypeAlias = RegisterModelServerRequest  # noqa: Y015
+
+@_typing.final
+class RegisterModelServerResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEARTBEAT_SECONDS_FIELD_NUMBER: _builtins.int
+    heartbeat_seconds: _builtins.float
+    """how often it is to send a heartbeat"""
+    def __init__(
+        self,
+        *,
+        heartbeat_seconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_seconds", b"heartbeat_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RegisterModelServerResponse: _TypeAlias = RegisterModelServerResponse  # noqa: Y015
+
+@_typing.final
+class GetModelServersRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetModelServersRequest: _TypeAlias = GetModelServersRequest  # noqa: Y015
+
+@_typing.final
+class GetModelServersResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADDRESSES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """by index; empty of one that is away"""
+
+    def __init__(
+        self,
+        *,
+        addresses: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetModelServersResponse: _TypeAlias = GetModelServersResponse  # noqa: Y015
 
 @_typing.final
 class RestorePointRequest(_message.Message):

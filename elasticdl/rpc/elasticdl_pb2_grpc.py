@@ -64,6 +64,16 @@ class MasterStub:
                 request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.GetPsRouteRequest.SerializeToString,
                 response_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.GetPsRouteResponse.FromString,
                 _registered_method=True)
+        self.RegisterModelServer = channel.unary_unary(
+                '/elasticdl.v1.Master/RegisterModelServer',
+                request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.RegisterModelServerRequest.SerializeToString,
+                response_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.RegisterModelServerResponse.FromString,
+                _registered_method=True)
+        self.GetModelServers = channel.unary_unary(
+                '/elasticdl.v1.Master/GetModelServers',
+                request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.GetModelServersRequest.SerializeToString,
+                response_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.GetModelServersResponse.FromString,
+                _registered_method=True)
         self.Lease = channel.unary_unary(
                 '/elasticdl.v1.Master/Lease',
                 request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.LeaseRequest.SerializeToString,
@@ -176,6 +186,20 @@ class MasterServicer:
 
     def GetPsRoute(self, request, context):
         """Answers when every ps replica is there, or after a few seconds with `complete` false.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RegisterModelServer(self, request, context):
+        """A model server that has built its model, and listens.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetModelServers(self, request, context):
+        """Where the model servers are; answers when one is there, or after a few seconds without any.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -312,6 +336,16 @@ def add_MasterServicer_to_server(servicer, server):
                     servicer.GetPsRoute,
                     request_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.GetPsRouteRequest.FromString,
                     response_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.GetPsRouteResponse.SerializeToString,
+            ),
+            'RegisterModelServer': grpc.unary_unary_rpc_method_handler(
+                    servicer.RegisterModelServer,
+                    request_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.RegisterModelServerRequest.FromString,
+                    response_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.RegisterModelServerResponse.SerializeToString,
+            ),
+            'GetModelServers': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetModelServers,
+                    request_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.GetModelServersRequest.FromString,
+                    response_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.GetModelServersResponse.SerializeToString,
             ),
             'Lease': grpc.unary_unary_rpc_method_handler(
                     servicer.Lease,
@@ -546,6 +580,60 @@ class Master:
             '/elasticdl.v1.Master/GetPsRoute',
             elasticdl_dot_rpc_dot_elasticdl__pb2.GetPsRouteRequest.SerializeToString,
             elasticdl_dot_rpc_dot_elasticdl__pb2.GetPsRouteResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RegisterModelServer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/elasticdl.v1.Master/RegisterModelServer',
+            elasticdl_dot_rpc_dot_elasticdl__pb2.RegisterModelServerRequest.SerializeToString,
+            elasticdl_dot_rpc_dot_elasticdl__pb2.RegisterModelServerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetModelServers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/elasticdl.v1.Master/GetModelServers',
+            elasticdl_dot_rpc_dot_elasticdl__pb2.GetModelServersRequest.SerializeToString,
+            elasticdl_dot_rpc_dot_elasticdl__pb2.GetModelServersResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -924,6 +1012,126 @@ class Master:
             '/elasticdl.v1.Master/Stop',
             elasticdl_dot_rpc_dot_elasticdl__pb2.StopRequest.SerializeToString,
             elasticdl_dot_rpc_dot_elasticdl__pb2.StopResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class ModelServerStub:
+    """Served by each model server. Arrays travel as bytes: int64 ids and float32 numbers, little-endian.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Forward = channel.unary_unary(
+                '/elasticdl.v1.ModelServer/Forward',
+                request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.ForwardRequest.SerializeToString,
+                response_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.ForwardResponse.FromString,
+                _registered_method=True)
+        self.Backward = channel.unary_unary(
+                '/elasticdl.v1.ModelServer/Backward',
+                request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.BackwardRequest.SerializeToString,
+                response_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.BackwardResponse.FromString,
+                _registered_method=True)
+
+
+class ModelServerServicer:
+    """Served by each model server. Arrays travel as bytes: int64 ids and float32 numbers, little-endian.
+    """
+
+    def Forward(self, request, context):
+        """What a tower gives for ids. Requests of a window are computed together, each id once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Backward(self, request, context):
+        """The gradients of what is inside a tower, given those of what it gave.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_ModelServerServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Forward': grpc.unary_unary_rpc_method_handler(
+                    servicer.Forward,
+                    request_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.ForwardRequest.FromString,
+                    response_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.ForwardResponse.SerializeToString,
+            ),
+            'Backward': grpc.unary_unary_rpc_method_handler(
+                    servicer.Backward,
+                    request_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.BackwardRequest.FromString,
+                    response_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.BackwardResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'elasticdl.v1.ModelServer', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('elasticdl.v1.ModelServer', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class ModelServer:
+    """Served by each model server. Arrays travel as bytes: int64 ids and float32 numbers, little-endian.
+    """
+
+    @staticmethod
+    def Forward(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/elasticdl.v1.ModelServer/Forward',
+            elasticdl_dot_rpc_dot_elasticdl__pb2.ForwardRequest.SerializeToString,
+            elasticdl_dot_rpc_dot_elasticdl__pb2.ForwardResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Backward(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/elasticdl.v1.ModelServer/Backward',
+            elasticdl_dot_rpc_dot_elasticdl__pb2.BackwardRequest.SerializeToString,
+            elasticdl_dot_rpc_dot_elasticdl__pb2.BackwardResponse.FromString,
             options,
             channel_credentials,
             insecure,

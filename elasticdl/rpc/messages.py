@@ -42,6 +42,7 @@ _ROLES = {
     Role.MASTER: pb.ROLE_MASTER,
     Role.WORKER: pb.ROLE_WORKER,
     Role.PS: pb.ROLE_PS,
+    Role.MODEL_SERVER: pb.ROLE_MODEL_SERVER,
 }
 _ROLES_BACK = {number: role for role, number in _ROLES.items()}
 

@@ -12,10 +12,11 @@ from urllib.parse import urlsplit
 
 from elasticdl.rpc import elasticdl_pb2 as pb
 
-WORKER, PS, USER = "worker", "ps", "user"
+WORKER, PS, MODEL_SERVER, USER = "worker", "ps", "modelserver", "user"
 
 _SERVICE = "/elasticdl.v1.Master/"
 _CERTIFICATES = "/elasticdl.v1.Certificates/"
+_MODEL_SERVER = "/elasticdl.v1.ModelServer/"
 
 RIGHTS: Mapping[str, frozenset[str]] = {
     _SERVICE + "RegisterWorker": frozenset({WORKER}),
@@ -23,11 +24,13 @@ RIGHTS: Mapping[str, frozenset[str]] = {
     _SERVICE + "CheckData": frozenset({WORKER}),
     _SERVICE + "RestorePoint": frozenset({PS}),
     _SERVICE + "RegisterPs": frozenset({PS}),
-    _SERVICE + "GetPsRoute": frozenset({WORKER, PS}),
+    _SERVICE + "GetPsRoute": frozenset({WORKER, PS, MODEL_SERVER}),
+    _SERVICE + "RegisterModelServer": frozenset({MODEL_SERVER}),
+    _SERVICE + "GetModelServers": frozenset({WORKER}),
     _SERVICE + "Lease": frozenset({WORKER}),
     _SERVICE + "Report": frozenset({WORKER}),
     _SERVICE + "Announce": frozenset({WORKER}),
-    _SERVICE + "Heartbeat": frozenset({WORKER, PS}),
+    _SERVICE + "Heartbeat": frozenset({WORKER, PS, MODEL_SERVER}),
     _SERVICE + "Attend": frozenset({WORKER}),
     _SERVICE + "Leave": frozenset({WORKER, PS}),
     _SERVICE + "HandOver": frozenset({WORKER, PS}),
@@ -38,7 +41,9 @@ RIGHTS: Mapping[str, frozenset[str]] = {
     _SERVICE + "SetNumWorkers": frozenset({USER}),
     _SERVICE + "SetNumPs": frozenset({USER}),
     _SERVICE + "Stop": frozenset({USER}),
-    _CERTIFICATES + "Renew": frozenset({WORKER, PS}),
+    _CERTIFICATES + "Renew": frozenset({WORKER, PS, MODEL_SERVER}),
+    _MODEL_SERVER + "Forward": frozenset({WORKER}),
+    _MODEL_SERVER + "Backward": frozenset({WORKER}),
 }
 """Method -> the roles that may call it."""
 

@@ -25,8 +25,19 @@ MASTER_NAME = "master.elasticdl"
 _PROBE_SECONDS = 1.0  # what it has to say is told with a complaint, which is not to wait for it
 
 
-def open_channel(address: str, options: list[tuple[str, Any]], tls: TlsFiles | None) -> Any:
-    """Return a channel to a master; with TLS, one that shows the certificate as it is now.
+def open_channel(
+    address: str,
+    options: list[tuple[str, Any]],
+    tls: TlsFiles | None,
+    name: str = MASTER_NAME,
+) -> Any:
+    """Return a channel to a server; with TLS, one that shows the certificate as it is now.
+
+    Args:
+        address: HOST:PORT.
+        options: Of gRPC.
+        tls: What to speak TLS with; None: in clear text.
+        name: What the server's certificate has to say.
 
     Raises:
         ConfigError: A file of TLS cannot be read.
@@ -35,7 +46,7 @@ def open_channel(address: str, options: list[tuple[str, Any]], tls: TlsFiles | N
         return grpc.insecure_channel(address, options=options)
     authority, certificate, key = tls.read()
     credentials = grpc.ssl_channel_credentials(authority, key, certificate)
-    named = [*options, ("grpc.ssl_target_name_override", MASTER_NAME)]
+    named = [*options, ("grpc.ssl_target_name_override", name)]
     return grpc.secure_channel(address, credentials, options=named)
 
 

@@ -70,6 +70,7 @@ PROFILE_FOLDER, PROFILE_REQUEST = "profile", "request.json"
 PROFILE_RECORDING = "recording"
 """Ends the name of the file by which a ps replica says there that it records."""
 
+_MODULES = {Role.MODEL_SERVER: "elasticdl.worker.model_server"}  # it computes as a worker does
 _TOKEN_BYTES = 32
 _log = logging.getLogger(__name__)
 
@@ -124,7 +125,7 @@ def command(
     `-P` keeps the current folder off the import path, as it is for `elasticdl` itself; `-u` has
     what the user's code prints reach the log before a kill does.
     """
-    words = [python, "-P", "-u", "-m", f"elasticdl.{role}"]
+    words = [python, "-P", "-u", "-m", _MODULES.get(role, f"elasticdl.{role}")]
     words += ["--config", str(config_file or job_dir / CONFIG_FILE)]
     words += ["--token_file", str(token_file or job_dir / TOKEN_FILE)]
     words += ["--job_dir", str(job_dir), "--index", str(index)]

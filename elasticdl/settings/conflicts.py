@@ -70,6 +70,32 @@ def check_push_steps(
         )
 
 
+def check_model_servers(number: int, strategy: Strategy, refused: Mapping[str, bool]) -> None:
+    """Refuse model servers where there is nobody to ask for parameters, or not so far.
+
+    Args:
+        number: How many model servers are asked for.
+        strategy: The job's.
+        refused: Flags that do not go with them, and whether each is given.
+
+    Raises:
+        ValueError: Says what was expected.
+    """
+    flag = f"--num_model_servers={number}"
+    if strategy is not Strategy.PARAMETER_SERVER:
+        raise ValueError(
+            f"{flag}: a model server takes its parameters from ps replicas: expected "
+            f"--distribution_strategy={Strategy.PARAMETER_SERVER}, found {strategy}; without the "
+            "flag each worker computes what is in elasticdl.layers.Remote itself"
+        )
+    given = [name for name, is_given in refused.items() if is_given]
+    if given:
+        raise ValueError(
+            f"{flag} does not go with {given[0]} so far: expected one of them; without the first "
+            "each worker computes what is in elasticdl.layers.Remote itself"
+        )
+
+
 def check_deterministic(
     strategy: Strategy,
     global_batch_size: int | None,

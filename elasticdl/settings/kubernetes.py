@@ -181,7 +181,7 @@ class KubernetesSection(Section):
 
     @model_validator(mode="after")
     def _resources_fit(self) -> KubernetesSection:
-        for role in Role:
+        for role in (Role.MASTER, Role.WORKER, Role.PS):  # no pods of model servers so far
             for flag, read in (("request", self.requests), ("limit", self.limits)):
                 try:
                     read(role)

@@ -22,7 +22,8 @@ LABELS = (*(str(label) for label in Label), UNHEARD)
 """What a second of a lane may be; the order of a row's amounts."""
 
 _NUMBER = {label: number for number, label in enumerate(LABELS)}
-_NAME = re.compile(r"(worker|ps replica) (\d+)")
+_ROLES = {role.words: role for role in (Role.WORKER, Role.PS, Role.MODEL_SERVER)}
+_NAME = re.compile(rf"({'|'.join(_ROLES)}) (\d+)")
 
 
 @dataclass
@@ -65,7 +66,7 @@ class Lanes:
         self._lanes: dict[tuple[str, int], Lane] = {}
 
     def __iter__(self) -> Any:
-        order = {Role.MASTER: 0, Role.PS: 1, Role.WORKER: 2}
+        order = {Role.MASTER: 0, Role.PS: 1, Role.MODEL_SERVER: 2, Role.WORKER: 3}
         return iter(sorted(self._lanes.values(), key=lambda x: (order[Role(x.role)], x.index)))
 
     def of(self, role: str, index: int) -> Lane:
@@ -81,8 +82,7 @@ class Lanes:
         match = _NAME.fullmatch(process)
         if match is None:
             return None
-        role = Role.WORKER if match[1] == "worker" else Role.PS
-        return self.of(str(role), int(match[2]))
+        return self.of(str(_ROLES[match[1]]), int(match[2]))
 
     def used(self, lane: Lane, event: Event, stamp: int) -> None:
         """Take in an event `usage`."""

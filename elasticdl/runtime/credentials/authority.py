@@ -32,7 +32,7 @@ from elasticdl.runtime.credentials.files import (
 USER = "user"
 """The role of commands such as `elasticdl train`, which speak to the master alone."""
 
-_SERVERS = (Role.MASTER, Role.PS, Role.WORKER)
+_SERVERS = (Role.MASTER, Role.PS, Role.WORKER, Role.MODEL_SERVER)
 _CLOCK_SKEW = timedelta(minutes=10)  # by which clocks of two machines may differ
 _AUTHORITY_LIFE = timedelta(days=10 * 365)  # longer than a job lasts: it is not renewed
 

@@ -1,0 +1,39 @@
+"""With what model servers do not go is said before a job starts."""
+
+import pytest
+
+from elasticdl.cli.flags import build_config
+from elasticdl.errors import ConfigError
+
+ON_PS = {"distribution_strategy": "ParameterServerStrategy"}
+
+
+def config(command="train", **words):
+    given = {"model_zoo": "zoo", "model_def": "a.forward", "training_data": "data"}
+    return build_config(command, given | words)
+
+
+@pytest.mark.parametrize("strategy", ["Local", "AllreduceStrategy", "HybridStrategy"])
+def test_a_job_without_ps_replicas_for_all_parameters_has_no_model_servers(strategy):
+    words = rf"--num_model_servers=2: .* expected --distribution_strategy=Par.*, found {strategy}"
+    with pytest.raises(ConfigError, match=words):
+        config(distribution_strategy=strategy, num_model_servers="2")
+    assert config(distribution_strategy=strategy).num_model_servers == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"launcher": "kubernetes"},
+        {"trace": "every=10"},
+        {"export_dir": "exports"},
+        {"on_nan": "skip"},
+        {"torch_compile": "true"},
+        {"output": "model", "output_tables": "parquet"},
+    ],
+)
+def test_what_does_not_go_with_model_servers_is_named(words):
+    flag = next(reversed(words))
+    with pytest.raises(ConfigError, match=rf"--num_model_servers=2 does not go with --{flag}"):
+        config(num_model_servers="2", **ON_PS, **words)
+    config(**ON_PS, **words)
