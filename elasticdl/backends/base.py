@@ -265,6 +265,78 @@ class ChecksData(Protocol):
         ...
 
 
+class Tower(Protocol):
+    """A part of a model that turns ids into vectors, each id for itself.
+
+    Methods may be called from one thread only.
+
+    Attributes:
+        name: Of the layer.
+        dim: Width of what it gives.
+        dense: Where its variables lie in the flat dense vector of the model, in their order.
+        tables: The table of each of its id sites.
+    """
+
+    name: str
+    dim: int
+    dense: Sequence[slice]
+    tables: Sequence[int]
+
+    def ids(self, ids: Int64) -> Sequence[Int64]:
+        """Return the ids that each of its sites looks up for ids of shape (n,)."""
+        ...
+
+    def forward(
+        self, ids: Int64, rows: Sequence[Float32], dense: Float32, training: bool
+    ) -> Float32:
+        """Return what it gives, shape (n, dim).
+
+        Args:
+            ids: Shape (n,).
+            rows: Of each site, in the order of its ids.
+            dense: Its own variables, one after the other.
+            training: Whether it is trained.
+        """
+        ...
+
+    def backward(
+        self, ids: Int64, gradients: Float32, rows: Sequence[Float32], dense: Float32
+    ) -> tuple[Sequence[Float32], Float32]:
+        """Return the gradient of the rows of each site and of its own variables.
+
+        Args:
+            ids: Shape (n,).
+            gradients: Of what it gave for them, shape (n, dim).
+            rows: As in `forward`.
+            dense: The same.
+        """
+        ...
+
+
+@runtime_checkable
+class HasTowers(Protocol):
+    """A trainer of a model whose towers may be computed elsewhere, once it is built."""
+
+    def towers(self) -> Sequence[Tower]:
+        """Return the towers of the model.
+
+        Raises:
+            ModelError: A tower cannot be computed elsewhere.
+        """
+        ...
+
+    def place_towers(self) -> None:
+        """Look up what towers give from now on, as rows are.
+
+        `id_sites` then has sites whose number is beyond the tables: number `len(tables) + k` is
+        tower k.
+
+        Raises:
+            ModelError: The rest of the model needs what is inside of a tower.
+        """
+        ...
+
+
 class Pulled(Protocol):
     """What a lookup brings: the rows of each site, and the dense and state vectors."""
 

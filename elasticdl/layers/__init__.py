@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         CrossNetwork,
         FactorizationMachine,
     )
+    from elasticdl.layers.remote import Remote
     from elasticdl.layers.sampling import SamplingCorrection
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Expiry",
     "FactorizationMachine",
     "ProbabilityAdmission",
+    "Remote",
     "SamplingCorrection",
     "TargetAttention",
 ]
@@ -35,6 +37,7 @@ _HOMES = {
     "Dice": "attention",
     "Embedding": "embedding",
     "FactorizationMachine": "interactions",
+    "Remote": "remote",
     "SamplingCorrection": "sampling",
     "TargetAttention": "attention",
 }

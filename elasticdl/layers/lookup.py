@@ -33,3 +33,21 @@ def looking_up(lookup: Lookup) -> Iterator[None]:
         yield
     finally:
         _lookup.reset(token)
+
+
+_elsewhere: ContextVar[bool] = ContextVar("elasticdl_elsewhere", default=False)
+
+
+def towers_are_elsewhere() -> bool:
+    """Whether what towers give is looked up as rows are, and not computed here."""
+    return _elsewhere.get()
+
+
+@contextmanager
+def towers_elsewhere(are_elsewhere: bool) -> Iterator[None]:
+    """Have every `Remote` that is called meanwhile look its outputs up, or compute them here."""
+    token = _elsewhere.set(are_elsewhere)
+    try:
+        yield
+    finally:
+        _elsewhere.reset(token)

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from elasticdl.errors import ModelError
 from elasticdl.layers.life_cycle import Admission, Expiry, admission_of, expiry_of
-from elasticdl.layers.lookup import current_lookup
+from elasticdl.layers.lookup import current_lookup, towers_are_elsewhere
 from elasticdl.layers.plain_rows import PlainRows
 from elasticdl.layers.rates import require_rate
 
@@ -449,6 +449,59 @@ class EmbeddingBag(_Table, nn.EmbeddingBag):  # type: ignore[misc]  # torch has 
             return rows.sum(1) / (~is_padding).sum(1, keepdim=True).clamp(min=1)
         rows = rows.masked_fill(is_padding.unsqueeze(-1), -torch.inf).max(1).values
         return rows.masked_fill(is_padding.all(1, keepdim=True), 0.0)
+
+
+class Remote(nn.Module):  # type: ignore[misc]  # torch has no types here
+    """Turns ids into what a tower gives for them, wherever the tower is computed.
+
+    A tower is a module that takes ids of shape `(n,)`, int64, and gives `(n, dim)`. It computes
+    each id for itself: an id's output may not depend on the others. With `--num_model_servers` it
+    is computed on model servers, each id once for the workers that ask at the same time; else, and
+    in a plain Python session, in this process.
+
+    Args:
+        tower: The module.
+        name: In messages; default: "tower".
+    """
+
+    num_embeddings = None  # ids are any number
+
+    def __init__(self, tower: nn.Module, name: str = "tower") -> None:
+        super().__init__()
+        if not isinstance(tower, nn.Module):
+            raise ModelError(f"Remote: expected a torch.nn.Module that takes ids, found {tower!r}")
+        self.tower = tower
+        self.name = name
+        self.source: int | None = None  # where a job looks its outputs up, if it does
+        self.embedding_dim = 0  # of the outputs, then
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Return the outputs of ids of any shape, `ids.shape + (dim,)`."""
+        if input.is_floating_point() or input.is_complex() or input.dtype == torch.bool:
+            raise ModelError(f"Remote {self.name!r}: ids must be integers, found {input.dtype}")
+        ids = input.to(torch.int64)
+        lookup = current_lookup()
+        if lookup is not None and towers_are_elsewhere():
+            rows: torch.Tensor = lookup(self, ids)
+            return rows
+        outputs = self.of_ids(ids.reshape(-1))
+        return outputs.reshape(*ids.shape, outputs.shape[1])
+
+    def of_ids(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return what the tower gives for ids of shape (n,)."""
+        outputs = self.tower(ids)
+        is_tensor = isinstance(outputs, torch.Tensor)
+        if not is_tensor or outputs.dim() != 2 or len(outputs) != len(ids):
+            found = list(outputs.shape) if is_tensor else type(outputs).__name__
+            raise ModelError(
+                f"Remote {self.name!r}: the tower must give a tensor of shape (ids, dim) for "
+                f"{len(ids)} ids, found {found}"
+            )
+        return outputs.to(torch.float32)
+
+    def extra_repr(self) -> str:
+        """Say the name."""
+        return f"name={self.name!r}"
 
 
 class SamplingCorrection(nn.Module):  # type: ignore[misc]  # torch has no types here

@@ -51,6 +51,7 @@ from elasticdl.backends.keras.model.placed import PlacedModel, takes_training
 from elasticdl.backends.keras.model.scaling import LossScale, loss_scale_of
 from elasticdl.backends.keras.model.state import Momenta
 from elasticdl.backends.keras.model.step import Inference, TrainStep
+from elasticdl.backends.keras.model.towers import KerasTower, towers_of
 from elasticdl.backends.keras.model.trial import (
     check_steps,
     check_traces,
@@ -331,6 +332,36 @@ class KerasTrainer:
         minibatch = KerasMinibatch.of(minibatch)
         return self._collector(minibatch).names(minibatch, sites)
 
+    def towers(self) -> Sequence[KerasTower]:
+        """Return the towers of the model; see `HasTowers`."""
+        with self._held.open():
+            return towers_of(self._placed, self._seed)
+
+    def place_towers(self) -> None:
+        """Look up what towers give from now on; see `HasTowers`."""
+        assert self._sample is not None, "a model is built before its towers are placed"
+        owned = {id(v) for tower in self.towers() for v in tower.variables}
+        self._placed.place_towers()
+        for known in (self._collectors, self._steps, self._inferences):
+            known.clear()
+        self._find_ids(self._sample)
+        if self.ids_need_parameters:
+            raise ModelError(
+                "with --num_model_servers no ids may depend on what a layer gives: expected ids "
+                "that are features, or made of features alone"
+            )
+        if self._sample.mode != Mode.TRAINING or self._gradient is None:
+            return
+        self._step(self._sample)
+        used = enumerate(self._placed.dense.variables)
+        shared = [v.path for k, v in used if id(v) in owned and k not in self._gradient.missing]
+        if shared:
+            raise ModelError(
+                f"variable {shared[0]!r} is of a tower in elasticdl.layers.Remote, and the model "
+                "uses it outside of the tower, or adds a loss of it, too: with --num_model_servers "
+                "a tower has its variables for itself"
+            )
+
     def learning_rate(self, version: int) -> float:
         """Return the learning rate for a step from model version `version`."""
         return self._learning_rate(version)
@@ -494,7 +525,7 @@ class KerasTrainer:
     def _refuse_other_sites(self, collector: Collector) -> None:
         known = next(iter(self._collectors.values()), None)
         if known is not None and known.tables != collector.tables:
-            names = [[self._placed.tables[t].name for t in c.tables] for c in (known, collector)]
+            names = [[self._placed.sources[t].name for t in c.tables] for c in (known, collector)]
             raise ModelError(
                 "the model looks up other embeddings in training than in inference: "
                 f"{', '.join(names[0])} at first, now {', '.join(names[1])}"

@@ -10,7 +10,7 @@ from torch import nn
 from elasticdl.backends.base import Float32, Int64, Lookup
 from elasticdl.backends.torch.device import Device, from_numpy
 from elasticdl.backends.torch.feed import TorchMinibatch
-from elasticdl.backends.torch.model import Enough, PlacedModel
+from elasticdl.backends.torch.model import Enough, LayerTable, PlacedModel, TowerOutputs
 from elasticdl.errors import IdError, ModelError
 from elasticdl.job import Mode
 
@@ -60,7 +60,7 @@ class Collector:
 
         def look_up(layer: nn.Module, ids: torch.Tensor) -> torch.Tensor:
             table = placed.table_of(layer)
-            _check_range(layer, ids, placed.tables[table].name)
+            _check_range(layer, ids, placed.sources[table].name)
             minibatch.lookups.append((table, ids))
             if len(minibatch.lookups) == len(placed.sites):
                 raise Enough
@@ -125,7 +125,7 @@ class GivenRows:
         if ids is expected or torch.equal(ids.cpu(), expected.cpu()):
             return
         raise ModelError(
-            f"the model looks up other ids in table {self._placed.tables[table].name!r} in its "
+            f"the model looks up other ids in table {self._placed.sources[table].name!r} in its "
             "step than when it was asked for them: they must be a function of the features "
             "(no random numbers, no dependence on self.training); where they depend on rows "
             "or parameters, say --run_eagerly=true"
@@ -137,15 +137,19 @@ class GivenRows:
         Args:
             of: The `id`s of weights; gradients of other tables are 0. None: all.
         """
-        tables = [self._placed.tables[table] for table in self._placed.sites]
+        sources = [self._placed.sources[source] for source in self._placed.sites]
         return [
             self._placed.device.array(
                 torch.zeros_like(rows)
-                if rows.grad is None or (of is not None and id(table.weight) not in of)
+                if rows.grad is None or (of is not None and _is_left_out(source, of))
                 else _dense(rows.grad)
             )
-            for rows, table in zip(self.rows, tables, strict=True)
+            for rows, source in zip(self.rows, sources, strict=True)
         ]
+
+
+def _is_left_out(source: LayerTable | TowerOutputs, of: Container[int]) -> bool:
+    return isinstance(source, LayerTable) and id(source.weight) not in of
 
 
 def _dense(gradient: torch.Tensor) -> torch.Tensor:
@@ -165,7 +169,7 @@ def _check_range(layer: nn.Module, ids: torch.Tensor, table: str) -> None:
 
 
 def _other_sites(placed: PlacedModel, found: Sequence[int]) -> str:
-    first, now = ([placed.tables[t].name for t in sites] for sites in (placed.sites, found))
+    first, now = ([placed.sources[t].name for t in sites] for sites in (placed.sites, found))
     return (
         "the model looks up other embeddings with this minibatch than with the first one: "
         f"{', '.join(first)} at first, now {', '.join(now) or 'none'}; call all layers with each "

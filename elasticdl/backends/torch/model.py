@@ -24,8 +24,8 @@ from elasticdl.backends.torch.optimizer import Rules
 from elasticdl.backends.torch.structures import Nested, describe, leaves
 from elasticdl.backends.torch.trial import Carried, keeping_parameters, leaving_no_trace
 from elasticdl.errors import ElasticdlError, ModelError, place_of
-from elasticdl.layers.lookup import looking_up
-from elasticdl.layers.torch import TableParameter
+from elasticdl.layers.lookup import looking_up, towers_elsewhere
+from elasticdl.layers.torch import Remote, TableParameter
 
 EXACT_INTEGERS = 2**24  # below it, each integer is a float32 of its own
 
@@ -67,6 +67,14 @@ class LayerTable:
             given_rows=self.weight.given is not None,
             rate=rate,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class TowerOutputs:
+    """What a tower that is computed elsewhere gives: a model looks it up as it does rows."""
+
+    name: str
+    dim: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +139,8 @@ class PlacedModel:
     Attributes:
         device: Where the model is computed; features are moved there.
         tables: The tables of the embedding layers.
-        sites: The table of each call of an embedding layer, in order.
+        towers: Those that are computed elsewhere.
+        sites: The number among `sources` of each call of an embedding layer or tower, in order.
         parameters: (name, parameter) of what is dense.
     """
 
@@ -140,6 +149,7 @@ class PlacedModel:
         self.device = device
         self.tables = tuple(_tables(model))
         self._table_of = {id(t.weight): k for k, t in enumerate(self.tables)}
+        self.towers: tuple[TowerOutputs, ...] = ()
         self.sites: tuple[int, ...] = ()
         if features is not None:
             self._meet(features)
@@ -184,8 +194,27 @@ class PlacedModel:
         finally:
             self.move(device)
 
+    @property
+    def sources(self) -> tuple[LayerTable | TowerOutputs, ...]:
+        """Where rows come from: the tables, and behind them the towers that are elsewhere."""
+        return (*self.tables, *self.towers)
+
+    def remotes(self) -> list[Remote]:
+        """Return the towers that the model has."""
+        return [module for module in self.model.modules() if isinstance(module, Remote)]
+
+    def place_towers(self, towers: Sequence[TowerOutputs], features: Nested) -> None:
+        """Have all towers be computed elsewhere from now on; find the sites anew."""
+        for number, (remote, tower) in enumerate(zip(self.remotes(), towers, strict=True)):
+            remote.source = len(self.tables) + number
+            remote.embedding_dim = tower.dim
+        self.towers = tuple(towers)
+        self._meet(features)
+
     def table_of(self, layer: nn.Module) -> int:
-        """Return the number of a layer's table."""
+        """Return the number of a layer's table, or of a tower among `sources`."""
+        if isinstance(layer, Remote) and layer.source is not None:
+            return layer.source
         table = self._table_of.get(id(layer.weight))
         if table is None:
             raise ModelError(
@@ -297,7 +326,8 @@ class PlacedModel:
             self.model.train(training)
         features = self.device.moved(features)
         versions = [(leaf, leaf._version) for leaf in leaves(features) if _has_version(leaf)]
-        with looking_up(lookup), explaining(features):
+        elsewhere = towers_elsewhere(bool(self.towers))
+        with looking_up(lookup), elsewhere, explaining(features):
             outputs = (model or self.model)(features)
         if any(leaf._version != version for leaf, version in versions):
             raise ModelError(

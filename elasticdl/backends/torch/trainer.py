@@ -37,10 +37,11 @@ from elasticdl.backends.torch.lookups import Collector, GivenRows
 from elasticdl.backends.torch.loss import MinibatchLoss
 from elasticdl.backends.torch.metrics import EvaluationLoss, Metrics
 from elasticdl.backends.torch.model import Lookup as RowLookup
-from elasticdl.backends.torch.model import PlacedModel, check_outputs
+from elasticdl.backends.torch.model import PlacedModel, TowerOutputs, check_outputs
 from elasticdl.backends.torch.optimizer import FixedRate, Rules, read_rules
 from elasticdl.backends.torch.state import find_momenta, zeros
 from elasticdl.backends.torch.structures import Nested, as_array, map_leaves
+from elasticdl.backends.torch.towers import TorchTower, towers_of
 from elasticdl.backends.torch.trial import (
     check_history,
     find_carried,
@@ -297,6 +298,33 @@ class TorchTrainer:
     def names(self, minibatch: Minibatch, sites: Sequence[int]) -> Sequence[Sequence[str]]:
         """Never called: no table of a PyTorch model keeps names."""
         raise ModelError("a PyTorch model keeps no names of ids")
+
+    def towers(self) -> Sequence[TorchTower]:
+        """Return the towers of the model; see `HasTowers`."""
+        return towers_of(self._placed, self._clipped)
+
+    def place_towers(self) -> None:
+        """Look up what towers give from now on; see `HasTowers`."""
+        placed, minibatch = self._placed, self._sample
+        within = {id(p) for remote in placed.remotes() for p in remote.parameters()}
+        dense, state = placed.dense_values(), placed.state_values()
+        outputs = [TowerOutputs(tower.name, tower.dim) for tower in self.towers()]
+        placed.place_towers(outputs, minibatch.features)
+        self._collector = Collector(placed, self.ids_need_parameters, self._device)
+        if self._loss is None or minibatch.mode is not Mode.TRAINING:
+            return
+        self._refuse_staged(minibatch)
+        with leaving_no_trace(self._model, self._spec.loss):
+            self._step(minibatch, self._loss)
+        shared = [name for name, p in placed.parameters if id(p) in within and p.grad is not None]
+        placed.gradient()
+        placed.load(dense, state)
+        if shared:
+            raise ModelError(
+                f"parameter {shared[0]!r} is of a tower in elasticdl.layers.torch.Remote, and the "
+                "model uses it outside of the tower, too: with --num_model_servers a tower has its "
+                "parameters for itself"
+            )
 
     def learning_rate(self, version: int) -> float:
         """Return the learning rate for a step from model version `version`."""

@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from elasticdl.backends.base import Float32, StepResult
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, Structure
-from elasticdl.backends.keras.model.loss import MinibatchLoss
 from elasticdl.backends.keras.model.placed import PlacedModel
 from elasticdl.backends.keras.model.scaling import LossScale
 from elasticdl.backends.keras.model.state import SmallRows, check_assigned
@@ -43,6 +42,19 @@ class WatchedLookup(Protocol):
         ...
 
 
+class StepLoss(Protocol):
+    """What a step is differentiated of: `MinibatchLoss`, or for a tower a number of its own."""
+
+    @property
+    def own_variables(self) -> frozenset[int]:
+        """The variables, by `id`, that it may assign."""
+        ...
+
+    def __call__(self, labels: tf.Tensor, outputs: tf.Tensor, weights: Nested) -> tf.Tensor:
+        """Return the loss of a minibatch."""
+        ...
+
+
 def added(losses: Sequence[tf.Tensor]) -> tf.Tensor:
     """Return the sum of regularization and added losses."""
     return tf.add_n([tf.constant(0.0), *(tf.reduce_sum(tf.cast(x, tf.float32)) for x in losses)])
@@ -63,7 +75,7 @@ class LossGradient:
     def __init__(
         self,
         placed: PlacedModel,
-        loss: MinibatchLoss,
+        loss: StepLoss,
         momenta: Sequence[float],
         scale: LossScale | None,
     ) -> None:

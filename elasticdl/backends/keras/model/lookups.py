@@ -17,7 +17,13 @@ import tensorflow as tf
 from elasticdl.backends.base import Int64, Lookup
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, Structure
 from elasticdl.backends.keras.model.function import FlatFunction
-from elasticdl.backends.keras.model.placed import LayerTable, PlacedModel, explaining, zero_rows
+from elasticdl.backends.keras.model.placed import (
+    LayerTable,
+    PlacedModel,
+    TowerOutputs,
+    explaining,
+    zero_rows,
+)
 from elasticdl.backends.keras.model.recipe import (
     AskedIds,
     Leaves,
@@ -120,7 +126,7 @@ class Collector:
             for index, place in zip(self._members(stage), cut.places, strict=True):
                 site = self.sites[index]
                 found[index] = check_ids(
-                    self._placed.tables[site.table], arrays[place], site.exact_below
+                    self._placed.sources[site.table], arrays[place], site.exact_below
                 )
         minibatch.pulled[:] = found
         return found
@@ -130,7 +136,7 @@ class Collector:
         return AskedIds(
             [site.recipe for site in self.sites],
             [site.stage for site in self.sites],
-            [self._placed.tables[site.table].name for site in self.sites],
+            [self._placed.sources[site.table].name for site in self.sites],
             leaves,
         )
 
@@ -154,7 +160,7 @@ class Collector:
         """Find in the trace what gives the strings of a site."""
         ids = _origin(self.sites[site].ids)
         if self.sites[site].stage or ids.op.type != "StringToHashBucketFast":
-            table = self._placed.tables[self.sites[site].table]
+            table = self._placed.sources[self.sites[site].table]
             raise ModelError(
                 f"Embedding {table.name!r} has keep_names, so it must be called with strings that "
                 "are features or made of them, or with what tf.strings.to_hash_bucket_fast made of "
@@ -216,7 +222,7 @@ class Collector:
             )
             places = [order.index(tensor.name) for tensor in wanted]
             unsure = [self.sites[k] for k in self._members(stage) if self.sites[k].recipe is None]
-            may_differ = self._placed.tables[unsure[0].table].name if unsure else ""
+            may_differ = self._placed.sources[unsure[0].table].name if unsure else ""
             stages.append(_Stage(features, function, places, may_differ))
         return stages
 
@@ -240,7 +246,9 @@ def _check_again(results: Sequence[tf.Tensor], again: Sequence[tf.Tensor], name:
         raise ModelError(not_of_the_record(name))
 
 
-def check_ids(table: LayerTable, ids: Int64, exact_below: int | None = None) -> Int64:
+def check_ids(
+    table: LayerTable | TowerOutputs, ids: Int64, exact_below: int | None = None
+) -> Int64:
     """Refuse ids that no row can have; as unsigned numbers, negative ones are large too.
 
     Args:

@@ -40,7 +40,8 @@ from elasticdl.layers.constraint import describe_constraint
 from elasticdl.layers.embedding import Embedding
 from elasticdl.layers.initializer import describe_initializer, has_array
 from elasticdl.layers.life_cycle import Expiry
-from elasticdl.layers.lookup import looking_up
+from elasticdl.layers.lookup import looking_up, towers_elsewhere
+from elasticdl.layers.remote import Remote
 from elasticdl.layers.table_variable import TableVariable
 
 
@@ -98,6 +99,20 @@ class LayerTable:
     def wire_dtype(self) -> str:
         """How rows travel; a Keras layer that was moved says nothing of it."""
         return str(getattr(self.layer, "wire_dtype", "float32"))
+
+
+@dataclass(frozen=True, slots=True)
+class TowerOutputs:
+    """What a tower that is computed elsewhere gives: a model looks it up as it does rows."""
+
+    name: str
+    layer: Remote
+    input_dim: int | None = None
+
+    @property
+    def dim(self) -> int:
+        """Width of an output."""
+        return self.layer.output_dim
 
 
 class CallScope(keras.StatelessScope):  # type: ignore[misc]  # keras has no types
@@ -184,6 +199,7 @@ class PlacedModel:
     Attributes:
         dense, state, seeds, constants: See `ModelVariables`.
         sample_outputs: What the model gave for the first minibatch, before any training.
+        towers: Those that are computed elsewhere.
     """
 
     def __init__(
@@ -209,6 +225,7 @@ class PlacedModel:
             self._first_call(sample)
         freeze_what_is_not_in(self.model, self._layers)
         self.tables = tuple(self._describe_tables())
+        self.towers: tuple[TowerOutputs, ...] = ()
         self._table_of = {id(table.layer): k for k, table in enumerate(self.tables)}
         found = ModelVariables.of(self.model)
         self.dense, self.state = found.dense, found.state
@@ -231,8 +248,22 @@ class PlacedModel:
         """Return the table of each lookup of the call that built the model."""
         return [self.table_of(layer) for layer in self._met]
 
+    @property
+    def sources(self) -> tuple[LayerTable | TowerOutputs, ...]:
+        """Where rows come from: the tables, and behind them the towers that are elsewhere."""
+        return (*self.tables, *self.towers)
+
+    def remotes(self) -> list[Remote]:
+        """Return the towers that the model has."""
+        return [layer for layer in self.model._flatten_layers() if isinstance(layer, Remote)]
+
+    def place_towers(self) -> None:
+        """Have all towers be computed elsewhere from now on."""
+        self.towers = tuple(TowerOutputs(layer.name, layer) for layer in self.remotes())
+        self._table_of |= {id(s.layer): k for k, s in enumerate(self.sources)}
+
     def table_of(self, layer: keras.layers.Layer) -> int:
-        """Return the number of a layer's table.
+        """Return the number of a layer's table, or of a tower among `sources`.
 
         Raises:
             ModelError: The layer was not called when the model was built.
@@ -268,7 +299,8 @@ class PlacedModel:
         """
         values = dense + state + self.seeds.begun(seed)
         scope = CallScope(values, partial(self.seeds.of, seed), self._refused)
-        with self._tracing, scope, accepting_dicts():
+        elsewhere = towers_elsewhere(bool(self.towers))
+        with self._tracing, scope, accepting_dicts(), elsewhere:
             with looking_up(lookup):
                 outputs = called_as_by_fit(self.model, features, training)
             assigned = scope.take_assigned()

@@ -125,7 +125,7 @@ class TrainStep:
     ) -> list[float | Float32]:
         """Run one step with rows of zeros; return loss, gradients and the change of the state."""
         sites = zip(self._collector.ids(minibatch, None), self._collector.tables, strict=True)
-        tables = self._placed.tables
+        tables = self._placed.sources
         rows = [np.zeros([*ids.shape, tables[k].dim], np.float32) for ids, k in sites]
         result = self(minibatch, rows, dense, state)
         return [result.loss, result.dense_grad, *result.row_grads, result.state_delta]
@@ -156,7 +156,11 @@ class Inference:
     """The model's outputs for minibatches of one structure, of any size."""
 
     def __init__(
-        self, placed: PlacedModel, collector: Collector, minibatch: KerasMinibatch
+        self,
+        placed: PlacedModel,
+        collector: Collector,
+        minibatch: KerasMinibatch,
+        training: bool = False,
     ) -> None:
         structure = minibatch.structure
 
@@ -170,7 +174,7 @@ class Inference:
             self._asked = collector.asked(Leaves(dense, state, seed, tensors))
             lookup = GivenRows(placed, collector.tables, rows, self._asked)
             split = placed.dense.split(dense), placed.state.split(state)
-            called = placed.call(lookup, structure.fold_features(tensors), False, *split, seed)
+            called = placed.call(lookup, structure.fold_features(tensors), training, *split, seed)
             outputs = self._outputs.pack(called.outputs)
             return [added(called.losses), *outputs, *self._asked.tensors]
 
