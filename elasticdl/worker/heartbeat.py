@@ -45,6 +45,7 @@ class Heartbeat(Background):
         labels: LabelClock | None = None,
         traffic: usage.Traffic = usage.no_traffic,
         take_hot_keys: TakeHotKeys = list,
+        role: Role = Role.WORKER,
     ) -> None:
         """Prepare to report.
 
@@ -57,6 +58,7 @@ class Heartbeat(Background):
             labels: What the worker did with its time.
             traffic: Counts its bytes on the tensor plane.
             take_hot_keys: Returns by table what was looked up most since it was asked before.
+            role: What it is; a worker or a model server, which has no progress of its own.
         """
         self._master = master
         self._worker_id = worker_id
@@ -66,6 +68,7 @@ class Heartbeat(Background):
         self._labels = labels or LabelClock()
         self._traffic = traffic
         self._take_hot_keys = take_hot_keys
+        self._role = role
         self._tells_keys_at = 0.0
         super().__init__("heartbeat")
         self._last_problem = ""  # said once, not with each beat
@@ -89,7 +92,8 @@ class Heartbeat(Background):
 
     def _write(self, progress: Progress, used: Usage) -> None:
         if self._events is not None:
-            self._events.write(WorkerProgress(**asdict(progress)))
+            if self._role is Role.WORKER:
+                self._events.write(WorkerProgress(**asdict(progress)))
             self._events.write(usage.kind_of(used))
 
     def _hot_keys(self) -> tuple[HotKeys, ...]:
@@ -107,9 +111,9 @@ class Heartbeat(Background):
             used = usage.measure(self._labels, self._traffic, self._hot_keys())
             self._write(progress, used)
             answer = self._master.heartbeat(
-                Role.WORKER,
+                self._role,
                 self._worker_id,
-                progress,
+                progress if self._role is Role.WORKER else None,
                 self._route.known,
                 used,
                 self._interval_seconds,

@@ -6,20 +6,23 @@ from functools import partial
 from pathlib import Path
 
 from elasticdl._core import PsClient, PsServer, RingListener, Store
-from elasticdl.backends.base import Trainer
+from elasticdl.backends.base import HasTowers, Trainer
 from elasticdl.checkpoints.dense import DENSE
 from elasticdl.checkpoints.remote import Sender
 from elasticdl.data.updates import UpdateOrder
+from elasticdl.errors import ModelError
 from elasticdl.job import PsRoute, Role
 from elasticdl.rpc.client import GrpcMasterClient
 from elasticdl.runtime.addresses import port_of
 from elasticdl.runtime.process import ProcessArguments, scratch_folder
 from elasticdl.worker.all_reduce import RingExchange
 from elasticdl.worker.exchange import Exchange
+from elasticdl.worker.model_servers import ModelServers
 from elasticdl.worker.replica import Replica
 from elasticdl.worker.ring_member import RingMember
 from elasticdl.worker.route import Route, connect
 from elasticdl.worker.stores import StoreExchange
+from elasticdl.worker.tower_stores import TowerStores
 
 _PS_DEADLINE_SECONDS = 600.0  # a replica that died has to be started and to load its checkpoint
 _PS_CONNECT_SECONDS = 20.0  # the master has said that it is there
@@ -44,9 +47,9 @@ class Holders:
         """Return the exchange with those who hold parameters in this job."""
         config, stores = self._arguments.config, None
         if config.num_ps:
-            client = connect(self._master.ps_route, self._dial, self.route)
-            steps = config.training.get_model_steps
-            stores = StoreExchange(client, trainer, self.route, steps)
+            dial = partial(dial_replicas, self._arguments)
+            client = connect(self._master.ps_route, dial, self.route)
+            stores = self._stores(client, trainer)
         if config.has_worlds:
             self.ring = self._join(trainer)
         return Exchange(stores, self.ring)
@@ -67,16 +70,18 @@ class Holders:
         if self.ring is not None:
             self.ring.close()
 
-    def _dial(self, route: PsRoute) -> PsClient:
-        return PsClient.connect(
-            route.addresses,
-            self._arguments.token,
-            self._arguments.index,
-            _PS_DEADLINE_SECONDS,
-            _PS_CONNECT_SECONDS,
-            tls=self._tls,
-            layout=route.layout,
-        )
+    def _stores(self, client: PsClient, trainer: Trainer) -> StoreExchange:
+        """Return the exchange with the ps replicas and, if the job has some, model servers."""
+        arguments, master = self._arguments, self._master
+        steps = arguments.config.training.get_model_steps
+        if not arguments.config.num_model_servers:
+            return StoreExchange(client, trainer, self.route, steps)
+        if not isinstance(trainer, HasTowers):
+            raise ModelError("--num_model_servers is for models in Keras and PyTorch")
+        towers = trainer.towers()
+        servers = ModelServers(towers, master.model_servers, arguments.token, arguments.tls)
+        trainer.place_towers()
+        return TowerStores(client, trainer, servers, towers, self.route, steps)
 
     def _join(self, trainer: Trainer) -> RingExchange:
         """Return the part in a world; nothing happens before a model is declared to it."""
@@ -105,3 +110,16 @@ class Holders:
             lambda: listening.at(port_of(replica.address)) if replica.address else "",
         )
         return RingExchange(trainer, replica, member)
+
+
+def dial_replicas(arguments: ProcessArguments, route: PsRoute) -> PsClient:
+    """Connect to the ps replicas of a route."""
+    return PsClient.connect(
+        route.addresses,
+        arguments.token,
+        arguments.index,
+        _PS_DEADLINE_SECONDS,
+        _PS_CONNECT_SECONDS,
+        tls=arguments.tls.as_tuple() if arguments.tls else None,
+        layout=route.layout,
+    )

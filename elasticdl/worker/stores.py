@@ -63,7 +63,9 @@ class StoreExchange:
         """
         self._tables = self._trainer.id_sites()
         self._named_sites = [
-            site for site, table in enumerate(self._tables) if model.tables[table].keep_names
+            site
+            for site, table in enumerate(self._tables)
+            if table < len(model.tables) and model.tables[table].keep_names
         ]
         # Of a model that is described without them, somebody else holds them.
         dense, state = (

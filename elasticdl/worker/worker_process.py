@@ -89,7 +89,9 @@ class WorkerProcess:
             model = self._saved_model(spec, metadata, readers, config.checkpoint.saved_model)
             self._look_at_data(spec, model, metadata, readers)
             return self._worker(model, readers, spec)
-        trainer, description = self._built(spec, metadata, readers)
+        trainer, description = build_trainer(
+            config, spec, metadata, readers, self.device, self.tell_feed
+        )
         self._look_at_data(spec, trainer, metadata, readers)
         self._begin_exchange(trainer, description)
         if config.command == "train":
@@ -146,36 +148,6 @@ class WorkerProcess:
         model.check(main_sample(self.config, readers, model))
         log.info(IS_BUILT)
         return model
-
-    def _built(
-        self, spec: ModelSpec, metadata: Metadata, readers: dict[TaskKind, DataReader]
-    ) -> tuple[Trainer, ModelDescription]:
-        config, threads = self.config, threads_of(self.config)
-        log.info("%s", threads)
-        # Without ps replicas a large Keras Embedding stays what it is: a dense variable.
-        is_dense = config.has_worlds and not config.num_ps
-        try:
-            trainer = load_trainer(
-                spec,
-                metadata,
-                config.training.seed,
-                sys.maxsize if is_dense else config.model.embedding_threshold_bytes,
-                threads.count,
-                config.model.run_eagerly,
-                config.model.torch_compile,
-                self.device,
-                self.tell_feed,
-            )
-            description = trainer.build(main_sample(config, readers, trainer))
-        except ElasticdlError:
-            raise
-        except Exception as error:
-            raise ModelError(
-                f"--model_def={config.model.model_def}: building the model failed: "
-                f"{type(error).__name__}: {error} ({place_of(error)})"
-            ) from error
-        log.info(IS_BUILT)
-        return trainer, description
 
     def _look_at_data(
         self,
@@ -246,6 +218,55 @@ class WorkerProcess:
             labels=self.labels,
             watch=self.trace,
         )
+
+
+def build_trainer(
+    config: JobConfig,
+    spec: ModelSpec,
+    metadata: Metadata,
+    readers: dict[TaskKind, DataReader],
+    device: str | None,
+    tell_feed: TellFeedWay,
+) -> tuple[Trainer, ModelDescription]:
+    """Return the model of a job, built, and its description; equal in all processes.
+
+    Args:
+        config: The job's settings.
+        spec: The functions of the model file.
+        metadata: What `feed` is told about the data.
+        readers: The data, of which the first records are read.
+        device: Where it computes; None: where its framework wants to.
+        tell_feed: Told how the user's feed runs.
+
+    Raises:
+        ModelError: The model cannot be built.
+    """
+    threads = threads_of(config)
+    log.info("%s", threads)
+    # Without ps replicas a large Keras Embedding stays what it is: a dense variable.
+    is_dense = config.has_worlds and not config.num_ps
+    try:
+        trainer = load_trainer(
+            spec,
+            metadata,
+            config.training.seed,
+            sys.maxsize if is_dense else config.model.embedding_threshold_bytes,
+            threads.count,
+            config.model.run_eagerly,
+            config.model.torch_compile,
+            device,
+            tell_feed,
+        )
+        description = trainer.build(main_sample(config, readers, trainer))
+    except ElasticdlError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"--model_def={config.model.model_def}: building the model failed: "
+            f"{type(error).__name__}: {error} ({place_of(error)})"
+        ) from error
+    log.info(IS_BUILT)
+    return trainer, description
 
 
 def _trace_folder(config: JobConfig) -> Path:

@@ -1,0 +1,144 @@
+"""`python -m elasticdl.worker.model_server`: one model server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Sequence
+
+from elasticdl._core import traffic
+from elasticdl.backends.base import HasTowers, Int64, Pulled
+from elasticdl.errors import ModelError
+from elasticdl.job import HeartbeatAnswer, Label, Role
+from elasticdl.model_spec import load_model_spec
+from elasticdl.observe import process_metrics
+from elasticdl.observe.events import EventLog
+from elasticdl.observe.labels import LabelClock
+from elasticdl.rpc.client import GrpcMasterClient
+from elasticdl.rpc.security import add_port
+from elasticdl.runtime import process
+from elasticdl.runtime.addresses import join
+from elasticdl.worker.data_check import metadata_of
+from elasticdl.worker.heartbeat import Heartbeat
+from elasticdl.worker.holders import dial_replicas
+from elasticdl.worker.model_server.computer import TowerComputer
+from elasticdl.worker.model_server.service import TowerService, make_server
+from elasticdl.worker.model_server.windows import ServerCounts
+from elasticdl.worker.route import Route, connect
+from elasticdl.worker.sources import open_readers
+from elasticdl.worker.stores import StoreExchange
+from elasticdl.worker.worker_process import build_trainer
+
+log = logging.getLogger(__name__)
+_TOLD_SECONDS = 10.0
+
+
+def main() -> None:
+    """Build the model, listen, tell the master where, and answer until asked to end."""
+    arguments = process.start(Role.MODEL_SERVER)
+    master = GrpcMasterClient(
+        arguments.master, arguments.token, tls=arguments.tls, where=arguments.master_now
+    )
+    with process.renewal(arguments, Role.MODEL_SERVER, master.renew_certificate):
+        service, route = build(arguments, master)
+        asyncio.run(serve(arguments, master, service, route))
+
+
+def build(
+    arguments: process.ProcessArguments, master: GrpcMasterClient
+) -> tuple[TowerService, Route]:
+    """Build the model of the job, and reach the ps replicas; return what answers workers.
+
+    Raises:
+        ModelError: The model has no tower that can be computed here.
+    """
+    config, route = arguments.config, Route()
+    spec = load_model_spec(config.model, config.training.learning_rate)
+    readers = open_readers(config, spec)
+    trainer, description = build_trainer(
+        config, spec, metadata_of(config, readers), readers, None, lambda way: None
+    )
+    if not isinstance(trainer, HasTowers):
+        raise ModelError("--num_model_servers is for models in Keras and PyTorch")
+    towers = trainer.towers()
+    client = connect(master.ps_route, lambda found: dial_replicas(arguments, found), route)
+    stores = StoreExchange(client, trainer, route)
+    stores.declare(description)
+
+    def pull(sites: Sequence[tuple[int, Int64]], training: bool) -> Pulled:
+        return stores.look_up(sites, training)
+
+    # Rows that come to their end may be created anew: they are not kept either.
+    are_trained = [table.trainable or table.expiry is not None for table in description.tables]
+    computer = TowerComputer(towers, are_trained, pull)
+    seconds = config.cluster.model_server_window_seconds
+    return TowerService(towers, computer, seconds), route
+
+
+async def serve(
+    arguments: process.ProcessArguments,
+    master: GrpcMasterClient,
+    service: TowerService,
+    route: Route,
+) -> None:
+    """Answer workers until this process is asked to end."""
+    loop, is_over = asyncio.get_running_loop(), asyncio.Event()
+
+    def end() -> None:
+        loop.call_soon_threadsafe(is_over.set)
+
+    process.when_asked_to_end(end)
+    server = make_server(service, arguments.token)
+    port = add_port(server, join(arguments.listening.bind, 0), arguments.tls)
+    await server.start()
+    address, labels = arguments.listening.at(port), LabelClock()
+    interval = master.register_model_server(arguments.index, address, os.getpid())
+    labels.enter(Label.IDLE)
+    events = EventLog(arguments.job_dir, Role.MODEL_SERVER, arguments.index)
+    beats = Heartbeat(
+        master, arguments.index, interval, events, route, labels, traffic,
+        role=Role.MODEL_SERVER,
+    )  # fmt: skip
+
+    def follow(answer: HeartbeatAnswer) -> None:
+        process.rotate_log(arguments.config, arguments.job_dir)
+
+    beats.follow = follow
+    serving = process_metrics.serving(arguments, Role.MODEL_SERVER, labels, traffic)
+    told = ServerCounts()
+    try:
+        with beats, serving:
+            while not is_over.is_set():
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(is_over.wait(), _TOLD_SECONDS)
+                told = tell(service.counts, told)
+    finally:
+        await server.stop(grace=None)
+    raise SystemExit(process.STOPPED_EXIT_CODE)
+
+
+def tell(counts: ServerCounts, told: ServerCounts) -> ServerCounts:
+    """Log what was done, if there is news; return what was told."""
+    if counts.requests == told.requests:
+        return told
+    each = counts.output_bytes / max(1, counts.ids)
+    log.info(
+        "%d requests of %d ids in %d windows (%d closed by time): %d computed, %d backward, "
+        "%.0f bytes an output, %d bytes received, %d sent",
+        counts.requests,
+        counts.ids,
+        counts.windows,
+        counts.closed_by_time,
+        counts.computed,
+        counts.backwards,
+        each,
+        counts.received_bytes,
+        counts.sent_bytes,
+    )
+    return ServerCounts(requests=counts.requests)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""What a model server computes: outputs of a window, and the gradients within a tower."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from elasticdl.backends.base import Float32, Int64, Lookup, Tower
+from elasticdl.errors import ModelError
+from elasticdl.worker.model_server.frozen_rows import FrozenRows
+from elasticdl.worker.tower_stores import SiteGradient, TowerGradients
+
+_KEPT_BYTES = 256 * 1024 * 1024
+_KEPT_WINDOWS = 64
+_SAME = 1e-3  # of outputs of one id, computed in two ways
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What a window was computed with: for its gradients, and only to save a pull."""
+
+    tower: int
+    ids: Int64
+    rows: Sequence[Float32]
+    dense: Float32
+
+    @property
+    def num_bytes(self) -> int:
+        """How much it holds."""
+        return self.dense.nbytes + sum(rows.nbytes for rows in self.rows)
+
+    def rows_of(self, ids: Int64) -> list[Float32] | None:
+        """Return the rows of some ids; None if they cannot be told from those of others."""
+        if any(rows.shape[0] != len(self.ids) for rows in self.rows):
+            return None
+        places = np.searchsorted(self.ids, ids)
+        return [rows[places] for rows in self.rows]
+
+
+class TowerComputer:
+    """Computes towers on the newest parameters, in one thread.
+
+    Args:
+        towers: Those of the model.
+        are_trained: By table, whether its rows have gradients, or are to be fetched each time.
+        pull: Fetches rows and vectors.
+    """
+
+    def __init__(self, towers: Sequence[Tower], are_trained: Sequence[bool], pull: Lookup) -> None:
+        self._towers = towers
+        self._are_trained = are_trained
+        self._pull = pull
+        self._frozen = {
+            table: FrozenRows() for table, is_trained in enumerate(are_trained) if not is_trained
+        }
+        self._kept: OrderedDict[int, _Kept] = OrderedDict()
+        self._next = 1
+        self._checked: set[int] = set()
+
+    def forward(self, tower: int, training: bool, ids: Int64) -> tuple[Float32, int]:
+        """Return the outputs of ids, and a number by which `backward` knows this window.
+
+        Args:
+            tower: Which tower.
+            training: Whether it is trained; rows that are missing are created then.
+            ids: Shape (n,), each once, in order.
+        """
+        computes = self._towers[tower]
+        rows, dense = self._parameters(computes, ids, training)
+        outputs = computes.forward(ids, rows, dense, training)
+        self._check_each_alone(tower, ids, outputs, training)
+        if not training:
+            return outputs, 0
+        number, self._next = self._next, self._next + 1
+        self._keep(number, _Kept(tower, ids, rows, dense))
+        return outputs, number
+
+    def backward(self, tower: int, ids: Int64, gradients: Float32, window: int) -> TowerGradients:
+        """Return the gradients within a tower, given those of what it gave.
+
+        Args:
+            tower: Which tower.
+            ids: Shape (n,), each once, in order.
+            gradients: Shape (n, dim).
+            window: That gave the outputs. If it is not known (any more), as to another server,
+                the gradients are computed on the newest parameters.
+        """
+        computes = self._towers[tower]
+        kept = self._kept.get(window)
+        rows: Sequence[Float32] | None = None
+        if kept is not None and kept.tower == tower and np.isin(ids, kept.ids).all():
+            rows, dense = kept.rows_of(ids), kept.dense
+        if rows is None:
+            rows, dense = self._parameters(computes, ids, training=True)
+        of_rows, of_dense = computes.backward(ids, gradients, rows, dense)
+        sites = zip(computes.tables, computes.ids(ids), of_rows, strict=True)
+        trained = [SiteGradient(*site) for site in sites if self._are_trained[site[0]]]
+        return TowerGradients(of_dense, trained)
+
+    def _parameters(
+        self, computes: Tower, ids: Int64, training: bool
+    ) -> tuple[Sequence[Float32], Float32]:
+        sites = list(zip(computes.tables, computes.ids(ids), strict=True))
+        frozen = [self._frozen.get(table) for table, _ in sites]
+        wanted = [
+            (table, asked if kept is None else kept.missing(asked))
+            for (table, asked), kept in zip(sites, frozen, strict=True)
+        ]
+        pulled = self._pull(wanted, training)
+        rows = []
+        for (_, asked), (_, missing), kept, found in zip(
+            sites, wanted, frozen, pulled.rows, strict=True
+        ):
+            if kept is None:
+                rows.append(found)
+                continue
+            rows.append(kept.rows_of(asked, missing, found))
+            if training:  # an evaluation creates no rows, and reads others in their place
+                new = kept.missing(missing)  # fewer, if another site of the table had some
+                kept.keep(new, found[np.searchsorted(missing, new)])
+        parts = [pulled.dense[part] for part in computes.dense]
+        return rows, np.concatenate(parts) if parts else np.zeros(0, np.float32)
+
+    def _keep(self, number: int, kept: _Kept) -> None:
+        self._kept[number] = kept
+        total = sum(each.num_bytes for each in self._kept.values())
+        while len(self._kept) > 1 and (total > _KEPT_BYTES or len(self._kept) > _KEPT_WINDOWS):
+            _, oldest = self._kept.popitem(last=False)
+            total -= oldest.num_bytes
+
+    def _check_each_alone(self, tower: int, ids: Int64, outputs: Float32, training: bool) -> None:
+        """Refuse a tower whose output for an id depends on the others, at its first window.
+
+        Raises:
+            ModelError: It does.
+        """
+        if tower in self._checked or len(ids) < 2:
+            return
+        self._checked.add(tower)
+        computes = self._towers[tower]
+        rows, dense = self._parameters(computes, ids[:1], training)
+        alone = computes.forward(ids[:1], rows, dense, training)
+        if not np.allclose(alone[0], outputs[0], rtol=_SAME, atol=_SAME):
+            raise ModelError(
+                f"Remote {computes.name!r}: the tower gives id {ids[0]} {alone[0][:3]} alone and "
+                f"{outputs[0][:3]} among others; expected a tower that computes each id for "
+                "itself, since ids of several workers are computed together"
+            )

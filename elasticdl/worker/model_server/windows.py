@@ -1,0 +1,126 @@
+"""Windows: requests for outputs of a tower that are answered together, each id computed once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from elasticdl.backends.base import Float32, Int64
+
+MAX_IDS = 4096
+"""Of one request; a window with as many is closed."""
+
+_ASKS_STILL_SECONDS = 1.0  # a worker that has not asked for so long is not waited for
+
+Compute = Callable[[int, bool, Int64], Awaitable[tuple[Float32, int]]]
+"""Given a tower, whether it is trained, and ids, returns their outputs and the window's number."""
+
+
+@dataclass(slots=True)
+class ServerCounts:
+    """What a model server has done."""
+
+    requests: int = 0
+    ids: int = 0  # as asked for; a worker asks for each id of a minibatch once
+    windows: int = 0
+    closed_by_time: int = 0  # of the windows
+    computed: int = 0  # ids, each once a window
+    backwards: int = 0  # requests
+    output_bytes: int = 0  # answered
+    received_bytes: int = 0  # requests of both kinds
+    sent_bytes: int = 0  # and their answers
+
+
+@dataclass(slots=True, eq=False)
+class _Window:
+    requests: list[tuple[Int64, asyncio.Future[tuple[Float32, int]]]]
+    peers: set[str]
+    timer: asyncio.TimerHandle
+    num_ids: int = 0
+
+
+class RequestWindows:
+    """Gathers requests; a window closes when all who ask have asked, when it is full, or by time.
+
+    Who asks are those who did within the last second. So a single worker never waits, and one that
+    is lost or slow is waited for no longer than `seconds`.
+    """
+
+    def __init__(
+        self,
+        compute: Compute,
+        seconds: float,
+        counts: ServerCounts,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Start without a window; `compute` is called within the event loop."""
+        self._compute = compute
+        self._seconds = seconds
+        self._counts = counts
+        self._now = now
+        self._open: dict[tuple[int, bool], _Window] = {}
+        self._asked_at: dict[str, float] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def ask(self, peer: str, tower: int, training: bool, ids: Int64) -> tuple[Float32, int]:
+        """Return the outputs of ids, and the number of the window that they were computed in.
+
+        Args:
+            peer: Who asks.
+            tower: Which tower.
+            training: Whether it is trained.
+            ids: Shape (n,), each once.
+        """
+        loop, key = asyncio.get_running_loop(), (tower, training)
+        self._counts.requests += 1
+        self._counts.ids += len(ids)
+        self._asked_at[peer] = self._now()
+        window = self._open.get(key)
+        if window is None:
+            timer = loop.call_later(self._seconds, self._close, key, True)
+            window = self._open[key] = _Window([], set(), timer)
+        answer: asyncio.Future[tuple[Float32, int]] = loop.create_future()
+        window.requests.append((ids, answer))
+        window.peers.add(peer)
+        window.num_ids += len(ids)
+        if window.num_ids >= MAX_IDS or window.peers >= self._asking():
+            self._close(key, False)
+        return await answer
+
+    def _asking(self) -> set[str]:
+        since = self._now() - _ASKS_STILL_SECONDS
+        self._asked_at = {peer: at for peer, at in self._asked_at.items() if at >= since}
+        return set(self._asked_at)
+
+    def _close(self, key: tuple[int, bool], by_time: bool) -> None:
+        window = self._open.pop(key)
+        window.timer.cancel()
+        self._counts.windows += 1
+        self._counts.closed_by_time += by_time
+        task = asyncio.get_running_loop().create_task(self._answer(key, window))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, key: tuple[int, bool], window: _Window) -> None:
+        tower, training = key
+        asked = [ids for ids, _ in window.requests]
+        unique, places = np.unique(np.concatenate(asked), return_inverse=True)
+        self._counts.computed += len(unique)
+        try:
+            outputs, number = await self._compute(tower, training, unique)
+        except Exception as error:
+            for _, answer in window.requests:
+                if not answer.done():
+                    answer.set_exception(error)
+            return
+        at = 0
+        for ids, answer in window.requests:
+            part = outputs[places[at : at + len(ids)]]
+            at += len(ids)
+            self._counts.output_bytes += part.nbytes
+            if not answer.done():  # who asked may have hung up
+                answer.set_result((part, number))

@@ -1,0 +1,241 @@
+"""Asks the model servers of a job, whichever of them are there."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import numpy as np
+
+from elasticdl.backends.base import Float32, Int64, Tower
+from elasticdl.errors import AuthenticationError, ElasticdlError, ModelError, UnavailableError
+from elasticdl.rpc import elasticdl_pb2 as pb
+from elasticdl.rpc.channel import CLIENT_OPTIONS, TOKEN_KEY
+from elasticdl.rpc.elasticdl_pb2_grpc import ModelServerStub
+from elasticdl.rpc.security import open_channel
+from elasticdl.runtime.credentials.files import TlsFiles
+from elasticdl.worker.model_server.windows import MAX_IDS
+from elasticdl.worker.tower_messages import SIZE_LIMITS, check_size, floats_of
+from elasticdl.worker.tower_stores import (
+    Question,
+    SiteGradient,
+    TowerAnswer,
+    TowerGradients,
+)
+
+log = logging.getLogger(__name__)
+
+MODEL_SERVER_NAME = "modelserver.elasticdl"
+"""The name that the certificate of every model server has."""
+
+_ATTEMPT_SECONDS = 60.0  # a first call traces the tower
+_GIVE_UP_SECONDS = 600.0
+_FIRST_PAUSE_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 1.0
+_OTHERS = np.uint64(0x9E3779B97F4A7C15)  # spreads ids that follow each other
+_TRANSIENT = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.UNKNOWN,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of a question, for one server. `places` are those of its ids in the question."""
+
+    question: int
+    server: int
+    places: Int64
+
+
+@dataclass(slots=True)
+class _Call:
+    """A request and, once there is one, its answer."""
+
+    server: int
+    method: str
+    request: Any
+    answer: Any = None
+
+
+class ModelServers:
+    """The model servers, as `AsksTowers`.
+
+    An id belongs to one server as long as that is there, so that it is computed once for all
+    workers that ask at the same time. Servers keep nothing: what one does not answer is asked of
+    the next one.
+    """
+
+    def __init__(
+        self,
+        towers: Sequence[Tower],
+        find: Callable[[], Sequence[str]],
+        token: bytes,
+        tls: TlsFiles | None,
+    ) -> None:
+        """Ask nobody yet.
+
+        Args:
+            towers: Those of the model.
+            find: Returns where each server is, "" of one that is away; may wait for one.
+            token: The job's secret.
+            tls: What to speak TLS with, if it is spoken.
+
+        Raises:
+            ModelError: A tower is too large.
+        """
+        for tower in towers:
+            check_size(tower)
+        self._towers = towers
+        self._find = find
+        self._tls = tls
+        self._metadata = ((TOKEN_KEY, token),)
+        self._addresses: Sequence[str] = ()
+        self._channels: dict[str, Any] = {}
+        self._stubs: dict[str, Any] = {}
+
+    def forward(self, questions: Sequence[Question]) -> Sequence[TowerAnswer]:
+        """Return what towers give; see `AsksTowers.forward`."""
+        parts = self._parts([question.ids for question in questions])
+        calls = []
+        for part in parts:
+            asked = questions[part.question]
+            ids = asked.ids[part.places].astype("<i8").tobytes()
+            request = pb.ForwardRequest(tower=asked.tower, ids=ids, training=asked.training)
+            calls.append(_Call(part.server, "Forward", request))
+        self._ask(calls)
+        values = [
+            np.zeros((len(asked.ids), self._towers[asked.tower].dim), np.float32)
+            for asked in questions
+        ]
+        windows: list[list[int]] = [[] for _ in questions]
+        for part, call in zip(parts, calls, strict=True):
+            into = values[part.question]
+            into[part.places] = floats_of(call.answer.outputs, into.shape[1])
+            windows[part.question].append(call.answer.window)
+        return [TowerAnswer(*each) for each in zip(values, windows, strict=True)]
+
+    def backward(
+        self, questions: Sequence[tuple[Question, TowerAnswer, Float32]]
+    ) -> Sequence[TowerGradients]:
+        """Return the gradients within towers; see `AsksTowers.backward`."""
+        parts = self._parts([asked.ids for asked, _, _ in questions])
+        windows = [list(outputs.windows) for _, outputs, _ in questions]
+        calls = []
+        for part in parts:
+            asked, _, gradients = questions[part.question]
+            request = pb.BackwardRequest(
+                tower=asked.tower,
+                ids=asked.ids[part.places].astype("<i8").tobytes(),
+                gradients=gradients[part.places].astype("<f4").tobytes(),
+                window=windows[part.question].pop(0),
+            )
+            calls.append(_Call(part.server, "Backward", request))
+        self._ask(calls)
+        found = []
+        for number, (asked, _, _) in enumerate(questions):
+            size = sum(part.stop - part.start for part in self._towers[asked.tower].dense)
+            # -0.0 all over says that there is no gradient, and adds nothing to one.
+            dense, sites = np.full(size, -0.0, np.float32), []
+            for part, call in zip(parts, calls, strict=True):
+                if part.question != number:
+                    continue
+                if size:
+                    dense += floats_of(call.answer.dense, size)[0]
+                sites += [_site_of(site) for site in call.answer.sites]
+            found.append(TowerGradients(dense, sites))
+        return found
+
+    def close(self) -> None:
+        """Close all connections."""
+        for channel in self._channels.values():
+            channel.close()
+
+    def _parts(self, ids: Sequence[Int64]) -> list[_Part]:
+        """Cut questions by the server of each id, and into requests of a bounded size."""
+        if not self._addresses:
+            self._addresses = self._find()
+        number, parts = max(1, len(self._addresses)), []
+        for question, asked in enumerate(ids):
+            owners = (asked.astype(np.uint64) * _OTHERS >> np.uint64(32)) % np.uint64(number)
+            for server in range(number):
+                places = np.flatnonzero(owners == server)
+                for start in range(0, len(places), MAX_IDS):
+                    parts.append(_Part(question, server, places[start : start + MAX_IDS]))
+        return parts
+
+    def _ask(self, calls: Sequence[_Call]) -> None:
+        """Have all calls answered, each by its server or the next one that is there.
+
+        Raises:
+            ModelError: A tower fails.
+            UnavailableError: Nobody answers for minutes.
+        """
+        began, pause, offset, problem = time.monotonic(), _FIRST_PAUSE_SECONDS, 0, ""
+        while left := [call for call in calls if call.answer is None]:
+            if offset:
+                waited = time.monotonic() - began
+                if waited > _GIVE_UP_SECONDS:
+                    raise UnavailableError(
+                        f"no model server has answered for {waited:.0f} s: {problem or 'none'}"
+                    )
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+                self._addresses = self._find()
+            sent = [(call, self._send(call, offset)) for call in left]
+            for call, future in sent:
+                if future is not None:
+                    problem = self._take(call, future) or problem
+            offset += 1
+
+    def _send(self, call: _Call, offset: int) -> Any:
+        """Send a request to its server, or to one behind it; None if none is known."""
+        number = len(self._addresses)
+        order = [self._addresses[(call.server + offset + k) % number] for k in range(number)]
+        address = next((address for address in order if address), "")
+        if not address:
+            return None
+        method = getattr(self._stub(address), call.method)
+        return method.future(call.request, timeout=_ATTEMPT_SECONDS, metadata=self._metadata)
+
+    def _take(self, call: _Call, future: Any) -> str:
+        """Take an answer; return what went wrong if another attempt may bring it."""
+        try:
+            call.answer = future.result()
+        except grpc.RpcError as error:
+            if error.code() in _TRANSIENT:
+                log.info("a model server does not answer: %s; asking again", error.details())
+                return str(error.details())
+            raise _error_of(error) from error
+        return ""
+
+    def _stub(self, address: str) -> Any:
+        if address not in self._stubs:
+            options = list({**dict(CLIENT_OPTIONS), **dict(SIZE_LIMITS)}.items())
+            channel = open_channel(address, options, self._tls, MODEL_SERVER_NAME)
+            self._channels[address] = channel
+            self._stubs[address] = ModelServerStub(channel)
+        return self._stubs[address]
+
+
+def _site_of(site: pb.SiteGradients) -> SiteGradient:
+    ids = np.frombuffer(site.ids, "<i8")
+    gradient = np.frombuffer(site.gradients, "<f4")
+    return SiteGradient(site.table, ids, gradient.reshape(len(ids), -1))
+
+
+def _error_of(error: grpc.RpcError) -> ElasticdlError:
+    if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+        return ModelError(f"a model server: {error.details()}")
+    if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+        return AuthenticationError(f"a model server: {error.details()}")
+    return ElasticdlError(f"a model server refused a request: {error.details()}")

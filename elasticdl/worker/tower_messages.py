@@ -1,0 +1,56 @@
+"""Arrays in the messages between workers and model servers, and how large these may be."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from elasticdl.backends.base import Float32, Int64, Tower
+from elasticdl.errors import ModelError
+from elasticdl.rpc.codec import MessageError
+
+MAX_BYTES = 256 * 1024 * 1024
+_ROOM = 2  # the gradients of rows come in the same message as those of the variables
+
+SIZE_LIMITS = [
+    ("grpc.max_receive_message_length", MAX_BYTES),
+    ("grpc.max_send_message_length", MAX_BYTES),
+]
+
+
+def ids_of(message: bytes) -> Int64:
+    """Return ids, each of which comes once and in order.
+
+    Raises:
+        MessageError: They do not.
+    """
+    if len(message) % 8:
+        raise MessageError(f"expected int64 ids, found {len(message)} bytes")
+    ids = np.frombuffer(message, "<i8")
+    if len(ids) > 1 and not (ids[1:] > ids[:-1]).all():
+        raise MessageError("expected ids in order, each once")
+    return ids
+
+
+def floats_of(message: bytes, width: int) -> Float32:
+    """Return float32 numbers, shape (n, width).
+
+    Raises:
+        MessageError: The bytes are no such array.
+    """
+    if width == 0 or len(message) % (4 * width):
+        raise MessageError(f"expected rows of {width} float32, found {len(message)} bytes")
+    return np.frombuffer(message, "<f4").reshape(-1, width)
+
+
+def check_size(tower: Tower) -> None:
+    """Refuse a tower whose gradients do not fit a message.
+
+    Raises:
+        ModelError: It is too large.
+    """
+    num_bytes = 4 * sum(part.stop - part.start for part in tower.dense)
+    if num_bytes * _ROOM > MAX_BYTES:
+        raise ModelError(
+            f"Remote {tower.name!r}: the tower has {num_bytes:,} bytes of variables, whose "
+            f"gradients travel with each minibatch: expected at most {MAX_BYTES // _ROOM:,}"
+        )

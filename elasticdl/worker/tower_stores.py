@@ -1,0 +1,264 @@
+"""Stores whose model has towers on model servers: what a step is given, and what comes back.
+
+Below a step nothing changes. What a tower gives is looked up as rows are; before a push the
+gradients of what is inside come from the model servers, and are pushed with those of the worker in
+one frame to each replica. So a minibatch is counted as one, by the worker's own push, and a model
+server keeps nothing that could be lost. See docs/designs/model-servers.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from elasticdl._core import PsClient, Pulled
+from elasticdl.backends.base import Float32, Int64, ModelDescription, StepResult, Tower, Trainer
+from elasticdl.errors import NonFiniteLossError
+from elasticdl.job import Lease
+from elasticdl.worker.parameters import Committed, ComputedMinibatch, PendingPull, Step
+from elasticdl.worker.route import Route
+from elasticdl.worker.stores import StoreExchange
+
+
+@dataclass(frozen=True, slots=True)
+class SiteGradient:
+    """The gradient of the rows of some ids of a table, shape `ids.shape + (dim,)`."""
+
+    table: int
+    ids: Int64
+    gradient: Float32
+
+
+@dataclass(frozen=True, slots=True)
+class TowerGradients:
+    """What is inside a tower is to be changed by: of its dense variables, and of rows."""
+
+    dense: Float32
+    sites: Sequence[SiteGradient]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a tower is asked for: the outputs of ids, each of them once.
+
+    tower: Its number. ids: Shape (n,), in order. training: Missing rows are created.
+    """
+
+    tower: int
+    ids: Int64
+    training: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TowerAnswer:
+    """What was answered.
+
+    values: Shape (n, dim). windows: By part of the ids, of which window of its server it is.
+    """
+
+    values: Float32
+    windows: Sequence[int]
+
+
+class AsksTowers(Protocol):
+    """The model servers, as a worker asks them."""
+
+    def forward(self, questions: Sequence[Question]) -> Sequence[TowerAnswer]:
+        """Return what towers give."""
+        ...
+
+    def backward(
+        self, questions: Sequence[tuple[Question, TowerAnswer, Float32]]
+    ) -> Sequence[TowerGradients]:
+        """Return the gradients within towers, given those of what they gave, shape (n, dim)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What one tower was asked for a minibatch; `sites` are those of the model, in order."""
+
+    question: Question
+    outputs: TowerAnswer
+    sites: Sequence[int]
+    places: Int64  # of each id of these sites among those of the question
+
+    def merged(self, row_grads: Sequence[Float32]) -> Float32:
+        """Return the gradient of each id's output, given those of the sites' occurrences."""
+        dim = self.outputs.values.shape[1]
+        merged = np.zeros((len(self.question.ids), dim), np.float32)
+        given = np.concatenate([row_grads[site].reshape(-1, dim) for site in self.sites])
+        np.add.at(merged, self.places, given)
+        return merged
+
+
+class PulledWithTowers:
+    """A pull of rows and vectors, and what towers gave; see `Pulled`."""
+
+    def __init__(self, pulled: Pulled, ids: Sequence[Int64], asked: Sequence[_Asked]) -> None:
+        self.pulled = pulled
+        self.asked = asked
+        self.ids = ids
+        self.dense, self.state, self.version = pulled.dense, pulled.state, pulled.version
+
+    @property
+    def of_towers(self) -> set[int]:
+        """The sites that are of towers."""
+        return {site for asked in self.asked for site in asked.sites}
+
+    @property
+    def rows(self) -> list[Float32]:
+        """For each site, shape `ids.shape + (dim,)`."""
+        found: dict[int, Float32] = {}
+        for asked in self.asked:
+            values, at = asked.outputs.values, 0
+            for site in asked.sites:
+                ids = self.ids[site]
+                places = asked.places[at : at + ids.size]
+                found[site] = values[places].reshape(*ids.shape, values.shape[1])
+                at += ids.size
+        rows = iter(self.pulled.rows)
+        return [found[site] if site in found else next(rows) for site in range(len(self.ids))]
+
+
+class TowerStores(StoreExchange):
+    """A worker's exchange with stores and model servers."""
+
+    def __init__(
+        self,
+        client: PsClient,
+        trainer: Trainer,
+        servers: AsksTowers,
+        towers: Sequence[Tower],
+        route: Route | None = None,
+        get_model_steps: int = 1,
+    ) -> None:
+        super().__init__(client, trainer, route, get_model_steps)
+        self._servers = servers
+        self._towers = towers
+        self._num_tables = 0
+
+    def declare(self, model: ModelDescription) -> None:
+        """Declare the model, towers and all; see `StoreExchange.declare`."""
+        self._num_tables = len(model.tables)
+        super().declare(model)
+
+    def pull(self, ids: Sequence[Int64], step: Step | None = None) -> Pulled:
+        """Pull rows and vectors, then ask for what towers give on parameters no older than these.
+
+        So their staleness is at most the one that is counted.
+        """
+        pulled = super().pull(ids, step)
+        return self._with_towers(pulled, self._tables, ids, step is not None) if ids else pulled
+
+    def look_up(self, sites: Sequence[tuple[int, Int64]], training: bool) -> Pulled:
+        """Pull the rows for (table, ids) of each site, and the vectors."""
+        pulled = super().look_up([s for s in sites if s[0] < self._num_tables], training)
+        tables, ids = [table for table, _ in sites], [ids for _, ids in sites]
+        return self._with_towers(pulled, tables, ids, training) if ids else pulled
+
+    def push(
+        self,
+        pulled: Pulled,
+        result: StepResult,
+        learning_rate: float,
+        lease: Lease,
+        index: int,
+        num_records: int,
+        pending: PendingPull | None = None,
+    ) -> Committed:
+        """Push all gradients of a minibatch; nothing is pulled with it. See `StoreExchange.push`.
+
+        Raises:
+            NonFiniteLossError: A gradient within a tower is not finite.
+        """
+        pulled, result = self._completed(pulled, result)
+        return super().push(pulled, result, learning_rate, lease, index, num_records)
+
+    def push_several(
+        self,
+        minibatches: Sequence[ComputedMinibatch],
+        learning_rate: float,
+        lease: Lease,
+        index: int,
+    ) -> Committed:
+        """Push the sum of the gradients of minibatches; see `StoreExchange.push_several`."""
+        completed = []
+        for each in minibatches:
+            assert each.given.of_stores is not None
+            pulled, result = self._completed(each.given.of_stores, each.result)
+            given = replace(each.given, of_stores=pulled)
+            completed.append(ComputedMinibatch(given, result, each.num_records))
+        return super().push_several(completed, learning_rate, lease, index)
+
+    def _sites(self, ids: Sequence[Int64]) -> list[tuple[int, Int64]]:
+        return [site for site in super()._sites(ids) if site[0] < self._num_tables]
+
+    def _with_towers(
+        self, pulled: Pulled, tables: Sequence[int], ids: Sequence[Int64], training: bool
+    ) -> Pulled:
+        """Ask each tower that is looked up, for each id once."""
+        questions, sites_of, places = [], [], []
+        for tower in range(len(self._towers)):
+            sites = [k for k, table in enumerate(tables) if table == self._num_tables + tower]
+            if not sites:
+                continue
+            flat = np.concatenate([ids[k].ravel() for k in sites])
+            unique, inverse = np.unique(flat, return_inverse=True)
+            questions.append(Question(tower, unique, training))
+            sites_of.append(sites)
+            places.append(inverse.ravel())
+        outputs = self._servers.forward(questions)
+        asked = [_Asked(*each) for each in zip(questions, outputs, sites_of, places, strict=True)]
+        return PulledWithTowers(pulled, ids, asked)  # type: ignore[return-value]  # has all of it
+
+    def _completed(self, pulled: Pulled, result: StepResult) -> tuple[Pulled, StepResult]:
+        """Return the pull and the gradients of a minibatch with those within its towers."""
+        assert isinstance(pulled, PulledWithTowers)
+        asked = pulled.asked
+        found = self._servers.backward(
+            [(one.question, one.outputs, one.merged(result.row_grads)) for one in asked]
+        )
+        dense = np.array(result.dense_grad)
+        for one, gradients in zip(asked, found, strict=True):
+            _check_finite(self._towers[one.question.tower], gradients)
+            at = 0
+            for part in self._towers[one.question.tower].dense:
+                size = part.stop - part.start
+                dense[part] += gradients.dense[at : at + size]
+                at += size
+        of_towers = pulled.of_towers
+        rows = [grad for k, grad in enumerate(result.row_grads) if k not in of_towers]
+        sites = [site for gradients in found for site in gradients.sites]
+        bare = pulled.pulled
+        if sites:
+            bare = self._joined(pulled, of_towers, sites)
+            rows += [site.gradient for site in sites]
+        return bare, replace(result, row_grads=rows, dense_grad=dense)
+
+    def _joined(
+        self, pulled: PulledWithTowers, of_towers: set[int], sites: Sequence[SiteGradient]
+    ) -> Pulled:
+        """Return a pull that has the sites within towers as well."""
+        own = [
+            (table, ids)
+            for k, (table, ids) in enumerate(zip(self._tables, pulled.ids, strict=True))
+            if k not in of_towers
+        ]
+        within = [(site.table, site.ids) for site in sites]
+        return self._declared(lambda: self.client.with_sites(pulled.pulled, [*own, *within]))
+
+
+def _check_finite(tower: Tower, gradients: TowerGradients) -> None:
+    arrays = [gradients.dense, *(site.gradient for site in gradients.sites)]
+    if not all(np.isfinite(array).all() for array in arrays):
+        raise NonFiniteLossError(
+            f"the gradient within the tower of Remote {tower.name!r} has NaN or infinity"
+        )
+
+
+MakeServers = Callable[[Sequence[Tower]], AsksTowers]
+"""Returns what asks the model servers of the job, given the towers of its model."""

@@ -1,0 +1,31 @@
+"""Towers of Keras on model servers: counted once whoever is killed, trained as in the worker."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.elastic.running_job import run
+from tests.elastic.towers_job import IDS, NUM_IDS, check_counts_of_a_struck_job, words, write
+
+pytestmark = pytest.mark.keras
+
+
+def test_what_is_in_a_tower_is_counted_once_whoever_is_killed(tmp_path):
+    expected = check_counts_of_a_struck_job(tmp_path, "towers_keras")
+    loaded = tf.saved_model.load(tmp_path / "model")
+    (within,) = loaded.used_variables
+    np.testing.assert_array_equal(within.numpy(), expected)
+
+
+def test_a_model_is_trained_as_with_its_tower_within_the_worker(tmp_path):
+    predicted = []
+    for number in (0, 2):
+        folder = tmp_path / str(number)
+        write(folder, "clicks_keras")
+        flags = {"use_async": "false", "num_epochs": 1, "seed": 5, "num_model_servers": number}
+        run(words(folder, "clicks_keras", **flags))
+        loaded = tf.saved_model.load(folder / "model")
+        ids = np.arange(NUM_IDS // IDS * IDS).reshape(-1, IDS)
+        predicted.append(loaded.serve(tf.constant(ids)).numpy())
+    assert predicted[0].std() > 0.01
+    np.testing.assert_allclose(predicted[1], predicted[0], atol=1e-5)

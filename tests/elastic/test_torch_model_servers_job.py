@@ -1,0 +1,32 @@
+"""Towers of PyTorch on model servers: counted once whoever is killed, trained as in the worker."""
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from tests.elastic.running_job import run
+from tests.elastic.towers_job import check_counts_of_a_struck_job, words, write
+
+pytestmark = pytest.mark.torch
+
+
+def test_what_is_in_a_tower_is_counted_once_whoever_is_killed(tmp_path):
+    expected = check_counts_of_a_struck_job(tmp_path, "towers_torch")
+    weights = load_file(tmp_path / "model" / "model.safetensors")
+    np.testing.assert_array_equal(weights["meetings.tower.count"], expected)
+
+
+def test_a_model_is_trained_as_with_its_tower_within_the_worker(tmp_path):
+    found = []
+    for number in (0, 2):
+        folder = tmp_path / str(number)
+        write(folder, "clicks_torch")
+        flags = {"use_async": "false", "num_epochs": 1, "seed": 5, "num_model_servers": number}
+        run(words(folder, "clicks_torch", **flags))
+        weights = load_file(folder / "model" / "model.safetensors")
+        rows = load_file(folder / "model" / "tables" / "inner.safetensors")
+        order = np.argsort(rows["keys"])
+        found.append({**weights, "rows": rows["rows"][order], "keys": rows["keys"][order]})
+    assert found[0].keys() == found[1].keys()
+    for name, values in found[0].items():
+        np.testing.assert_allclose(found[1][name], values, atol=1e-5, err_msg=name)

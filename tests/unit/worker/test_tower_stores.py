@@ -1,0 +1,196 @@
+"""What a worker asks towers for, what comes back, and that a minibatch is pushed as one."""
+
+import json
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+
+from elasticdl._core import PsClient, Store
+from elasticdl.backends.base import (
+    Initializer,
+    ModelDescription,
+    OptimizerSpec,
+    StepResult,
+    TableDescription,
+    VariableDescription,
+)
+from elasticdl.errors import ModelError, NonFiniteLossError
+from elasticdl.job import Lease, Shard, Task, TaskKind
+from elasticdl.worker.model_server.computer import TowerComputer
+from elasticdl.worker.model_server.frozen_rows import FrozenRows
+from elasticdl.worker.parameters import ComputedMinibatch, Parameters, Step
+from elasticdl.worker.stores import StoreExchange
+from elasticdl.worker.tower_stores import TowerAnswer, TowerGradients, TowerStores
+
+ZEROS, SGD = Initializer("constant", {"value": 0.0}), OptimizerSpec("sgd")
+OUTER, INNER, TOWER = 0, 1, 2
+MODEL = ModelDescription(
+    tables=(TableDescription("outer", 1, ZEROS, SGD), TableDescription("inner", 2, ZEROS, SGD)),
+    dense=(VariableDescription("rest", (3,), 0), VariableDescription("within", (2,), 3)),
+    state=(),
+    optimizer=SGD,
+    seed=0,
+)
+
+
+class SumTower:
+    """Gives for each id its row in `inner` plus its variable."""
+
+    name, dim, dense, tables = "sums", 2, [slice(3, 5)], [INNER]
+
+    def __init__(self):
+        self.shift = 0.0
+
+    def ids(self, ids):
+        return [ids]
+
+    def forward(self, ids, rows, dense, training):
+        return rows[0] + dense + self.shift * len(ids)
+
+    def backward(self, ids, gradients, rows, dense):
+        return [gradients], gradients.sum(0)
+
+
+class Trainer:
+    """A model that looks the tower up, then `outer`, then the tower."""
+
+    def id_sites(self):
+        return [TOWER, OUTER, TOWER]
+
+    def initial_values(self):
+        return np.array([1, 2, 3, 10, 20], np.float32), np.zeros(0, np.float32)
+
+    def given_rows(self):
+        return []
+
+
+class Servers:
+    """The model servers, in this process."""
+
+    def __init__(self, computer):
+        self.computer, self.asked, self.lose = computer, [], False
+
+    def forward(self, questions):
+        self.asked += [q.ids.tolist() for q in questions]
+        answers = [self.computer.forward(q.tower, q.training, q.ids) for q in questions]
+        return [TowerAnswer(values, [window]) for values, window in answers]
+
+    def backward(self, questions):
+        return [
+            self.computer.backward(q.tower, q.ids, grad, 0 if self.lose else answer.windows[0])
+            for q, answer, grad in questions
+        ]
+
+
+@pytest.fixture
+def stores():
+    client, trainer, tower = PsClient.in_process(Store()), Trainer(), SumTower()
+    of_server = StoreExchange(client, trainer)
+    servers = Servers(TowerComputer([tower], [True, True], of_server.look_up))
+    found = TowerStores(client, trainer, servers, [tower])
+    client.declare(json.dumps(asdict(MODEL)), *trainer.initial_values())
+    found.declare(MODEL)
+    found.servers, found.tower = servers, tower
+    return found
+
+
+def ids(*numbers):
+    return np.array(numbers, np.int64)
+
+
+LEASE = Lease(Task(0, TaskKind.TRAINING, Shard("data", 0, 8), 0), 1)
+
+
+def ones(pulled):
+    rows = [np.ones_like(part) for part in pulled.rows]
+    return StepResult(0.0, rows, np.array([1, 1, 1, 0, 0], np.float32), np.zeros(0, np.float32))
+
+
+def step(stores, index, *sites):
+    pulled = stores.pull(sites, Step(LEASE, index))
+    stores.push(pulled, ones(pulled), 1.0, LEASE, index, 1)
+    return pulled
+
+
+SITES = ids(7, 5, 7), ids(1, 7), ids(5)
+
+
+def test_each_id_is_asked_for_once_and_each_place_gets_its_output(stores):
+    stores.start_index(LEASE)
+    pulled = stores.pull(SITES, Step(LEASE, 0))
+    assert stores.servers.asked == [[5, 7]]
+    assert [rows.tolist() for rows in pulled.rows] == [[[10, 20]] * 3, [[0], [0]], [[10, 20]]]
+
+
+@pytest.mark.parametrize("lose", [False, True])
+def test_gradients_of_equal_ids_add_up_within_a_tower_whichever_server_is_asked(stores, lose):
+    stores.start_index(LEASE)
+    stores.servers.lose = lose
+    step(stores, 0, *SITES)
+    inner = stores.client.pull([(INNER, ids(5, 7))], training=False)
+    assert inner.rows[0].tolist() == [[-2, -2], [-2, -2]]
+    assert inner.dense.tolist() == [0, 1, 2, 6, 16]  # four occurrences
+    outer = stores.client.pull([(OUTER, ids(1, 7))], training=False).rows[0]
+    assert outer.tolist() == [[-1], [-1]]
+
+
+def test_a_minibatch_that_is_pushed_again_is_counted_once(stores):
+    stores.start_index(LEASE)
+    step(stores, 0, *SITES)
+    step(stores, 0, *SITES)
+    assert stores.client.pull([], training=False).dense.tolist() == [0, 1, 2, 6, 16]
+    assert stores.start_index(LEASE) == 1
+
+
+def test_several_minibatches_are_pushed_as_one_update(stores):
+    stores.start_index(LEASE)
+    pulled = [stores.pull(SITES, Step(LEASE, index)) for index in (0, 1)]
+    both = [ComputedMinibatch(Parameters(one), ones(one), 1) for one in pulled]
+    stores.push_several(both, 1.0, LEASE, 0)
+    assert stores.client.pull([], training=False).dense.tolist() == [-1, 0, 1, 2, 12]
+
+
+def test_an_evaluation_creates_no_rows(stores):
+    stores.look_up([(TOWER, ids(3)), (OUTER, ids(4))], training=False)
+    assert [list(stores.client.scan(table)) for table in (INNER, OUTER)] == [[], []]
+
+
+def test_a_gradient_that_is_not_finite_ends_the_job(stores):
+    stores.start_index(LEASE)
+    stores.servers.backward = lambda questions: [TowerGradients(np.full(2, np.nan), [])]
+    with pytest.raises(NonFiniteLossError, match="within the tower of Remote 'sums'"):
+        step(stores, 0, *SITES)
+
+
+def test_a_tower_whose_outputs_depend_on_each_other_is_refused(stores):
+    stores.tower.shift = 1.0
+    with pytest.raises(ModelError, match="computes each id for itself"):
+        stores.pull(SITES, Step(LEASE, 0))
+
+
+def test_rows_of_a_table_that_is_not_trained_are_fetched_once(stores):
+    fetched = []
+
+    def noting(sites, training):
+        fetched.append([asked.tolist() for _, asked in sites])
+        return StoreExchange.look_up(stores, sites, training)
+
+    server = TowerComputer([SumTower()], [True, False], noting)
+    server.forward(0, True, ids(1, 2))
+    server.forward(0, True, ids(2, 3))
+    server.forward(0, False, ids(3, 4))  # an evaluation creates no rows
+    outputs, _ = server.forward(0, True, ids(1, 4))
+    assert fetched == [[[1, 2]], [[]], [[3]], [[4]], [[4]]]
+    assert outputs.tolist() == [[10, 20]] * 2
+
+
+def test_frozen_rows_beyond_the_limit_are_fetched_again():
+    kept = FrozenRows(limit_bytes=3 * 4 * 2)
+    asked = ids(5, 1, 5, 9, 7)
+    for expected in ([1, 5, 7, 9], [9]):
+        missing = kept.missing(asked)
+        assert missing.tolist() == expected
+        rows = np.stack([missing, missing * 10], 1).astype(np.float32)
+        assert kept.rows_of(asked, missing, rows)[:, 0].tolist() == [5, 1, 5, 9, 7]
+        kept.keep(missing, rows)
