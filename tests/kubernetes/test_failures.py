@@ -19,7 +19,7 @@ from tests.kubernetes.job import ClusterJob
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
 
-CLASSES = Path(__file__).parents[2] / "deploy" / "priority-classes.yaml"
+CLASSES = Path(__file__).parents[2] / "deploy" / "cluster" / "priority-classes.yaml"
 MANY = 30  # pods lost at once
 ASKED_FOR_SECONDS = 10.0  # in which all of them are asked for again
 AWAY_SECONDS = 30.0  # that the API server is away
