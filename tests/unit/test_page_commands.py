@@ -1,0 +1,90 @@
+"""Every command of elasticdl on every page is one that there is, with flags that it has."""
+
+import re
+import shlex
+
+import click
+import pytest
+
+from elasticdl.cli.main import cli
+from tests.unit.test_docs import PAGES, ROOT
+
+BLOCK = re.compile(r"^```(?:sh|console|bash)?\n(.*?)^```|((?:^    \S.*\n)+)", re.M | re.S)
+INLINE = re.compile(r"`(elasticdl [^`\n]+)`")
+WORD_OF_A_COMMAND = re.compile(r"[a-z]+")
+OF_ELASTICDL_0 = {"clean"}  # which docs/migrating.md says is gone
+
+
+def lines_of(text):
+    """Yield the command lines of a page, each as one line, without what they print."""
+    for fenced, indented in BLOCK.findall(text):
+        joined = re.sub(r"\s*\\\n\s*", " ", fenced or indented)
+        for line in joined.splitlines():
+            line = re.sub(r"^(?:\$ |[A-Z_]+=\S+ )*", "", line.strip())
+            if line.startswith("elasticdl "):
+                yield line
+    yield from INLINE.findall(text)
+
+
+def problem_of(line):
+    """Return what is wrong with a command line; None if there are such a command and such flags."""
+    line = re.split(r" (?:\||&&|&$|>|2>|#)", line)[0]
+    try:
+        words = shlex.split(line.replace("\\|", "|").replace("...", ""))
+    except ValueError:
+        return None  # a part of a line, in the middle of a sentence
+    command, words = cli, words[1:]
+    while words and isinstance(command, click.Group) and not words[0].startswith("-"):
+        names = words[0].split("|")
+        if not all(WORD_OF_A_COMMAND.fullmatch(name) for name in names):
+            return None  # a placeholder
+        missing = [
+            name for name in names if name not in command.commands and name not in OF_ELASTICDL_0
+        ]
+        if missing:
+            return f"no command {missing[0]}"
+        if OF_ELASTICDL_0 & set(names):
+            return None
+        command, words = command.commands[names[0]], words[1:]
+        if len(names) > 1:
+            return None
+    known = {
+        name.lstrip("-")
+        for param in command.params
+        for name in (*param.opts, *param.secondary_opts)
+    }
+    for word in words:
+        if word == "--":
+            break
+        name = word.partition("=")[0].lstrip("-").replace("-", "_")
+        if re.match(r"--\w", word) and name not in known | {"help", "version"}:
+            return f"{line.split(' --')[0]}: no flag --{name}"
+    return None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_of_a_page_exist_and_have_these_flags(page):
+    problems = [problem for line in lines_of(page.read_text()) if (problem := problem_of(line))]
+    assert problems == []
+
+
+def test_most_pages_have_commands():
+    assert sum(len(list(lines_of(page.read_text()))) for page in PAGES) > 200
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("```\n$ elasticdl trian --num_epochs=3\n```\n", "no command trian"),
+        (
+            "```\nelasticdl train \\\n    --num_epoch=3 ...\n```\n",
+            "elasticdl train: no flag --num_epoch",
+        ),
+        ("say `elasticdl data inspekt FILE`", "no command inspekt"),
+        ("say `elasticdl scale JOB --workers=3`", None),
+        ("```\nelasticdl run a.py --num_epochs=2 -- --units=3  # all\n```\n", None),
+    ],
+)
+def test_a_command_that_there_is_not_is_found(text, problem):
+    (line,) = lines_of(text)
+    assert problem_of(line) == problem
