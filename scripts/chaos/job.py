@@ -75,7 +75,7 @@ def write_data(directory: Path, files: Sequence[Ids]) -> None:
 
 
 def train_command(
-    data: Path, output: Path, job_dir: Path, summary: Path, **others: object
+    data: Path | str, output: Path, job_dir: Path, summary: Path, **others: object
 ) -> list[str]:
     """Return the command line of the job."""
     flags: Flags = {

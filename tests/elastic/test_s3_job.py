@@ -11,6 +11,7 @@ import pytest
 from elasticdl.checkpoints.exports import SUCCESS
 from elasticdl.checkpoints.versions import versions
 from elasticdl.locations import parse
+from elasticdl.serving.versions import Versions
 from tests.elastic.running_job import GIVE_UP_SECONDS
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.s3, pytest.mark.long]
@@ -123,3 +124,17 @@ def test_job_that_is_killed_goes_on_from_s3_and_another_begins_there(chaos, s3, 
 
     assert ledger(summary) == [(job.records, 0, 0)]
     np.testing.assert_array_equal(job.counts(f"{s3}/second"), (NUM_EPOCHS + 1) * job.occurrences)
+
+
+def test_base_and_deltas_lie_in_a_bucket_and_are_followed_from_there(chaos, s3, tmp_path):
+    job = Job(chaos, tmp_path, s3)
+    flags = {"export_dir": f"{s3}/exports", "export_every": "0.3s", "export_full_every": 100}
+    summary = job.finish("exporting", f"{s3}/whole", num_epochs=1, **flags)
+
+    assert ledger(summary) == [(job.records, 0, 0)]
+    served = Versions(parse(f"{s3}/exports"), tmp_path).next(None)
+    rows = np.zeros((chaos.NUM_IDS, 2), np.float32)
+    served.tables.look_up(0, np.arange(chaos.NUM_IDS), 0.0, rows)
+    np.testing.assert_array_equal(rows[: len(job.occurrences), 0], job.occurrences)
+    assert served.manifest.number > 1  # so there are deltas
+    assert not served.manifest.is_base
