@@ -11,9 +11,11 @@ __all__ = [
     "CountAdmission",
     "Expiry",
     "Initializer",
+    "Job",
     "Mode",
     "ProbabilityAdmission",
     "batched",
+    "train",
 ]
 
 
@@ -31,6 +33,10 @@ def __getattr__(name: str) -> Any:
         from elasticdl.model_spec import batched
 
         return batched
+    if name in ("Job", "train"):
+        from elasticdl.cli import interactive
+
+        return getattr(interactive, name)
     if name == "Initializer":
         from elasticdl.backends.base import Initializer
 

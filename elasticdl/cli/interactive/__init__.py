@@ -1,0 +1,5 @@
+"""Jobs from Python, without a shell: `elasticdl.train(...)` starts one and returns it."""
+
+from elasticdl.cli.interactive.job import Job, train
+
+__all__ = ["Job", "train"]

@@ -1,0 +1,286 @@
+"""`train(...)` and the job that it returns."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticdl.cli import job_folder, preflight
+from elasticdl.cli.display import Display
+from elasticdl.cli.flags import build_config, check_given, flags, unknown_flag
+from elasticdl.cli.interactive import model_source, notebook, tables
+from elasticdl.cli.interactive.model_source import Model, ModelPlace
+from elasticdl.cli.view import LeftError, view
+from elasticdl.config import Command, JobConfig
+from elasticdl.errors import ConfigError, JobFailedError, UnavailableError
+from elasticdl.job import JobStatus, Strategy, no_status
+from elasticdl.launchers import choose
+from elasticdl.launchers.base import SubmittedJob
+from elasticdl.rpc.client import JobClient
+
+T = TypeVar("T")
+Predictions = NDArray[Any] | dict[str, NDArray[Any]]
+
+_ANSWER_SECONDS = 5.0  # what a master gets to answer one question
+_FOREVER_SECONDS = 1e9
+_NAMED_OTHERWISE = {
+    "model_zoo": "model",
+    "model_def": "model",
+    "training_data": "data",
+    "num_workers": "workers",
+    "num_ps_pods": "ps",
+}
+_OF_PREDICTION = ("feed", "model_params", "statistics", "minibatch_size", "data_reader_params")
+
+
+def train(
+    model: Model,
+    data: object,
+    *,
+    validation_data: object = None,
+    workers: int = 1,
+    ps: int = 1,
+    job_dir: str | Path | None = None,
+    **settings: object,
+) -> Job:
+    """Start a job on processes, and return it while it runs; it goes on without this program.
+
+    Args:
+        model: A model file (`"model.py"`), `package.module.function` below `model_zoo/`, a module,
+            or functions by their names in a model file: `{"forward": forward, "feed": feed}`.
+        data: To train on: a path, a URL, or a table of pandas, polars or Arrow, which is written
+            into the job's folder.
+        validation_data: The same, to evaluate on; None: nothing is.
+        workers: Worker processes.
+        ps: Ps replicas, in strategies that have them.
+        job_dir: The job's folder; None: a new one below `jobs/`. The same call with the same folder
+            goes on with a job that was stopped.
+        settings: Other flags of `elasticdl train`, by their names: `num_epochs=3`.
+
+    Raises:
+        ConfigError: A setting is unknown or does not fit.
+        ModelError: The model cannot be found, or written into a file.
+        DataError: Data cannot be read.
+    """
+    for name in settings:
+        if name in _NAMED_OTHERWISE:
+            raise ConfigError(f"{name}: expected the argument {_NAMED_OTHERWISE[name]}")
+    folder = Path(job_dir) if job_dir is not None else _new_folder()
+    inputs = folder.with_name(f"{folder.name}-inputs")
+    place = model_source.place_of(model, inputs)
+    words = {
+        **_words("train", settings),
+        **_words_of_model(place),
+        "training_data": tables.place_of(data, inputs, "training_data"),
+        "num_workers": str(workers),
+        "job_dir": str(folder),
+    }
+    words.setdefault("distribution_strategy", Strategy.PARAMETER_SERVER)
+    words.setdefault("output", str(folder / "model"))
+    _refuse_local(words["distribution_strategy"])
+    if words["distribution_strategy"] in (Strategy.PARAMETER_SERVER, Strategy.HYBRID):
+        words["num_ps_pods"] = str(ps)
+    if validation_data is not None:
+        words["validation_data"] = tables.place_of(validation_data, inputs, "validation_data")
+    config = build_config("train", words)
+    check_given(config, words)
+    return Job(config, words, _submit(config))
+
+
+class Job:
+    """A job that was started here. It does not end with this program; `stop` ends it."""
+
+    def __init__(
+        self, config: JobConfig, words: Mapping[str, str], submitted: SubmittedJob
+    ) -> None:
+        """Given what it was started with."""
+        self._config = config
+        self._words = words
+        self._job = submitted
+        self._began = time.time()
+
+    @property
+    def name(self) -> str:
+        """What `elasticdl attach NAME` and its like find it by."""
+        return self._job.name
+
+    @property
+    def output(self) -> Path:
+        """Where the trained model is, once the job has finished."""
+        return Path(str(self._config.checkpoint.output))
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The metrics of the newest evaluation; empty before the first."""
+        return dict(self.status().metrics)
+
+    def status(self) -> JobStatus:
+        """Return where the job is, or how it ended."""
+        end = self._job.end(0.0)
+        if end is not None:
+            return end
+        try:
+            return self._ask(lambda client: client.status(_ANSWER_SECONDS))
+        except UnavailableError:
+            if (end := self._job.end(0.0)) is not None:
+                return end
+            why = self._job.waiting() or "its master does not answer"
+            return dataclasses.replace(no_status(self.name, 0), status="pending", message=why)
+
+    def wait(self, show: bool = True) -> JobStatus:
+        """Wait for the end of the job, and return its last picture.
+
+        Ctrl-C ends the waiting; the job goes on.
+
+        Args:
+            show: Show how it goes: below the cell of a notebook, else as `elasticdl train` does.
+
+        Raises:
+            JobFailedError: The job has failed, or was stopped; says why.
+        """
+        if show and notebook.is_there():
+            notebook.follow(self.status, lambda: self._job.end(0.0) is not None)
+        elif show and threading.current_thread() is threading.main_thread():
+            self._show()
+        status = self._job.end(_FOREVER_SECONDS)
+        assert status is not None
+        if status.status != "finished":
+            raise JobFailedError(
+                f"the job {self.name} has {status.status}: {status.message}; elasticdl logs "
+                f"{self.name} prints what its processes said"
+            )
+        return status
+
+    def scale(self, workers: int | None = None, ps: int | None = None) -> None:
+        """Have it go on with so many workers, or have the model move to so many ps replicas.
+
+        Raises:
+            ElasticdlError: It has ended, or its model cannot move; says why.
+        """
+        if workers is not None:
+            self._ask(lambda client: client.set_num_workers(workers, _ANSWER_SECONDS))
+        if ps is not None:
+            self._ask(lambda client: client.set_num_ps(ps, _ANSWER_SECONDS))
+
+    def stop(self, drain: bool = False) -> None:
+        """Cancel the job; with `drain` a job on a stream finishes what has arrived.
+
+        Raises:
+            UnavailableError: It has ended.
+        """
+        if drain:
+            self._ask(lambda client: client.drain(_ANSWER_SECONDS))
+        else:
+            self._ask(lambda client: client.stop("by Job.stop", _ANSWER_SECONDS))
+            self._job.end(_FOREVER_SECONDS)
+
+    def predict(self, data: object) -> Predictions:
+        """Return what the trained model says of records, in their order.
+
+        Args:
+            data: A path, or a table, as in `train`.
+
+        Returns:
+            An array whose first dimension is the records; by name if there are several outputs.
+
+        Raises:
+            JobFailedError: The job has not finished, or the predictions have failed.
+        """
+        if self.status().status != "finished":
+            raise JobFailedError(f"the job {self.name} is {self.status().status}: wait for its end")
+        with tempfile.TemporaryDirectory(prefix="elasticdl-") as scratch:
+            folder = Path(scratch)
+            kept = {name: self._words[name] for name in _OF_PREDICTION if name in self._words}
+            words = {
+                **kept,
+                **_words_of_model(ModelPlace(self._config.model.model_zoo, self._model_def)),
+                "prediction_data": tables.place_of(data, folder, "prediction_data"),
+                "saved_model": str(self.output),
+                "distribution_strategy": Strategy.PARAMETER_SERVER,
+                "output": str(folder / "predictions"),
+                "job_dir": str(folder / "job"),
+            }
+            job = _submit(build_config("predict", words))
+            status = job.end(_FOREVER_SECONDS)
+            if status is None or status.status != "finished":
+                raise JobFailedError(f"the predictions have failed: {status and status.message}")
+            return _read_predictions(folder / "predictions")
+
+    def _repr_html_(self) -> str:
+        return notebook.picture(self.status())
+
+    def __repr__(self) -> str:
+        return f"<job {self.name}: {self.status().status}>"
+
+    @property
+    def _model_def(self) -> str:
+        return str(self._config.model.model_def)
+
+    def _show(self) -> None:
+        display = Display(loading=preflight.framework(self._config))
+        try:
+            with display:
+                status = view(self._job, display, self._began)
+        except LeftError as left:
+            raise KeyboardInterrupt(f"the job {self.name} goes on") from left
+        display.finish(status, self._job.places)
+
+    def _ask(self, question: Callable[[JobClient], T]) -> T:
+        with contextlib.closing(self._job.connect(_ANSWER_SECONDS)) as client:
+            return question(client)
+
+
+def _refuse_local(strategy: str) -> None:
+    if strategy == Strategy.LOCAL:
+        raise ConfigError(
+            "distribution_strategy=Local is one process, which trains while it is waited for: "
+            f"expected {Strategy.PARAMETER_SERVER}, or elasticdl train in a shell"
+        )
+
+
+def _submit(config: JobConfig) -> SubmittedJob:
+    preflight.check(config)
+    job_folder.reopen(config)
+    return choose.submitter_for(config).submit(config, is_tied=False)
+
+
+def _words(command: Command, settings: Mapping[str, object]) -> dict[str, str]:
+    """Return settings as words of a command line."""
+    known = {flag.name for flag in flags(command)}
+    for name in settings:
+        if name not in known:
+            raise ConfigError(unknown_flag(command, name))
+    given = {name: value for name, value in settings.items() if value is not None}
+    return {n: str(v).lower() if isinstance(v, bool) else str(v) for n, v in given.items()}
+
+
+def _words_of_model(place: ModelPlace) -> dict[str, str]:
+    zoo = {} if place.model_zoo is None else {"model_zoo": str(place.model_zoo)}
+    return {**zoo, "model_def": place.model_def}
+
+
+def _new_folder() -> Path:
+    when = time.strftime("%Y%m%d-%H%M%S")
+    return Path("jobs") / f"python-{when}-{os.getpid()}-{uuid.uuid4().hex[:4]}"
+
+
+def _read_predictions(folder: Path) -> Predictions:
+    found: dict[str, list[NDArray[Any]]] = {}
+    for path in sorted(folder.glob("predictions-*.npz")):
+        with np.load(path, allow_pickle=False) as arrays:
+            for name in arrays.files:
+                if name not in ("source", "record"):
+                    found.setdefault(name, []).append(arrays[name])
+    outputs = {name: np.concatenate(parts) for name, parts in found.items()}
+    return next(iter(outputs.values())) if len(outputs) == 1 else outputs

@@ -1,0 +1,128 @@
+"""Models and data that are given in Python, as files that workers can read."""
+
+import importlib.util
+import math
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from elasticdl.cli.interactive import model_source, tables
+from elasticdl.cli.interactive.job import train
+from elasticdl.errors import ConfigError, DataError, ModelError
+
+CELLS = """
+import math as m
+from collections import OrderedDict
+
+RATE, NAMES = 0.5, ["a", "b"]
+TABLE = object()
+
+
+def helper(x):
+    return m.sqrt(x) + RATE
+
+
+def forward(rate=RATE):
+    return OrderedDict((name, helper(4)) for name in NAMES)
+
+
+def lookup():
+    return TABLE
+
+
+def maker(count):
+    def inner():
+        return count
+    return inner
+
+
+inner = maker(3)
+"""
+
+
+@pytest.fixture
+def cells(tmp_path, monkeypatch):
+    """A module as a notebook has it: what its functions use is around them."""
+    path = tmp_path / "cells.py"
+    path.write_text(CELLS)
+    module = types.ModuleType("cells")
+    module.__file__ = str(path)
+    monkeypatch.setitem(sys.modules, "cells", module)
+    exec(compile(CELLS, str(path), "exec"), vars(module))
+    return module
+
+
+def imported(path):
+    spec = importlib.util.spec_from_file_location("written", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_functions_are_written_with_the_modules_values_and_functions_that_they_use(cells, tmp_path):
+    place = model_source.place_of({"custom_model": cells.forward}, tmp_path / "inputs")
+    assert place == (tmp_path / "inputs", "model.forward")
+    written = imported(tmp_path / "inputs" / "model.py")
+    expected = {"a": math.sqrt(4) + 0.5, "b": math.sqrt(4) + 0.5}
+    assert dict(written.custom_model()) == expected == dict(cells.forward())
+
+
+def test_what_cannot_be_written_is_refused_by_its_name(cells, tmp_path):
+    for name, words in [
+        ("lookup", "lookup uses TABLE, which is an object"),
+        ("inner", "inner takes count from the function around it"),
+    ]:
+        functions = {"forward": cells.forward, name: getattr(cells, name)}
+        with pytest.raises(ModelError, match=words):
+            model_source.place_of(functions, tmp_path / "inputs")
+    with pytest.raises(ModelError, match="expected a function or a class as 'forward'"):
+        model_source.source_of({"forward": 3})
+
+
+def test_a_file_a_module_and_a_name_are_taken_as_they_are(cells, tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("def custom_model():\n    pass\n")
+    assert model_source.place_of(str(path), tmp_path) == (tmp_path, "mine.custom_model")
+    assert model_source.place_of(cells, tmp_path) == (tmp_path, "cells.forward")
+    assert model_source.place_of("mnist.model.forward", tmp_path) == (None, "mnist.model.forward")
+    path.write_text("def model():\n    pass\n")
+    with pytest.raises(ModelError, match="expected a function forward"):
+        model_source.place_of(path, tmp_path)
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+def test_a_table_is_written_as_its_columns_and_no_index(library, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    lib = pytest.importorskip(library)
+    columns = {"user": [3, 1, 2], "word": ["a", "b", "a"]}
+    table = lib.table(columns) if library == "pyarrow" else lib.DataFrame(columns)
+    if library == "pandas":
+        table.index = ["x", "y", "z"]
+        table["word"] = table["word"].astype("category")
+    place = tables.place_of(table, tmp_path / "inputs", "training_data")
+    written = parquet.read_table(place)
+    assert written.to_pydict() == columns
+    assert [str(field.type) for field in written.schema] == ["int64", "string"]
+
+
+def test_data_that_is_no_table_is_refused(tmp_path):
+    assert tables.place_of("s3://bucket/data", tmp_path, "training_data") == "s3://bucket/data"
+    with pytest.raises(DataError, match=r"training_data: .* found numpy\.ndarray"):
+        tables.place_of(np.zeros(3), tmp_path, "training_data")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"num_epoch": 3}, "did you mean --num_epochs"),
+        ({"num_workers": 3}, "expected the argument workers"),
+        ({"distribution_strategy": "Local"}, "distribution_strategy=Local is one process"),
+    ],
+)
+def test_settings_are_the_flags_of_the_command(cells, tmp_path, monkeypatch, settings, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data.csv").write_text("1,2\n")
+    with pytest.raises(ConfigError, match=words):
+        train({"forward": cells.forward}, "data.csv", **settings)
