@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from elasticdl.backends.base import ClipSpec, OptimizerSpec
+from elasticdl.backends.torch.trial import COUNT_IN_A_BUFFER
 from elasticdl.backends.user_code import user_code
 from elasticdl.errors import ModelError
 from elasticdl.optimizers.torch import Clipping
@@ -45,7 +46,7 @@ class Rules:
 
     dense: the rule of dense parameters that have none of their own. of, rates: by the `id` of a
     parameter its rule, and its part of the learning rate; what is not in them is not trained. rate:
-    the learning rate by model version. clip: how gradients are clipped.
+    the learning rate by model version. clip: how gradients are clipped. optimizer: the user's.
     """
 
     dense: OptimizerSpec
@@ -53,6 +54,7 @@ class Rules:
     rate: Callable[[int], float]
     clip: ClipSpec | None = None
     rates: Mapping[int, float] = field(default_factory=dict)
+    optimizer: torch.optim.Optimizer | None = None
 
     def own(self, parameter: nn.Parameter) -> OptimizerSpec | None:
         """Return the rule of a dense parameter, if it is not that of most."""
@@ -113,7 +115,56 @@ def read_rules(
         )
     dense = [(size_of[key], rule) for key, rule in of.items() if key in names]
     most = max(dense, key=lambda one: one[0])[1] if dense else next(iter(of.values()), None)
-    return Rules(most or OptimizerSpec("torch_sgd"), of, rate, clip, rates)
+    return Rules(most or OptimizerSpec("torch_sgd"), of, rate, clip, rates, optimizer)
+
+
+def check_apart(
+    optimizer: torch.optim.Optimizer, rate_changes: bool, loss: Callable[[], float]
+) -> None:
+    """Refuse a step that depends on what updates change in an optimizer; a worker's stands still.
+
+    Args:
+        optimizer: The user's; it is left as it was.
+        rate_changes: Whether a scheduler, or a callback, sets its learning rate.
+        loss: Takes a step of a minibatch that updates nothing; returns its loss.
+
+    Raises:
+        ModelError: Names what is read.
+    """
+    expected = loss()
+    if _differs(loss, expected):  # each draws anew, which tells nothing
+        return
+    for group in optimizer.param_groups:
+        optimizer.state.update({p: {"step": torch.tensor(9.0)} for p in group["params"]})
+    differs = _differs(loss, expected)
+    optimizer.state.clear()
+    if differs:
+        raise _is_read("state, such as the number of steps")
+    if not rate_changes:
+        return
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["lr"] = 3 * group["lr"] + 0.01
+    differs = _differs(loss, expected)
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    if differs:
+        raise _is_read("learning rate")
+
+
+def _differs(loss: Callable[[], float], expected: float) -> bool:
+    try:
+        found = loss()
+    except Exception:  # of the user's code, which has looked at what was put there
+        return True
+    return found != expected and not (math.isnan(found) and math.isnan(expected))
+
+
+def _is_read(what: str) -> ModelError:
+    return ModelError(
+        f"the model, or the loss, reads the optimizer's {what}, which stands still in a worker: "
+        f"those who apply the updates have it. {COUNT_IN_A_BUFFER}"
+    )
 
 
 def _call(make: Callable[..., object], parameters: list[nn.Parameter]) -> object:

@@ -38,7 +38,7 @@ from elasticdl.backends.torch.loss import MinibatchLoss
 from elasticdl.backends.torch.metrics import EvaluationLoss, Metrics
 from elasticdl.backends.torch.model import Lookup as RowLookup
 from elasticdl.backends.torch.model import PlacedModel, TowerOutputs, check_outputs
-from elasticdl.backends.torch.optimizer import FixedRate, Rules, read_rules
+from elasticdl.backends.torch.optimizer import FixedRate, Rules, check_apart, read_rules
 from elasticdl.backends.torch.state import find_momenta, zeros
 from elasticdl.backends.torch.structures import Nested, as_array, map_leaves
 from elasticdl.backends.torch.towers import TorchTower, towers_of
@@ -202,6 +202,9 @@ class TorchTrainer:
             return value
 
         check_history(self._model, loss.function, minibatch, step)
+        if rules.optimizer is not None:
+            changes = self.has_schedule or self._spec.callbacks is not None
+            check_apart(rules.optimizer, changes, lambda: float(step(minibatch).detach()))
         self._momenta = find_momenta(placed, minibatch, self._change_state)
         unused = [
             name

@@ -29,6 +29,11 @@ from elasticdl.layers.torch import TableParameter
 
 log = logging.getLogger(__name__)
 
+COUNT_IN_A_BUFFER = (
+    "A number or tensor that steps change belongs in a buffer of the model or of a loss that is a "
+    'torch.nn.Module (self.register_buffer("steps", torch.zeros(())), and self.steps += 1): '
+    "buffers are carried"
+)
 _MOVED = 0.5
 _REGISTERS = ("_parameters", "_buffers", "_modules")
 
@@ -247,10 +252,8 @@ def check_history(
         return
     raise ModelError(
         f"each step of training changes {shown(kept)}, which only Python has: other workers, a "
-        "worker that replaces a lost one, and checkpoints do not have it. A number or tensor that "
-        "steps change belongs in a buffer of the model or of a loss that is a torch.nn.Module "
-        '(self.register_buffer("steps", torch.zeros(())), and self.steps += 1): buffers are '
-        "carried. Leave out what is kept to be looked at"
+        f"worker that replaces a lost one, and checkpoints do not have it. {COUNT_IN_A_BUFFER}. "
+        "Leave out what is kept to be looked at"
     )
 
 

@@ -202,6 +202,52 @@ def test_what_each_step_leaves_anew_is_no_state(new_torch_job):
     assert len(job.train(make_columns(), 16)) == 3
 
 
+class OfItsOptimizer(Net):
+    """Divides by what it reads of the newest optimizer."""
+
+    def __init__(self, made, reads):
+        super().__init__()
+        self.made, self.reads = made, reads
+
+    def forward(self, x):
+        return super().forward(x) / (1 + (self.reads(self.made[-1]) if self.made else 0))
+
+
+def steps_of(optimizer):
+    return max((float(of["step"]) for of in optimizer.state.values()), default=0.0)
+
+
+def rate_of(optimizer):
+    return optimizer.param_groups[0]["lr"]
+
+
+@pytest.mark.parametrize(
+    ("reads", "given", "says"),
+    [
+        (steps_of, {}, "state, such as the number of steps"),
+        (rate_of, {"has_schedule": True}, "learning rate"),
+        (rate_of, {"callbacks": list}, "learning rate"),
+        (rate_of, {}, ""),
+    ],
+    ids=["steps", "scheduled rate", "rate that callbacks set", "rate that nothing changes"],
+)
+def test_what_updates_change_in_an_optimizer_is_read_by_no_step(new_torch_job, reads, given, says):
+    made, given = [], dict(given)
+    has_schedule = given.pop("has_schedule", False)
+
+    def kept(parameters):
+        made.append(torch.optim.Adam(parameters, lr=0.05))
+        decay = torch.optim.lr_scheduler.StepLR
+        return decay(made[-1], step_size=5) if has_schedule else made[-1]
+
+    functions = {"model": lambda: OfItsOptimizer(made, reads), "optimizer": kept, **given}
+    if not says:
+        begin(new_torch_job, **functions)
+        return
+    with pytest.raises(ModelError, match=f"reads the optimizer's {says}.*register_buffer"):
+        begin(new_torch_job, **functions)
+
+
 def test_trial_calls_leave_no_trace(new_torch_job):
     net, random_numbers = Counting(), np.random.default_rng(3)
 
