@@ -20,6 +20,8 @@ from elasticdl.distribution import how_to_get
 from elasticdl.errors import ModelError
 from elasticdl.runtime.start_up import quiet_tensorflow
 
+RATE = "negative_sampling_rate"
+
 UserFunction: TypeAlias = Callable[..., Any]
 """A function of the model file: what it is given, and gives, is of its framework."""
 
@@ -105,6 +107,8 @@ def load_model_spec(section: ModelSection, learning_rate: float | None = None) -
             return plain_optimizer(*parameters, lr=learning_rate)
 
     params = parse_params(section.model_params, "--model_params")
+    if section.negative_sampling_rate is not None:
+        _add_rate(params, section.negative_sampling_rate, model, model_name)
     return ModelSpec(
         model=(lambda: model(**params)) if params else model,
         loss=loss_of_labels_first(find(section.loss)),
@@ -118,6 +122,19 @@ def load_model_spec(section: ModelSection, learning_rate: float | None = None) -
         table=_table_of(module, feed),
         loss_weights=find("loss_weights"),
     )
+
+
+def _add_rate(params: dict[str, Any], rate: float, model: UserFunction, name: str) -> None:
+    """Add the rate of `--negative_sampling_rate` to the arguments of the model function."""
+    if RATE in params:
+        raise ModelError(f"--{RATE} and --model_params={RATE}=...: give one of them")
+    takes = inspect.signature(model).parameters.values()
+    if not any(each.name == RATE or each.kind is each.VAR_KEYWORD for each in takes):
+        raise ModelError(
+            f"--{RATE}={rate:g}: expected a model function that takes it, def {name}({RATE}=1.0), "
+            f"and gives it to elasticdl.layers.SamplingCorrection; found {name} without it"
+        )
+    params[RATE] = rate
 
 
 def _table_of(module: ModuleType, feed: UserFunction) -> Any:

@@ -47,6 +47,15 @@ class ModelSection(Section):
     model_params: Annotated[
         str, Field(description='Arguments of the model function: "units=64;dropout=0.1".')
     ] = ""
+    negative_sampling_rate: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            le=1,
+            description="Which share of the negatives the training data have. The model function "
+            "takes it by this name, for elasticdl.layers.SamplingCorrection.",
+        ),
+    ] = None
     statistics: Annotated[
         Path | None,
         Field(

@@ -41,3 +41,34 @@ def test_an_object_in_place_of_a_function_is_told_before_it_is_called(monkeypatc
     section = ModelSection(model_zoo=tmp_path, model_def=f"{file}.forward")
     with pytest.raises(ModelError, match=rf"expected a function {name}, found .* of slice; write"):
         load_model_spec(section)
+
+
+@pytest.mark.parametrize(
+    ("takes", "params", "found"),
+    [
+        ("negative_sampling_rate=1.0", "", {"negative_sampling_rate": 0.1}),
+        ("**others", "units=2", {"units": 2, "negative_sampling_rate": 0.1}),
+        ("units=2", "", r"takes it, def forward\(negative_sampling_rate=1.0\).*without it"),
+        ("**others", "negative_sampling_rate=0.5", "give one of them"),
+    ],
+)
+def test_the_rate_of_negatives_goes_to_a_model_function_that_takes_it(
+    takes, params, found, tmp_path, monkeypatch, request
+):
+    file = f"rate_{abs(hash(request.node.name))}"
+    lines = [f"def forward({takes}): return dict(locals(), **locals().pop('others', {{}}))"]
+    lines += ["def loss(): ...", "def optimizer(): ...", "def feed(records): ..."]
+    (tmp_path / f"{file}.py").write_text("\n".join(lines))
+    monkeypatch.setattr("sys.path", [*sys.path])
+    section = ModelSection(
+        model_zoo=tmp_path,
+        model_def=f"{file}.forward",
+        model_params=params,
+        negative_sampling_rate=0.1,
+    )
+    if isinstance(found, str):
+        with pytest.raises(ModelError, match=found):
+            load_model_spec(section)
+    else:
+        given = load_model_spec(section).model()
+        assert {name: value for name, value in given.items() if name != "others"} == found
