@@ -105,7 +105,7 @@ $(DOCS): | $(VENV)/.packages
 .PHONY: docs
 docs: build | $(DOCS) ## Make the site of these pages in site/; warnings are errors, and links are checked.
 	@PYTHONPATH=$(DOCS) $(PYTHON) -m sphinx --quiet --fail-on-warning --keep-going \
-	    --conf-dir docs/site --doctree-dir $(CACHE)/doctrees . site
+	    --conf-dir docs/site . site
 	@$(PYTHON) docs/site/check.py site
 	@echo 'Open site/index.html'
 
@@ -335,6 +335,6 @@ lock: $(VENV)/.packages ## Resolve the dependencies of pyproject.toml into requi
 	        --constraint requirements/dev.lock $(LOCK_FLAGS) --output-file requirements/$$group.lock; done
 
 clean: ## Remove everything that was made in this folder.
-	rm -rf $(VENV) target dist demo jobs elasticdl/_core.*.so .mypy_cache .ruff_cache \
+	rm -rf $(VENV) target dist demo jobs site docs/site/generated elasticdl/_core.*.so .mypy_cache .ruff_cache \
 	    .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
