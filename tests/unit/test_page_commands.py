@@ -68,6 +68,38 @@ def test_commands_of_a_page_exist_and_have_these_flags(page):
     assert problems == []
 
 
+TARGETS = set(re.findall(r"^([\w-]+):(?!=)", (ROOT / "Makefile").read_text(), re.M))
+MADE = re.compile(r"(?:^(?:\$ )?|`)make ((?:[a-z][\w-]* ?)+)", re.M)
+RUN = re.compile(r"(?:^(?:\$ )?(?:\S+=\S+ )*|`)(?:\S*/)?python (?:-m ([\w.]+)|([\w/]+\.py))", re.M)
+OF_OTHERS = {"venv", "pip", "http.server", "build"}  # modules that are not of this tree
+FROM_HERE = (ROOT, ROOT / "model_zoo")
+
+
+def things_that_are_missing(text):
+    """Yield the targets of make, and the modules and files of Python, that a page runs in vain."""
+    for words in MADE.findall(text):
+        yield from (f"make {word}" for word in words.split() if word not in TARGETS)
+    for module, file in RUN.findall(text):
+        name = module.replace(".", "/") if module else file.removesuffix(".py")
+        found = any((at / f"{name}.py").exists() or (at / name).is_dir() for at in FROM_HERE)
+        if not found and module not in OF_OTHERS:
+            yield f"python {module or file}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_a_page_makes_and_runs_is_there(page):
+    assert sorted(things_that_are_missing(page.read_text())) == []
+
+
+def test_a_target_and_a_module_that_are_missing_are_found():
+    text = "```\nmake demo tea\npython -m clicks.brew --hot\n```\nand `python scripts/none.py`"
+    assert sorted(things_that_are_missing(text)) == [
+        "make tea",
+        "python clicks.brew",
+        "python scripts/none.py",
+    ]
+
+
 def test_most_pages_have_commands():
     assert sum(len(list(lines_of(page.read_text()))) for page in PAGES) > 200
 
