@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from elasticdl import ArrayModel, ArrayOptimizer, Mode
-from elasticdl.collective import Group, transfer
 from elasticdl.job import Seat
 from elasticdl.worker import ring_member
+from elasticdl.worker.collective import Group, transfer
 from elasticdl.worker.replica import Replica
 from elasticdl.worker.ring_member import RingMember
 from elasticdl.worker.staging import Giver, StagedParameters

@@ -19,7 +19,7 @@ from elasticdl.data.shuffled import with_shuffle
 from elasticdl.data.topic import reader_params
 from elasticdl.errors import StateError, TakenOverError
 from elasticdl.job import PsRoute, Role, Shard
-from elasticdl.launchers import of_master
+from elasticdl.launchers import for_master
 from elasticdl.master.durable import JobData, open_job
 from elasticdl.master.effects import ReplicaAccess, ReplicaClient
 from elasticdl.master.master import Master
@@ -56,7 +56,7 @@ def main() -> None:
         is_decided = is_final or isinstance(error, TakenOverError)
         code = 1 if is_decided else process.OWN_FAILURE_EXIT_CODE
     if is_final:
-        of_master.tell_end(arguments.config, arguments.job_dir, code)
+        for_master.tell_end(arguments.config, arguments.job_dir, code)
     process.end_now(code)
 
 
@@ -86,7 +86,7 @@ async def _run(arguments: ProcessArguments) -> int:
         is_new,
         arguments.job_dir,
         arguments.token,
-        make_launcher=of_master.make_launcher(arguments.config, arguments.job_dir, authority),
+        make_launcher=for_master.make_launcher(arguments.config, arguments.job_dir, authority),
         make_access=lambda route, role: ReplicaAccess(
             route, _connect(arguments.token, tls, is_copy=role is Role.WORKER)
         ),

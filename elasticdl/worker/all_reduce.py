@@ -7,8 +7,6 @@ from dataclasses import replace
 
 from elasticdl._core import PsClient
 from elasticdl.backends.base import ModelDescription, StepResult, Trainer
-from elasticdl.collective import rounds
-from elasticdl.collective.rounds import OfferOutcome
 from elasticdl.errors import (
     GapError,
     OutOfTurnError,
@@ -17,6 +15,8 @@ from elasticdl.errors import (
     UnavailableError,
 )
 from elasticdl.job import Lease
+from elasticdl.worker.collective import rounds
+from elasticdl.worker.collective.rounds import OfferOutcome
 from elasticdl.worker.parameters import OwnParameters, Step
 from elasticdl.worker.replica import Replica
 from elasticdl.worker.ring_member import Outdated, OutOfTurn, OutOfWorld, RingMember

@@ -23,15 +23,15 @@ from elasticdl.checkpoints.dense import begin_from
 from elasticdl.checkpoints.hand_over import write_hand_over
 from elasticdl.checkpoints.remote import restore
 from elasticdl.checkpoints.versions import resolve
-from elasticdl.collective.pending import ALL, PendingSums, parts_of
-from elasticdl.collective.rounds import Marks, OfferedMinibatch
-from elasticdl.collective.state_rules import NO_RULES, StateRules
-from elasticdl.collective.transfer import Layout
 from elasticdl.data.updates import UpdateOrder
 from elasticdl.errors import CheckpointError, ElasticdlError, ModelError
 from elasticdl.job import Strategy
 from elasticdl.locations import Location, parse
 from elasticdl.worker.agreement import check_agreement, described
+from elasticdl.worker.collective.pending import ALL, PendingSums, parts_of
+from elasticdl.worker.collective.rounds import Marks, OfferedMinibatch
+from elasticdl.worker.collective.state_rules import NO_RULES, StateRules
+from elasticdl.worker.collective.transfer import Layout
 from elasticdl.worker.staging import Giver, StagedParameters
 
 _HEADER_BYTES = 8

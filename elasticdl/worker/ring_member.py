@@ -21,10 +21,10 @@ import numpy as np
 
 from elasticdl._core import RingListener
 from elasticdl.backends.base import Float32
-from elasticdl.collective import Group, WorldView, form_ring
-from elasticdl.collective.rounds import Offer, OfferOutcome
 from elasticdl.errors import CheckpointError, ElasticdlError, RingError, UnavailableError
 from elasticdl.job import Attendance, Finished, Restore, Seat, Wait
+from elasticdl.worker.collective import Group, WorldView, form_ring
+from elasticdl.worker.collective.rounds import Offer, OfferOutcome
 from elasticdl.worker.replica import Replica
 from elasticdl.worker.round_protocol import Handing, Pair, Rest, Round, RoundProtocol
 from elasticdl.worker.transfer import ParameterTransfer

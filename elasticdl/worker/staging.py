@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl._core import PsClient, Store
-from elasticdl.collective.group import Bytes
-from elasticdl.collective.transfer import Layout
 from elasticdl.errors import ElasticdlError
+from elasticdl.worker.collective.group import Bytes
+from elasticdl.worker.collective.transfer import Layout
 
 
 class Giver:

@@ -7,10 +7,10 @@ has the parameters.
 
 from __future__ import annotations
 
-from elasticdl.collective import Group
-from elasticdl.collective.rounds import Offer
-from elasticdl.collective.transfer import TransferWay, piece_bytes, way_of_giving
 from elasticdl.job import Seat
+from elasticdl.worker.collective import Group
+from elasticdl.worker.collective.rounds import Offer
+from elasticdl.worker.collective.transfer import TransferWay, piece_bytes, way_of_giving
 from elasticdl.worker.replica import Replica
 from elasticdl.worker.staging import Giver, StagedParameters
 

@@ -14,10 +14,10 @@ import numpy as np
 
 from elasticdl._core import PsClient, PsServer, RingListener, Store
 from elasticdl.checkpoints.hand_over import write_hand_over
-from elasticdl.collective import Group, WorldView, form_ring
-from elasticdl.collective.rounds import OfferedMinibatch
 from elasticdl.data.base import Records
 from elasticdl.job import Mode
+from elasticdl.worker.collective import Group, WorldView, form_ring
+from elasticdl.worker.collective.rounds import OfferedMinibatch
 from elasticdl.worker.replica import Replica
 
 TOKEN = bytes(32)

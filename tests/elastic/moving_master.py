@@ -6,7 +6,7 @@ its port is another one. On a cluster each pod has an address of its own.
 
 import itertools
 
-from elasticdl.launchers import of_master
+from elasticdl.launchers import for_master
 from elasticdl.launchers.process.launcher import ProcessLauncher
 from elasticdl.master.__main__ import main
 from elasticdl.runtime.addresses import Listening
@@ -23,5 +23,5 @@ class MovingLauncher(ProcessLauncher):
 
 
 if __name__ == "__main__":
-    of_master.make_launcher = lambda _, job_dir, *__: lambda tell: MovingLauncher(tell, job_dir)
+    for_master.make_launcher = lambda _, job_dir, *__: lambda tell: MovingLauncher(tell, job_dir)
     main()

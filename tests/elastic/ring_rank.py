@@ -8,8 +8,8 @@ import time
 import numpy as np
 
 from elasticdl._core import RingListener
-from elasticdl.collective import WorldView, form_ring
 from elasticdl.errors import RingError
+from elasticdl.worker.collective import WorldView, form_ring
 
 TIMEOUT_SECONDS = 120
 

@@ -162,8 +162,8 @@ def _hash_before(owner, name):
 
 def _watch_stages():
     """Have all models given in pieces; note who was given one, and while which steps."""
-    from elasticdl.collective import transfer
     from elasticdl.worker import transfer as worker_transfer
+    from elasticdl.worker.collective import transfer
     from elasticdl.worker.replica import Replica
     from elasticdl.worker.staging import Giver, StagedParameters
 
@@ -191,7 +191,7 @@ def _watch_stages():
 
 def _watch():
     from elasticdl.backends.numpy import NumpyTrainer
-    from elasticdl.collective.group import Group
+    from elasticdl.worker.collective.group import Group
     from elasticdl.worker.replica import Replica
     from elasticdl.worker.ring_member import RingMember
     from elasticdl.worker.stores import StoreExchange

@@ -13,11 +13,11 @@ import tensorflow as tf
 
 from elasticdl._core import PsServer, RingListener
 from elasticdl.backends.keras.trainer import KerasTrainer
-from elasticdl.collective import Group, WorldView, form_ring
-from elasticdl.collective.rounds import OfferedMinibatch
 from elasticdl.data.base import Metadata, Records
 from elasticdl.job import Mode
 from elasticdl.model_spec import ModelSpec
+from elasticdl.worker.collective import Group, WorldView, form_ring
+from elasticdl.worker.collective.rounds import OfferedMinibatch
 from elasticdl.worker.replica import Replica
 
 pytestmark = [pytest.mark.keras, pytest.mark.timeout(300)]

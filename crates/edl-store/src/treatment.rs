@@ -67,7 +67,7 @@ impl Treatment {
     ///
     /// Changes that add up are added up, of values that are replaced the last one stays, and of
     /// moving averages it is the weighted mean: as one minibatch with the records of all.
-    /// `elasticdl/collective/state_rules.py` does the same for workers among themselves.
+    /// `elasticdl/worker/collective/state_rules.py` does the same for workers among themselves.
     pub(crate) fn merge(&self, parts: &[(&[f32], f32)]) -> Vec<f32> {
         let Some(((last, _), before)) = parts.split_last() else {
             return Vec::new();

@@ -36,7 +36,7 @@ def test_only_a_decided_end_is_the_last(monkeypatch, capsys, error, code, is_fin
     monkeypatch.setattr(process, "start", lambda role: arguments)
     monkeypatch.setattr(process, "end_now", told.append)
     monkeypatch.setattr(
-        main_of_master.of_master, "tell_end", lambda config, job_dir, code: told.append("final")
+        main_of_master.for_master, "tell_end", lambda config, job_dir, code: told.append("final")
     )
 
     async def run(_arguments):

@@ -15,14 +15,14 @@ from functools import partial
 
 import pytest
 
-from elasticdl.collective.pending import PendingSums
-from elasticdl.collective.rounds import Marks, OfferedMinibatch, OfferOutcome
-from elasticdl.collective.transfer import AT_ONCE_BYTES, TransferWay, way_of_giving
 from elasticdl.data.updates import UpdateOrder
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import Attendance
 from elasticdl.master.journal import Journal
 from elasticdl.master.parameters.rendezvous import Rendezvous
+from elasticdl.worker.collective.pending import PendingSums
+from elasticdl.worker.collective.rounds import Marks, OfferedMinibatch, OfferOutcome
+from elasticdl.worker.collective.transfer import AT_ONCE_BYTES, TransferWay, way_of_giving
 from elasticdl.worker.round_protocol import Handing, Rest, RoundProtocol
 
 NUM_TASKS, MINIBATCHES, RECORDS = 40, 4, 16

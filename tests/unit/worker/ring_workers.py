@@ -9,10 +9,10 @@ import numpy as np
 
 from elasticdl._core import PsServer, RingListener
 from elasticdl.backends.base import ModelDescription, OptimizerSpec, VariableDescription
-from elasticdl.collective.rounds import OfferedMinibatch
 from elasticdl.job import Restore, Wait
 from elasticdl.master.journal import Journal
 from elasticdl.master.parameters.rendezvous import Rendezvous
+from elasticdl.worker.collective.rounds import OfferedMinibatch
 from elasticdl.worker.replica import Replica
 from elasticdl.worker.ring_member import Outdated, OutOfWorld, RingMember
 from elasticdl.worker.round_protocol import Handing

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticdl.collective.pending import PendingSums
-from elasticdl.collective.rounds import Marks, Offer, OfferedMinibatch, OfferOutcome
 from elasticdl.errors import ElasticdlError
+from elasticdl.worker.collective.pending import PendingSums
+from elasticdl.worker.collective.rounds import Marks, Offer, OfferedMinibatch, OfferOutcome
 from elasticdl.worker.round_protocol import Handing, Rest, RoundProtocol
 
 WORLD = 3

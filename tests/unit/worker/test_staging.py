@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from elasticdl._core import PsClient, Store
-from elasticdl.collective.transfer import Layout
 from elasticdl.errors import ElasticdlError
+from elasticdl.worker.collective.transfer import Layout
 from elasticdl.worker.staging import Giver, StagedParameters
 
 LAYOUT = Layout(dense=50, state=3, slots=2)

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from elasticdl.collective import transfer
-from elasticdl.collective.group import Group
 from elasticdl.errors import RingError
+from elasticdl.worker.collective import transfer
+from elasticdl.worker.collective.group import Group
 from elasticdl.worker.replica import Replica
 from elasticdl.worker.staging import Giver, StagedParameters
 from tests.unit.worker.ring_workers import Meeting, RingWorker, finish

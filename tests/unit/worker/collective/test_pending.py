@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from elasticdl.collective.pending import PendingSums, TaskPart, parts_of
-from elasticdl.collective.rounds import OfferedMinibatch
+from elasticdl.worker.collective.pending import PendingSums, TaskPart, parts_of
+from elasticdl.worker.collective.rounds import OfferedMinibatch
 
 
 def arrays(*values):

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from elasticdl._core import RingListener
-from elasticdl.collective import WorldView, form_ring
 from elasticdl.errors import RingError
 from elasticdl.job import Role
 from elasticdl.runtime.credentials.authority import Authority, Identity
+from elasticdl.worker.collective import WorldView, form_ring
 
 TOKEN = b"a secret of thirty-two bytes ...."
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from elasticdl.collective.rounds import (
+from elasticdl.worker.collective.rounds import (
     OFFER_BYTES,
     Marks,
     Offer,

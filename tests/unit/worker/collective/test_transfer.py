@@ -2,7 +2,7 @@
 
 import pytest
 
-from elasticdl.collective.transfer import (
+from elasticdl.worker.collective.transfer import (
     AT_ONCE_BYTES,
     LEAST_PIECE_BYTES,
     Layout,

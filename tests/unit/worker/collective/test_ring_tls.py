@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from elasticdl._core import PsClient, PsServer, RingListener, Store
-from elasticdl.collective import WorldView, form_ring
 from elasticdl.errors import AuthenticationError, RingError, UnavailableError
 from elasticdl.job import Role
 from elasticdl.runtime.credentials.authority import USER, Authority, Identity
+from elasticdl.worker.collective import WorldView, form_ring
 from tests.unit.recording_relay import RecordingRelay
 
 TOKEN = b"a secret of thirty-two bytes ...."
