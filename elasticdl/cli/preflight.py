@@ -105,6 +105,7 @@ def _check_packages(config: JobConfig) -> None:
         ("dashboard_port", "dashboard", ("aiohttp", "prometheus_client")),
         ("metrics_port", "dashboard", ("prometheus_client",)),
         ("tensorboard_log_dir", "tensorboard", ("tensorboardX",)),
+        ("mlflow_uri", "mlflow", ("mlflow",)),
         ("trace", "parquet", ("pyarrow",)),
     ):
         missing = [name for name in packages if importlib.util.find_spec(name) is None]

@@ -66,6 +66,7 @@ from elasticdl.observe import kinds
 from elasticdl.observe.events import EventLog, newest
 from elasticdl.observe.kinds import Kind
 from elasticdl.observe.labels import LabelClock
+from elasticdl.observe.mlflow_run import MlflowRun
 from elasticdl.observe.tensorboard import Summaries
 from elasticdl.observe.usage import kind_of, measure
 from elasticdl.rpc.messages import status_to_json
@@ -146,6 +147,7 @@ class Master:
         self.reports = ProcessReports(cluster.ps_memory_limit)
         self._autoscale = PsAutoscale(cluster.ps_autoscale)
         self._summaries: Summaries | None = None
+        self._mlflow: MlflowRun | None = None
         self._bell = asyncio.Event()  # replaced when it rings
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.has_begun = False
@@ -339,6 +341,9 @@ class Master:
             if (folder := self.core.config.seeing.tensorboard_log_dir) is not None:
                 self._summaries = Summaries(folder)
                 ends.callback(self._summaries.close)
+            if self.core.config.seeing.mlflow_uri:
+                self._mlflow = MlflowRun(self.core.config, self._job.id)
+                ends.callback(self._mlflow.close)
             await self._until_ended()
             if self.core.has_ended:
                 await self._wind_up()
@@ -355,8 +360,7 @@ class Master:
             status = self.status()
             self._leave_behind(status)
             self._write(picture_event(self.core, status))
-            if self._summaries is not None:
-                self._summaries.take(status, learning_rate_of(self.core), is_last=True)
+            self._draw(status, is_last=True)
         if not self.core.has_ended:
             return process.STOPPED_EXIT_CODE
         if self.core.phase is not Phase.FINISHED:
@@ -513,11 +517,16 @@ class Master:
             if self.now() >= self._leaves_behind_at:
                 self._leaves_behind_at = self.now() + _SECONDS_BETWEEN_TABLES
                 self._leave_behind(status)
-            if self._summaries is not None:
-                self._summaries.take(status, learning_rate_of(self.core))
+            self._draw(status)
             self._tell_tables()
             for anomaly, text in self.reports.anomalies.look(time.monotonic(), status.loss):
                 self._note(Note(anomaly, text, is_warning=True))
+
+    def _draw(self, status: JobStatus, is_last: bool = False) -> None:
+        """Hand a picture to whoever draws curves of the job."""
+        for drawn in (self._summaries, self._mlflow):
+            if drawn is not None:
+                drawn.take(status, learning_rate_of(self.core), is_last)
 
     def _relieve_replicas(self) -> None:
         """Have one more ps replica where the job is to relieve those that there are by itself."""

@@ -7,7 +7,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from elasticdl.distribution import install
 from elasticdl.errors import ConfigError, ElasticdlError
 from elasticdl.job import JobStatus
+from elasticdl.observe.curves import curves
 
 if TYPE_CHECKING:  # it comes with an extra
     from tensorboardX import SummaryWriter
@@ -105,7 +106,7 @@ class Summaries:
             log.warning("nothing more is written for TensorBoard: %s", error)
 
     def _add(self, status: JobStatus, learning_rate: float | None) -> None:
-        for name, value, measured in _numbers(status, learning_rate):
+        for name, value, measured in curves(status, learning_rate):
             if self._told.get(name) == measured or not math.isfinite(value):
                 continue
             self._told[name] = measured
@@ -121,25 +122,3 @@ class Summaries:
             finite = values[np.isfinite(values)]
             if finite.size:
                 self._writer.add_histogram(name, finite, version)
-
-
-def _numbers(
-    status: JobStatus, learning_rate: float | None
-) -> Iterator[tuple[str, float, tuple[object, ...]]]:
-    """Yield name, value, and what tells one measurement from the next."""
-    version = status.model_version
-    if not version:
-        return  # nothing is trained yet
-    if status.loss is not None:
-        yield "loss/training", status.loss, (version,)
-    if status.epoch_loss is not None:
-        yield "loss/epoch", status.epoch_loss, (status.epoch, status.epoch_loss)
-    if learning_rate is not None:
-        yield "learning_rate", learning_rate, (version,)
-    yield "throughput/records_per_second", status.records_per_second, (version,)
-    recent = status.recent_train_metrics or status.train_metrics
-    of = (status.train_metrics_epoch, status.train_metrics_records)
-    for name, value in recent.items():
-        yield f"{name}/training", value, of
-    for name, value in status.metrics.items():
-        yield f"{name}/evaluation", value, (value, status.evaluated_records)

@@ -34,6 +34,17 @@ class SeeingSection(Section):
             "serves the job's metrics there too [default: only the page's server has metrics].",
         ),
     ] = None
+    mlflow_uri: Annotated[
+        str,
+        Field(
+            description="Write parameters, metrics by update and the trained model to this MLflow "
+            "server, as http://HOST:PORT; one run, also over restarts of the master and the job."
+        ),
+        _TRAIN,
+    ] = ""
+    mlflow_experiment: Annotated[
+        str, Field(description="The experiment of --mlflow_uri."), _TRAIN
+    ] = "elasticdl"
     log_file_bytes: Annotated[
         int,
         Field(

@@ -10,14 +10,14 @@ nbclient = pytest.importorskip("nbclient")
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook" / "first_job.ipynb"
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("ignore")
 def test_each_cell_of_the_notebook_does_what_it_says(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(NOTEBOOK.parents[2]))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     notebook = nbformat.read(NOTEBOOK, 4)
     client = nbclient.NotebookClient(
-        notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}
+        notebook, timeout=240, resources={"metadata": {"path": str(tmp_path)}}
     )
     client.execute()
     outputs = [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
