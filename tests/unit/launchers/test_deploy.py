@@ -1,5 +1,6 @@
 """What is in deploy/ is built by kustomize, and names what jobs on Kubernetes make."""
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -107,3 +108,29 @@ def test_jobs_of_the_operator_are_those_of_the_alerts_and_of_prometheus():
 def test_the_alerts_of_the_operator_are_those_of_prometheus():
     (rules,) = documents(DEPLOY / "monitoring/rules.yaml")
     assert [rules["spec"]] == documents(DEPLOY / "prometheus/alerts.yaml")
+
+
+MODELS = {
+    "NetworkPolicy": "V1NetworkPolicy",
+    "PodDisruptionBudget": "V1PodDisruptionBudget",
+    "PriorityClass": "V1PriorityClass",
+    "Service": "V1Service",
+}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "cluster/priority-classes.yaml",
+        "job/disruption-budgets.yaml",
+        "monitoring/services.yaml",
+        "network-policy.yaml",
+    ],
+)
+def test_objects_have_the_fields_that_kubernetes_knows(path):
+    client = pytest.importorskip("kubernetes.client")
+    api = client.ApiClient()
+    for found in documents(DEPLOY / path):
+        text = json.dumps(found)
+        read = api.deserialize(text, MODELS[found["kind"]], "application/json")
+        assert api.sanitize_for_serialization(read) == found
