@@ -101,7 +101,7 @@ class ClusterSection(Section):
             "compute each id of them once; it does not wait when all workers have asked.",
         ),
         _TRAIN,
-    ] = 0.005
+    ] = 0.002
     ps_memory_limit: Annotated[
         ByteSize | None,
         Field(

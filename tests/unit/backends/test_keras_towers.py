@@ -60,6 +60,7 @@ def test_gradients_of_a_tower_and_of_the_rest_are_those_of_the_whole_model(new_j
     _, pulled, whole = job.computed(minibatch)
     wanted = dict(zip((job.description.tables[k].name for k in job.backend.id_sites()),
                       whole.row_grads, strict=True))  # fmt: skip
+    wanted_predictions = job.predict({"ids": data_of()["ids"]}, 32)
     (images,) = job.backend.towers()
     job.backend.place_towers()
     assert job.backend.id_sites()[0] == len(job.description.tables)
@@ -74,6 +75,9 @@ def test_gradients_of_a_tower_and_of_the_rest_are_those_of_the_whole_model(new_j
     shaped = outputs[places].reshape(*given.shape, images.dim)
     found = job.backend.train_step(minibatch, [shaped, *rest], pulled.dense, pulled.state)
     assert found.loss == pytest.approx(whole.loss, rel=1e-6)
+    given_rows = [shaped, *rest], pulled.dense, pulled.state
+    predicted = job.backend.predict_step(minibatch, *given_rows)
+    np.testing.assert_allclose(predicted, wanted_predictions, atol=1e-6)
     merged = np.zeros((len(unique), images.dim), np.float32)
     np.add.at(merged, places.ravel(), found.row_grads[0].reshape(-1, images.dim))
     (of_rows,), of_dense = images.backward(unique, merged, rows, own)
