@@ -3,8 +3,8 @@
     python benchmarks/model_servers.py [--short]
 
 `tower_model.py`: each record has ten images, skewed, of 4,000; a tower makes 12 numbers of the
-4,096 of an image. One ps replica, two workers, minibatches of 256, one model server or none: the
-same records/s, the bytes that a worker moves for a record, and how often the tower is computed.
+4,096 of an image. One ps replica, two workers, minibatches of 256, two model servers or none:
+records/s, the bytes that a worker moves for a record, and how often the tower is computed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from tower_model import IMAGES, OTHERS, WIDTH
 from elasticdl._core import RecordWriter
 from elasticdl.observe.events import read_events
 
-RECORDS, NUM_IMAGES, NUM_OTHERS, MINIBATCH, WORKERS = 30_000, 4_000, 100_000, 256, 2
+RECORDS, NUM_IMAGES, NUM_OTHERS, MINIBATCH = 30_000, 4_000, 100_000, 256
+WORKERS = SERVERS = 2
 OUTPUT = 12
 _COUNTED = re.compile(
     r"(\d+) requests of (\d+) ids in (\d+) windows \((\d+) closed by time\): (\d+) computed, "
@@ -74,16 +75,18 @@ def run(data: Path, num_servers: int) -> Measured:
         if done.returncode:
             raise SystemExit(done.stdout + done.stderr)
         usage = {
-            event["index"]: event["sent_bytes"] + event["received_bytes"]
+            event["index"]: event["bytes_sent"] + event["bytes_received"]
             for event in read_events(job_dir)
             if event["event"] == "usage" and event["role"] == "worker"
         }
         moved, speed = sum(usage.values()), summarise(job_dir).records_per_second
         if not num_servers:
             return Measured(speed, moved / RECORDS)
-        log = (job_dir / "logs" / "modelserver-0.log").read_text()
-        _, ids, _, _, computed, _, each, received, sent = map(int, _COUNTED.findall(log)[-1])
-        return Measured(speed, (moved + received + sent) / RECORDS, computed, ids, each)
+        logs = (job_dir / "logs").glob("modelserver-*.log")
+        counts = np.array([_COUNTED.findall(log.read_text())[-1] for log in logs], np.int64)
+        _, ids, _, _, computed, _, _, received, sent = counts.sum(0).tolist()
+        moved += received + sent
+        return Measured(speed, moved / RECORDS, computed, ids, int(counts[0, 6]))
 
 
 def main() -> None:
@@ -92,12 +95,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         data = Path(folder, "data")
         different = write_data(data)
-        measured: dict[int, list[Measured]] = {1: [], 0: []}
-        for number in range(1 if is_short else 3):
-            for servers in (1, 0) if number % 2 == 0 else (0, 1):
+        measured: dict[int, list[Measured]] = {SERVERS: [], 0: []}
+        for number in range(1 if is_short else 2):
+            for servers in (SERVERS, 0) if number % 2 == 0 else (0, SERVERS):
                 measured[servers].append(run(data, servers))
                 print(f"  run {number + 1}, {servers} model servers: {measured[servers][-1]}")
-    ours, peer = measured[1], measured[0]
+    ours, peer = measured[SERVERS], measured[0]
     last = ours[-1]
     assert last.asked is not None
     assert last.computed is not None
@@ -105,7 +108,7 @@ def main() -> None:
     print(f"an image is {WIDTH * 4:,} bytes in the worker, {last.output_bytes} from a server")
     print(
         f"of {RECORDS * IMAGES:,} images, workers asked for {last.asked:,} (each once a minibatch, "
-        f"{different:,.0f} of {MINIBATCH * IMAGES:,}); the server computed {last.computed:,}, each "
+        f"{different:,.0f} of {MINIBATCH * IMAGES:,}); the servers computed {last.computed:,}, each "
         f"once a window: {last.computed / last.asked:.3f} of those asked for"
     )
     lower = {"higher_is_better": False}
@@ -123,7 +126,7 @@ def main() -> None:
             Side(tuple(one.bytes_a_record for one in peer), **lower),
         ),
         compare(
-            "two workers",
+            "two workers, two model servers",
             "records/s",
             Side(tuple(one.records_per_second for one in ours)),
             Side(tuple(one.records_per_second for one in peer)),

@@ -6,11 +6,10 @@ from functools import partial
 from pathlib import Path
 
 from elasticdl._core import PsClient, PsServer, RingListener, Store
-from elasticdl.backends.base import HasTowers, Trainer
+from elasticdl.backends.base import Trainer
 from elasticdl.checkpoints.dense import DENSE
 from elasticdl.checkpoints.remote import Sender
 from elasticdl.data.updates import UpdateOrder
-from elasticdl.errors import ModelError
 from elasticdl.job import PsRoute, Role
 from elasticdl.rpc.client import GrpcMasterClient
 from elasticdl.runtime.addresses import port_of
@@ -22,7 +21,7 @@ from elasticdl.worker.replica import Replica
 from elasticdl.worker.ring_member import RingMember
 from elasticdl.worker.route import Route, connect
 from elasticdl.worker.stores import StoreExchange
-from elasticdl.worker.tower_stores import TowerStores
+from elasticdl.worker.tower_stores import TowerStores, having_towers
 
 _PS_DEADLINE_SECONDS = 600.0  # a replica that died has to be started and to load its checkpoint
 _PS_CONNECT_SECONDS = 20.0  # the master has said that it is there
@@ -76,11 +75,10 @@ class Holders:
         steps = arguments.config.training.get_model_steps
         if not arguments.config.num_model_servers:
             return StoreExchange(client, trainer, self.route, steps)
-        if not isinstance(trainer, HasTowers):
-            raise ModelError("--num_model_servers is for models in Keras and PyTorch")
-        towers = trainer.towers()
+        model = having_towers(trainer)
+        towers = model.towers()
         servers = ModelServers(towers, master.model_servers, arguments.token, arguments.tls)
-        trainer.place_towers()
+        model.place_towers()
         return TowerStores(client, trainer, servers, towers, self.route, steps)
 
     def _join(self, trainer: Trainer) -> RingExchange:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from elasticdl.rpc import elasticdl_pb2 as pb
 from elasticdl.rpc.channel import CLIENT_OPTIONS, TOKEN_KEY
 from elasticdl.rpc.elasticdl_pb2_grpc import ModelServerStub
 from elasticdl.rpc.security import open_channel
-from elasticdl.runtime.credentials.files import TlsFiles
+from elasticdl.runtime.credentials.files import Stamp, TlsFiles
 from elasticdl.worker.model_server.windows import MAX_IDS
 from elasticdl.worker.tower_messages import SIZE_LIMITS, check_size, floats_of
 from elasticdl.worker.tower_stores import (
@@ -100,8 +101,8 @@ class ModelServers:
         self._tls = tls
         self._metadata = ((TOKEN_KEY, token),)
         self._addresses: Sequence[str] = ()
-        self._channels: dict[str, Any] = {}
-        self._stubs: dict[str, Any] = {}
+        self._connecting = threading.Lock()  # forward and backward are asked by two threads
+        self._channels: dict[str, tuple[Stamp, Any]] = {}  # with the certificate that it shows
 
     def forward(self, questions: Sequence[Question]) -> Sequence[TowerAnswer]:
         """Return what towers give; see `AsksTowers.forward`."""
@@ -157,7 +158,7 @@ class ModelServers:
 
     def close(self) -> None:
         """Close all connections."""
-        for channel in self._channels.values():
+        for _, channel in self._channels.values():
             channel.close()
 
     def _parts(self, ids: Sequence[Int64]) -> list[_Part]:
@@ -205,7 +206,10 @@ class ModelServers:
         if not address:
             return None
         method = getattr(self._stub(address), call.method)
-        return method.future(call.request, timeout=_ATTEMPT_SECONDS, metadata=self._metadata)
+        try:
+            return method.future(call.request, timeout=_ATTEMPT_SECONDS, metadata=self._metadata)
+        except ValueError:  # the other thread has just closed this channel
+            return None
 
     def _take(self, call: _Call, future: Any) -> str:
         """Take an answer; return what went wrong if another attempt may bring it."""
@@ -219,12 +223,17 @@ class ModelServers:
         return ""
 
     def _stub(self, address: str) -> Any:
-        if address not in self._stubs:
-            options = list({**dict(CLIENT_OPTIONS), **dict(SIZE_LIMITS)}.items())
-            channel = open_channel(address, options, self._tls, MODEL_SERVER_NAME)
-            self._channels[address] = channel
-            self._stubs[address] = ModelServerStub(channel)
-        return self._stubs[address]
+        stamp = () if self._tls is None else self._tls.stamp()
+        with self._connecting:
+            known, channel = self._channels.get(address, (None, None))
+            if channel is None or known != stamp:  # a renewed certificate needs a new channel
+                options = list({**dict(CLIENT_OPTIONS), **dict(SIZE_LIMITS)}.items())
+                newer = open_channel(address, options, self._tls, MODEL_SERVER_NAME)
+                self._channels[address] = (stamp, newer)
+                if channel is not None:
+                    channel.close()  # what the other thread has asked there is asked again
+                channel = newer
+        return ModelServerStub(channel)
 
 
 def _site_of(site: pb.SiteGradients) -> SiteGradient:

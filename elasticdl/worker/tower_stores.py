@@ -8,15 +8,23 @@ server keeps nothing that could be lost. See docs/designs/model-servers.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
 from elasticdl._core import PsClient, Pulled
-from elasticdl.backends.base import Float32, Int64, ModelDescription, StepResult, Tower, Trainer
-from elasticdl.errors import NonFiniteLossError
+from elasticdl.backends.base import (
+    Float32,
+    HasTowers,
+    Int64,
+    ModelDescription,
+    StepResult,
+    Tower,
+    Trainer,
+)
+from elasticdl.errors import ModelError, NonFiniteLossError
 from elasticdl.job import Lease
 from elasticdl.worker.parameters import Committed, ComputedMinibatch, PendingPull, Step
 from elasticdl.worker.route import Route
@@ -260,5 +268,15 @@ def _check_finite(tower: Tower, gradients: TowerGradients) -> None:
         )
 
 
-MakeServers = Callable[[Sequence[Tower]], AsksTowers]
-"""Returns what asks the model servers of the job, given the towers of its model."""
+def having_towers(trainer: Trainer) -> HasTowers:
+    """Return a trainer as one whose towers may be computed elsewhere.
+
+    Raises:
+        ModelError: It is of a framework where there are none.
+    """
+    if not isinstance(trainer, HasTowers):
+        raise ModelError(
+            "--num_model_servers is for models in Keras and PyTorch, with a part in "
+            "elasticdl.layers.Remote; leave the flag out"
+        )
+    return trainer

@@ -9,8 +9,7 @@ import os
 from collections.abc import Sequence
 
 from elasticdl._core import traffic
-from elasticdl.backends.base import HasTowers, Int64, Pulled
-from elasticdl.errors import ModelError
+from elasticdl.backends.base import Int64, Pulled
 from elasticdl.job import HeartbeatAnswer, Label, Role
 from elasticdl.model_spec import load_model_spec
 from elasticdl.observe import process_metrics
@@ -29,6 +28,7 @@ from elasticdl.worker.model_server.windows import ServerCounts
 from elasticdl.worker.route import Route, connect
 from elasticdl.worker.sources import open_readers
 from elasticdl.worker.stores import StoreExchange
+from elasticdl.worker.tower_stores import having_towers
 from elasticdl.worker.worker_process import build_trainer
 
 log = logging.getLogger(__name__)
@@ -60,9 +60,7 @@ def build(
     trainer, description = build_trainer(
         config, spec, metadata_of(config, readers), readers, None, lambda way: None
     )
-    if not isinstance(trainer, HasTowers):
-        raise ModelError("--num_model_servers is for models in Keras and PyTorch")
-    towers = trainer.towers()
+    towers = having_towers(trainer).towers()
     client = connect(master.ps_route, lambda found: dial_replicas(arguments, found), route)
     stores = StoreExchange(client, trainer, route)
     stores.declare(description)

@@ -40,7 +40,8 @@ class TowerService(ModelServerServicer):
         self._towers = towers
         self._computer = computer
         self._thread = ThreadPoolExecutor(_THREADS, "towers")
-        self._windows = RequestWindows(self._forward, window_seconds, self.counts)
+        self._free = asyncio.Lock()
+        self._windows = RequestWindows(self._forward, window_seconds, self.counts, self._free)
 
     async def Forward(
         self, request: pb.ForwardRequest, context: grpc.aio.ServicerContext
@@ -69,7 +70,8 @@ class TowerService(ModelServerServicer):
                 raise MessageError(f"expected a gradient for each of {len(ids)} ids")
             self.counts.backwards += 1
             asked = request.tower, ids, gradients, request.window
-            found = await self._computed(lambda: self._computer.backward(*asked))
+            async with self._free:
+                found = await self._computed(lambda: self._computer.backward(*asked))
             return pb.BackwardResponse(
                 dense=found.dense.astype("<f4").tobytes(),
                 sites=[_message_of(site) for site in found.sites if site.ids.size],

@@ -12,7 +12,7 @@ import numpy as np
 from elasticdl.backends.base import Float32, Int64
 
 MAX_IDS = 4096
-"""Of one request; a window with as many is closed."""
+"""Of one request; a window with as many is full."""
 
 _ASKS_STILL_SECONDS = 1.0  # a worker that has not asked for so long is not waited for
 
@@ -41,13 +41,15 @@ class _Window:
     peers: set[str]
     timer: asyncio.TimerHandle
     num_ids: int = 0
+    is_due: bool = False
 
 
 class RequestWindows:
-    """Gathers requests; a window closes when all who ask have asked, when it is full, or by time.
+    """Gathers requests; a window is due when all who ask have asked, when it is full, or by time.
 
-    Who asks are those who did within the last second. So a single worker never waits, and one that
-    is lost or slow is waited for no longer than `seconds`.
+    It is closed when it is due and nothing else is computed: who asks before that is answered with
+    it. Who asks are those who did within the last second. So a single worker never waits for
+    others, and one that is lost or slow is waited for no longer than `seconds`.
     """
 
     def __init__(
@@ -55,12 +57,22 @@ class RequestWindows:
         compute: Compute,
         seconds: float,
         counts: ServerCounts,
+        free: asyncio.Lock,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Start without a window; `compute` is called within the event loop."""
+        """Start without a window.
+
+        Args:
+            compute: Called within the event loop.
+            seconds: Until a window is due by time.
+            counts: What is done is added to them.
+            free: Held by whoever computes.
+            now: The time.
+        """
         self._compute = compute
         self._seconds = seconds
         self._counts = counts
+        self._free = free
         self._now = now
         self._open: dict[tuple[int, bool], _Window] = {}
         self._asked_at: dict[str, float] = {}
@@ -81,14 +93,16 @@ class RequestWindows:
         self._asked_at[peer] = self._now()
         window = self._open.get(key)
         if window is None:
-            timer = loop.call_later(self._seconds, self._close, key, True)
+            timer = loop.call_later(self._seconds, self._is_due, key, True)
             window = self._open[key] = _Window([], set(), timer)
         answer: asyncio.Future[tuple[Float32, int]] = loop.create_future()
         window.requests.append((ids, answer))
         window.peers.add(peer)
         window.num_ids += len(ids)
         if window.num_ids >= MAX_IDS or window.peers >= self._asking():
-            self._close(key, False)
+            self._is_due(key, False)
+        if window.num_ids >= MAX_IDS:
+            del self._open[key]
         return await answer
 
     def _asking(self) -> set[str]:
@@ -96,8 +110,11 @@ class RequestWindows:
         self._asked_at = {peer: at for peer, at in self._asked_at.items() if at >= since}
         return set(self._asked_at)
 
-    def _close(self, key: tuple[int, bool], by_time: bool) -> None:
-        window = self._open.pop(key)
+    def _is_due(self, key: tuple[int, bool], by_time: bool) -> None:
+        window = self._open[key]
+        if window.is_due:
+            return
+        window.is_due = True
         window.timer.cancel()
         self._counts.windows += 1
         self._counts.closed_by_time += by_time
@@ -106,6 +123,12 @@ class RequestWindows:
         task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, key: tuple[int, bool], window: _Window) -> None:
+        async with self._free:
+            if self._open.get(key) is window:
+                del self._open[key]
+            await self._computed(key, window)
+
+    async def _computed(self, key: tuple[int, bool], window: _Window) -> None:
         tower, training = key
         asked = [ids for ids, _ in window.requests]
         unique, places = np.unique(np.concatenate(asked), return_inverse=True)

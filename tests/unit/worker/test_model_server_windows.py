@@ -18,7 +18,10 @@ class Server:
 
     def __init__(self, seconds):
         self.computed, self.counts, self.time = [], ServerCounts(), 0.0
-        self.windows = RequestWindows(self.compute, seconds, self.counts, lambda: self.time)
+        self.free = asyncio.Lock()
+        self.windows = RequestWindows(
+            self.compute, seconds, self.counts, self.free, lambda: self.time
+        )
 
     async def compute(self, tower, training, unique):
         self.computed.append(unique.tolist())
@@ -78,6 +81,22 @@ def test_a_window_that_is_full_is_closed():
         await server.ask("other", 1)
         await server.ask("a", *range(MAX_IDS))
         assert len(server.computed[1]) == MAX_IDS
+
+    run(test())
+
+
+def test_who_asks_while_something_else_is_computed_is_answered_with_the_others():
+    async def test():
+        server = Server(SHORT)
+        async with server.free:
+            first = asyncio.create_task(server.ask("a", 1, 2))
+            await asyncio.sleep(0)
+            second = asyncio.create_task(server.ask("b", 2, 3))
+            await asyncio.sleep(0)
+            assert server.computed == []
+        await asyncio.gather(first, second)
+        assert server.computed == [[1, 2, 3]]
+        assert server.counts.windows == 1
 
     run(test())
 
