@@ -107,9 +107,9 @@ def main() -> None:
     assert last.output_bytes == OUTPUT * 4
     print(f"an image is {WIDTH * 4:,} bytes in the worker, {last.output_bytes} from a server")
     print(
-        f"of {RECORDS * IMAGES:,} images, workers asked for {last.asked:,} (each once a minibatch, "
-        f"{different:,.0f} of {MINIBATCH * IMAGES:,}); the servers computed {last.computed:,}, each "
-        f"once a window: {last.computed / last.asked:.3f} of those asked for"
+        f"of {RECORDS * IMAGES:,} images workers asked for {last.asked:,} (each once a minibatch, "
+        f"{different:,.0f} of {MINIBATCH * IMAGES:,}); the servers computed {last.computed:,}, "
+        f"each once a window: {last.computed / last.asked:.3f} of those asked for"
     )
     lower = {"higher_is_better": False}
     rows = [
