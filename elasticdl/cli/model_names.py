@@ -118,7 +118,9 @@ def check_names(path: Path, own: Mapping[str, str], others: Collection[str] = ()
         meant = _meant(name, meanings)
         if name in taken or (name in names.defined and meant not in _MAY_BE_FUNCTIONS):
             continue
-        goes_with_a_loss = not in_torch and own.get("loss") not in names.defined
+        loss = own.get("loss")  # one that is assigned may stand in place of an imported function
+        is_function = loss in names.defined and loss not in names.assigned
+        goes_with_a_loss = not in_torch and not is_function
         if name == "loss_weights" and name in names.assigned and goes_with_a_loss:
             continue  # Keras makes a function of both
         if meant:

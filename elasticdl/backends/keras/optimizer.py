@@ -75,6 +75,13 @@ def describe_optimizer(
             f"optimizer {name} is not one that the ps replicas apply: {REFUSED_KINDS[name]}; "
             f"{known}, or one of your own that updates element by element"
         )
+    known = keras.optimizers.Optimizer
+    changed = sorted(own for own in vars(optimizer) if callable(getattr(known, own, None)))
+    if changed:
+        raise ModelError(
+            f"{changed[0]}() was set on the optimizer {name}, which ps replicas do not call; "
+            "expected a subclass with its rule in update_step(gradient, variable, learning_rate)"
+        )
     for setting, why in REFUSED_SETTINGS.items():
         if getattr(optimizer, setting, None):
             raise ModelError(
@@ -201,6 +208,12 @@ class LearningRate:
                 tf.constant(version, tf.int64)
             )
         elif callable(rate) and not isinstance(rate, keras.Variable):
+            if _number(rate()) != _number(rate()):
+                raise ModelError(
+                    "the learning rate is a function that gives another number at each call, which "
+                    "each process would make for itself; expected a schedule of "
+                    "keras.optimizers.schedules, which is given the number of updates"
+                )
             self._at = lambda version: rate()
         else:
             fixed = _number(rate)

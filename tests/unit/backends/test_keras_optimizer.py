@@ -88,6 +88,13 @@ def own(update_step):
 counted = itertools.count(1).__next__
 
 
+def with_its_own(**methods):
+    """An optimizer of Keras on which functions were set."""
+    made = o.SGD()
+    vars(made).update(methods)
+    return made
+
+
 @pytest.mark.parametrize(
     ("optimizer", "says"),
     [
@@ -110,6 +117,7 @@ counted = itertools.count(1).__next__
         (own(lambda s, g, v, lr: v.assign_sub(g * len(v.shape))), "something else to 'bias' than"),
         (own(lambda s, g, v, lr: v.assign_sub(keras.random.normal(v.shape))), "Own uses a variab"),
         (own(lambda s, g, v, lr: v.assign_sub(g + 1 / 0)), "update_step.*division by zero"),
+        (with_its_own(apply=lambda *a: None), r"apply\(\) was set on the optimizer SGD"),
         (
             type("Own", (o.SGD,), {"apply": lambda *a: None})(),
             r"Own overrides apply\(\).*update_step",
@@ -180,6 +188,12 @@ def test_a_schedule_is_evaluated_at_the_model_version():
 
 def test_a_callable_rate_is_called():
     assert learning_rate_of(o.SGD(lambda: 0.25), None)(7) == 0.25
+
+
+def test_a_callable_rate_that_counts_by_itself_is_refused():
+    counted = itertools.count(1)
+    with pytest.raises(ModelError, match=r"another number at each call.*schedules"):
+        learning_rate_of(o.SGD(lambda: 0.1 / next(counted)), None)
 
 
 def test_a_callback_sets_the_rate_by_model_version():

@@ -129,6 +129,7 @@ def test_what_is_used_or_the_files_own_is_taken(check, text):
 def test_a_star_of_another_file_of_the_zoo_counts_as_the_file_itself(check):
     text = "from base import *\n"
     check(text, base=FILE + "epochs = 3\nrate = 1 / epochs\n")
+    check(text + "loss = ['mse', 'mae']\nloss_weights = [1.0, 0.5]\n", base=FILE)
     check(text + "print(epochs)\n", base=FILE + "epochs = 3\n")
     with pytest.raises(ModelError, match="epochs at the top"):
         check(text, base=FILE + "epochs = 3\n")
