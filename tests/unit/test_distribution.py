@@ -6,6 +6,7 @@ know, or one of a few that are named here.
 
 import re
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ WITH_VALUE = {
     "--python",
     "-d",
 }
-BESIDE_THE_LOCKS = {"mlxtend", "tensorboard", "torch", "uv"}
+BESIDE_THE_LOCKS = {"mlflow", "mlxtend", "tensorboard", "torch", "uv"}
 
 
 def texts():
@@ -109,6 +110,8 @@ def test_messages_name_extras_that_there_are():
 
 @pytest.mark.parametrize("extra", sorted(PROJECT["optional-dependencies"]))
 def test_the_command_of_an_extra_names_its_packages(extra):
+    if extra not in metadata.metadata(DISTRIBUTION).get_all("Provides-Extra"):
+        pytest.skip("what is installed is older than pyproject.toml: make build")
     packages = [word.partition(";")[0].strip() for word in PROJECT["optional-dependencies"][extra]]
     assert [word.lower() for word in sorted(requirements_of(extra))] == sorted(
         word.lower() for word in packages

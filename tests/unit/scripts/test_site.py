@@ -1,5 +1,6 @@
 """How the site of the pages reads them: flags, docstrings and links."""
 
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
+INDEX = ROOT / "docs/site/index.md"
 
 
 @pytest.fixture(scope="module")
@@ -73,3 +75,12 @@ def test_a_link_to_nothing_is_found(site, tmp_path, capsys):
     (tmp_path / "a.html").write_text('<a href="b.html#gone">b</a><img src="c.png">')
     assert site.check.main(tmp_path) == 1
     assert capsys.readouterr().out.count("no such") == 3
+
+
+def test_every_page_is_in_the_menu():
+    listed = re.findall(r"(\.\./[\w./-]+|generated/\w+)>?$", INDEX.read_text(), re.M)
+    pages = {(INDEX.parent / f"{name}.md").resolve() for name in listed}
+    docs = {*(ROOT / "docs").glob("*.md"), *(ROOT / "docs/tutorials").glob("*.md")}
+    examples = set((ROOT / "examples").rglob("*.md"))
+    # docs/README.md is the menu of those who read without the site.
+    assert (docs | examples) - pages == {ROOT / "docs/README.md"}
