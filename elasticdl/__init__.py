@@ -14,6 +14,8 @@ __all__ = [
     "Job",
     "Mode",
     "ProbabilityAdmission",
+    "RowStatistics",
+    "StatisticAdmission",
     "batched",
     "train",
 ]
@@ -25,7 +27,11 @@ def __getattr__(name: str) -> Any:
         from elasticdl.backends import numpy
 
         return getattr(numpy, name)
-    if name in ("CountAdmission", "Expiry", "ProbabilityAdmission"):
+    if name == "RowStatistics":
+        from elasticdl.layers.row_statistics import RowStatistics
+
+        return RowStatistics
+    if name in ("CountAdmission", "Expiry", "ProbabilityAdmission", "StatisticAdmission"):
         from elasticdl.layers import life_cycle
 
         return getattr(life_cycle, name)

@@ -198,6 +198,7 @@ class Lease:
     learning_rate: float | None = None  # TRAINING: what a callback has set
     callbacks: CallbackCall | None = None  # CALLBACKS
     late_before: float = 0.0  # TRAINING, of a stream: a message of an earlier time is late
+    place: int = 0  # TRAINING: in the order of all epochs, in which tasks are handed out
 
 
 @dataclass(frozen=True, slots=True)

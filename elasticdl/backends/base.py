@@ -12,7 +12,7 @@ know the variables; `ModelDescription.dense` and `.state` name them for checkpoi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -21,8 +21,16 @@ from numpy.typing import NDArray
 
 from elasticdl.data.base import Records
 from elasticdl.data.strings import Array
+from elasticdl.errors import ModelError
 from elasticdl.job import CallbackCall, CallbackResult, MetricStates, Mode
-from elasticdl.layers.life_cycle import Admission, CountAdmission, Expiry, ProbabilityAdmission
+from elasticdl.layers.life_cycle import (
+    Admission,
+    CountAdmission,
+    Expiry,
+    ProbabilityAdmission,
+    StatisticAdmission,
+)
+from elasticdl.layers.row_statistics import RowStatistics
 from elasticdl.optimizers.program import Program
 
 Float32 = NDArray[np.float32]
@@ -108,15 +116,22 @@ class OptimizerSpec:
 class AdmissionSpec:
     """When an id gets a row, as the store decides it.
 
-    kind and params: "count" (count), "sketch" (count, bytes), "probability" (probability).
+    kind and params: "count" (count), "sketch" (count, bytes), "probability" (probability),
+    "statistic" (table, column, limit).
     """
 
     kind: str
     params: dict[str, float]
 
     @classmethod
-    def of(cls, admission: Admission | None) -> AdmissionSpec | None:
-        """Return what a layer or table says; None admits every id with its first use."""
+    def of(
+        cls, admission: Admission | None, kept: KeptStatistics | None = None
+    ) -> AdmissionSpec | None:
+        """Return what a layer or table says; None admits every id with its first use.
+
+        Raises:
+            ModelError: It goes by a statistic that is not kept.
+        """
         match admission:
             case None:
                 return None
@@ -126,6 +141,71 @@ class AdmissionSpec:
                 return cls("sketch", {"count": float(count), "bytes": float(sketch_bytes or 0)})
             case ProbabilityAdmission(probability):
                 return cls("probability", {"probability": float(probability)})
+            case StatisticAdmission(name, at_least):
+                found = _kept(kept, name, at_least, "StatisticAdmission")
+                return cls("statistic", {k: float(v) for k, v in asdict(found).items()})
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticSpec:
+    """A statistic of an id: the table that has it, which of its floats it is, and a limit."""
+
+    table: int
+    column: int
+    limit: float
+
+
+@dataclass(frozen=True, slots=True)
+class KeptStatistics:
+    """The statistics of a table's ids, and the number of the table that has them."""
+
+    table: int
+    said: RowStatistics
+
+
+def _kept(kept: KeptStatistics | None, name: str, limit: float, whose: str) -> StatisticSpec:
+    if kept is None:
+        raise ModelError(
+            f"{whose} goes by the statistic {name!r}; say statistics=RowStatistics(...) beside it"
+        )
+    return StatisticSpec(kept.table, kept.said.column(name, whose), float(limit))
+
+
+@dataclass(frozen=True, slots=True)
+class ExpirySpec:
+    """When a row goes, as the store decides it; see `Expiry`."""
+
+    steps: int | None = None
+    days: float | None = None
+    min_norm: float | None = None
+    grace_steps: int = 0
+    statistic: StatisticSpec | None = None
+
+    @classmethod
+    def of(cls, expiry: Expiry | None, kept: KeptStatistics | None) -> ExpirySpec | None:
+        """Return what a layer or table says; None lets no row go.
+
+        Raises:
+            ModelError: It goes by a statistic that is not kept.
+        """
+        if expiry is None:
+            return None
+        statistic = None
+        if expiry.statistic is not None and expiry.below is not None:
+            statistic = _kept(kept, expiry.statistic, expiry.below, "Expiry")
+        return cls(expiry.steps, expiry.days, expiry.min_norm, expiry.grace_steps, statistic)
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticsSpec:
+    """What the store and those who push must know of statistics; see `RowStatistics`."""
+
+    decay: float
+    steps: int
+
+    def period(self, step: int) -> int:
+        """Return the period of the minibatch at a place in the order of the job."""
+        return step // self.steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +228,8 @@ class TableDescription:
     trainable: whether rows are updated. They are created, read and kept all the same.
     given_rows: whether every key begins with a row of `Trainer.given_rows`.
     rate: what the learning rate is multiplied by.
+    statistics: rows are decayed sums, the last float the period that they are decayed to. What a
+        step gives as their gradient is what it adds, without the period.
     wire_dtype: how rows and gradients travel, "float32", "float16" or "bfloat16"; they are stored,
         and updates are computed, in float32.
     """
@@ -159,12 +241,34 @@ class TableDescription:
     input_dim: int | None = None
     wire_dtype: str = "float32"
     admission: AdmissionSpec | None = None
-    expiry: Expiry | None = None
+    expiry: ExpirySpec | None = None
     keep_names: bool = False
     constraint: ConstraintSpec | None = None
     trainable: bool = True
     given_rows: bool = False
     rate: float = 1.0
+    statistics: StatisticsSpec | None = None
+
+    @classmethod
+    def of_statistics(
+        cls, name: str, kept: KeptStatistics, expiry: Expiry | None
+    ) -> TableDescription:
+        """Describe the table that has the statistics of a table whose rows have this expiry.
+
+        An id that has no row any more needs no statistics, but for one that has gone for its norm.
+        """
+        of_rows = ExpirySpec.of(expiry, kept)
+        if of_rows is not None:
+            of_rows = replace(of_rows, min_norm=None, grace_steps=0)
+        is_forever = of_rows is None or of_rows == ExpirySpec()
+        return cls(
+            name,
+            kept.said.table_dim,
+            Initializer("constant", {"value": 0.0}),
+            OptimizerSpec("sgd"),  # which is not applied
+            expiry=None if is_forever else of_rows,
+            statistics=StatisticsSpec(float(kept.said.decay), kept.said.decay_steps),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +343,8 @@ class Minibatch:
 class StepResult:
     """What one training step yields.
 
-    row_grads: for each id site, the gradient of the rows it was given, same shape as those.
+    row_grads: for each id site, the gradient of the rows it was given, same shape as those; of a
+    table of statistics what each occurrence adds to the sums, shape `ids.shape + (dim - 1,)`.
     dense_grad: gradient of the flat dense vector. state_delta: what is added to `momentum` times
     the state; where momentum is 1, the new state minus the state given.
     loss: mean over the minibatch. predictions: for `Trainer.measure`, as the backend likes them.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,9 +16,11 @@ from elasticdl.backends.average import Average, mean
 from elasticdl.backends.base import (
     AdmissionSpec,
     CallbackNeeds,
+    ExpirySpec,
     Float32,
     Initializer,
     Int64,
+    KeptStatistics,
     Lookup,
     Minibatch,
     ModelDescription,
@@ -32,10 +35,18 @@ from elasticdl.data.base import Metadata, Records, columns_there_are
 from elasticdl.errors import DataError, ModelError, place_of
 from elasticdl.job import CallbackCall, CallbackResult, MetricStates, Mode
 from elasticdl.layers.life_cycle import Admission, Expiry, admission_of, expiry_of
+from elasticdl.layers.row_statistics import (
+    SHOW,
+    RowStatistics,
+    statistics_of,
+    table_name,
+    value_of,
+)
 from elasticdl.model_spec import ModelSpec, is_batched
 from elasticdl.optimizers.update_rule import UpdateRule
 
 Dense = Mapping[str, Float32]
+_NO_SAMPLE = Minibatch(None, None, 0)
 _Pick = Callable[[Int64], Any]
 """Gives `feed` the records of some places."""
 
@@ -45,6 +56,9 @@ class ArrayTable:
     """An embedding table of an `ArrayModel`.
 
     keep_names: Where the ids are given as strings, keep these beside the rows, for the export.
+    statistics: Keep statistics of the ids too. The first axis of the ids is the record then. With
+        `as_features` the rows that `predict` and `gradients` are given have them as their last
+        floats; what gradients say of these is left out.
     """
 
     name: str
@@ -56,8 +70,9 @@ class ArrayTable:
     admission: Admission | None = None
     expiry: Expiry | None = None
     keep_names: bool = False
+    statistics: RowStatistics | None = None
 
-    def describe(self, optimizer: OptimizerSpec) -> TableDescription:
+    def describe(self, optimizer: OptimizerSpec, kept: KeptStatistics | None) -> TableDescription:
         """Return what the store is told."""
         return TableDescription(
             self.name,
@@ -65,8 +80,8 @@ class ArrayTable:
             self.initializer,
             optimizer,
             wire_dtype=self.wire_dtype,
-            admission=AdmissionSpec.of(admission_of(self.admission, f"table {self.name!r}")),
-            expiry=expiry_of(self.expiry, f"table {self.name!r}"),
+            admission=AdmissionSpec.of(admission_of(self.admission, f"table {self.name!r}"), kept),
+            expiry=ExpirySpec.of(expiry_of(self.expiry, f"table {self.name!r}"), kept),
             keep_names=self.keep_names,
         )
 
@@ -125,6 +140,7 @@ class NumpyTrainer:
                 "callbacks() belongs to models in Keras or PyTorch; an array model has none: leave "
                 "it out"
             )
+        self._kept = _kept_statistics(model)
         self._rule, self._learning_rate = self._make_optimizer()
         if spec.weighted_metrics_fn is not None:
             raise ModelError(
@@ -206,8 +222,14 @@ class NumpyTrainer:
 
     def build(self, sample: Minibatch) -> ModelDescription:
         """Describe the model; the sample is not needed."""
+        of_statistics = [
+            TableDescription.of_statistics(table_name(table.name), kept, table.expiry)
+            for table, kept in ((self._model.tables[k], kept) for k, kept in self._kept.items())
+        ]
+        tables = enumerate(self._model.tables)
+        rows = [table.describe(self._rule, self._kept.get(site)) for site, table in tables]
         return ModelDescription(
-            tables=tuple(table.describe(self._rule) for table in self._model.tables),
+            tables=(*rows, *of_statistics),
             dense=_variables(self._model.dense),
             state=_variables(self._model.state),
             optimizer=self._rule,
@@ -227,12 +249,37 @@ class NumpyTrainer:
         """Ids of an array model depend on features alone."""
 
     def id_sites(self) -> Sequence[int]:
-        """One site for each table."""
-        return range(len(self._model.tables))
+        """One site for each table, then one for each that has statistics of another."""
+        return range(len(self._model.tables) + len(self._kept))
 
     def ids(self, minibatch: Minibatch) -> Sequence[Int64]:
         """Ask the model."""
-        return [_numbers(ids) for ids in self._model.ids(minibatch.features)]
+        ids = [_numbers(ids) for ids in self._model.ids(minibatch.features)]
+        return ids + [ids[site] for site in self._kept]
+
+    def _given(self, rows: Sequence[Float32]) -> list[Float32]:
+        """Return the rows as the model's functions take them: features behind them."""
+        given = list(rows[: len(self._model.tables)])
+        for site, kept in self._kept.items():
+            if count := kept.said.num_features:
+                given[site] = np.concatenate([given[site], rows[kept.table][..., :count]], -1)
+        return given
+
+    def _amounts(
+        self, minibatch: Minibatch, said: RowStatistics, shape: tuple[int, ...]
+    ) -> Float32:
+        """Return what each of the ids of a minibatch adds to its statistics."""
+        amounts = np.ones((*shape, len(said.names)), np.float32)
+        for column, name in enumerate(said.names):
+            if name != SHOW:
+                values = value_of(name, minibatch.labels, minibatch.features, np.ndarray)
+                if values.size != shape[0]:
+                    raise ModelError(
+                        f"statistic {name!r} is counted by record: expected {shape[0]} values of "
+                        f"feed for the ids of so many records, found shape {values.shape}"
+                    )
+                amounts[..., column] = values.reshape(-1, *[1] * (len(shape) - 1))
+        return amounts
 
     def names(self, minibatch: Minibatch, sites: Sequence[int]) -> Sequence[Sequence[str]]:
         """Ask the model again, whose strings they are."""
@@ -257,11 +304,20 @@ class NumpyTrainer:
     ) -> StepResult:
         """Ask the model for loss and gradients."""
         loss, row_grads, dense_grads, *changes = self._model.gradients(
-            _named(self._model.dense, dense), rows, minibatch.features, minibatch.labels
+            _named(self._model.dense, dense),
+            self._given(rows),
+            minibatch.features,
+            minibatch.labels,
         )
+        pairs = zip(row_grads, self._model.tables, strict=True)
+        gradients = [np.ascontiguousarray(g[..., : t.dim], np.float32) for g, t in pairs]
+        amounts = [
+            self._amounts(minibatch, kept.said, rows[site].shape[:-1])
+            for site, kept in self._kept.items()
+        ]
         return StepResult(
             loss=float(loss),
-            row_grads=[np.ascontiguousarray(g, np.float32) for g in row_grads],
+            row_grads=gradients + amounts,
             dense_grad=_flat(self._model.dense, dense_grads, "dense gradients"),
             state_delta=_flat(self._model.state, changes[0] if changes else {}, "changes of state"),
         )
@@ -277,7 +333,7 @@ class NumpyTrainer:
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> None:
         """Add each metric's sum and count: of its elements, or of records for a scalar."""
-        outputs = self._model.predict(_named(self._model.dense, dense), rows, minibatch.features)
+        outputs = self.predict_step(minibatch, rows, dense, state)
         for name, metric in self._metrics.items():
             values = np.asarray(metric(minibatch.labels, outputs))
             self._averages.setdefault(name, Average(name)).add(values, minibatch.num_records)
@@ -294,7 +350,8 @@ class NumpyTrainer:
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> Predictions:
         """Ask the model."""
-        return self._model.predict(_named(self._model.dense, dense), rows, minibatch.features)
+        given = self._given(rows)
+        return self._model.predict(_named(self._model.dense, dense), given, minibatch.features)
 
     def run_callbacks(self, call: CallbackCall) -> CallbackResult:
         """Never called: an array model has none."""
@@ -309,7 +366,8 @@ class NumpyTrainer:
         }
         for name, value in _named(self._model.state, state).items():
             arrays[f"state/{name}"] = value
-        for number, table in enumerate(self._model.tables if tables is not None else ()):
+        described = self.build(_NO_SAMPLE).tables
+        for number, table in enumerate(described if tables is not None else ()):
             assert tables is not None
             chunks = list(tables.scan(number))
             keys = np.concatenate([c[0] for c in chunks] or [np.zeros(0, np.int64)])
@@ -318,6 +376,14 @@ class NumpyTrainer:
             arrays[f"table/{table.name}/keys"] = keys[order]
             arrays[f"table/{table.name}/rows"] = rows[order]
         np.savez(directory / "model.npz", **arrays)
+
+
+def _kept_statistics(model: ArrayModel) -> dict[int, KeptStatistics]:
+    """Return the statistics of each table that has some; their tables follow the model's."""
+    said = [statistics_of(t.statistics, f"table {t.name!r}") for t in model.tables]
+    have = [(site, each) for site, each in enumerate(said) if each is not None]
+    numbers = itertools.count(len(said))
+    return {site: KeptStatistics(next(numbers), each) for site, each in have}
 
 
 def _variables(values: Dense) -> tuple[VariableDescription, ...]:

@@ -201,8 +201,14 @@ class _Job:
                     time.sleep(_SECONDS_BETWEEN_PICTURES)
 
     def _hold(self, trainer: Trainer) -> Exchange:
-        steps = self._config.training.get_model_steps
-        return Exchange(StoreExchange(self._client, trainer, get_model_steps=steps))
+        training = self._config.training
+        stores = StoreExchange(
+            self._client,
+            trainer,
+            get_model_steps=training.get_model_steps,
+            minibatches_per_task=training.num_minibatches_per_task,
+        )
+        return Exchange(stores)
 
     def _tell_feed(self, way: FeedWay) -> None:
         if not way.is_slow:  # a warning is printed by the log

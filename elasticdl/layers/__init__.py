@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from elasticdl.layers.life_cycle import CountAdmission, Expiry, ProbabilityAdmission
+from elasticdl.layers.life_cycle import (
+    CountAdmission,
+    Expiry,
+    ProbabilityAdmission,
+    StatisticAdmission,
+)
+from elasticdl.layers.row_statistics import RowStatistics
 
 if TYPE_CHECKING:
     from elasticdl.layers.attention import Dice, TargetAttention
@@ -27,7 +33,9 @@ __all__ = [
     "FactorizationMachine",
     "ProbabilityAdmission",
     "Remote",
+    "RowStatistics",
     "SamplingCorrection",
+    "StatisticAdmission",
     "TargetAttention",
 ]
 

@@ -8,8 +8,9 @@ import tensorflow as tf
 from elasticdl.errors import ModelError
 from elasticdl.layers.constraint import describe_constraint
 from elasticdl.layers.life_cycle import Admission, Expiry, admission_of, config_of, expiry_of
-from elasticdl.layers.lookup import Shape, current_lookup
+from elasticdl.layers.lookup import Shape, current_count, current_lookup, is_served
 from elasticdl.layers.plain_table import PlainTable
+from elasticdl.layers.row_statistics import RowStatistics, statistics_of, table_name
 from elasticdl.layers.table_variable import TableVariable
 
 COMBINERS = ("sum", "mean", "sqrtn")
@@ -49,14 +50,16 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
             `tf.SparseTensor` or `tf.RaggedTensor`.
         wire_dtype: "float32", "float16" or "bfloat16": how rows and their gradients travel between
             workers and ps replicas. They are stored and updated in float32.
-        admission: Which ids get a row: all, or by `CountAdmission` or `ProbabilityAdmission`. A
-            plain session trains them all.
+        admission: Which ids get a row: all, or by `CountAdmission`, `ProbabilityAdmission` or
+            `StatisticAdmission`. A plain session trains them all.
         expiry: Which rows go, by `Expiry`; none without it, nor in a plain session.
         keep_names: Keep the strings that ids were made of beside the rows: exported tables then
             show them. The layer is given strings, or what `tf.strings.to_hash_bucket_fast` has
             made of them.
         embeddings_constraint: `NonNeg`, or `UnitNorm`, `MaxNorm` or `MinMaxNorm` with axis=1, of
             `keras.constraints`: what each row is held to from its creation on.
+        statistics: Keep decayed sums of each id beside its row, by `RowStatistics`. A plain session
+            keeps none, and reads zeros.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
         expiry: Expiry | None = None,
         keep_names: bool = False,
         embeddings_constraint: object = None,
+        statistics: RowStatistics | None = None,
         **kwargs: object,
     ) -> None:
         super().__init__(**kwargs)
@@ -102,6 +106,11 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
         self.keep_names = bool(keep_names)
         self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
         describe_constraint(self.embeddings_constraint, self.name)
+        self.statistics = statistics_of(statistics, "Embedding")
+        self.statistics_table: StatisticsTable | None = None
+        if self.statistics is not None:
+            name = table_name(self.name)
+            self.statistics_table = StatisticsTable(self.statistics, name, self.expiry)
         self.supports_masking = self.mask_zero
         self._weight: tf.Tensor = None
         self._plain_table: PlainTable | None = None
@@ -139,24 +148,25 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
         inputs = self._as_integers(inputs)
         if isinstance(inputs, tf.SparseTensor):
             self._need_combiner("tf.SparseTensor")
-            rows = self._rows(inputs.values)
-            counts = self._counted(inputs.values, padding)
-            outputs = self._combine(rows, counts, inputs.indices[:, 0], inputs.dense_shape[0])
+            counts, records = self._counted(inputs.values, padding), inputs.indices[:, 0]
+            rows = self._read(inputs.values, records, counts)
+            outputs = self._combine(rows, counts, records, inputs.dense_shape[0])
             batch = inputs.shape[0]
         elif isinstance(inputs, tf.RaggedTensor):
             self._need_combiner("tf.RaggedTensor")
             flat = inputs.merge_dims(1, -1) if inputs.shape.rank > 2 else inputs
-            rows = self._rows(flat.values)
-            counts = self._counted(flat.values, padding)
-            outputs = self._combine(rows, counts, flat.value_rowids(), flat.nrows(tf.int64))
+            counts, records = self._counted(flat.values, padding), flat.value_rowids()
+            rows = self._read(flat.values, records, counts)
+            outputs = self._combine(rows, counts, records, flat.nrows(tf.int64))
             batch = inputs.shape[0]
         else:
-            outputs = self._rows(inputs)
+            counts = self._counted(inputs, padding)
+            outputs = self._read(inputs, None, counts)
             if self.combiner is not None:
-                outputs = self._combine_dense(outputs, self._counted(inputs, padding))
+                outputs = self._combine_dense(outputs, counts)
             batch = inputs.shape[0] if inputs.shape.rank else None
         if self.combiner is not None:
-            outputs = tf.ensure_shape(outputs, (batch, self.output_dim))
+            outputs = tf.ensure_shape(outputs, (batch, self._width))
         return tf.cast(outputs, self.compute_dtype)
 
     def compute_mask(self, inputs: tf.Tensor, previous_mask: tf.Tensor = None) -> tf.Tensor:
@@ -168,8 +178,8 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
     def compute_output_shape(self, input_shape: Shape) -> tuple[int | None, ...]:
         """Return `(batch, output_dim)` with a combiner, otherwise one row for each id."""
         if self.combiner is not None:
-            return (input_shape[0], self.output_dim)
-        return (*input_shape, self.output_dim)
+            return (input_shape[0], self._width)
+        return (*input_shape, self._width)
 
     def compute_output_spec(self, inputs: keras.KerasTensor) -> keras.KerasTensor:
         """Say what a symbolic call gives; no row is looked up for it."""
@@ -196,7 +206,13 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
             "expiry": config_of(self.expiry),
             "keep_names": self.keep_names,
             "embeddings_constraint": keras.constraints.serialize(self.embeddings_constraint),
+            "statistics": config_of(self.statistics),
         }
+
+    @property
+    def _width(self) -> int:
+        """Numbers that the layer returns for an id."""
+        return self.output_dim + (self.statistics.num_features if self.statistics else 0)
 
     def _as_integers(self, ids: tf.Tensor) -> tf.Tensor:
         """Return ids of the same structure as 64-bit integers."""
@@ -204,6 +220,14 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
             ids = tf.convert_to_tensor(ids)
         self._check_dtype(ids.dtype)
         return tf.cast(ids, tf.int64)
+
+    def _read(self, ids: tf.Tensor, records: tf.Tensor | None, weights: tf.Tensor) -> tf.Tensor:
+        """Return the rows of ids, and behind them the statistics that are features."""
+        rows = self._rows(ids)
+        if self.statistics_table is None:
+            return rows
+        features = self.statistics_table.read(ids, records, weights if self.mask_zero else None)
+        return rows if features is None else tf.concat([rows, tf.cast(features, rows.dtype)], -1)
 
     def _rows(self, ids: tf.Tensor) -> tf.Tensor:
         lookup = current_lookup()
@@ -272,6 +296,49 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
             raise ModelError(
                 f"Embedding {self.name!r}: ids must be integers or strings, found {name}"
             )
+
+
+class StatisticsTable(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
+    """The table of the statistics of an `Embedding`, which alone calls it.
+
+    Attributes:
+        said: What is kept.
+        expiry_of_rows: When the rows of the ids go.
+    """
+
+    embeddings_initializer = "zeros"
+    embeddings_constraint = None
+    input_dim = None
+    has_own_weight = False
+
+    def __init__(self, said: RowStatistics, name: str, expiry: Expiry | None) -> None:
+        super().__init__(name=name, trainable=False)
+        self.said = said
+        self.expiry_of_rows = expiry
+        self.output_dim = said.table_dim
+        self.built = True
+
+    def read(
+        self, ids: tf.Tensor, records: tf.Tensor | None, weights: tf.Tensor | None
+    ) -> tf.Tensor | None:
+        """Look the statistics of ids up; return them if they are features.
+
+        Args:
+            ids: The ids.
+            records: The record of each; None: it is their first axis.
+            weights: What each counts; None: all count 1.
+        """
+        num_features = self.said.num_features
+        if is_served() and not num_features:
+            return None
+        lookup, count = current_lookup(), current_count()
+        if lookup is None:
+            zeros = tf.zeros(tf.concat([tf.shape(ids), [num_features]], 0), tf.float32)
+            return zeros if num_features else None
+        if count is not None:
+            count(records, weights)
+        rows: tf.Tensor = lookup(self, ids)
+        return tf.stop_gradient(rows[..., :num_features]) if num_features else None
 
 
 def _is_string(ids: tf.Tensor) -> bool:

@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 
 from elasticdl.errors import ModelError
+from elasticdl.layers.row_statistics import RowStatistics
 
 _MAX_COUNT = 1 << 27
 _MAX_SKETCH_COUNT = 255
@@ -63,6 +64,28 @@ class ProbabilityAdmission:
 
 
 @dataclass(frozen=True, slots=True)
+class StatisticAdmission:
+    """An id gets a row with the minibatch by which a statistic of it reaches `at_least`.
+
+    The statistic is one of the layer's `statistics`, which are kept of ids without a row too. So a
+    decayed count admits an id that occurs often *now*, where `CountAdmission` adds up for ever.
+
+    Args:
+        name: One of the names of the layer's `RowStatistics`.
+        at_least: Above 0.
+    """
+
+    name: str
+    at_least: float
+
+    def __post_init__(self) -> None:
+        if not (_is_number(self.at_least) and self.at_least > 0):
+            raise ModelError(
+                f"StatisticAdmission: at_least must be a number above 0, not {self.at_least!r}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class Expiry:
     """A row goes as soon as one of these holds when the job looks for such rows.
 
@@ -75,25 +98,38 @@ class Expiry:
         min_norm: The L2 norm of its weights is below this, and its first update was
             `grace_steps` updates of the model ago: a new row may begin near zero.
         grace_steps: See `min_norm`; 0: none. Takes 8 bytes a row where there is a `min_norm`.
+        statistic: The name of one of the layer's `statistics`: it is below `below`. The statistics
+            of the id go too, with a row or without.
+        below: See `statistic`.
     """
 
     steps: int | None = None
     days: float | None = None
     min_norm: float | None = None
     grace_steps: int = 1000
+    statistic: str | None = None
+    below: float | None = None
 
     def __post_init__(self) -> None:
-        if self.steps is None and self.days is None and self.min_norm is None:
-            raise ModelError("Expiry: say at least one of steps, days and min_norm")
+        terms = (self.steps, self.days, self.min_norm, self.statistic)
+        if all(term is None for term in terms):
+            raise ModelError("Expiry: say at least one of steps, days and min_norm, or a statistic")
+        if (self.statistic is None) != (self.below is None):
+            raise ModelError(
+                "Expiry: statistic and below belong together, as in Expiry(statistic='show', "
+                f"below=0.5); found {self.statistic!r} and {self.below!r}"
+            )
         if self.steps is not None:
             _check_whole("Expiry: steps", self.steps, 1, 1 << 36)
         _check_whole("Expiry: grace_steps", self.grace_steps, 0, 1 << 36)
-        for name, value in (("days", self.days), ("min_norm", self.min_norm)):
+        numbers = (("days", self.days), ("min_norm", self.min_norm), ("below", self.below))
+        for name, value in numbers:
             if value is not None and not (_is_number(value) and value > 0):
                 raise ModelError(f"Expiry: {name} must be a number above 0, not {value!r}")
 
 
-Admission = CountAdmission | ProbabilityAdmission
+Admission = CountAdmission | ProbabilityAdmission | StatisticAdmission
+_ADMISSIONS = (CountAdmission, ProbabilityAdmission, StatisticAdmission)
 
 
 def admission_of(value: object, whose: str) -> Admission | None:
@@ -102,16 +138,15 @@ def admission_of(value: object, whose: str) -> Admission | None:
     Raises:
         ModelError: It is neither.
     """
-    if value is None or isinstance(value, CountAdmission | ProbabilityAdmission):
+    if value is None or isinstance(value, _ADMISSIONS):
         return value
     if isinstance(value, dict):
-        kinds = (CountAdmission, ProbabilityAdmission)
-        for kind in kinds:
+        for kind in _ADMISSIONS:
             if set(value) == set(kind.__dataclass_fields__):
                 return kind(**value)
     raise ModelError(
-        f"{whose}: admission must be CountAdmission(...) or ProbabilityAdmission(...), not "
-        f"{value!r}"
+        f"{whose}: admission must be CountAdmission(...), ProbabilityAdmission(...) or "
+        f"StatisticAdmission(...), not {value!r}"
     )
 
 
@@ -123,12 +158,14 @@ def expiry_of(value: object, whose: str) -> Expiry | None:
     """
     if value is None or isinstance(value, Expiry):
         return value
-    if isinstance(value, dict) and set(value) == set(Expiry.__dataclass_fields__):
+    fields = set(Expiry.__dataclass_fields__)
+    # What was saved before rows could go by a statistic does not say that they do not.
+    if isinstance(value, dict) and set(value) in (fields, fields - {"statistic", "below"}):
         return Expiry(**value)
     raise ModelError(f"{whose}: expiry must be Expiry(...), not {value!r}")
 
 
-def config_of(value: Admission | Expiry | None) -> dict[str, object] | None:
+def config_of(value: Admission | Expiry | RowStatistics | None) -> dict[str, object] | None:
     """Return what JSON can hold."""
     return None if value is None else asdict(value)
 

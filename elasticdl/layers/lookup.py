@@ -13,12 +13,48 @@ Shape: TypeAlias = tuple[int | None, ...]
 Lookup = Callable[[object, object], object]
 """`lookup(layer, ids) -> rows`: `ids` an int64 tensor of any shape, rows `ids.shape + (dim,)`."""
 
+Count = Callable[[object, object], None]
+"""`count(records, weights)`: the record of each id of the lookup of statistics that comes next,
+None where that is the first axis of the ids, and what each counts, None where all count alike."""
+
 _lookup: ContextVar[Lookup | None] = ContextVar("elasticdl_lookup", default=None)
+_count: ContextVar[Count | None] = ContextVar("elasticdl_count", default=None)
+_is_served: ContextVar[bool] = ContextVar("elasticdl_is_served", default=False)
 
 
 def current_lookup() -> Lookup | None:
     """Return the lookup that is in force, or None in a plain Python session."""
     return _lookup.get()
+
+
+def current_count() -> Count | None:
+    """Return what is told which records statistics are of, or None where nothing is counted."""
+    return _count.get()
+
+
+@contextmanager
+def counting(count: Count) -> Iterator[None]:
+    """Have each layer that keeps statistics, called meanwhile, say which records they are of."""
+    token = _count.set(count)
+    try:
+        yield
+    finally:
+        _count.reset(token)
+
+
+def is_served() -> bool:
+    """Say whether the model is called to serve: statistics that it does not read are not there."""
+    return _is_served.get()
+
+
+@contextmanager
+def serving() -> Iterator[None]:
+    """Have no layer look up statistics that it does not return."""
+    token = _is_served.set(True)
+    try:
+        yield
+    finally:
+        _is_served.reset(token)
 
 
 @contextmanager

@@ -15,9 +15,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from elasticdl.errors import ModelError
 from elasticdl.layers.life_cycle import Admission, Expiry, admission_of, expiry_of
-from elasticdl.layers.lookup import current_lookup, towers_are_elsewhere
+from elasticdl.layers.lookup import (
+    current_count,
+    current_lookup,
+    is_served,
+    towers_are_elsewhere,
+)
 from elasticdl.layers.plain_rows import PlainRows
 from elasticdl.layers.rates import require_rate
+from elasticdl.layers.row_statistics import RowStatistics, statistics_of
 
 WIRE_DTYPES = ("float32", "float16", "bfloat16")
 _INSTEAD = (
@@ -181,6 +187,47 @@ def _says_initial_values(func: torch._C._FunctionBase, name: str) -> bool:
     return name in ("uniform_", "normal_", "zero_", "fill_", "copy_")
 
 
+class StatisticsTable(nn.Module):  # type: ignore[misc]  # torch has no types here
+    """The table of the statistics of an embedding layer, which alone calls it.
+
+    Attributes:
+        said: What is kept.
+        expiry_of_rows: When the rows of the ids go.
+    """
+
+    num_embeddings = padding_idx = None
+
+    def __init__(self, said: RowStatistics, expiry: Expiry | None, what: str) -> None:
+        super().__init__()
+        self.said, self.expiry_of_rows = said, expiry
+        self.embedding_dim = said.table_dim
+        self.weight = None
+        if current_lookup() is not None:
+            zeros: Distribution = ("constant", {"value": 0.0})
+            self.weight = TableParameter.of(f"the statistics of {what}", 0, said.table_dim, zeros)
+
+    def read(
+        self, ids: torch.Tensor, records: torch.Tensor | None, weights: torch.Tensor | None
+    ) -> torch.Tensor | None:
+        """Look the statistics of ids up; return them if they are features.
+
+        Args:
+            ids: The ids.
+            records: The record of each; None: it is their first axis.
+            weights: What each counts; None: all count 1.
+        """
+        num_features = self.said.num_features
+        if is_served() and not num_features:
+            return None
+        lookup, count = current_lookup(), current_count()
+        if lookup is None:
+            return torch.zeros(*ids.shape, num_features) if num_features else None
+        if count is not None:
+            count(records, weights)
+        rows: torch.Tensor = lookup(self, ids)
+        return rows[..., :num_features].detach() if num_features else None
+
+
 class _Table:
     """What both layers say of their table. In a plain session they are PyTorch's own layers."""
 
@@ -201,6 +248,7 @@ class _Table:
         expiry: Expiry | None,
         initializer: RowInitializer | None,
         name: str | None,
+        statistics: RowStatistics | None,
     ) -> None:
         """Check and keep what is said of the table."""
         if max_norm is not None:
@@ -235,6 +283,8 @@ class _Table:
         self.admission = admission_of(admission, what)
         self.expiry = expiry_of(expiry, what)
         self.table_name = name
+        said = statistics_of(statistics, what)
+        self.statistics = None if said is None else StatisticsTable(said, self.expiry, what)
         self._initializer: Distribution = ("normal", {"mean": 0.0, "stddev": 1.0})
         if initializer is not None:
             self._initializer = (initializer.kind, dict(initializer.params))
@@ -274,6 +324,32 @@ class _Table:
             rows = rows.masked_fill((ids == padding_idx).unsqueeze(-1), 0.0)
         return rows
 
+    def _with_features(
+        self,
+        rows: torch.Tensor,
+        ids: torch.Tensor,
+        padding_idx: int | None,
+        records: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return rows and, behind them, the statistics that are features.
+
+        Args:
+            rows: The rows of ids.
+            ids: The ids.
+            padding_idx: An id that counts nothing.
+            records: The record of each id; None: it is their first axis.
+        """
+        if self.statistics is None:
+            return rows
+        ids = ids.to(torch.int64)
+        weights = None if padding_idx is None else (ids != padding_idx).to(torch.float32)
+        features = self.statistics.read(ids, records, weights)
+        if features is None:
+            return rows
+        if padding_idx is not None:
+            features = features.masked_fill((ids == padding_idx).unsqueeze(-1), 0.0)
+        return torch.cat([rows, features.to(rows)], -1)
+
     def _created_here(self) -> PlainRows:
         """Return the rows of a plain session that knows no number of rows."""
         if self._plain_rows is None:
@@ -307,8 +383,11 @@ class Embedding(_Table, nn.Embedding):  # type: ignore[misc]  # torch has no typ
         initializer: An `elasticdl.Initializer`; default: the standard normal distribution, or what
             `torch.nn.init` is called with.
         wire_dtype: How rows and gradients travel: "float32", "float16" or "bfloat16".
-        admission: Which ids get a row: all, or by `CountAdmission` or `ProbabilityAdmission`.
+        admission: Which ids get a row: all, or by `CountAdmission`, `ProbabilityAdmission` or
+            `StatisticAdmission`.
         expiry: Which rows go, by `Expiry`.
+        statistics: Keep decayed sums of each id beside its row, by `RowStatistics`. A plain session
+            keeps none, and reads zeros.
     """
 
     def __init__(
@@ -330,12 +409,13 @@ class Embedding(_Table, nn.Embedding):  # type: ignore[misc]  # torch has no typ
         wire_dtype: str = "float32",
         admission: Admission | None = None,
         expiry: Expiry | None = None,
+        statistics: RowStatistics | None = None,
     ) -> None:
         nn.Module.__init__(self)
         what = f"Embedding {name!r}" if name else f"Embedding({num_embeddings}, {embedding_dim})"
         self._on_ps(
             what, num_embeddings, embedding_dim, max_norm, scale_grad_by_freq, dtype,
-            wire_dtype, admission, expiry, initializer, name,
+            wire_dtype, admission, expiry, initializer, name, statistics,
         )  # fmt: skip
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         self.padding_idx = _padding(what, padding_idx, num_embeddings)
@@ -352,7 +432,7 @@ class Embedding(_Table, nn.Embedding):  # type: ignore[misc]  # torch has no typ
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return the rows of `input`, shape `input.shape + (embedding_dim,)`."""
-        return self._rows(input, self.padding_idx)
+        return self._with_features(self._rows(input, self.padding_idx), input, self.padding_idx)
 
 
 class EmbeddingBag(_Table, nn.EmbeddingBag):  # type: ignore[misc]  # torch has no types here
@@ -378,13 +458,14 @@ class EmbeddingBag(_Table, nn.EmbeddingBag):  # type: ignore[misc]  # torch has 
         wire_dtype: str = "float32",
         admission: Admission | None = None,
         expiry: Expiry | None = None,
+        statistics: RowStatistics | None = None,
     ) -> None:
         nn.Module.__init__(self)
         dims = f"{num_embeddings}, {embedding_dim}"
         what = f"EmbeddingBag {name!r}" if name else f"EmbeddingBag({dims})"
         self._on_ps(
             what, num_embeddings, embedding_dim, max_norm, scale_grad_by_freq, dtype,
-            wire_dtype, admission, expiry, initializer, name,
+            wire_dtype, admission, expiry, initializer, name, statistics,
         )  # fmt: skip
         if mode not in ("sum", "mean", "max"):
             raise ModelError(f"{what}: mode must be 'sum', 'mean' or 'max', not {mode!r}")
@@ -412,10 +493,12 @@ class EmbeddingBag(_Table, nn.EmbeddingBag):  # type: ignore[misc]  # torch has 
         if input.dim() == 2 and offsets is None:
             return self._equal_bags(input, per_sample_weights)
         rows = self._rows(input, None)
+        records = None if offsets is None else _bags(input, offsets)
+        rows = self._with_features(rows, input, self.padding_idx, records)
         # Each occurrence has a row of its own: bags are made of places, not of ids.
-        rows = rows.reshape(-1, self.embedding_dim)
+        rows = rows.reshape(-1, rows.shape[-1])
         places = torch.arange(1, rows.shape[0] + 1, device=rows.device).view(input.shape)
-        rows = torch.cat([rows.new_zeros(1, self.embedding_dim), rows])  # of the padding
+        rows = torch.cat([rows.new_zeros(1, rows.shape[-1]), rows])  # of the padding
         if self.padding_idx is not None:
             places = places.masked_fill(input == self.padding_idx, 0)
         if offsets is not None:
@@ -437,7 +520,7 @@ class EmbeddingBag(_Table, nn.EmbeddingBag):  # type: ignore[misc]  # torch has 
                 "EmbeddingBag: per_sample_weights are for mode='sum', one for each id; found mode="
                 f"{self.mode!r}, ids {list(ids.shape)} and weights {list(weights.shape)}"
             )
-        rows = self._rows(ids, self.padding_idx)
+        rows = self._with_features(self._rows(ids, self.padding_idx), ids, self.padding_idx)
         if weights is not None:
             rows = rows * weights.unsqueeze(-1)
         if self.mode == "sum":
@@ -524,6 +607,12 @@ class SamplingCorrection(nn.Module):  # type: ignore[misc]  # torch has no types
     def extra_repr(self) -> str:
         """Say the rate."""
         return f"rate={self.rate}"
+
+
+def _bags(ids: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    """Return the bag of each id, by where bags begin."""
+    places = torch.arange(ids.shape[0], device=ids.device)
+    return torch.bucketize(places, offsets.to(torch.int64), right=True) - 1
 
 
 def _padding(what: str, padding_idx: int | None, num_embeddings: int | None) -> int | None:

@@ -506,7 +506,8 @@ class JobCore:
         if again is not None:
             task_id, number = again
             is_suspect = self.ledger.is_suspect(task_id)
-            return self._completed(Lease(self.tasks.task(task_id), number, is_suspect=is_suspect))
+            task, place = self.tasks.task(task_id), self.ledger.place_of(task_id)
+            return self._completed(Lease(task, number, is_suspect=is_suspect, place=place))
         if member.is_stopping or member.is_leaving:
             return Finished()
         if not is_new:

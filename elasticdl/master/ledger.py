@@ -182,9 +182,14 @@ class Ledger:
         task_id = self.next_id(worker_id)
         assert task_id is not None
         number = self._number(task_id) + 1
+        place = self.place_of(task_id)
         self._journal.record("lease", task_id, worker_id, number, request)
         task, is_suspect = self._tasks.task(task_id), self.is_suspect(task_id)
-        return Lease(task, number, states or {}, is_suspect=is_suspect)
+        return Lease(task, number, states or {}, is_suspect=is_suspect, place=place)
+
+    def place_of(self, task_id: int) -> int:
+        """Return the place of a training task in the order of all epochs; 0 of another task."""
+        return self._handed.place_of(task_id) if task_id < self._num_training else 0
 
     def lease_of_request(self, worker_id: int, request: int) -> tuple[int, int] | None:
         """Return (task id, lease number) that an earlier attempt at the same call was given."""

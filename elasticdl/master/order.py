@@ -39,6 +39,13 @@ class HandOuts:
             self._next = epoch * self._per_epoch + self._order.at(place)
         return self._next
 
+    def place_of(self, task_id: int) -> int:
+        """Return the place of a task in the orders of all epochs."""
+        if task_id == self._next:
+            return self.count
+        epoch, number = divmod(task_id, self._per_epoch)
+        return epoch * self._per_epoch + self._order_of(epoch).place_of(number)
+
     def hand_out(self) -> None:
         """Move the cursor on over the next task."""
         epoch, number = divmod(self.next_id, self._per_epoch)
@@ -91,6 +98,10 @@ class InArrival:
     def next_id(self) -> int:
         """The task at the cursor."""
         return self.count
+
+    def place_of(self, task_id: int) -> int:
+        """Return the place of a task."""
+        return task_id
 
     def hand_out(self) -> None:
         """Move the cursor on over the next task."""

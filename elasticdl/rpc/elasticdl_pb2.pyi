@@ -843,6 +843,7 @@ class Lease(_message.Message):
     LEARNING_RATE_FIELD_NUMBER: _builtins.int
     CALLBACKS_FIELD_NUMBER: _builtins.int
     LATE_BEFORE_FIELD_NUMBER: _builtins.int
+    PLACE_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     generation: _builtins.int
     """of the PsRoute when it was handed out"""
@@ -852,6 +853,8 @@ class Lease(_message.Message):
     """TRAINING: what a callback has set"""
     late_before: _builtins.float
     """TRAINING, of a stream: a message of an earlier event time is late"""
+    place: _builtins.int
+    """TRAINING: in the order of all epochs, in which tasks are handed out"""
     @_builtins.property
     def task(self) -> Global___Task: ...
     @_builtins.property
@@ -873,10 +876,11 @@ class Lease(_message.Message):
         learning_rate: _builtins.float | None = ...,
         callbacks: Global___CallbackCall | None = ...,
         late_before: _builtins.float = ...,
+        place: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "callbacks", b"callbacks", "learning_rate", b"learning_rate", "task", b"task"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "callbacks", b"callbacks", "generation", b"generation", "is_suspect", b"is_suspect", "late_before", b"late_before", "learning_rate", b"learning_rate", "metric_states", b"metric_states", "number", b"number", "task", b"task"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "callbacks", b"callbacks", "generation", b"generation", "is_suspect", b"is_suspect", "late_before", b"late_before", "learning_rate", b"learning_rate", "metric_states", b"metric_states", "number", b"number", "place", b"place", "task", b"task"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__learning_rate: _TypeAlias = _typing.Literal["learning_rate"]  # noqa: Y015
     _WhichOneofArgType__learning_rate: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate"]  # noqa: Y015

@@ -86,6 +86,13 @@ class Exchange:
             ModelError: The model does not fit the strategy.
             ModelMismatchError: Another worker, or the checkpoint, has a different model.
         """
+        if self.stores is None and any(table.statistics for table in model.tables):
+            raise ModelError(
+                f"the model keeps statistics of ids (statistics=RowStatistics(...)), and with "
+                f"--distribution_strategy={Strategy.ALLREDUCE} every worker has the tables: "
+                f"expected --distribution_strategy={Strategy.PARAMETER_SERVER} or "
+                f"{Strategy.HYBRID}"
+            )
         of_stores, of_ring = model, model
         if self.has_halves:
             _check_halves(model)

@@ -72,9 +72,10 @@ class Holders:
     def _stores(self, client: PsClient, trainer: Trainer) -> StoreExchange:
         """Return the exchange with the ps replicas and, if the job has some, model servers."""
         arguments, master = self._arguments, self._master
-        steps = arguments.config.training.get_model_steps
+        training = arguments.config.training
+        steps, per_task = training.get_model_steps, training.num_minibatches_per_task
         if not arguments.config.num_model_servers:
-            return StoreExchange(client, trainer, self.route, steps)
+            return StoreExchange(client, trainer, self.route, steps, per_task)
         model = having_towers(trainer)
         towers = model.towers()
         servers = ModelServers(towers, master.model_servers, arguments.token, arguments.tls)

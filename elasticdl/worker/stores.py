@@ -13,7 +13,15 @@ from typing import TypeVar
 import numpy as np
 
 from elasticdl._core import PsClient, Pulled
-from elasticdl.backends.base import Int64, Minibatch, ModelDescription, StepResult, Trainer
+from elasticdl.backends.base import (
+    Float32,
+    Int64,
+    Minibatch,
+    ModelDescription,
+    StatisticsSpec,
+    StepResult,
+    Trainer,
+)
 from elasticdl.errors import NotDeclaredError
 from elasticdl.job import Lease
 from elasticdl.worker.parameters import (
@@ -44,7 +52,10 @@ class StoreExchange:
         trainer: Trainer,
         route: Route | None = None,
         get_model_steps: int = 1,
+        minibatches_per_task: int = 1,
     ) -> None:
+        self._minibatches_per_task = minibatches_per_task
+        self._statistics: Sequence[StatisticsSpec | None] = ()  # by site
         self.client = client
         self._trainer = trainer
         self.route = route or Route()
@@ -66,6 +77,10 @@ class StoreExchange:
             site
             for site, table in enumerate(self._tables)
             if table < len(model.tables) and model.tables[table].keep_names
+        ]
+        self._statistics = [
+            model.tables[table].statistics if table < len(model.tables) else None
+            for table in self._tables
         ]
         # Of a model that is described without them, somebody else holds them.
         dense, state = (
@@ -144,7 +159,7 @@ class StoreExchange:
         """
         push = (
             pulled,
-            result.row_grads,
+            self._row_grads(result, lease, index),
             result.dense_grad,
             result.state_delta,
             learning_rate,
@@ -183,13 +198,24 @@ class StoreExchange:
             GapError: A replica has lost minibatches before these, or has only some of them.
         """
         steps = []
-        for each in minibatches:
+        for at, each in enumerate(minibatches):
             assert each.given.of_stores is not None
             result = each.result
-            gradients = (result.row_grads, result.dense_grad, result.state_delta)
+            row_grads = self._row_grads(result, lease, index + at)
+            gradients = (row_grads, result.dense_grad, result.state_delta)
             steps.append((each.given.of_stores, *gradients, each.num_records))
         push = (steps, learning_rate, lease.task.id, lease.number, index)
         return Committed(*self._declared(lambda: self.client.push_several(*push)))
+
+    def _row_grads(self, result: StepResult, lease: Lease, index: int) -> Sequence[Float32]:
+        """Return what is pushed of each site: what statistics count has its period behind it."""
+        if not any(self._statistics):
+            return result.row_grads
+        step = lease.place * self._minibatches_per_task + index
+        return [
+            amounts if of_site is None else _with_period(amounts, of_site.period(step))
+            for amounts, of_site in zip(result.row_grads, self._statistics, strict=True)
+        ]
 
     def skip(self, lease: Lease, index: int) -> None:
         """Advance every replica past the minibatch; raises what `push` does."""
@@ -206,6 +232,11 @@ class StoreExchange:
             except NotDeclaredError:
                 log.info("a ps replica came back empty: the model is declared to it again")
                 self._declare()
+
+
+def _with_period(amounts: Float32, period: int) -> Float32:
+    periods = np.full((*amounts.shape[:-1], 1), period, np.float32)
+    return np.concatenate([amounts, periods], -1)
 
 
 def _numbers(step: Step) -> tuple[int, int, int]:

@@ -150,7 +150,16 @@ class TowerStores(StoreExchange):
         self._num_tables = 0
 
     def declare(self, model: ModelDescription) -> None:
-        """Declare the model, towers and all; see `StoreExchange.declare`."""
+        """Declare the model, towers and all; see `StoreExchange.declare`.
+
+        Raises:
+            ModelError: It keeps statistics of ids.
+        """
+        if any(table.statistics for table in model.tables):
+            raise ModelError(
+                "the model keeps statistics of ids (statistics=RowStatistics(...)), which count "
+                "labels, and with --num_model_servers towers know none: expected one of the two"
+            )
         self._num_tables = len(model.tables)
         super().declare(model)
 

@@ -11,6 +11,7 @@ use crate::rules::{
     Adadelta, Adagrad, Ftrl, FtrlSqrt, Momentum, Nesterov, RmsProp, RmsPropCentered,
     RmsPropCenteredMomentum, RmsPropMomentum, Sgd,
 };
+use crate::statistics::Statistics;
 use crate::torch;
 
 /// A rule with its learning rate and step number fixed.
@@ -46,9 +47,11 @@ pub(crate) enum FixedRule {
     TorchRmsPropCentered(torch::L2<torch::RmsPropCentered>),
     TorchRmsPropCenteredMomentum(torch::L2<torch::RmsPropCenteredMomentum>),
     Own(OwnRule),
+    Statistics(Statistics),
 }
 
-/// Call a function that is generic in the rule with the rule of a step, or one of the user's own.
+/// Call a function that is generic in the rule with the rule of a step, or one that is not of single
+/// elements: one of the user's own, or that of statistics.
 macro_rules! each_rule {
     ($step:expr, $rule:ident => $call:expr, own => $own_call:expr) => {
         match &$step.rule {
@@ -82,6 +85,7 @@ macro_rules! each_rule {
             FixedRule::TorchRmsPropCentered($rule) => $call,
             FixedRule::TorchRmsPropCenteredMomentum($rule) => $call,
             FixedRule::Own($rule) => $own_call,
+            FixedRule::Statistics($rule) => $own_call,
         }
     };
 }
@@ -97,6 +101,13 @@ impl From<FixedRule> for Step {
     fn from(rule: FixedRule) -> Self {
         let around = Around::default();
         Self { rule, around }
+    }
+}
+
+impl From<Statistics> for Step {
+    /// The update of rows of statistics by what is added to them.
+    fn from(statistics: Statistics) -> Self {
+        Self::from(FixedRule::Statistics(statistics))
     }
 }
 

@@ -119,6 +119,8 @@ struct Shape {
     elements: Vec<Element>,
     /// By table, whether it is trained.
     trainable: Vec<bool>,
+    /// By table, whether it has statistics.
+    statistics: Vec<bool>,
     dense_len: usize,
     state_len: usize,
     clipping: Option<Clipping>,
@@ -132,6 +134,7 @@ impl Shape {
             dims: model.tables.iter().map(|t| t.dim as usize).collect(),
             elements: (model.tables.iter().map(|t| element_of(t.wire_dtype))).collect(),
             trainable: model.tables.iter().map(|table| table.trainable).collect(),
+            statistics: (model.tables.iter().map(|table| table.statistics.is_some())).collect(),
             dense_len: model.dense_len()?,
             state_len: model.state_len()?,
             clipping: Clipping::of(model),
@@ -141,11 +144,12 @@ impl Shape {
 }
 
 impl Shape {
-    /// Says of each table of a plan how its rows travel, and whether it is trained.
+    /// Says of each table of a plan how its rows travel, and what is pushed of it.
     fn treat(&self, plan: &mut Plan) {
         for table in &mut plan.tables {
             table.element = self.elements[table.table as usize];
             table.trainable = self.trainable[table.table as usize];
+            table.statistics = self.statistics[table.table as usize];
         }
     }
 }
@@ -486,8 +490,8 @@ impl PsClient {
         };
         self.asked(|replicas| {
             let count = replicas.count();
-            let mut sum = Sum::of(&parts, &shape.dims, &shape.state_rules, count)?;
-            shape.treat(&mut sum.plan);
+            let treat = |plan: &mut Plan| shape.treat(plan);
+            let sum = Sum::of(&parts, &shape.dims, treat, &shape.state_rules, count)?;
             let versions = oldest_of(steps, count);
             replicas.push(&sum.plan, &sum.gradients(), &minibatches, &versions)
         })
@@ -562,7 +566,10 @@ impl PsClient {
         }
         let clipped = shape.clipping.as_ref().map(|clipping| {
             let mut dense = dense.to_vec();
-            clipping.apply(merged, &mut dense);
+            let gradients = plan.tables.iter().zip(merged.iter_mut());
+            let gradients = gradients.filter(|(table, _)| !table.statistics);
+            let mut gradients: Vec<_> = gradients.map(|(_, rows)| rows.as_mut_slice()).collect();
+            clipping.apply(&mut gradients, &mut dense);
             dense
         });
         let dense = clipped.as_deref().unwrap_or(dense);

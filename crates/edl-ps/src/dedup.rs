@@ -41,6 +41,8 @@ pub struct TablePlan {
     pub element: Element,
     /// Whether gradients of its rows are pushed.
     pub trainable: bool,
+    /// Whether its rows are statistics: what is pushed is no gradient, and ends with a period.
+    pub statistics: bool,
     sites: Vec<usize>,
     /// Shared by the tables that are looked up with the same ids.
     unique: Arc<UniqueKeys>,
@@ -86,6 +88,22 @@ impl TablePlan {
         for (&site, inverse) in self.sites.iter().zip(&self.unique.inverses) {
             scatter_add(grads[site], self.dim, inverse, merged);
         }
+        if self.statistics {
+            self.merge_periods(grads, merged);
+        }
+    }
+
+    /// Makes the period of each key the newest of its occurrences, and no sum.
+    fn merge_periods(&self, grads: &[&[f32]], merged: &mut [f32]) {
+        let last = self.dim - 1;
+        (merged.iter_mut().skip(last).step_by(self.dim)).for_each(|period| *period = 0.0);
+        for (&site, inverse) in self.sites.iter().zip(&self.unique.inverses) {
+            let periods = grads[site].iter().skip(last).step_by(self.dim);
+            for (&period, &position) in periods.zip(inverse) {
+                let merged = &mut merged[position as usize * self.dim + last];
+                *merged = merged.max(period);
+            }
+        }
     }
 }
 
@@ -127,6 +145,7 @@ impl Plan {
                 dim: table.dim,
                 element: table.element,
                 trainable: table.trainable,
+                statistics: table.statistics,
                 sites: Vec::new(),
                 unique: Arc::new(unique),
             };
@@ -176,6 +195,7 @@ impl Planner {
                     dim,
                     element: Element::F32,
                     trainable: true,
+                    statistics: false,
                     sites: vec![index],
                     unique: Arc::default(),
                 }),

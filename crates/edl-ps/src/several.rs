@@ -17,10 +17,11 @@ pub(crate) struct Sum {
 impl Sum {
     /// Adds up gradients, each with its share of the records.
     ///
-    /// Args: `dims` by table number.
+    /// Args: `dims` by table number; `treat` says what is pushed of the tables of a plan.
     pub(crate) fn of(
         parts: &[(RoundGradient, f32)],
         dims: &[usize],
+        treat: impl Fn(&mut Plan),
         rules: &StateRules,
         num_replicas: usize,
     ) -> Result<Self, PsError> {
@@ -36,7 +37,8 @@ impl Sum {
                 )
             })
             .unzip();
-        let plan = Planner::default().plan(&sites, dims, num_replicas)?;
+        let mut plan = Planner::default().plan(&sites, dims, num_replicas)?;
+        treat(&mut plan);
         let tables = plan.tables.iter();
         let rows = tables.map(|table| {
             let mut sum = vec![0.0; table.keys().len() * table.dim];

@@ -37,7 +37,7 @@ pub use checkpoint::{Parts, is_sealed, seal};
 pub use error::StoreError;
 pub use fingerprint::key_of_string;
 pub use gradient::{RoundMember, TableGrads};
-pub use life::{AdmissionSpec, Expired, ExpirySpec};
+pub use life::{AdmissionSpec, Expired, ExpirySpec, StatisticSpec};
 pub use names::MAX_NAME_BYTES;
 pub use progress::{Progress, unseen};
 pub use redo::RedoLogState;
@@ -45,8 +45,8 @@ pub use route::{
     NUM_HASH_SLOTS, dense_range, hash_of_key, hash_of_name, hash_slot_of, hash_slots_of, replica_of,
 };
 pub use spec::{
-    Clip, ConstraintSpec, InitializerSpec, ModelSpec, OptimizerSpec, TableSpec, VariableSpec,
-    WireDtype,
+    Clip, ConstraintSpec, InitializerSpec, ModelSpec, OptimizerSpec, StatisticsSpec, TableSpec,
+    VariableSpec, WireDtype,
 };
 #[cfg(feature = "stages")]
 pub use stages::take_stages;

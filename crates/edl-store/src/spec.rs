@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use edl_optim::{Constraint, Optimizer, ProgramSpec};
+use edl_optim::{Constraint, Optimizer, ProgramSpec, Statistics};
 use serde::{Deserialize, Serialize};
 
 use crate::error::StoreError;
@@ -94,6 +94,20 @@ pub struct TableSpec {
     /// What the learning rate is multiplied by.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub rate: f64,
+    /// That its rows are statistics, if they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub statistics: Option<StatisticsSpec>,
+}
+
+/// Rows that are decayed sums, the last float the period that they are decayed to. What is pushed
+/// has the same form, and no optimizer updates them.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct StatisticsSpec {
+    /// What a period leaves of a sum.
+    pub decay: f64,
+    /// Minibatches of a period, as those who push count them.
+    #[serde(default)]
+    pub steps: u64,
 }
 
 /// Where a variable lies in the flat dense or state vector.
@@ -321,6 +335,17 @@ impl ConstraintSpec {
     }
 }
 
+impl StatisticsSpec {
+    pub(crate) fn parse(&self) -> Result<Statistics, String> {
+        Statistics::new(self.decay).ok_or_else(|| {
+            format!(
+                "the decay of statistics must be above 0 and at most 1, found {}",
+                self.decay
+            )
+        })
+    }
+}
+
 impl OptimizerSpec {
     /// Make the optimizer.
     ///
@@ -489,6 +514,18 @@ fn table_difference(here: &[TableSpec], declared: &[TableSpec]) -> Option<String
                     life_cycle(b)
                 ));
             }
+            if a.statistics != b.statistics {
+                let words = |s: Option<StatisticsSpec>| {
+                    s.map_or("no statistics".to_owned(), |s| {
+                        format!("statistics that decay by {} in {} steps", s.decay, s.steps)
+                    })
+                };
+                return Some(format!(
+                    "{table} has {} here, {} was declared",
+                    words(a.statistics),
+                    words(b.statistics)
+                ));
+            }
             if a.constraint != b.constraint {
                 return Some(format!(
                     "{table} has {} here, {} was declared",
@@ -609,8 +646,8 @@ fn life_cycle(table: &TableSpec) -> String {
     let expiry = match &table.expiry {
         None => "none".to_owned(),
         Some(e) => format!(
-            "after {:?} steps, {:?} days, below a norm of {:?} after {:?} steps",
-            e.steps, e.days, e.min_norm, e.grace_steps
+            "after {:?} steps, {:?} days, below a norm of {:?} after {:?} steps, by {:?}",
+            e.steps, e.days, e.min_norm, e.grace_steps, e.statistic
         ),
     };
     format!("admission {admission} and expiry {expiry}")

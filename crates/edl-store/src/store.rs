@@ -23,7 +23,7 @@ use crate::redo::{Change as Noting, Log};
 use crate::route::dense_range;
 use crate::spec::ModelSpec;
 use crate::stripe::Chunk;
-use crate::table::{PullMode, Table};
+use crate::table::{PullMode, Table, check_statistics};
 use crate::tasks::{TaskAudit, Tasks, Verdict};
 use crate::treatment::Treatment;
 use crate::vectors::{DenseRule, Vectors, check_len};
@@ -289,6 +289,7 @@ impl Store {
         let tables =
             tables.map(|table| Table::new(table, spec.seed, placement, self.budget.clone()));
         let tables = tables.collect::<Result<Vec<_>, _>>()?;
+        check_statistics(&tables)?;
         let mut first_rows = self.first_rows.lock();
         first_rows::check_given(&first_rows, &spec, placement)?;
         first_rows::put(&first_rows, &spec, &tables, progress)?;
@@ -608,9 +609,12 @@ impl Model {
     fn change(&self, push: &Push<'_>, before: u64, weight: f32, learning_rate: f32) {
         let version = before + 1;
         let occurrence = Occurrence::new(push.task, push.index);
-        for grads in push.tables {
-            let table = &self.tables[grads.table as usize];
-            table.push(grads.keys, grads.grads, learning_rate, version, occurrence);
+        // Statistics first: keys are admitted by what is known with this update.
+        let of = |grads: &TableGrads<'_>| &self.tables[grads.table as usize];
+        let (statistics, others): (Vec<_>, Vec<_>) =
+            (push.tables.iter()).partition(|grads| of(grads).has_statistics());
+        for grads in statistics.into_iter().chain(others) {
+            of(grads).push(&self.tables, grads, learning_rate, version, occurrence);
             #[cfg(test)]
             tests::maybe_panic();
         }

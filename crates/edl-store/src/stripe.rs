@@ -1,6 +1,6 @@
 //! One stripe of a table: an index and its rows, under one lock.
 
-use edl_optim::{AHEAD, Constraint, Optimizer, Row, Step};
+use edl_optim::{AHEAD, Constraint, Optimizer, Row, Statistics, Step};
 
 use crate::arena::Arena;
 use crate::index::{ENTRY_BYTES, Entry, GROUP, HashRange, Index, NO_ROW};
@@ -14,11 +14,13 @@ mod births;
 mod cut;
 mod life;
 mod names;
+mod statistics;
 
 use births::Births;
 
 pub(crate) use cut::StripeMark;
 pub(crate) use life::{Admitted, Expelled};
+pub(crate) use statistics::KnownStripe;
 
 /// A row's layout: weights, then each optimizer slot, all of length `dim`.
 #[derive(Debug, Clone)]
@@ -31,6 +33,8 @@ pub(crate) struct RowSpec {
     /// Rows are held to it from their creation on.
     pub(crate) constraint: Option<Constraint>,
     pub(crate) generator: Generator,
+    /// Rows are decayed sums, and no weights.
+    pub(crate) statistics: Option<Statistics>,
 }
 
 /// Some rows of a table.

@@ -9,6 +9,7 @@ use parking_lot::{RwLock, RwLockWriteGuard};
 
 use crate::budget::Budget;
 use crate::error::StoreError;
+use crate::gradient::TableGrads;
 use crate::index::{ENTRY_BYTES, MAX_ROWS};
 use crate::initial::Generator;
 use crate::life::{Admission, AdmissionFilter, Expiry, Occurrence};
@@ -22,8 +23,12 @@ mod cut;
 mod life;
 mod moving;
 mod names;
+mod statistics;
 
 pub(crate) use names::SavedNames;
+pub(crate) use statistics::check_statistics;
+
+use self::statistics::Known;
 
 /// Whether a pull creates the rows that are missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +61,8 @@ pub(crate) struct Table {
     trainable: AtomicBool,
     /// What the learning rate is multiplied by: the bits of a float.
     rate: AtomicU32,
+    /// Of statistics: the newest period that was added to; the bits of a float of 0 or more.
+    newest: AtomicU32,
     /// Keys of training pulls, and those of them that had a row; counted by each pull.
     pulls: [AtomicU64; 2],
     /// Shared with the other tables of the store.
@@ -142,6 +149,13 @@ impl Table {
         let admission = spec.admission.as_ref().map(|a| a.parse()).transpose();
         let admission = admission.map_err(bad)?;
         let expiry = spec.expiry.as_ref().map(|e| e.parse()).transpose();
+        let statistics = spec.statistics.map(|s| s.parse()).transpose();
+        let statistics = statistics.map_err(bad)?;
+        if statistics.is_some() && spec.dim < 2 {
+            return Err(bad(
+                "statistics have a sum and a period, expected dim of 2 or more".into(),
+            ));
+        }
         let generator = Generator::new(seed, spec, kind);
         let filter = |stripe| {
             let slots = placement.first_hash_slot(stripe)..placement.first_hash_slot(stripe + 1);
@@ -169,6 +183,7 @@ impl Table {
                 optimizer,
                 constraint: constraint.map_err(bad)?,
                 generator,
+                statistics,
             },
             admission,
             expiry: expiry.map_err(bad)?,
@@ -177,6 +192,7 @@ impl Table {
             stripes,
             trainable: AtomicBool::new(spec.trainable),
             rate: AtomicU32::new((spec.rate as f32).to_bits()),
+            newest: AtomicU32::new(0),
             pulls: Default::default(),
         };
         if table.has_births() {
@@ -313,8 +329,12 @@ impl Table {
     pub(crate) fn pull(&self, keys: &[u64], mode: PullMode, version: u64, out: &mut [f32]) {
         let is_counted = mode == PullMode::Create;
         let mut num_missing = 0;
-        // Where keys are admitted, an update creates their rows.
-        let mode = self.admission.map_or(mode, |_| PullMode::ReadOnly);
+        // Where keys are admitted, and in statistics, an update creates their rows.
+        let mode = if self.admission.is_some() || self.has_statistics() {
+            PullMode::ReadOnly
+        } else {
+            mode
+        };
         let blocks = out.chunks_mut(BLOCK * self.spec.dim);
         for (keys, out) in keys.chunks(BLOCK).zip(blocks) {
             SORTED.with_borrow_mut(|sorted| {
@@ -323,6 +343,7 @@ impl Table {
                     num_missing += self.pull_block(sorted, missing, mode, version, out);
                 });
             });
+            self.decay_to_newest(out);
         }
         if is_counted {
             for (sum, count) in (self.pulls.iter()).zip([keys.len(), keys.len() - num_missing]) {
@@ -389,11 +410,12 @@ impl Table {
         num_missing
     }
 
-    /// Update rows by their gradients. The batch has been checked.
+    /// Update rows by their gradients. The batch has been checked. Args: `tables` are all of the
+    /// model.
     pub(crate) fn push(
         &self,
-        keys: &[u64],
-        grads: &[f32],
+        tables: &[Self],
+        grads: &TableGrads<'_>,
         learning_rate: f32,
         version: u64,
         occurrence: Occurrence,
@@ -401,25 +423,44 @@ impl Table {
         if !self.is_trainable() {
             return;
         }
-        let rate = f32::from_bits(self.rate.load(Ordering::Relaxed));
-        let step = self.spec.optimizer.step(learning_rate * rate, version);
-        let step = step.with_constraint(self.spec.constraint);
+        let (keys, grads) = (grads.keys, grads.grads);
+        let step = self.step(learning_rate, version);
+        self.note_periods(grads);
+        let known = match self.admission {
+            Some(Admission::Statistic(limit)) => Some(self.known(limit, tables)),
+            _ => None,
+        };
         let blocks = grads.chunks(BLOCK * self.spec.dim);
         for (keys, grads) in keys.chunks(BLOCK).zip(blocks) {
             SORTED.with_borrow_mut(|sorted| {
                 sorted.sort(keys, &self.placement);
                 ADMITTED.with_borrow_mut(|admitted| {
-                    self.push_block(sorted, admitted, grads, &step, version, occurrence);
+                    self.push_block(sorted, admitted, grads, known, &step, version, occurrence);
                 });
             });
         }
     }
 
+    /// Return what an update does to rows.
+    fn step(&self, learning_rate: f32, version: u64) -> Step {
+        if let Some(statistics) = self.spec.statistics {
+            return Step::from(statistics);
+        }
+        let rate = f32::from_bits(self.rate.load(Ordering::Relaxed));
+        let step = self.spec.optimizer.step(learning_rate * rate, version);
+        step.with_constraint(self.spec.constraint)
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "a block of a push, and all that a push has"
+    )]
     fn push_block(
         &self,
         sorted: &Sorted,
         admitted: &mut Admitted,
         grads: &[f32],
+        known: Option<Known<'_>>,
         step: &Step,
         version: u64,
         occurrence: Occurrence,
@@ -433,7 +474,8 @@ impl Table {
             let mut stripe = stripe.write();
             let (before, saved) = (stripe.bytes(), stripe.num_saved());
             if self.admission.is_some() {
-                stripe.admit(keys, version, occurrence, admitted);
+                let known = known.map(|known| known.of_stripe(number));
+                stripe.admit(keys, version, occurrence, known.as_ref(), admitted);
                 keys = admitted.keys();
             }
             stripe.push(keys, grads, &self.spec, step, version);
@@ -469,6 +511,7 @@ impl Table {
                 break;
             }
         }
+        self.decay_to_newest(&mut chunk.rows);
         chunk
     }
 
@@ -523,6 +566,7 @@ impl Table {
         rows: &[f32],
         is_base: bool,
     ) -> Option<u64> {
+        self.note_periods(rows);
         // Where first updates are not noted there are none.
         let births = births.iter().copied().chain(std::iter::repeat(0));
         let mut rows = keys

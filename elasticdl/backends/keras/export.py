@@ -18,7 +18,7 @@ from elasticdl.backends.keras.model.placed import PlacedModel, accepting_dicts, 
 from elasticdl.backends.keras.saved_tables import saved_table, write_rows
 from elasticdl.backends.keras.types import Nested, Specs
 from elasticdl.errors import ModelError
-from elasticdl.layers.lookup import looking_up
+from elasticdl.layers.lookup import looking_up, serving
 
 ENDPOINT = "serve"
 NOTES = Path("assets.extra", "elasticdl.json")  # a folder that TensorFlow leaves to others
@@ -47,7 +47,7 @@ def export_model(
         return saved[placed.table_of(layer)](ids)
 
     def serve(features: Nested) -> Nested:
-        with looking_up(lookup), accepting_dicts():
+        with looking_up(lookup), serving(), accepting_dicts():
             return called_as_by_fit(placed.model, features, False)
 
     specs = named_features(sample.structure, placed.model)

@@ -23,7 +23,7 @@ from elasticdl.backends.keras.model.variables import Variables
 from elasticdl.backends.keras.types import Nested
 from elasticdl.data.strings import Array
 from elasticdl.errors import ModelError
-from elasticdl.layers.lookup import looking_up
+from elasticdl.layers.lookup import looking_up, serving
 
 DESCRIPTION, DENSE, MODEL = "model.json", "dense.npz", "saved_model"
 _FORMAT = 1
@@ -68,13 +68,13 @@ def _save_graph(
             found.append(of_layer)
             return zero_rows(of_layer, layer.output_dim)
 
-        with looking_up(note), accepting_dicts():
+        with looking_up(note), serving(), accepting_dicts():
             called_as_by_fit(placed.model, features, False)
         return found
 
     def score(features: Nested, rows: list[tf.Tensor]) -> Nested:
         given = iter(rows)
-        with looking_up(lambda layer, of_layer: next(given)), accepting_dicts():
+        with looking_up(lambda layer, of_layer: next(given)), serving(), accepting_dicts():
             return called_as_by_fit(placed.model, features, False)
 
     served = tf.Module()

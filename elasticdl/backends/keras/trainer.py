@@ -24,6 +24,7 @@ from elasticdl.backends.base import (
     ClipSpec,
     Float32,
     Int64,
+    KeptStatistics,
     Minibatch,
     ModelDescription,
     OptimizerSpec,
@@ -267,21 +268,8 @@ class KerasTrainer:
         """
         return ModelDescription(
             tables=tuple(
-                TableDescription(
-                    t.name,
-                    t.dim,
-                    t.initializer,
-                    rule_of_table(updates.optimizer, updates.rule, t.path),
-                    t.input_dim,
-                    t.wire_dtype,
-                    t.admission,
-                    t.expiry,
-                    t.keep_names,
-                    t.constraint,
-                    trainable=k not in frozen_tables,
-                    given_rows=t.given is not None,
-                )
-                for k, t in enumerate(self._placed.tables)
+                self._describe_table(k, updates, trainable=k not in frozen_tables)
+                for k in range(len(self._placed.tables))
             ),
             dense=tuple(
                 replace(variable, trainable=k not in frozen)
@@ -296,6 +284,26 @@ class KerasTrainer:
             optimizer=updates.rule,
             seed=self._seed,
             clip=updates.clip,
+        )
+
+    def _describe_table(self, k: int, updates: _Updates, trainable: bool) -> TableDescription:
+        t = self._placed.tables[k]
+        if t.statistics is not None:
+            kept = KeptStatistics(k, t.statistics)
+            return TableDescription.of_statistics(t.name, kept, t.layer.expiry_of_rows)
+        return TableDescription(
+            t.name,
+            t.dim,
+            t.initializer,
+            rule_of_table(updates.optimizer, updates.rule, t.path),
+            t.input_dim,
+            t.wire_dtype,
+            t.admission,
+            t.expiry,
+            t.keep_names,
+            t.constraint,
+            trainable=trainable,
+            given_rows=t.given is not None,
         )
 
     def initial_values(self) -> tuple[Float32, Float32]:

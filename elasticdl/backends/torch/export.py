@@ -26,8 +26,8 @@ from elasticdl.backends.torch.model import LayerTable, PlacedModel
 from elasticdl.backends.torch.structures import Nested, leaves, map_leaves
 from elasticdl.distribution import install
 from elasticdl.errors import ModelError
-from elasticdl.layers.lookup import looking_up
-from elasticdl.layers.torch import Embedding, EmbeddingBag, TableParameter
+from elasticdl.layers.lookup import looking_up, serving
+from elasticdl.layers.torch import Embedding, EmbeddingBag, StatisticsTable, TableParameter
 
 log = logging.getLogger(__name__)
 
@@ -202,7 +202,7 @@ class _Served(nn.Module):  # type: ignore[misc]  # torch has no types here
 
     def forward(self, features: Nested) -> Nested:
         """Return the model's outputs."""
-        with looking_up(lambda layer, ids: self.tables[self._numbers[id(layer)]](ids)):
+        with serving(), looking_up(lambda layer, ids: self.tables[self._numbers[id(layer)]](ids)):
             return self.model(features)
 
 
@@ -215,7 +215,8 @@ def _layers_without(model: nn.Module) -> list[nn.Module]:
     return [
         m
         for m in model.modules()
-        if isinstance(m, Embedding | EmbeddingBag) and m._parameters.get("weight") is None
+        if isinstance(m, Embedding | EmbeddingBag | StatisticsTable)
+        and m._parameters.get("weight") is None
     ]
 
 

@@ -21,7 +21,7 @@ from elasticdl.backends.torch.model import PlacedModel
 from elasticdl.backends.torch.structures import Nested, leaves, map_leaves
 from elasticdl.data.strings import Array
 from elasticdl.errors import ModelError
-from elasticdl.layers.lookup import looking_up
+from elasticdl.layers.lookup import looking_up, serving
 
 DESCRIPTION, DENSE = "model.json", "dense.npz"
 IDS, SCORE = "ids.pt2", "score.pt2"
@@ -85,7 +85,7 @@ class _Ids(nn.Module):  # type: ignore[misc]  # torch has no types here
             found.append(ids.clone())
             return torch.zeros(*ids.shape, layer.embedding_dim)
 
-        with looking_up(note):
+        with serving(), looking_up(note):
             self.model(features)
         return found
 
@@ -100,7 +100,7 @@ class _Score(nn.Module):  # type: ignore[misc]  # torch has no types here
     def forward(self, features: Nested, rows: list[torch.Tensor]) -> Nested:
         """Return the model's outputs."""
         given = iter(rows)
-        with looking_up(lambda layer, ids: next(given)):
+        with serving(), looking_up(lambda layer, ids: next(given)):
             return self.model(features)
 
 

@@ -29,11 +29,15 @@ class TorchMinibatch(Minibatch):
 
     mode: what it is for. seed: of the random numbers that a step on it draws: dropout and the like.
     lookups: what each call of an embedding layer looks up, (table, ids); filled by `ids`.
+    counted: for each lookup of statistics, the records of the ids and what they count; likewise.
     """
 
     mode: Mode = field(kw_only=True)
     seed: int = field(default=0, kw_only=True)
     lookups: list[tuple[int, torch.Tensor]] = field(default_factory=list, kw_only=True)
+    counted: list[tuple[torch.Tensor | None, torch.Tensor | None]] = field(
+        default_factory=list, kw_only=True
+    )
 
     @classmethod
     def of(cls, minibatch: Minibatch) -> TorchMinibatch:

@@ -11,8 +11,10 @@ from elasticdl.backends.base import Float32, Int64, Lookup
 from elasticdl.backends.torch.device import Device, from_numpy
 from elasticdl.backends.torch.feed import TorchMinibatch
 from elasticdl.backends.torch.model import Enough, LayerTable, PlacedModel, TowerOutputs
+from elasticdl.backends.torch.statistics import amounts
 from elasticdl.errors import IdError, ModelError
 from elasticdl.job import Mode
+from elasticdl.layers.lookup import counting
 
 
 class Collector:
@@ -50,6 +52,7 @@ class Collector:
             ModelError: An id is out of range, or there are other sites than at first.
         """
         minibatch.lookups.clear()
+        minibatch.counted.clear()
         placed = self._placed
         if not placed.sites:
             return ()
@@ -70,7 +73,7 @@ class Collector:
             return torch.full((*ids.shape, layer.embedding_dim), fill)
 
         try:
-            with torch.no_grad():
+            with torch.no_grad(), counting(lambda *site: minibatch.counted.append(site)):
                 placed.call(minibatch.features, look_up, training=False)
         except Enough:
             pass
@@ -138,8 +141,11 @@ class GivenRows:
             of: The `id`s of weights; gradients of other tables are 0. None: all.
         """
         sources = [self._placed.sources[source] for source in self._placed.sites]
+        counted = iter(self._minibatch.counted)
         return [
-            self._placed.device.array(
+            amounts(source.kept.said, rows.shape[:-1], *next(counted), self._minibatch)
+            if isinstance(source, LayerTable) and source.has_statistics and source.kept is not None
+            else self._placed.device.array(
                 torch.zeros_like(rows)
                 if rows.grad is None or (of is not None and _is_left_out(source, of))
                 else _dense(rows.grad)

@@ -13,8 +13,10 @@ from torch import nn
 
 from elasticdl.backends.base import (
     AdmissionSpec,
+    ExpirySpec,
     Float32,
     Initializer,
+    KeptStatistics,
     OptimizerSpec,
     TableDescription,
     VariableDescription,
@@ -25,7 +27,8 @@ from elasticdl.backends.torch.structures import Nested, describe, leaves
 from elasticdl.backends.torch.trial import Carried, keeping_parameters, leaving_no_trace
 from elasticdl.errors import ElasticdlError, ModelError, place_of
 from elasticdl.layers.lookup import looking_up, towers_elsewhere
-from elasticdl.layers.torch import Remote, TableParameter
+from elasticdl.layers.row_statistics import table_name
+from elasticdl.layers.torch import Remote, StatisticsTable, TableParameter
 
 EXACT_INTEGERS = 2**24  # below it, each integer is a float32 of its own
 
@@ -39,6 +42,12 @@ class LayerTable:
 
     name: str
     layer: nn.Module
+    kept: KeptStatistics | None = None  # beside its rows, or what its rows are
+
+    @property
+    def has_statistics(self) -> bool:
+        """Whether its rows are statistics."""
+        return isinstance(self.layer, StatisticsTable)
 
     @property
     def weight(self) -> TableParameter:
@@ -53,6 +62,9 @@ class LayerTable:
 
     def describe(self, rule: OptimizerSpec, is_trained: bool, rate: float) -> TableDescription:
         """Return what the store is told."""
+        if self.has_statistics:
+            assert self.kept is not None
+            return TableDescription.of_statistics(self.name, self.kept, self.layer.expiry_of_rows)
         kind, params = self.weight.table_initializer
         return TableDescription(
             self.name,
@@ -61,8 +73,8 @@ class LayerTable:
             rule,
             self.layer.num_embeddings,
             self.layer.wire_dtype,
-            AdmissionSpec.of(self.layer.admission),
-            self.layer.expiry,
+            AdmissionSpec.of(self.layer.admission, self.kept),
+            ExpirySpec.of(self.layer.expiry, self.kept),
             trainable=is_trained and self.weight.requires_grad,
             given_rows=self.weight.given is not None,
             rate=rate,
@@ -147,7 +159,7 @@ class PlacedModel:
     def __init__(self, model: nn.Module, features: Nested = None, device: Device = _CPU) -> None:
         self.model = model
         self.device = device
-        self.tables = tuple(_tables(model))
+        self.tables = _with_statistics(tuple(_tables(model)))
         self._table_of = {id(t.weight): k for k, t in enumerate(self.tables)}
         self.towers: tuple[TowerOutputs, ...] = ()
         self.sites: tuple[int, ...] = ()
@@ -437,6 +449,7 @@ def _tables(model: nn.Module) -> Iterator[LayerTable]:
         )
     names: set[str] = set()
     seen: set[int] = set()
+    names_of: dict[str, str] = {}  # a layer comes before its statistics
     for path, module in model.named_modules():
         weight = getattr(module, "_parameters", {}).get("weight")
         if isinstance(module, nn.Embedding | nn.EmbeddingBag):
@@ -444,13 +457,27 @@ def _tables(model: nn.Module) -> Iterator[LayerTable]:
         if not isinstance(weight, TableParameter) or id(weight) in seen:
             continue
         seen.add(id(weight))
-        name = module.table_name or path or "embedding"
+        if isinstance(module, StatisticsTable):
+            name = table_name(names_of[path.rpartition(".")[0]])
+        else:
+            name = names_of[path] = module.table_name or path or "embedding"
         if name in names:
             raise ModelError(
                 f"two embedding layers have the name {name!r}; give them names of their own"
             )
         names.add(name)
         yield LayerTable(name, module)
+
+
+def _with_statistics(tables: tuple[LayerTable, ...]) -> tuple[LayerTable, ...]:
+    """Tell each table where the statistics of its ids are."""
+    numbers = {id(table.layer): number for number, table in enumerate(tables)}
+
+    def kept_of(layer: nn.Module) -> KeptStatistics | None:
+        of_layer = layer if isinstance(layer, StatisticsTable) else layer.statistics
+        return of_layer and KeptStatistics(numbers[id(of_layer)], of_layer.said)
+
+    return tuple(replace(table, kept=kept_of(table.layer)) for table in tables)
 
 
 def _check_plain(path: str, module: nn.Module) -> None:

@@ -161,7 +161,7 @@ class TorchTrainer:
 
     def _read_optimizer(self) -> Rules:
         placed = self._placed
-        weights = [table.weight for table in placed.tables]
+        weights = [table.weight for table in placed.tables if not table.has_statistics]
         if self._spec.optimizer is None:
             sgd = OptimizerSpec("torch_sgd")
             every = [*weights, *(p for _, p in placed.parameters)]

@@ -18,10 +18,18 @@ pub(super) fn kept(push: &Push<'_>) -> RoundGradient {
 }
 
 /// The weighted sum of gradients that fit the store's model, and of the state what its rules make.
+/// What statistics count is no mean, so it has no weight.
 pub(super) fn merge(store: &Store, parts: &[(&RoundGradient, f32)]) -> RoundGradient {
     let changes: Vec<_> = parts.iter().map(|(g, w)| (&g.state[..], *w)).collect();
+    let model = store.model();
+    let has_statistics = |table: u32| {
+        let spec = model
+            .as_ref()
+            .and_then(|model| model.tables.get(table as usize));
+        spec.is_some_and(|spec| spec.statistics.is_some())
+    };
     RoundGradient {
-        tables: merge_rows(parts),
+        tables: merge_rows(parts, has_statistics),
         dense: weighted(parts),
         state: store.merge_state(&changes),
         weight: parts.iter().map(|(_, weight)| weight).sum(),
@@ -39,7 +47,10 @@ fn weighted(parts: &[(&RoundGradient, f32)]) -> Vec<f32> {
     sum
 }
 
-fn merge_rows(parts: &[(&RoundGradient, f32)]) -> Vec<(u32, Vec<u64>, Vec<f32>)> {
+fn merge_rows(
+    parts: &[(&RoundGradient, f32)],
+    has_statistics: impl Fn(u32) -> bool,
+) -> Vec<(u32, Vec<u64>, Vec<f32>)> {
     let mut dims: Vec<usize> = Vec::new();
     let (mut sites, mut grads) = (Vec::new(), Vec::new());
     for (gradient, weight) in parts {
@@ -53,15 +64,19 @@ fn merge_rows(parts: &[(&RoundGradient, f32)]) -> Vec<(u32, Vec<u64>, Vec<f32>)>
                     table: *table,
                     ids: keys,
                 });
+                let weight = if has_statistics(*table) { 1.0 } else { *weight };
                 grads.push(rows.iter().map(|value| weight * value).collect::<Vec<_>>());
             }
         }
     }
     let grads: Vec<&[f32]> = grads.iter().map(Vec::as_slice).collect();
     // It fails for unknown tables alone, and `dims` was made from these.
-    let Ok(plan) = Planner::default().plan(&sites, &dims, 1) else {
+    let Ok(mut plan) = Planner::default().plan(&sites, &dims, 1) else {
         return Vec::new();
     };
+    for table in &mut plan.tables {
+        table.statistics = has_statistics(table.table);
+    }
     let merged = plan.tables.iter().map(|table| {
         let mut rows = vec![0.0; table.keys().len() * table.dim];
         table.merge(&grads, &mut rows);

@@ -101,6 +101,7 @@ fn model(settings: &Settings) -> ModelSpec {
             trainable: true,
             given_rows: false,
             rate: 1.0,
+            statistics: None,
         }],
         dense: Vec::new(),
         state: Vec::new(),

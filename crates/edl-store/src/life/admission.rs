@@ -44,6 +44,8 @@ enum Memory {
         threshold: u64,
         seed: u64,
     },
+    /// What it goes by is in another table.
+    Statistic,
 }
 
 /// What a stripe remembers of keys without a row.
@@ -81,6 +83,7 @@ impl AdmissionFilter {
                 sketch: Sketch::new(first_hash_slot, num_hash_slots, cells),
             },
             Admission::Probability { threshold } => Memory::Probability { threshold, seed },
+            Admission::Statistic(_) => Memory::Statistic,
         };
         Self {
             memory,
@@ -90,7 +93,15 @@ impl AdmissionFilter {
     }
 
     /// Note an occurrence of a key that has no row; return whether it gets one now.
-    pub(crate) fn admits(&mut self, key_hash: u64, version: u64, occurrence: Occurrence) -> bool {
+    ///
+    /// `has_enough` says whether the statistic that it goes by has reached its limit.
+    pub(crate) fn admits(
+        &mut self,
+        key_hash: u64,
+        version: u64,
+        occurrence: Occurrence,
+        has_enough: impl Fn(u64) -> bool,
+    ) -> bool {
         let admitted = match &mut self.memory {
             Memory::Count { count, candidates } => {
                 let admitted = candidates.add(key_hash, version) >= *count;
@@ -103,6 +114,7 @@ impl AdmissionFilter {
             Memory::Probability { threshold, seed } => {
                 hash(hash(*seed ^ key_hash) ^ occurrence.0) < *threshold
             }
+            Memory::Statistic => has_enough(key_hash),
         };
         self.dropped += u64::from(!admitted);
         admitted
@@ -112,7 +124,7 @@ impl AdmissionFilter {
         let (candidates, bytes) = match &self.memory {
             Memory::Count { candidates, .. } => (candidates.len(), candidates.bytes()),
             Memory::Sketch { sketch, .. } => (0, sketch.bytes()),
-            Memory::Probability { .. } => (0, 0),
+            Memory::Probability { .. } | Memory::Statistic => (0, 0),
         };
         Tally {
             candidates: candidates as u64,
@@ -125,7 +137,7 @@ impl AdmissionFilter {
     pub(crate) fn candidates(&mut self) -> Option<&mut Candidates> {
         match &mut self.memory {
             Memory::Count { candidates, .. } => Some(candidates),
-            Memory::Sketch { .. } | Memory::Probability { .. } => None,
+            Memory::Sketch { .. } | Memory::Probability { .. } | Memory::Statistic => None,
         }
     }
 
@@ -143,7 +155,7 @@ impl AdmissionFilter {
                 self.snapshot.candidates = candidates.len();
             }
             Memory::Sketch { sketch, .. } => self.snapshot.cells = sketch.cells(),
-            Memory::Probability { .. } => {}
+            Memory::Probability { .. } | Memory::Statistic => {}
         }
     }
 

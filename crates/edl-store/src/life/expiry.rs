@@ -97,6 +97,7 @@ mod tests {
             seconds: None,
             min_square: None,
             grace: 0,
+            statistic: None,
         };
         assert_eq!(cut(expiry, 4, 0).last_version, None);
         let cut = cut(expiry, 30, 0);
@@ -110,6 +111,7 @@ mod tests {
             seconds: Some(500),
             min_square: None,
             grace: 0,
+            statistic: None,
         };
         let last = |now| cut(expiry, 30, now).last_version;
         assert_eq!(last(400), None);
@@ -124,6 +126,7 @@ mod tests {
             seconds: None,
             min_square: Some(0.25),
             grace: 10,
+            statistic: None,
         };
         let cut = cut(expiry, 30, 0);
         assert_eq!(cut.judge(0), Fate::ByNorm);

@@ -15,6 +15,6 @@ pub(crate) use candidates::Candidate;
 pub use expiry::Expired;
 pub(crate) use expiry::{Cut, Fate};
 pub(crate) use sketch::NUM_ROWS as SKETCH_ROWS;
-pub(crate) use spec::{Admission, Expiry};
-pub use spec::{AdmissionSpec, ExpirySpec};
+pub(crate) use spec::{Admission, Expiry, Limit};
+pub use spec::{AdmissionSpec, ExpirySpec, StatisticSpec};
 pub(crate) use times::{Times, common};

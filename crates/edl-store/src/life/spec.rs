@@ -22,9 +22,9 @@ const MAX_SKETCH_BYTES: u64 = MIN_SKETCH_BYTES << 16;
 /// When a key of a table gets a row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AdmissionSpec {
-    /// "count", "sketch" or "probability".
+    /// "count", "sketch", "probability" or "statistic".
     pub kind: String,
-    /// count; count, bytes; probability.
+    /// count; count, bytes; probability; table, column, limit.
     #[serde(default)]
     pub params: BTreeMap<String, f64>,
 }
@@ -44,6 +44,44 @@ pub struct ExpirySpec {
     /// Updates of the model since a row's first one before it goes by its norm; 0 if not given.
     #[serde(default)]
     pub grace_steps: Option<u64>,
+    /// A statistic of its key is below this.
+    #[serde(default)]
+    pub statistic: Option<StatisticSpec>,
+}
+
+/// A statistic of a key, and a limit that it is compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct StatisticSpec {
+    /// The number of the table of statistics, which may be the one that this is said of.
+    pub table: u32,
+    /// Which float of a row.
+    pub column: u32,
+    /// The limit.
+    pub limit: f64,
+}
+
+/// The same, checked.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Limit {
+    pub(crate) table: usize,
+    pub(crate) column: usize,
+    pub(crate) limit: f32,
+}
+
+impl StatisticSpec {
+    fn parse(&self) -> Result<Limit, String> {
+        if self.limit > 0.0 && self.limit.is_finite() {
+            return Ok(Limit {
+                table: self.table as usize,
+                column: self.column as usize,
+                limit: self.limit as f32,
+            });
+        }
+        Err(format!(
+            "the limit of a statistic must be above 0, found {}",
+            self.limit
+        ))
+    }
 }
 
 /// Admission, checked.
@@ -55,6 +93,8 @@ pub(crate) enum Admission {
     Sketch { count: u8, cells: u32 },
     /// Each minibatch that has the key admits it with this probability, times 2^64.
     Probability { threshold: u64 },
+    /// With the minibatch by which a statistic of the key reaches the limit.
+    Statistic(Limit),
 }
 
 /// Expiry, checked.
@@ -66,6 +106,8 @@ pub(crate) struct Expiry {
     pub(crate) min_square: Option<f64>,
     /// Updates since its first one before a row goes by its norm.
     pub(crate) grace: u64,
+    /// A row goes when a statistic of its key is below this.
+    pub(crate) statistic: Option<Limit>,
 }
 
 impl AdmissionSpec {
@@ -74,9 +116,10 @@ impl AdmissionSpec {
             "count" => &["count"],
             "sketch" => &["count", "bytes"],
             "probability" => &["probability"],
+            "statistic" => &["table", "column", "limit"],
             other => {
                 return Err(format!(
-                    "unknown admission '{other}'; known are count, sketch, probability"
+                    "unknown admission '{other}'; known are count, sketch, probability, statistic"
                 ));
             }
         };
@@ -96,6 +139,14 @@ impl AdmissionSpec {
                 cells: (self.whole("bytes", MIN_SKETCH_BYTES, MAX_SKETCH_BYTES)? / MIN_SKETCH_BYTES)
                     as u32,
             },
+            "statistic" => {
+                let statistic = StatisticSpec {
+                    table: self.whole("table", 0, u64::from(u32::MAX))? as u32,
+                    column: self.whole("column", 0, u64::from(u32::MAX))? as u32,
+                    limit: self.setting("limit")?,
+                };
+                Admission::Statistic(statistic.parse()?)
+            }
             _ => Admission::Probability {
                 threshold: self.threshold()?,
             },
@@ -132,8 +183,9 @@ impl AdmissionSpec {
 
 impl ExpirySpec {
     pub(crate) fn parse(&self) -> Result<Expiry, String> {
-        if self.steps.is_none() && self.days.is_none() && self.min_norm.is_none() {
-            return Err("expiry needs at least one of steps, days, min_norm".to_owned());
+        let by_age = self.steps.is_some() || self.days.is_some();
+        if !by_age && self.min_norm.is_none() && self.statistic.is_none() {
+            return Err("expiry needs at least one of steps, days, min_norm, statistic".to_owned());
         }
         if self.steps == Some(0) {
             return Err("steps of expiry must be 1 or more, found 0".to_owned());
@@ -152,6 +204,7 @@ impl ExpirySpec {
             seconds: days.map(|days| ((days * 86_400.0) as u64).max(1)),
             min_square: norm.map(|norm| norm * norm),
             grace: norm.and(self.grace_steps).unwrap_or(0),
+            statistic: self.statistic.map(|s| s.parse()).transpose()?,
         })
     }
 }

@@ -12,6 +12,7 @@ use crate::checkpoint::{self, Base, LastWhole, Parts, Restored, Wanted};
 use crate::error::StoreError;
 use crate::placement::Placement;
 use crate::progress::{Progress, unseen};
+use crate::table::Table;
 use crate::tasks::Tasks;
 
 impl Store {
@@ -130,7 +131,7 @@ impl Store {
     ///
     /// With `keep_watermarks`, tasks go on where the checkpoint has them; if the number of
     /// replicas differs, at the lowest watermark of all. Without, a new job starts from the
-    /// parameters. The version stays in both cases.
+    /// parameters, and counts the periods of statistics from 0. The version stays in both cases.
     ///
     /// # Errors
     /// [`StoreError::Checkpoint`] for files that are missing, torn, corrupt or foreign, or that
@@ -189,6 +190,9 @@ impl Store {
             budget: &store.budget,
             progress,
         })?;
+        if !keep_watermarks {
+            restored.tables.iter().for_each(Table::begin_periods);
+        }
         let spec = Arc::new(restored.model);
         let model = Model {
             spec: RwLock::new(spec.clone()),

@@ -45,7 +45,7 @@ impl Store {
             };
             let cut = Cut::new(expiry, version, &times, now);
             // As an update, a slice comes before a checkpoint's instant or after it.
-            table.expire(&cut, |slice| {
+            table.expire(&cut, &model.tables, |slice| {
                 progress();
                 let _updates = self.updates.read();
                 let _change = self.change();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Chunk, Keys, RowSpec, Stripe};
+use super::{Chunk, Keys, KnownStripe, RowSpec, Stripe};
 use crate::index::NO_ROW;
 use crate::life::{AdmissionFilter, Candidate, Cut, Fate, Occurrence, Tally};
 use crate::route::unhash;
@@ -46,6 +46,7 @@ impl Stripe {
         keys: Keys<'_>,
         version: u64,
         occurrence: Occurrence,
+        known: Option<&KnownStripe<'_>>,
         admitted: &mut Admitted,
     ) {
         admitted.hashes.clear();
@@ -53,12 +54,13 @@ impl Stripe {
         let Some(filter) = &mut self.filter else {
             return;
         };
+        let has_enough = |hash| known.is_some_and(|known| !known.is_below(hash, None));
         let index = self.index.view();
         let mut rows = vec![NO_ROW; keys.group_len()];
         for (hashes, positions, next) in keys.groups() {
             index.find(hashes, next, &mut rows);
             for ((&hash, &position), &row) in hashes.iter().zip(positions).zip(&rows) {
-                if row != NO_ROW || filter.admits(hash, version, occurrence) {
+                if row != NO_ROW || filter.admits(hash, version, occurrence, has_enough) {
                     admitted.hashes.push(hash);
                     admitted.positions.push(position);
                 }
@@ -83,7 +85,15 @@ impl Stripe {
 
     /// Remove some of the rows that a pass asks to go, from the hash `from` on; return the hash
     /// to go on from, and what went.
-    pub(crate) fn expire_rows(&mut self, from: u64, cut: &Cut, spec: &RowSpec) -> Expelled {
+    ///
+    /// Args: `known` has the statistics that they go by as well, if they do.
+    pub(crate) fn expire_rows(
+        &mut self,
+        from: u64,
+        cut: &Cut,
+        spec: &RowSpec,
+        known: Option<&KnownStripe<'_>>,
+    ) -> Expelled {
         let (entries, next) = self.index.walk(from, SLICE);
         let (mut removed, mut named) = (0, false);
         let arena = self.arena.view();
@@ -97,7 +107,10 @@ impl Stripe {
                     cut.has_no_grace(birth, version) && cut.is_small(arena.row(row, spec.dim))
                 }
             };
-            if !goes {
+            let is_below = |known: &KnownStripe<'_>| {
+                known.is_below(entry.hash, Some(arena.row(row, spec.dim)))
+            };
+            if !goes && !known.is_some_and(is_below) {
                 continue;
             }
             if let Some(snapshot) = &mut self.snapshot
@@ -257,6 +270,7 @@ mod tests {
             optimizer: sgd(),
             constraint: None,
             generator: Generator::new(0, table, kind),
+            statistics: None,
         }
     }
 
@@ -278,11 +292,12 @@ mod tests {
             seconds: None,
             min_square: None,
             grace: 0,
+            statistic: None,
         };
         let cut = Cut::new(expiry, last, &Times::default(), 0);
         let (mut cursor, mut total) = (Some(0), 0);
         while let Some(from) = cursor {
-            let gone = stripe.expire_rows(from, &cut, &spec());
+            let gone = stripe.expire_rows(from, &cut, &spec(), None);
             (cursor, total) = (gone.next, total + gone.rows);
         }
         total

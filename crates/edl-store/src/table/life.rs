@@ -37,7 +37,7 @@ impl Table {
     pub(crate) fn admission_count(&self) -> u32 {
         match self.admission {
             Some(Admission::Count { count }) => count,
-            Some(Admission::Sketch { .. } | Admission::Probability { .. }) | None => 0,
+            Some(_) | None => 0,
         }
     }
 
@@ -45,7 +45,7 @@ impl Table {
     pub(crate) fn sketch_cells(&self) -> usize {
         match self.admission {
             Some(Admission::Sketch { cells, .. }) => SKETCH_ROWS * cells as usize,
-            Some(Admission::Count { .. } | Admission::Probability { .. }) | None => 0,
+            Some(_) | None => 0,
         }
     }
 
@@ -62,20 +62,24 @@ impl Table {
     }
 
     /// Remove what a pass asks to go, a slice at a time; `pass` is called around each slice, which
-    /// returns what it has removed.
+    /// returns what it has removed. Args: `tables` are all of the model.
     pub(crate) fn expire(
         &self,
         cut: &Cut,
+        tables: &[Self],
         mut pass: impl FnMut(&mut dyn FnMut() -> Expelled),
     ) -> Expired {
         let mut expired = Expired::default();
-        for stripe in &self.stripes {
+        let statistic = self.expiry.and_then(|expiry| expiry.statistic);
+        let known = statistic.map(|limit| self.known(limit, tables));
+        for (number, stripe) in self.stripes.iter().enumerate() {
             let mut cursor = Some(0);
             while let Some(from) = cursor {
                 pass(&mut || {
                     let mut stripe = stripe.write();
                     let (saved, before) = (stripe.num_saved(), stripe.bytes());
-                    let gone = stripe.expire_rows(from, cut, &self.spec);
+                    let known = known.map(|known| known.of_stripe(number));
+                    let gone = stripe.expire_rows(from, cut, &self.spec, known.as_ref());
                     self.note_saved(&stripe, saved);
                     self.budget.note(before, stripe.bytes());
                     expired.rows += gone.rows;
@@ -115,6 +119,7 @@ impl Table {
         let number = self.placement.stripe(cursor);
         let stripe = self.stripes[number].read();
         let next = stripe.scan_since(cursor, max_rows.max(1), since, self.spec.dim, &mut chunk);
+        self.decay_to_newest(&mut chunk.rows);
         chunk.next = next.or_else(|| {
             let following = number + 1;
             (following < NUM_STRIPES).then(|| self.placement.hashes(following).first)

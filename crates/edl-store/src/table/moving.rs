@@ -42,6 +42,7 @@ impl Table {
         }
         self.placement.check(keys)?;
         self.check_room(keys)?;
+        self.note_periods(rows);
         // They come in the order of their hashes, so a lock is taken once for many.
         let mut locked: Option<(usize, RwLockWriteGuard<'_, Stripe>)> = None;
         let rows = rows.chunks_exact(self.spec.width);

@@ -11,5 +11,6 @@ mod names;
 mod push;
 mod redo;
 mod since;
+mod statistics;
 mod treatment;
 mod whole;

@@ -14,7 +14,9 @@ from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, Structure
 from elasticdl.backends.keras.model.placed import PlacedModel
 from elasticdl.backends.keras.model.scaling import LossScale
 from elasticdl.backends.keras.model.state import SmallRows, check_assigned
+from elasticdl.backends.keras.model.statistics import Counted
 from elasticdl.backends.keras.types import Nested
+from elasticdl.layers.lookup import counting
 
 Call = Callable[[tf.Tensor], tuple[Sequence[tf.Tensor], Nested]]
 """What `LossGradient.__call__` returns for a factor of the loss."""
@@ -103,7 +105,7 @@ class LossGradient:
             by `factor`), loss, gradient of the dense vector, change of the state, and the
             gradient of the rows of each lookup. Then the model's outputs.
         """
-        placed = self._placed
+        placed, counted = self._placed, Counted()
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             dense_parts = placed.dense.split(dense)
             tape.watch([part for _, part in dense_parts])
@@ -114,7 +116,9 @@ class LossGradient:
             def loss_of(outputs: Nested) -> tf.Tensor:
                 return self._loss(labels, outputs, weights)
 
-            called = placed.call(lookup, features, True, dense_parts, state_parts, seed, loss_of)
+            with counting(counted):
+                values = dense_parts, state_parts
+                called = placed.call(lookup, features, True, *values, seed, loss_of)
             extra = added(called.losses)
             # The gradient of several values is that of their sum, as in Keras.
             target = tf.reduce_sum(called.loss) + extra
@@ -124,10 +128,16 @@ class LossGradient:
         given = [part for _, part in dense_parts] + list(lookup.rows)
         gradients = self._completed(given, tape.gradient(target, given), lookup.tables)
         flat = [placed.dense.join(gradients[: len(dense_parts)]), *gradients[len(dense_parts) :]]
+        of_tables = [placed.sources[table].statistics for table in lookup.tables]
+        amounts = counted.amounts(of_tables, lookup.rows, labels, features)
         finite = tf.constant(True)
         if self._scale is not None:
             flat = [gradient / factor for gradient in flat]
             finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in flat])
+        flat[1:] = [
+            gradient if amount is None else amount
+            for gradient, amount in zip(flat[1:], amounts, strict=True)
+        ]
         change = placed.state.join(called.state) - self._momenta * state
         return [finite, loss, flat[0], change, *flat[1:]], called.outputs
 
@@ -187,7 +197,8 @@ class LossGradient:
         dense, rows = gradients[:num_dense], gradients[num_dense:]
         updated = {table for table, g in zip(tables, rows, strict=True) if g is not None}
         self.missing = frozenset(k for k, g in enumerate(dense) if g is None)
-        self.missing_tables = frozenset(tables) - updated
+        counted = {table for table in tables if self._placed.sources[table].statistics}
+        self.missing_tables = frozenset(tables) - updated - counted
         return [
             tf.zeros_like(part) if gradient is None else tf.convert_to_tensor(gradient)
             for part, gradient in zip(given, gradients, strict=True)

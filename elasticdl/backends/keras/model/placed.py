@@ -8,7 +8,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NoReturn
 
@@ -18,8 +18,10 @@ import tensorflow as tf
 from elasticdl.backends.base import (
     AdmissionSpec,
     ConstraintSpec,
+    ExpirySpec,
     Float32,
     Initializer,
+    KeptStatistics,
 )
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, describe
 from elasticdl.backends.keras.internals import GLOBAL_SEED_GENERATOR, global_state, reset_uids
@@ -37,11 +39,11 @@ from elasticdl.backends.keras.types import Lookup, Nested
 from elasticdl.backends.user_code import user_code
 from elasticdl.errors import ElasticdlError, ModelError
 from elasticdl.layers.constraint import describe_constraint
-from elasticdl.layers.embedding import Embedding
+from elasticdl.layers.embedding import Embedding, StatisticsTable
 from elasticdl.layers.initializer import describe_initializer, has_array
-from elasticdl.layers.life_cycle import Expiry
 from elasticdl.layers.lookup import looking_up, towers_elsewhere
 from elasticdl.layers.remote import Remote
+from elasticdl.layers.row_statistics import RowStatistics
 from elasticdl.layers.table_variable import TableVariable
 
 
@@ -54,16 +56,22 @@ class LayerTable:
     initializer: Initializer
     given: Float32 | None = None  # the row of each key below input_dim, if the model file sets it
 
+    kept: KeptStatistics | None = None  # beside its rows
+
     @property
     def admission(self) -> AdmissionSpec | None:
         """Which ids get a row; all of a moved layer's."""
-        return AdmissionSpec.of(getattr(self.layer, "admission", None))
+        return AdmissionSpec.of(getattr(self.layer, "admission", None), self.kept)
 
     @property
-    def expiry(self) -> Expiry | None:
+    def expiry(self) -> ExpirySpec | None:
         """Which rows go; none of a moved layer's."""
-        expiry: Expiry | None = getattr(self.layer, "expiry", None)
-        return expiry
+        return ExpirySpec.of(getattr(self.layer, "expiry", None), self.kept)
+
+    @property
+    def statistics(self) -> RowStatistics | None:
+        """What its rows are, if they are statistics."""
+        return self.layer.said if isinstance(self.layer, StatisticsTable) else None
 
     @property
     def keep_names(self) -> bool:
@@ -108,6 +116,7 @@ class TowerOutputs:
     name: str
     layer: Remote
     input_dim: int | None = None
+    statistics: None = None
 
     @property
     def dim(self) -> int:
@@ -224,7 +233,7 @@ class PlacedModel:
             self.model = _make(make_model)
             self._first_call(sample)
         freeze_what_is_not_in(self.model, self._layers)
-        self.tables = tuple(self._describe_tables())
+        self.tables = _with_statistics(tuple(self._describe_tables()))
         self.towers: tuple[TowerOutputs, ...] = ()
         self._table_of = {id(table.layer): k for k, table in enumerate(self.tables)}
         found = ModelVariables.of(self.model)
@@ -345,6 +354,17 @@ class PlacedModel:
                 keras.initializers.get(initializer), layer.name, layer.output_dim, layer.input_dim
             )
             yield LayerTable(name, layer, Initializer(kind, params), given)
+
+
+def _with_statistics(tables: tuple[LayerTable, ...]) -> tuple[LayerTable, ...]:
+    """Tell each table where the statistics of its ids are."""
+    numbers = {id(table.layer): number for number, table in enumerate(tables)}
+
+    def kept_of(layer: keras.layers.Layer) -> KeptStatistics | None:
+        of_layer = getattr(layer, "statistics_table", None)
+        return of_layer and KeptStatistics(numbers[id(of_layer)], of_layer.said)
+
+    return tuple(replace(table, kept=kept_of(table.layer)) for table in tables)
 
 
 def called_as_by_fit(model: keras.Model, features: Nested, training: bool) -> Nested:

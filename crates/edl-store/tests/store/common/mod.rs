@@ -51,6 +51,7 @@ pub fn table(name: &str, dim: u32, kind: &str, initializer: InitializerSpec) -> 
         trainable: true,
         given_rows: false,
         rate: 1.0,
+        statistics: None,
     }
 }
 
