@@ -5,7 +5,14 @@ import pytest
 import tensorflow as tf
 
 from tests.elastic.running_job import run
-from tests.elastic.towers_job import IDS, NUM_IDS, check_counts_of_a_struck_job, words, write
+from tests.elastic.towers_job import (
+    IDS,
+    NUM_IDS,
+    check_counts_of_a_struck_job,
+    rows_of,
+    words,
+    write,
+)
 
 pytestmark = pytest.mark.keras
 
@@ -29,3 +36,16 @@ def test_a_model_is_trained_as_with_its_tower_within_the_worker(tmp_path):
         predicted.append(loaded.serve(tf.constant(ids)).numpy())
     assert predicted[0].std() > 0.01
     np.testing.assert_allclose(predicted[1], predicted[0], atol=1e-5)
+
+
+def test_a_checkpoint_of_a_job_with_model_servers_begins_one_without(tmp_path):
+    first, then = tmp_path / "first", tmp_path / "then"
+    counts = write(first, "towers_keras")
+    write(then, "towers_keras")
+    checkpoints, export = first / "checkpoints", then / "tables"
+    run(words(first, "towers_keras", num_model_servers=1, checkpoint_dir=checkpoints))
+    begun = {"checkpoint_dir_for_init": checkpoints, "export_tables": export}
+    run(words(then, "towers_keras", **begun))
+    np.testing.assert_array_equal(rows_of(then, "met")[:, 0], 2 * counts)
+    (within,) = tf.saved_model.load(then / "model").used_variables
+    np.testing.assert_array_equal(within.numpy(), [2 * counts.sum()] * 2)

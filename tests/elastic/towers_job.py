@@ -66,11 +66,12 @@ def check_counts_of_a_struck_job(folder, model):
     assert [epoch["trained_once"] for epoch in summary["ledger"]] == [NUM_RECORDS] * NUM_EPOCHS
     for table in ("met", "beside"):
         expected = np.stack([counts, counts], axis=1) * NUM_EPOCHS
-        np.testing.assert_array_equal(_rows_of(folder, table), expected)
+        np.testing.assert_array_equal(rows_of(folder, table), expected)
     return [NUM_RECORDS * IDS * NUM_EPOCHS] * 2
 
 
-def _rows_of(folder, table):
+def rows_of(folder, table):
+    """Return the rows of an exported table, shape (ids, 2)."""
     found = duckdb.sql(f"select * from '{folder}/tables/{table}/*.parquet'").fetchnumpy()
     rows = np.zeros((NUM_IDS, 2), np.float32)
     rows[found["key"]] = np.stack(found["weights"])

@@ -139,3 +139,26 @@ def test_variables_that_the_rest_uses_too_are_refused(new_job):
     job = job_of(new_job, model)
     with pytest.raises(ModelError, match="uses it outside"):
         job.backend.place_towers()
+
+
+def test_a_tower_reads_the_features_that_the_model_file_gives(new_job):
+    features = np.random.default_rng(1).random((9, 6)).astype(np.float32)
+
+    def model():
+        ids = keras.Input((3,), dtype="int64", name="ids")
+        pixels = keras.layers.Embedding(9, 6, weights=[features], trainable=False, name="pixels")
+        outputs = Remote(keras.Sequential([pixels, keras.layers.Dense(2)]), name="images")(ids)
+        return keras.Model({"ids": ids}, keras.layers.Dense(1)(keras.layers.Flatten()(outputs)))
+
+    functions = {"loss": squared, "optimizer": sgd, "feed": column_feed}
+    job = new_job(data_of(), 32, threshold=0, model=model, **functions)
+    (table,) = job.description.tables
+    assert (table.name, table.trainable, table.given_rows) == ("pixels", False, True)
+    (images,) = job.backend.towers()
+    unique = np.arange(9)
+    rows = job.client.pull([(images.tables[0], images.ids(unique)[0])], training=True)
+    np.testing.assert_array_equal(rows.rows[0], features)
+    own = np.concatenate([rows.dense[part] for part in images.dense])
+    outputs = images.forward(unique, rows.rows, own, True)
+    kernel, bias = own[:12].reshape(6, 2), own[12:]
+    np.testing.assert_allclose(outputs, features @ kernel + bias, atol=1e-5)
