@@ -35,6 +35,7 @@ MODEL_SERVER_NAME = "modelserver.elasticdl"
 
 _ATTEMPT_SECONDS = 60.0  # a first call traces the tower
 _GIVE_UP_SECONDS = 600.0
+_LOOK_SECONDS = 1.0  # while a server is away, whether it is back
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 1.0
 _OTHERS = np.uint64(0x9E3779B97F4A7C15)  # spreads ids that follow each other
@@ -101,6 +102,7 @@ class ModelServers:
         self._tls = tls
         self._metadata = ((TOKEN_KEY, token),)
         self._addresses: Sequence[str] = ()
+        self._found_at = 0.0
         self._connecting = threading.Lock()  # forward and backward are asked by two threads
         self._channels: dict[str, tuple[Stamp, Any]] = {}  # with the certificate that it shows
 
@@ -161,10 +163,14 @@ class ModelServers:
         for _, channel in self._channels.values():
             channel.close()
 
+    def _look(self) -> None:
+        self._addresses, self._found_at = self._find(), time.monotonic()
+
     def _parts(self, ids: Sequence[Int64]) -> list[_Part]:
         """Cut questions by the server of each id, and into requests of a bounded size."""
-        if not self._addresses:
-            self._addresses = self._find()
+        is_time = time.monotonic() - self._found_at >= _LOOK_SECONDS
+        if not self._addresses or (is_time and not all(self._addresses)):
+            self._look()
         number, parts = max(1, len(self._addresses)), []
         for question, asked in enumerate(ids):
             owners = (asked.astype(np.uint64) * _OTHERS >> np.uint64(32)) % np.uint64(number)
@@ -191,7 +197,7 @@ class ModelServers:
                     )
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-                self._addresses = self._find()
+                self._look()
             sent = [(call, self._send(call, offset)) for call in left]
             for call, future in sent:
                 if future is not None:
@@ -215,6 +221,8 @@ class ModelServers:
         """Take an answer; return what went wrong if another attempt may bring it."""
         try:
             call.answer = future.result()
+        except grpc.FutureCancelledError:
+            return "the channel was closed"
         except grpc.RpcError as error:
             if error.code() in _TRANSIENT:
                 log.info("a model server does not answer: %s; asking again", error.details())

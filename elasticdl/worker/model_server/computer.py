@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -57,7 +58,8 @@ class TowerComputer:
             table: FrozenRows() for table, is_trained in enumerate(are_trained) if not is_trained
         }
         self._kept: OrderedDict[int, _Kept] = OrderedDict()
-        self._next = 1
+        # At random: a window of another server is not taken for one of this one.
+        self._next = 1 + secrets.randbits(62)
         self._checked: set[int] = set()
 
     def forward(self, tower: int, training: bool, ids: Int64) -> tuple[Float32, int]:

@@ -26,7 +26,6 @@ from elasticdl.worker.tower_stores import SiteGradient
 
 T = TypeVar("T")
 Answer = TypeVar("Answer", pb.ForwardResponse, pb.BackwardResponse)
-_THREADS = 1  # towers are computed by one
 
 
 class TowerService(ModelServerServicer):
@@ -39,7 +38,7 @@ class TowerService(ModelServerServicer):
         self.counts = ServerCounts()
         self._towers = towers
         self._computer = computer
-        self._thread = ThreadPoolExecutor(_THREADS, "towers")
+        self._thread = ThreadPoolExecutor(1, "towers")
         self._free = asyncio.Lock()
         self._windows = RequestWindows(self._forward, window_seconds, self.counts, self._free)
 

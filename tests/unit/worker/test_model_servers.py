@@ -9,6 +9,7 @@ import pytest
 
 from elasticdl.errors import AuthenticationError, ElasticdlError, ModelError
 from elasticdl.rpc.security import add_port
+from elasticdl.worker import model_servers
 from elasticdl.worker.model_server.service import TowerService, make_server
 from elasticdl.worker.model_servers import ModelServers
 from elasticdl.worker.tower_messages import check_size
@@ -90,6 +91,19 @@ def test_a_server_that_is_away_or_lost_is_replaced_by_the_next_one():
             with asking(lost, a) as servers:
                 (answer,) = servers.forward([question(*range(9))])
                 assert answer.values[:, 0].tolist() == list(range(9))
+
+
+def test_a_server_that_is_back_is_asked_again(monkeypatch):
+    monkeypatch.setattr(model_servers, "_LOOK_SECONDS", 0.0)
+    one, other = Tens(), Tens()
+    with served(one) as a, served(other) as b:
+        known = ["", b]
+        with contextlib.closing(ModelServers([Tower()], lambda: known, TOKEN, None)) as servers:
+            servers.forward([question(*range(9))])
+            assert one.computed == []
+            known[0] = a
+            servers.forward([question(*range(9))])
+            assert sorted(one.computed[0] + other.computed[-1]) == list(range(9))
 
 
 def test_a_server_answers_nobody_without_the_job_s_token():
