@@ -44,6 +44,18 @@ MESSAGES = "format=json&columns=user:int64,item:int64,clicked:int64"
 MODEL = {"model_zoo": ROOT / "examples", "model_def": "online.model.forward"}
 TICK_SECONDS = 0.05  # events are made, scored and sent twenty times a second
 LINE_SECONDS = 5.0
+PAGE = """<!doctype html><meta charset="utf-8"><title>Online learning</title>{refresh}
+<style>
+body {{ font: 15px sans-serif; margin: 2em }}
+td, th {{ padding: 2px 14px; text-align: right }}
+</style>
+<h1>Online learning</h1>{picture}
+<p>AUC of events before anybody trained them; lag in messages that are not trained yet;
+seconds from an event to a served model that has it.
+<table><tr>{names}</tr>
+{rows}</table>
+"""
+COLUMNS = ("hour", "AUC", "trained once", "lag", "half fresh after", "99 % fresh after")
 START_SECONDS = 240.0  # for TensorFlow to be loaded, on a busy machine
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
@@ -70,12 +82,14 @@ def run(args: argparse.Namespace) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))
     with contextlib.ExitStack() as ends:
         parts = start(args, folder, clicks, ends)
+        say(f"AUC, lag and freshness are on the page file://{folder / 'online.html'}")
         story = flow(args, parts, clicks)
         say("$ elasticdl stop --drain")
         subprocess.run(command("stop", folder / "job", "--drain"), check=True)
         if parts.job.wait(START_SECONDS):
             sys.exit(f"the job has failed; see {folder / 'job.log'}")
     story.draw(folder / "online.png")
+    story.write_page(folder, is_over=True)
     check(json.loads((folder / "summary.json").read_text()), parts.topic.num_sent, story)
     say(f"""
 {folder / "online.png"}  both AUCs, and how fresh the served model was
@@ -144,6 +158,7 @@ def flow(args: argparse.Namespace, parts: Parts, clicks: Clicks) -> Story:
         if now >= said + LINE_SECONDS:
             said = now
             say(story.line(hour, parts.status.status(), parts.followed.version))
+            story.write_page(args.folder.resolve(), is_over=False)
     return story
 
 
@@ -254,6 +269,7 @@ class Window:
     """What was seen between two lines."""
 
     hour: float = 0.0
+    lag: int = 0
     clicked: list[np.ndarray] = field(default_factory=list)
     kept: list[np.ndarray] = field(default_factory=list)
     followed: list[np.ndarray] = field(default_factory=list)
@@ -264,6 +280,12 @@ class Window:
         clicked = np.concatenate(self.clicked)
         return tuple(auc(clicked, np.concatenate(s)) for s in (self.followed, self.kept))
 
+    def row(self, aucs: tuple[float, float]) -> str:
+        """Return it as a row of the page."""
+        fresh = [f"{value:.2f} s" for value in np.percentile(self.fresh or [np.nan], [50, 99])]
+        cells = (f"{self.hour:.1f}", *(f"{value:.3f}" for value in aucs), f"{self.lag:,}", *fresh)
+        return f"<tr><td>{'<td>'.join(cells)}</tr>"
+
 
 class Story:
     """Scores of events before they are trained, and how soon they are in what is served."""
@@ -271,6 +293,7 @@ class Story:
     def __init__(self) -> None:
         self.windows: list[Window] = []
         self._window = Window()
+        self._rows: list[str] = []  # of the page
         self._sent: dict[int, float] = {}  # new users that are not known so far, and since when
 
     @property
@@ -295,14 +318,27 @@ class Story:
         """Begin another window; return what is to be said of the last one."""
         window, self._window = self._window, Window()
         window.hour = hour
+        window.lag = sum(partition.lag for partition in job.partitions)
         self.windows.append(window)
         followed, kept = window.aucs()
-        lag = sum(partition.lag for partition in job.partitions)
+        self._rows.append(window.row((followed, kept)))
         return (
-            f"hour {hour:4.1f}  AUC {followed:.3f}, trained once {kept:.3f}  lag {lag:5,}  "
+            f"hour {hour:4.1f}  AUC {followed:.3f}, trained once {kept:.3f}  lag {window.lag:5,}  "
             f"{job.records_per_second:6,.0f} records/s  version {version:4}  "
             f"fresh after {words(window.fresh)}"
         )
+
+    def write_page(self, folder: Path, is_over: bool) -> None:
+        """Write the page, newest window first; a browser reads it again until all is over."""
+        text = PAGE.format(
+            refresh="" if is_over else f'<meta http-equiv="refresh" content="{LINE_SECONDS:g}">',
+            picture='<img src="online.png" width="700">' if is_over else "",
+            names="".join(f"<th>{name}" for name in COLUMNS),
+            rows="\n".join(reversed(self._rows)),
+        )
+        written = folder / "online.html.new"
+        written.write_text(text)
+        written.replace(folder / "online.html")
 
     def draw(self, path: Path) -> None:
         """Draw both AUCs, and how fresh the served model was."""

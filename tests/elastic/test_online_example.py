@@ -49,6 +49,10 @@ def test_what_is_served_follows_the_clicks_and_each_is_trained_once(tmp_path):
     assert followed > kept + 0.03, done.stdout
     assert re.search(r"a served model that has it: [\d.]+ s \(p99 [\d.]+\)", done.stdout)
     assert (tmp_path / "online" / "online.png").read_bytes().startswith(b"\x89PNG")
+    page = (tmp_path / "online" / "online.html").read_text()
+    assert page.count("<tr><td>") == len(lines)
+    assert "<th>lag<th>half fresh after" in page
+    assert "http-equiv" not in page  # it is over
     assert left_over(tmp_path) == []
 
 
