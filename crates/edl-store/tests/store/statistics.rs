@@ -114,9 +114,9 @@ impl Plain {
     }
 }
 
-/// Keys that are common, so that every replica hears of each period, and some that are not.
+/// Keys that are common, so that every replica hears of each period, and some that come for a while.
 fn keys_of(index: u32) -> Vec<u64> {
-    let rare = (0..6).map(|i| 40 + u64::from(index * 131 + i * 37) % 360);
+    let rare = (0..6).map(|i| 40 + u64::from(index / 6 * 131 + i * 37) % 360);
     let mut keys: Vec<u64> = (0..40).chain(rare).collect();
     keys.sort_unstable();
     keys.dedup();
