@@ -108,7 +108,6 @@ class JobConfig(Section):
                 checkpoint.ps_recovery != "replay",
                 f"--ps_recovery={checkpoint.ps_recovery}, expected replay",
             ),
-            (self.is_on_kubernetes, "--launcher=kubernetes, expected process"),
         ]
         return next((why for stays, why in found if stays), "")
 

@@ -72,6 +72,19 @@ def test_a_job_survives_the_loss_of_a_pod_exactly(job, role):
 
 
 @restricted
+def test_the_model_of_a_job_moves_to_more_pods_and_to_fewer(job):
+    job.epochs = 4
+    job.start_staged(seconds=0.02)
+    job.until_records(4_000)
+    for count in (3, 1):
+        told = job.run("scale", job.full_name, f"--ps={count}")
+        assert told.returncode == 0, told.stdout + told.stderr
+        job.read_until(f"moved to {count} ps replicas")
+    assert job.end() == 0, "".join(job.lines)
+    assert job.is_exact()
+
+
+@restricted
 def test_a_job_that_is_suspended_hands_over_and_goes_on_exactly(job):
     """Kueue suspends a Job so, and `elasticdl stop --pause`: nothing of it runs meanwhile."""
     job.epochs = 4
