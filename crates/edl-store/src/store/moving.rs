@@ -37,14 +37,14 @@ impl Store {
     /// Check that nothing of this store is beyond what can move.
     ///
     /// # Errors
-    /// No model has been declared, a table with a life cycle or with names.
+    /// No model has been declared, a table with a life cycle, statistics or names.
     pub fn check_movable(&self) -> Result<(), StoreError> {
         let model = self.declared("its rows move")?;
         match model.tables.iter().find(|table| !table.is_movable()) {
             None => Ok(()),
             Some(table) => Err(StoreError::BadModel(format!(
-                "rows of table '{}' cannot move, since it has admission, expiry or keep_names; \
-                 expected a table without them",
+                "rows of table '{}' cannot move, since it has admission, expiry, statistics or \
+                 keep_names; expected a table without them",
                 table.name()
             ))),
         }

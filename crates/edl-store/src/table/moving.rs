@@ -11,7 +11,8 @@ use crate::stripe::Stripe;
 impl Table {
     /// Whether its rows have nothing beside them that would have to move as well.
     pub(crate) fn is_movable(&self) -> bool {
-        self.admission.is_none() && self.expiry.is_none() && !self.keeps_names
+        let has_life = self.admission.is_some() || self.expiry.is_some();
+        !has_life && !self.keeps_names && !self.has_statistics()
     }
 
     /// Make room for so many rows in all, as evenly as hashes fall.
