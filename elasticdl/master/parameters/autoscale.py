@@ -16,6 +16,8 @@ class PsAutoscale:
         """Begin; `most` ps replicas there may come to be, 0: as many as there are."""
         self._most = most
         self._not_before = 0.0
+        self._pause_seconds = PAUSE_SECONDS
+        self._asked_at = 0  # replicas
 
     def why_more(
         self, number: int, is_moving: bool, is_busy: bool, fullest_share: float, now: float
@@ -30,13 +32,17 @@ class PsAutoscale:
             now: In any seconds.
         """
         if is_moving:
-            self._not_before = now + PAUSE_SECONDS
+            self._not_before = now + self._pause_seconds
         if is_moving or number >= self._most or now < self._not_before:
             return ""
-        self._not_before = now + PAUSE_SECONDS
         if is_busy:
-            return "a ps replica works nearly all of its time, and workers wait for it"
-        if fullest_share >= _FULL:
-            return f"the rows of a ps replica take {fullest_share:.0%} of --ps_memory_limit"
-        self._not_before = 0.0
-        return ""
+            why = "a ps replica works nearly all of its time, and workers wait for it"
+        elif fullest_share >= _FULL:
+            why = f"the rows of a ps replica take {fullest_share:.0%} of --ps_memory_limit"
+        else:
+            return ""
+        # What came to nothing the last time is asked for more and more rarely.
+        is_again = number == self._asked_at
+        self._pause_seconds = 2 * self._pause_seconds if is_again else PAUSE_SECONDS
+        self._asked_at, self._not_before = number, now + self._pause_seconds
+        return why

@@ -22,6 +22,14 @@ def test_a_busy_replica_is_relieved_one_at_a_time_and_only_after_a_pause():
     assert why(3, 1_000.0) == ""  # there are as many as there may be
 
 
+def test_a_move_that_comes_to_nothing_is_asked_for_more_and_more_rarely():
+    autoscale, asked = PsAutoscale(most=3), []
+    for second in range(1, 1_000):
+        if autoscale.why_more(1, False, True, 0.0, float(second)):
+            asked.append(second)
+    assert asked == [1, 61, 181, 421, 901]
+
+
 def test_without_a_flag_nothing_moves_by_itself():
     assert PsAutoscale(most=0).why_more(1, False, True, 0.9, 10.0) == ""
 
