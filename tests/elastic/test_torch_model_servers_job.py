@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from tests.elastic.running_job import run
 from tests.elastic.towers_job import check_counts_of_a_struck_job, words, write
+
+pytest.importorskip("torch", reason="PyTorch is not installed; make test-torch has it")
+
+from safetensors.numpy import load_file
 
 pytestmark = pytest.mark.torch
 

@@ -2,11 +2,14 @@
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
 from elasticdl.errors import ModelError
-from elasticdl.layers.torch import Embedding, Remote
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed; make test-torch has it")
+
+from torch import nn  # noqa: E402  # after the skip
+
+from elasticdl.layers.torch import Embedding, Remote  # noqa: E402  # as above
 
 pytestmark = pytest.mark.torch
 
