@@ -24,6 +24,7 @@ def test_what_is_in_a_tower_is_counted_once_whoever_is_killed(tmp_path):
     np.testing.assert_array_equal(within.numpy(), expected)
 
 
+@pytest.mark.long
 def test_a_model_is_trained_as_with_its_tower_within_the_worker(tmp_path):
     predicted = []
     for number in (0, 2):
@@ -38,6 +39,7 @@ def test_a_model_is_trained_as_with_its_tower_within_the_worker(tmp_path):
     np.testing.assert_allclose(predicted[1], predicted[0], atol=1e-5)
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_a_job_with_model_servers_begins_one_without(tmp_path):
     first, then = tmp_path / "first", tmp_path / "then"
     counts = write(first, "towers_keras")
