@@ -193,7 +193,7 @@ class Lease:
     task: Task
     number: int
     metric_states: MetricStates = field(default_factory=dict)  # merged; for METRICS tasks only
-    generation: int = 0  # the `PsRoute` that was current when it was handed out
+    generation: int = 0  # of the route, and the world, when it was handed out: `JointGeneration`
     is_suspect: bool = False
     learning_rate: float | None = None  # TRAINING: what a callback has set
     callbacks: CallbackCall | None = None  # CALLBACKS

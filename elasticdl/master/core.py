@@ -83,7 +83,7 @@ _WAIT_SECONDS_PER_WORKER = 0.002
 
 
 class JobCore:
-    """Decides. Every method that takes `now` is an event; all others are questions.
+    """Decides. Methods that take `now` are events, but for few; all others are questions.
 
     `now` is the time in seconds since the job began; it never goes back. After each event
     somebody takes the facts (`journal.take`) and the actions (`take_actions`), in this order.

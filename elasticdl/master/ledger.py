@@ -76,7 +76,7 @@ class Settled(Enum):
 
 
 class Ledger:
-    """Hands out tasks and takes them back. Each call takes constant time.
+    """Hands out tasks and takes them back. To lease and report one takes constant time.
 
     What is leased next: tasks to replay, queued tasks (evaluation, prediction, metrics, export),
     then training tasks that came back, then the next one of the order. Queued tasks wait until no
