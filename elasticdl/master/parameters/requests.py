@@ -235,13 +235,16 @@ class Requests:
             return found
         return [point for point in found if self.retired.allows(point.version)]
 
-    def _noted(self, request: _Request, version: int) -> None:
-        """Note of a checkpoint which tasks are in it for sure."""
+    def _noted(self, version: int, first: int) -> None:
+        """Note of a checkpoint that all tasks before one are in it."""
         if self._is_stream:
-            is_sure = request.generation == self._asked.generation
-            first = request.first if is_sure else self.retired.first
             versions = [point.version for point in self.schedule.candidates()]
             self.retired.written(version, first, versions)
+
+    def _sure_first(self, request: _Request) -> int:
+        """Return the first task that may not be in what was written for a request."""
+        is_sure = request.generation == self._asked.generation
+        return request.first if is_sure else self.retired.first
 
     def _forget(self, first: int) -> None:
         """Have everybody forget the training tasks before one; a part of a fact."""
@@ -274,9 +277,7 @@ class Requests:
             now: The time.
         """
         self.schedule.moved(version)
-        if self._is_stream:
-            versions = [point.version for point in self.schedule.candidates()]
-            self.retired.written(version, first, versions)
+        self._noted(version, first)
         for tell in self._when_written:
             tell(now)
         self._act(DeleteCheckpoints((version,), is_private=True))
@@ -332,12 +333,12 @@ class Requests:
             self.schedule.patience.succeeded()
         if request.purpose is Purpose.RECOVERY or (is_last and self.schedule.is_last_private):
             self.schedule.written_for_recovery(version)
-            self._noted(request, version)
+            self._noted(version, self._sure_first(request))
             self._act(DeleteCheckpoints((version,), is_private=True))
             return verdict
         is_best = self.schedule.is_best_due
         self.schedule.written(version)
-        self._noted(request, version)
+        self._noted(version, self._sure_first(request))
         of_best = ", that of the best evaluation" if is_best else ""
         text = f"checkpoint of version {version} is written{of_best}"
         self._act(Note(kinds.CheckpointWritten(version, is_best), text))
