@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # what --help need not wait for
 
 T = TypeVar("T")
 
-_ANSWER_SECONDS = 5.0  # what a master gets to answer one question
+ANSWER_SECONDS = 5.0  # what a master gets to answer one question
 _STOP_SECONDS = 60.0  # what a job gets to be gone after it was cancelled
 _LOOK_SECONDS = 1.0  # how often to look for logs of new processes
 
@@ -66,19 +66,7 @@ def status(name: str, as_json: bool) -> None:
     from elasticdl.cli.summary import summarise
 
     job = _find(name)
-    found = job.end(0.0)
-    is_running = found is None
-    if found is None:
-        try:
-            found = _ask(job, lambda client: client.status(_ANSWER_SECONDS, with_members=True))
-        except UnavailableError:
-            # It may have ended meanwhile.
-            found = job.end(0.0)
-            is_running = found is None
-            if found is None and (why := job.waiting()):
-                found = dataclasses.replace(no_status(name, 0), status="pending", message=why)
-            if found is None:
-                raise
+    found, is_running = picture_now(job, name, with_members=True)
     if as_json:
         picture = summarise(found, (), job.places)
         picture["members"] = [dataclasses.asdict(member) for member in found.members]
@@ -154,10 +142,10 @@ def scale(name: str, workers: int | None, ps: int | None) -> None:
         raise ConfigError("give the number of workers (--workers), of ps replicas (--ps), or both")
     job = _find(name)
     if workers is not None:
-        _ask(job, lambda client: client.set_num_workers(workers, _ANSWER_SECONDS))
+        ask(job, lambda client: client.set_num_workers(workers, ANSWER_SECONDS))
         echo(f"{job.name} goes on with {workers} workers")
     if ps is not None:
-        _ask(job, lambda client: client.set_num_ps(ps, _ANSWER_SECONDS))
+        ask(job, lambda client: client.set_num_ps(ps, ANSWER_SECONDS))
         echo(
             f"the model of {job.name} moves to {ps} ps replicas; elasticdl events tells when it has"
         )
@@ -184,7 +172,7 @@ def stop(name: str, pause: bool, now: bool, drain: bool) -> None:
     if job.end(0.0) is not None:
         raise JobFailedError(f"the job {job.name} has ended already; see elasticdl status")
     if drain:
-        _ask(job, lambda client: client.drain(_ANSWER_SECONDS))
+        ask(job, lambda client: client.drain(ANSWER_SECONDS))
         echo(f"{job.name} finishes when what has arrived is trained; elasticdl attach shows it")
         return
     last: JobStatus | None = None
@@ -194,7 +182,7 @@ def stop(name: str, pause: bool, now: bool, drain: bool) -> None:
         job.interrupt()
     else:
         try:
-            last = _ask(job, _cancel)
+            last = ask(job, _cancel)
         except UnavailableError:
             if not (why := job.waiting()):
                 raise
@@ -222,19 +210,38 @@ def _find(name: str) -> SubmittedJob:
     return choose.find(name)
 
 
-def _ask(job: SubmittedJob, question: Callable[[JobClient], T]) -> T:
+def picture_now(job: SubmittedJob, name: str, with_members: bool = False) -> tuple[JobStatus, bool]:
+    """Return where a job is, or how it ended; and whether it goes on.
+
+    Raises:
+        UnavailableError: Its master does not answer, and nobody knows why.
+    """
+    if (end := job.end(0.0)) is not None:
+        return end, False
+    try:
+        return ask(job, lambda client: client.status(ANSWER_SECONDS, with_members)), True
+    except UnavailableError:
+        if (end := job.end(0.0)) is not None:  # it has ended meanwhile
+            return end, False
+        if why := job.waiting():
+            waiting = dataclasses.replace(no_status(name, 0), status="pending", message=why)
+            return waiting, True
+        raise
+
+
+def ask(job: SubmittedJob, question: Callable[[JobClient], T]) -> T:
     """Ask the master of a job something.
 
     Raises:
         UnavailableError: It does not answer, or the job has ended.
     """
-    with contextlib.closing(job.connect(_ANSWER_SECONDS)) as client:
+    with contextlib.closing(job.connect(ANSWER_SECONDS)) as client:
         return question(client)
 
 
 def _cancel(client: JobClient) -> JobStatus:
-    last = client.status(_ANSWER_SECONDS)
-    client.stop("by elasticdl stop", _ANSWER_SECONDS)
+    last = client.status(ANSWER_SECONDS)
+    client.stop("by elasticdl stop", ANSWER_SECONDS)
     # Its master waits for a while until somebody has asked how it went, if it is not gone already.
     with contextlib.suppress(UnavailableError):
         last = client.status(0.0)

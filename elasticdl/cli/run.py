@@ -18,6 +18,7 @@ from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError, ElasticdlError, JobFailedError
 from elasticdl.job import JobStatus, Strategy, no_status
 from elasticdl.launchers import choose
+from elasticdl.launchers.base import SubmittedJob
 
 _STOPPED = 130  # the shell's exit code for a command that Ctrl-C ended
 
@@ -113,6 +114,17 @@ def _tell(notes: Iterable[str]) -> None:
         echo(f"note: {note}", err=True)
 
 
+def submit(config: JobConfig) -> SubmittedJob:
+    """Start a job that goes on without this process, and say what to know of it.
+
+    Raises:
+        ElasticdlError: It cannot start.
+    """
+    _tell([*preflight.check(config), *choose.notes(config)])
+    job_folder.reopen(config)
+    return choose.submitter_for(config).submit(config, is_tied=False)
+
+
 def _start_only(config: JobConfig) -> int:
     """Start a job, and say how to look at it."""
     if config.training.distribution_strategy is Strategy.LOCAL:
@@ -125,10 +137,7 @@ def _start_only(config: JobConfig) -> int:
             "--summary is written by a command that waits for the end of the job: use --wait in "
             "place of --detach, or `elasticdl status --json` after the end"
         )
-    _tell([*preflight.check(config), *choose.notes(config)])
-    job_folder.reopen(config)
-    job = choose.submitter_for(config).submit(config, is_tied=False)
-    for line in _ways_to(job.name):
+    for line in _ways_to(submit(config).name):
         echo(line)
     return 0
 

@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticdl.cli import job_folder, preflight
+from elasticdl.cli import preflight
 from elasticdl.cli.display import Display
 from elasticdl.cli.flags import build_config, check_given, flags, unknown_flag
 from elasticdl.cli.interactive import model_source, notebook, tables
 from elasticdl.cli.interactive.model_source import Model, ModelPlace
+from elasticdl.cli.jobs import ANSWER_SECONDS, ask, picture_now
+from elasticdl.cli.run import submit
 from elasticdl.cli.view import LeftError, view
 from elasticdl.config import Command, JobConfig
 from elasticdl.errors import ConfigError, JobFailedError, UnavailableError
 from elasticdl.job import JobStatus, Strategy, no_status
-from elasticdl.launchers import choose
 from elasticdl.launchers.base import SubmittedJob
-from elasticdl.rpc.client import JobClient
 
-T = TypeVar("T")
 Predictions = NDArray[Any] | dict[str, NDArray[Any]]
 
-_ANSWER_SECONDS = 5.0  # what a master gets to answer one question
 _FOREVER_SECONDS = 1e9
 _NAMED_OTHERWISE = {
     "model_zoo": "model",
@@ -95,7 +92,7 @@ def train(
         words["validation_data"] = tables.place_of(validation_data, inputs, "validation_data")
     config = build_config("train", words)
     check_given(config, words)
-    return Job(config, words, _submit(config))
+    return Job(config, words, submit(config))
 
 
 class Job:
@@ -127,16 +124,13 @@ class Job:
 
     def status(self) -> JobStatus:
         """Return where the job is, or how it ended."""
-        end = self._job.end(0.0)
-        if end is not None:
-            return end
         try:
-            return self._ask(lambda client: client.status(_ANSWER_SECONDS))
+            return picture_now(self._job, self.name)[0]
         except UnavailableError:
-            if (end := self._job.end(0.0)) is not None:
-                return end
-            why = self._job.waiting() or "its master does not answer"
-            return dataclasses.replace(no_status(self.name, 0), status="pending", message=why)
+            silent = no_status(self.name, 0)
+            return dataclasses.replace(
+                silent, status="pending", message="its master does not answer"
+            )
 
     def wait(self, show: bool = True) -> JobStatus:
         """Wait for the end of the job, and return its last picture.
@@ -169,9 +163,9 @@ class Job:
             ElasticdlError: It has ended, or its model cannot move; says why.
         """
         if workers is not None:
-            self._ask(lambda client: client.set_num_workers(workers, _ANSWER_SECONDS))
+            ask(self._job, lambda client: client.set_num_workers(workers, ANSWER_SECONDS))
         if ps is not None:
-            self._ask(lambda client: client.set_num_ps(ps, _ANSWER_SECONDS))
+            ask(self._job, lambda client: client.set_num_ps(ps, ANSWER_SECONDS))
 
     def stop(self, drain: bool = False) -> None:
         """Cancel the job; with `drain` a job on a stream finishes what has arrived.
@@ -180,9 +174,9 @@ class Job:
             UnavailableError: It has ended.
         """
         if drain:
-            self._ask(lambda client: client.drain(_ANSWER_SECONDS))
+            ask(self._job, lambda client: client.drain(ANSWER_SECONDS))
         else:
-            self._ask(lambda client: client.stop("by Job.stop", _ANSWER_SECONDS))
+            ask(self._job, lambda client: client.stop("by Job.stop", ANSWER_SECONDS))
             self._job.end(_FOREVER_SECONDS)
 
     def predict(self, data: object) -> Predictions:
@@ -211,7 +205,7 @@ class Job:
                 "output": str(folder / "predictions"),
                 "job_dir": str(folder / "job"),
             }
-            job = _submit(build_config("predict", words))
+            job = submit(build_config("predict", words))
             status = job.end(_FOREVER_SECONDS)
             if status is None or status.status != "finished":
                 raise JobFailedError(f"the predictions have failed: {status and status.message}")
@@ -236,10 +230,6 @@ class Job:
             raise KeyboardInterrupt(f"the job {self.name} goes on") from left
         display.finish(status, self._job.places)
 
-    def _ask(self, question: Callable[[JobClient], T]) -> T:
-        with contextlib.closing(self._job.connect(_ANSWER_SECONDS)) as client:
-            return question(client)
-
 
 def _refuse_local(strategy: str) -> None:
     if strategy == Strategy.LOCAL:
@@ -247,12 +237,6 @@ def _refuse_local(strategy: str) -> None:
             "distribution_strategy=Local is one process, which trains while it is waited for: "
             f"expected {Strategy.PARAMETER_SERVER}, or elasticdl train in a shell"
         )
-
-
-def _submit(config: JobConfig) -> SubmittedJob:
-    preflight.check(config)
-    job_folder.reopen(config)
-    return choose.submitter_for(config).submit(config, is_tied=False)
 
 
 def _words(command: Command, settings: Mapping[str, object]) -> dict[str, str]:
