@@ -160,9 +160,11 @@ def test_survivors_of_a_kill_count_the_time_in_which_they_re_form(tmp_path):
     with VisitsJob(tmp_path, num_records=12_000, seconds=0.02) as job:
         job.until_trained(2_000, also=partial(job.has_world_of, 3))
         before = re_forming(job)
-        survivors = [index for index in before if index != 0]
-        assert len(survivors) == 2
+        assert len(before) == 3
         job.send("worker")
+        job.until_event("lost")
+        survivors = [i for i in before if f"worker {i}" != job.events("lost")[0]["process"]]
+        assert len(survivors) == 2
         # Each says with a heartbeat after that how long it took.
         job.until(lambda _: all(re_forming(job)[i] > before[i] for i in survivors))
         summary = job.finish()
