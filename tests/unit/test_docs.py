@@ -73,26 +73,51 @@ def test_a_broken_link_and_a_test_that_is_gone_are_found(tmp_path, monkeypatch):
     ]
 
 
-def commands_of(text):
-    """Return the commands in a page's blocks, in order, each on one line; outputs are left out."""
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```", text, re.M | re.S)
-    plain = "\n".join(block for language, block in blocks if not language)
-    joined = re.sub(r"\s*\\\n\s*", " ", plain)
-    program = re.compile(
-        r"^(?:\$ )?((?:\w+=\S+ )*(?:elasticdl|make|python|ls|\S*/python) .*?)(?: +#.*)?$"
-    )
-    return [found[1] for line in joined.splitlines() if (found := program.match(line))]
+CHINESE = [page for page in PAGES if page.stem.endswith("_cn")]
+COMMENT = re.compile(r"(?:^|[ \t]+)#[ \t].*$", re.M)
+SPAN = re.compile(r"`([^`]+)`")
+HAN = "[\u4e00-\u9fff]"
 
 
-def test_both_readmes_have_the_same_commands_and_links():
+def code_of(text):
+    """Return the blocks of a page's code and output, in order, without comments."""
+    return [COMMENT.sub("", block) for block in CODE.findall(text)]
+
+
+def spans_of(text):
+    """Return the words of a page that are set as code, wherever its lines break."""
+    return {" ".join(span.split()) for span in SPAN.findall(CODE.sub("", text))}
+
+
+def links_of(page):
+    """Return where a page leads to: in Chinese where there is such a page."""
+    links = set()
+    for target, anchor in LINK.findall(CODE.sub("", page.read_text())):
+        chinese = re.sub(r"(?<!_cn)\.md$", "_cn.md", target)
+        there = chinese.endswith("_cn.md") and (page.parent / chinese).exists()
+        links.add((chinese, "") if there else (target, anchor))  # headings are other words
+    return links
+
+
+@pytest.mark.parametrize("page", CHINESE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_chinese_page_says_what_its_english_one_says(page):
+    other = page.with_name(page.name.replace("_cn.md", ".md"))
+    chinese, english = page.read_text(), other.read_text()
+
+    assert code_of(chinese) == code_of(english)
+    assert any("elasticdl train" in block for block in code_of(english))
+    assert spans_of(english) - spans_of(chinese) == set()
+    assert english.startswith(f"English | [简体中文]({page.name})\n")
+    assert chinese.startswith(f"[English]({other.name}) | 简体中文\n")
+    assert links_of(other) - links_of(page) == set()
+    below = {target for target, _ in LINK.findall(CODE.sub("", chinese.split("\n", 1)[1]))}
+    assert below - {target for target, _ in links_of(page)} == set(), "that page is in Chinese too"
+    # A browser shows a space where the line breaks.
+    assert re.findall(f"{HAN}\n{HAN}.*", CODE.sub("", chinese)) == []
+
+
+def test_the_chinese_readme_says_what_each_command_does():
     english, chinese = ((ROOT / name).read_text() for name in ("README.md", "README_cn.md"))
-
-    assert commands_of(chinese) == commands_of(english)
-    assert len(commands_of(english)) > 15
-    assert english.startswith("English | [简体中文](README_cn.md)\n")
-    assert chinese.startswith("[English](README.md) | 简体中文\n")
-    links = [{target for target, _ in LINK.findall(page)} for page in (english, chinese)]
-    assert links[0] - {"README_cn.md"} <= links[1]
     (listed,) = re.findall(r"╭─ Commands ─.*?╰─", english, re.S)
     named = {
         word
@@ -102,9 +127,13 @@ def test_both_readmes_have_the_same_commands_and_links():
     assert named == set(re.findall(r"^│ (\w+)  ", listed, re.M))
 
 
-def test_a_command_that_one_readme_lacks_is_seen():
-    page = "```\n$ elasticdl train \\\n    --a=1\n...\nmetrics 1\nmake x  # to do it\n```\n`make y`"
-    assert commands_of(page) == ["elasticdl train --a=1", "make x"]
+def test_code_and_links_that_a_chinese_page_lacks_are_seen(tmp_path):
+    page = "```\n$ elasticdl train \\\n    --a=1\nmake x  # to do it\n# and\n```\n`make\ny`"
+    assert code_of(page) == ["```\n$ elasticdl train \\\n    --a=1\nmake x\n\n```"]
+    assert spans_of(page) == {"make y"}
+    for name in ("a.md", "b.md", "b_cn.md"):
+        (tmp_path / name).write_text("[a](a.md#a) [b](b.md#b) [b](b_cn.md#c)")
+    assert links_of(tmp_path / "a.md") == {("a.md", "a"), ("b_cn.md", "")}
 
 
 @pytest.mark.parametrize("words", [[], ["train"]], ids=["elasticdl", "elasticdl train"])
