@@ -30,6 +30,7 @@ from elasticdl.settings.kubernetes import KubernetesSection
 from elasticdl.settings.model import STATISTICS_VARIABLE, ModelSection
 from elasticdl.settings.section import Command, Only, Section
 from elasticdl.settings.seeing import SeeingSection
+from elasticdl.settings.slurm import SlurmSection
 from elasticdl.settings.trace import TraceChoice
 from elasticdl.settings.training import EvaluationSection, TrainingSection
 
@@ -47,6 +48,7 @@ __all__ = [
     "TrainingSection",
 ]
 
+_CLUSTERS = ("kubernetes", "slurm")
 _POD_NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 
 
@@ -71,6 +73,7 @@ class JobConfig(Section):
     cluster: ClusterSection = ClusterSection()
     seeing: SeeingSection = SeeingSection()
     kubernetes: KubernetesSection = KubernetesSection()
+    slurm: SlurmSection = SlurmSection()
 
     @property
     def is_on_kubernetes(self) -> bool:
@@ -78,6 +81,16 @@ class JobConfig(Section):
         if self.cluster.launcher is None:
             return bool(self.kubernetes.image_name)
         return self.cluster.launcher == "kubernetes"
+
+    @property
+    def is_on_slurm(self) -> bool:
+        """Whether Slurm runs the processes."""
+        return self.cluster.launcher == "slurm"
+
+    @property
+    def is_on_cluster(self) -> bool:
+        """Whether its processes may be on several machines."""
+        return self.is_on_kubernetes or self.is_on_slurm
 
     @property
     def num_ps(self) -> int:
@@ -464,6 +477,12 @@ class JobConfig(Section):
                 "--tensorboard_histograms are of checkpoints: expected --tensorboard_log_dir, and "
                 "--checkpoint_dir, a folder"
             )
+        if port is not None and self.is_on_slurm:
+            raise ValueError(
+                "--metrics_port: with --launcher=slurm the processes of a job have no port that "
+                "Prometheus could reach: expected --launcher=process or kubernetes, or not this "
+                "flag"
+            )
         if port is not None and self.is_on_kubernetes != (port > 0):
             expected = (
                 "a port above 0 in each pod"
@@ -480,6 +499,7 @@ class JobConfig(Section):
             self.training.distribution_strategy,
             {
                 "--launcher=kubernetes": self.is_on_kubernetes,
+                "--launcher=slurm": self.is_on_slurm,
                 "--script": self.model.script is not None,
                 "--trace": bool(self.seeing.trace),
                 "--export_dir": self.checkpoint.export_dir is not None,
@@ -493,45 +513,61 @@ class JobConfig(Section):
     def _check_launcher(self) -> None:
         named = devices.names(self.cluster.worker_devices)
         is_local = self.training.distribution_strategy is Strategy.LOCAL
-        if len(named) > 1 and (is_local or self.is_on_kubernetes):
-            why = "of which there is one" if is_local else "and a pod has GPUs of its own"
+        if len(named) > 1 and (is_local or self.is_on_cluster):
+            place = "a pod" if self.is_on_kubernetes else "a task of Slurm"
+            why = "of which there is one" if is_local else f"and {place} has GPUs of its own"
             raise ValueError(
                 f"--worker_devices={self.cluster.worker_devices}: several devices are dealt to the "
                 f"workers of one machine, {why}: expected one device, as cuda:0"
             )
-        given = self.kubernetes.given()
-        if given and not self.is_on_kubernetes:
-            raise ValueError(
-                f"--{given[0]} is of jobs on Kubernetes: give --image_name, or "
-                "--launcher=kubernetes for the stock image"
-            )
-        if not self.is_on_kubernetes:
+        self._check_flags_of_clusters()
+        if not self.is_on_cluster:
             return
         if self.training.distribution_strategy is Strategy.LOCAL:
+            where = "Kubernetes" if self.is_on_kubernetes else "Slurm"
             raise ValueError(
                 "--distribution_strategy=Local uses one process, on this machine: expected "
-                f"--distribution_strategy={Strategy.PARAMETER_SERVER} on Kubernetes"
+                f"--distribution_strategy={Strategy.PARAMETER_SERVER} on {where}"
             )
+        if self.is_on_slurm:
+            return
         if not _POD_NAME.fullmatch(self.cluster.job_name):
             raise ValueError(
                 "--job_name: expected at most 40 small letters, digits and '-', the first one a "
                 f"letter, as names on Kubernetes are, found {self.cluster.job_name!r}"
             )
 
+    def _check_flags_of_clusters(self) -> None:
+        """Refuse flags of a cluster that does not run the job."""
+        given = self.kubernetes.given()
+        if self.is_on_slurm:
+            if left := [name for name in given if not name.endswith("_resource_request")]:
+                raise ValueError(
+                    f"--{left[0]} is of jobs on Kubernetes: expected --slurm_options, or not this "
+                    "flag, with --launcher=slurm"
+                )
+        elif self.slurm.given():
+            raise ValueError(
+                f"--{self.slurm.given()[0]} is of jobs on Slurm: give --launcher=slurm"
+            )
+        elif given and not self.is_on_kubernetes:
+            raise ValueError(
+                f"--{given[0]} is of jobs on Kubernetes: give --image_name, or "
+                "--launcher=kubernetes for the stock image"
+            )
+
     @model_validator(mode="before")
     @classmethod
-    def _strategy_of_pods(cls, values: Any) -> Any:
-        """On Kubernetes parameters live on ps replicas unless something else is said."""
+    def _strategy_of_clusters(cls, values: Any) -> Any:
+        """On a cluster parameters live on ps replicas unless something else is said."""
         if not isinstance(values, dict):
             return values
         sections = {name: values.get(name) for name in ("cluster", "kubernetes", "training")}
         if not all(section is None or isinstance(section, dict) for section in sections.values()):
             return values  # sections that were made before
         cluster, kubernetes, training = (section or {} for section in sections.values())
-        is_on_kubernetes = (
-            cluster.get("launcher") or ("kubernetes" if kubernetes.get("image_name") else "")
-        ) == "kubernetes"
-        if not is_on_kubernetes or training.get("distribution_strategy"):
+        launcher = cluster.get("launcher") or ("kubernetes" if kubernetes.get("image_name") else "")
+        if launcher not in _CLUSTERS or training.get("distribution_strategy"):
             return values
         return values | {
             "training": training | {"distribution_strategy": str(Strategy.PARAMETER_SERVER)}

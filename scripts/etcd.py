@@ -33,7 +33,7 @@ class EtcdServer:
         self._folder = folder
         self._host = host
         self._certificate = certificate
-        self._client_port, self._peer_port = _free_ports(host, "127.0.0.1")
+        self._client_port, self._peer_port = free_ports(host, "127.0.0.1")
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -95,7 +95,8 @@ class EtcdServer:
         )
 
 
-def _free_ports(*hosts: str) -> list[int]:
+def free_ports(*hosts: str) -> list[int]:
+    """Return a port for each host that nobody listens at now."""
     sockets = [socket.create_server((host, 0)) for host in hosts]
     ports: list[int] = [listener.getsockname()[1] for listener in sockets]
     for listener in sockets:

@@ -73,6 +73,19 @@ def _new_broker(folder, **settings):
         pytest.skip(str(error))
 
 
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory):
+    """A Slurm cluster of three nodes on this machine."""
+    from scripts.slurm_cluster import SlurmCluster
+
+    try:
+        cluster = SlurmCluster(tmp_path_factory.mktemp("slurm") / "cluster")
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    with cluster:
+        yield cluster
+
+
 @pytest.fixture(scope="session")
 def s3_server():
     """A server that speaks S3, on this machine; return its URL."""

@@ -9,10 +9,13 @@ from elasticdl.launchers.base import SubmittedJob, Submitter
 from elasticdl.launchers.kubernetes import settle
 from elasticdl.launchers.kubernetes.submit import KubernetesSubmitter
 from elasticdl.launchers.process.job import LocalSubmitter
+from elasticdl.launchers.slurm.submit import SlurmSubmitter
 
 
 def submitter_for(config: JobConfig) -> Submitter:
     """Return who starts a job of this configuration."""
+    if config.is_on_slurm:
+        return SlurmSubmitter()
     return KubernetesSubmitter() if config.is_on_kubernetes else LocalSubmitter()
 
 
@@ -47,10 +50,10 @@ def find(name: str) -> SubmittedJob:
     Raises:
         UnknownJobError: There is none of this name; says where it was looked for.
     """
-    submitters: list[Submitter] = [LocalSubmitter(), KubernetesSubmitter()]
+    submitters: list[Submitter] = [SlurmSubmitter(), LocalSubmitter(), KubernetesSubmitter()]
     for submitter in submitters:
         job = submitter.find(name)
         if job is not None:
             return job
-    places = "; ".join(submitter.places_of(name) for submitter in submitters)
+    places = "; ".join(filter(None, (submitter.places_of(name) for submitter in submitters)))
     raise UnknownJobError(f"there is no job {name!r}; looked for {places}")

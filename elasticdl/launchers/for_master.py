@@ -24,6 +24,10 @@ def make_launcher(
         from elasticdl.launchers.kubernetes import in_master
 
         return lambda on_event: in_master.make_launcher(config, on_event, authority)
+    if config.is_on_slurm:
+        from elasticdl.launchers.slurm.launcher import SlurmLauncher
+
+        return lambda on_event: SlurmLauncher(config, on_event, job_dir, authority)
     from elasticdl.launchers.process.launcher import ProcessLauncher
 
     return lambda on_event: ProcessLauncher(on_event, job_dir, authority)

@@ -94,9 +94,9 @@ class ProcessArguments:
     tls: TlsFiles | None = None
 
     def master_now(self) -> str | None:
-        """Return where the job's folder says that the master is, if that is on this machine."""
+        """Return where the job's folder says that the master is, if the two share that folder."""
         is_here = is_loopback(self.master.rpartition(":")[0])
-        return master_address(self.job_dir) if is_here else None
+        return master_address(self.job_dir) if is_here or self.config.is_on_slurm else None
 
 
 def master_address(job_dir: Path) -> str | None:

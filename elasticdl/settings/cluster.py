@@ -46,10 +46,10 @@ class ClusterSection(Section):
         ),
     ] = "job"
     launcher: Annotated[
-        Literal["process", "kubernetes"] | None,
+        Literal["process", "kubernetes", "slurm"] | None,
         Field(
-            description="What runs the processes: this machine, or a Kubernetes cluster [default: "
-            "process, and kubernetes with --image_name]."
+            description="What runs the processes: this machine, a Kubernetes cluster, or Slurm "
+            "[default: process, and kubernetes with --image_name]."
         ),
     ] = None
     job_dir: Annotated[

@@ -211,11 +211,3 @@ class KubernetesSection(Section):
     def volumes(self) -> tuple[pods.Volume, ...]:
         """Return the volumes of every pod."""
         return pods.parse_volumes(self.volume)
-
-    def given(self) -> list[str]:
-        """Return the names of the settings that are not as by default."""
-        return [
-            name
-            for name, field in type(self).model_fields.items()
-            if getattr(self, name) != field.get_default()
-        ]

@@ -36,3 +36,11 @@ class Section(BaseModel):
             if isinstance(value, Path) and _URL.match(str(value)):
                 raise ValueError(f"--{name}: expected a path, found the URL {value}")
         return self
+
+    def given(self) -> list[str]:
+        """Return the names of the settings that are not as by default."""
+        return [
+            name
+            for name, field in type(self).model_fields.items()
+            if getattr(self, name) != field.get_default()
+        ]

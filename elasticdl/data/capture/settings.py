@@ -53,10 +53,10 @@ def check_captured(config: JobConfig) -> list[str]:
             "--reader_state=true: the reader is custom_data_reader of a model file: expected "
             "elasticdl train, or --reader_command"
         )
-    if config.is_on_kubernetes:
+    if config.is_on_cluster:
         raise ConfigError(
-            f"--{flag}: one process reads the source, into the folder of the job, which pods do "
-            "not share: expected --launcher=process, or data that each worker can read by itself"
+            f"--{flag}: one process reads the source, for workers on the same machine: expected "
+            "--launcher=process, or data that each worker can read by itself"
         )
     if not is_captured_as_it_trains(config):
         return [

@@ -24,7 +24,6 @@ from elasticdl.errors import LaunchError
 from elasticdl.job import Role
 from elasticdl.launchers.base import (
     Exited,
-    ExitReason,
     OnEvent,
     ProcessEvent,
     ProcessHandle,
@@ -32,7 +31,8 @@ from elasticdl.launchers.base import (
     Started,
 )
 from elasticdl.launchers.process.children import spawn
-from elasticdl.launchers.process.logs import last_words, log_path, of_a_build
+from elasticdl.launchers.process.exits import exited
+from elasticdl.launchers.process.logs import log_path
 from elasticdl.launchers.process.out_of_memory import OutOfMemoryKills
 from elasticdl.launchers.process.pids import open_same, parse_ref, ref_of
 from elasticdl.runtime.addresses import Listening
@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     from elasticdl.runtime.credentials.job_authority import JobAuthority
 
 _KILLED_SECONDS = 10.0  # so long may a process take to be gone that was killed
-_KILLED_CODE = 128 + signal.SIGKILL
-# It was asked to end, and did so at once, or in order (`process.start`).
-_ASKED_CODES = {-signal.SIGINT, -signal.SIGTERM, 128 + signal.SIGINT, 128 + signal.SIGTERM}
 _log = logging.getLogger(__name__)
 
 
@@ -214,13 +211,13 @@ class ProcessLauncher:
         return min(waits, default=None)
 
     def _report(self, watched: _Watched) -> None:
-        exited = self._exited(watched)
+        end = self._exited(watched)
         if watched.handle.role is Role.WORKER:  # its index is never used again
             left = scratch_folder(self._job_dir, Role.WORKER, watched.handle.index)
             shutil.rmtree(left, ignore_errors=True)
         with self._lock:
             del self._watched[watched.handle.ref]
-        self._tell(exited)
+        self._tell(end)
 
     def _tell(self, event: ProcessEvent) -> None:
         try:
@@ -231,14 +228,8 @@ class ProcessLauncher:
 
     def _exited(self, watched: _Watched) -> Exited:
         code = _reap(watched)
-        reason = _reason(code, watched.asked_to_end, self._ooms)
         log = log_path(self._job_dir, watched.handle.role, watched.handle.index)
-        words = ""
-        if reason is ExitReason.KILLED and code != -signal.SIGKILL:  # it crashed
-            words = of_a_build(log)
-        elif reason not in (ExitReason.FINISHED, ExitReason.KILLED, ExitReason.PREEMPTED):
-            words = last_words(log)
-        return Exited(watched.handle, reason, code, words)
+        return exited(watched.handle, code, watched.asked_to_end, self._ooms, log)
 
 
 def _ask_to_end(watched: _Watched, grace_seconds: float) -> None:
@@ -276,15 +267,3 @@ def _reap(watched: _Watched) -> int | None:
     if watched.pidfd is not None:
         os.close(watched.pidfd)
     return code
-
-
-def _reason(code: int | None, asked_to_end: bool, ooms: OutOfMemoryKills) -> ExitReason:
-    if code is None:
-        return ExitReason.UNKNOWN
-    if code == 0:
-        return ExitReason.FINISHED
-    if code == -signal.SIGKILL and not asked_to_end and ooms.take_one():
-        return ExitReason.OUT_OF_MEMORY
-    if code in _ASKED_CODES:
-        return ExitReason.PREEMPTED
-    return ExitReason.KILLED if code < 0 or code == _KILLED_CODE else ExitReason.FAILED

@@ -26,6 +26,7 @@ from elasticdl.launchers.signals import STOP_SIGNALS, Signals
 from elasticdl.observe import kinds
 from elasticdl.observe.events import EventLog
 from elasticdl.runtime import process
+from elasticdl.runtime.addresses import Listening
 
 NAME = "supervisor"
 """The root in the event log."""
@@ -50,12 +51,20 @@ class ProcessesEnd:
 class Supervisor:
     """The processes of one job, from the first master to the last; for the main thread."""
 
-    def __init__(self, job_dir: Path, signals: Signals, tls_dir: Path | None = None) -> None:
+    def __init__(
+        self,
+        job_dir: Path,
+        signals: Signals,
+        tls_dir: Path | None = None,
+        listening: Listening | None = None,
+    ) -> None:
         """Prepare to run the job in a folder.
 
-        With `tls_dir`, the folder of its certificates, its processes speak TLS.
+        With `tls_dir`, the folder of its certificates, its processes speak TLS. The master listens
+        at the loopback address, or where `listening` says.
         """
         self._job_dir = job_dir
+        self._listening = listening
         self._tls_dir = tls_dir
         self._signals = signals
         self._log_path = log_path(job_dir, Role.MASTER, 0)
@@ -142,7 +151,9 @@ class Supervisor:
         return (self._job_dir / process.PICTURE_FILE).exists()
 
     def _start_master(self) -> None:
-        command = process.command(Role.MASTER, 0, self._job_dir, tls_dir=self._tls_dir)
+        command = process.command(
+            Role.MASTER, 0, self._job_dir, listening=self._listening, tls_dir=self._tls_dir
+        )
         try:
             self._master = children.spawn(command, self._log_path, self._lifeline)
         except OSError as error:

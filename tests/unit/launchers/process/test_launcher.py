@@ -15,7 +15,8 @@ from elasticdl.job import Role
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle, ProcessSpec
 from elasticdl.launchers.process import launcher as launcher_module
 from elasticdl.launchers.process.children import spawn
-from elasticdl.launchers.process.launcher import ProcessLauncher, _reason
+from elasticdl.launchers.process.exits import _reason
+from elasticdl.launchers.process.launcher import ProcessLauncher
 from elasticdl.launchers.process.logs import last_words, log_path
 from elasticdl.launchers.process.out_of_memory import OutOfMemoryKills
 from elasticdl.launchers.process.pids import ref_of

@@ -1,0 +1,135 @@
+"""Slurm's own commands: what is asked of it, and what it answers."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from elasticdl.errors import LaunchError
+
+_SECONDS = 60.0  # for an answer: commands try again by themselves while a controller is away
+_COLUMNS = "ArrayJobID:32,ArrayTaskID:16,StateCompact:16,RestartCnt:16,Reason:160"
+_ENDED = frozenset({"BF", "CA", "CD", "DL", "F", "NF", "OOM", "PR", "RV", "TO"})
+_WAITING = frozenset({"PD", "CF", "RH", "RQ", "RF", "SE", "RD"})
+# Of a controller that is away or busy, and of limits that let a job in when another one ends.
+_PASSES = re.compile(
+    "Unable to contact|Socket timed out|Connection refused|try again|temporarily|"
+    "MaxSubmit|submit limit|Slurm backup controller|error communicating",
+    re.IGNORECASE,
+)
+
+
+class SlurmAwayError(LaunchError):
+    """Slurm has not answered, or has no room for a request now."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmTask:
+    """What Slurm says of a task.
+
+    state: In Slurm's own letters, such as PD, R or CA. num_restarts: how often it was queued again.
+    reason: why it waits.
+    """
+
+    state: str
+    num_restarts: int = 0
+    reason: str = ""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it will not run again."""
+        return self.state in _ENDED
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it is in the queue."""
+        return self.state in _WAITING
+
+
+def submit(script: str, words: Sequence[str]) -> str:
+    """Have a script queued with these options of `sbatch`; return the number of its job.
+
+    Raises:
+        LaunchError: Slurm refuses it; says why.
+        SlurmAwayError: Later it may not.
+    """
+    return _run("sbatch", "--parsable", *words, given=script).strip().partition(";")[0]
+
+
+def own_tasks() -> dict[str, SlurmTask]:
+    """Return all tasks of this user: JOB, or JOB_INDEX of an array; the ended ones for a while."""
+    lines = _run("squeue", "--me", "-h", "-r", "-t", "all", "-O", _COLUMNS).splitlines()
+    return dict(parse(line) for line in lines if line.strip())
+
+
+def parse(line: str) -> tuple[str, SlurmTask]:
+    """Read a line of `own_tasks`."""
+    job, index, state, restarts, *reason = line.split(None, 4)
+    name = f"{job}_{index}" if index.isdecimal() else job
+    return name, SlurmTask(state, int(restarts), "".join(reason).strip())
+
+
+def ask_to_end(tasks: Iterable[str]) -> None:
+    """Have SIGTERM sent to what the tasks run.
+
+    Raises:
+        LaunchError: Slurm does not.
+    """
+    _run("scancel", "--quiet", "--batch", "--signal=TERM", *tasks)
+
+
+def cancel(tasks: Iterable[str], is_waiting: bool = False) -> None:
+    """End tasks or jobs, or those of them that wait still.
+
+    Raises:
+        LaunchError: Slurm does not.
+    """
+    _run("scancel", "--quiet", *(["--state=PENDING"] if is_waiting else []), *tasks)
+
+
+def requeue(job: str) -> None:
+    """Have a running job end, and queued again.
+
+    Raises:
+        LaunchError: Slurm does not.
+    """
+    _run("scontrol", "requeue", job)
+
+
+def address_of_node(node: str) -> str:
+    """Return under which name or address Slurm itself reaches a node.
+
+    Raises:
+        LaunchError: It does not know the node.
+    """
+    said = _run("scontrol", "show", "node", "--oneliner", node)
+    found = re.search(r"\bNodeAddr=(\S+)", said)
+    return found.group(1) if found else node
+
+
+def _run(*words: str, given: str | None = None) -> str:
+    # A task is not told that it is one of the task that has asked for it.
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("SLURM_") or name == "SLURM_CONF"
+    }
+    try:
+        done = subprocess.run(
+            words, input=given, capture_output=True, text=True, env=kept, timeout=_SECONDS
+        )
+    except subprocess.TimeoutExpired as error:
+        raise SlurmAwayError(f"{words[0]} has not answered in {_SECONDS:g} s") from error
+    except OSError as error:
+        raise LaunchError(
+            f"--launcher=slurm: expected Slurm's command {words[0]}: {error}; is this a node from "
+            "which jobs are submitted?"
+        ) from error
+    if done.returncode == 0:
+        return done.stdout
+    said = "; ".join(line for line in done.stderr.splitlines() if line.strip())
+    text = f"{words[0]}: {said or f'ended with exit code {done.returncode}'}"
+    raise (SlurmAwayError if _PASSES.search(said) else LaunchError)(text)

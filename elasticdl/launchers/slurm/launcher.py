@@ -1,0 +1,405 @@
+"""The launcher of a job's master on Slurm: its workers and ps replicas are tasks of job arrays.
+
+What is wanted and what has ended is in files (`roster`), which are looked at twice a second. Slurm
+itself is asked rarely, for all tasks at once: why they wait, and which have ended without a word.
+One thread speaks to Slurm. `_lock` guards what it shares with callers.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from elasticdl.config import JobConfig
+from elasticdl.errors import LaunchError
+from elasticdl.job import Role
+from elasticdl.launchers.base import (
+    Exited,
+    ExitReason,
+    OnEvent,
+    PendingProcess,
+    ProcessEvent,
+    ProcessHandle,
+    ProcessSpec,
+    Started,
+)
+from elasticdl.launchers.slurm import commands
+from elasticdl.launchers.slurm.commands import SlurmAwayError, SlurmTask
+from elasticdl.launchers.slurm.options import script_of, words_of
+from elasticdl.launchers.slurm.own_task import HOST, Request, own_task, why_asked
+from elasticdl.launchers.slurm.roster import Occupied, Roster, handle_of
+from elasticdl.runtime.addresses import Listening
+from elasticdl.runtime.process import process_name
+
+if TYPE_CHECKING:
+    from elasticdl.runtime.credentials.job_authority import JobAuthority
+
+_READ_SECONDS = 0.5  # how often files are looked at
+_GATHER_SECONDS = 0.25  # what is wanted within that time gets one array
+_ASK_SECONDS = 5.0  # how often Slurm is asked
+_GONE_SECONDS = 45.0  # a task may take so long to be gone that was cancelled: Slurm's KillWait
+_LARGEST_ARRAY = 1000  # Slurm's own default, MaxArraySize less one
+_KEPT_SECONDS = 60.0  # a job that Slurm does not list may be so young
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Process:
+    """A process whose end is still to be told."""
+
+    handle: ProcessHandle
+    wanted_at: float  # monotonic time
+    has_place: bool = False  # a place was asked for
+    occupied: Occupied | None = None  # the place that it has taken
+    was_asked: bool = False  # to end
+    is_told: bool = False  # to end, by a signal
+    kill_at: float | None = None  # monotonic time
+    is_cancelled: bool = False
+    why: str = ""  # what was told of its waiting
+    num_silent: int = 0  # looks at which its task had ended and it had said nothing
+
+
+def silent_end(occupied: Occupied, found: SlurmTask | None) -> ExitReason | None:
+    """Return how a process has ended that has said nothing, by what Slurm says; None: it runs."""
+    if found is None:
+        return ExitReason.UNKNOWN
+    if found.num_restarts > occupied.num_restarts or found.is_waiting:
+        return ExitReason.NODE_LOST
+    if not found.has_ended:
+        return None
+    reasons = {
+        "NF": ExitReason.NODE_LOST,
+        "BF": ExitReason.NODE_LOST,
+        "OOM": ExitReason.OUT_OF_MEMORY,
+        "PR": ExitReason.PREEMPTED,
+        "TO": ExitReason.PREEMPTED,
+        "DL": ExitReason.PREEMPTED,
+        "CA": ExitReason.PREEMPTED,
+    }
+    return reasons.get(found.state, ExitReason.KILLED)
+
+
+def superfluous(
+    arrays: Mapping[str, Role], tasks: Mapping[str, SlurmTask], wanted: Mapping[Role, int]
+) -> list[str]:
+    """Return the places in the queue that have no process to wait for, the youngest first."""
+    found = []
+    for role in set(arrays.values()):
+        waiting = [
+            name
+            for name, task in tasks.items()
+            if task.is_waiting and arrays.get(name.partition("_")[0]) is role
+        ]
+        waiting.sort(key=lambda name: tuple(map(int, name.split("_"))))
+        found += waiting[wanted.get(role, 0) :]
+    return found
+
+
+class SlurmLauncher:
+    """Runs processes as tasks of Slurm; `launchers.base.Launcher` is the contract."""
+
+    listening = Listening("0.0.0.0", HOST)
+
+    def __init__(
+        self,
+        config: JobConfig,
+        on_event: OnEvent,
+        job_dir: Path,
+        authority: JobAuthority | None = None,
+    ) -> None:
+        """Begin to watch; the authority makes a certificate for each process that is started."""
+        self._config = config
+        self._on_event = on_event
+        self._job_dir = job_dir
+        self._authority = authority
+        self._roster = Roster(job_dir)
+        self._roster.prepare()
+        self._arrays = self._roster.arrays()
+        self._asked_for: dict[str, float] = {}  # job of Slurm -> monotonic time
+        self._lock = threading.Lock()
+        self._processes: dict[str, _Process] = {}  # by reference
+        self._strays: list[str] = []  # tasks to cancel
+        self._is_closing = False
+        self._is_left = False
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="slurm", daemon=True)
+        self._thread.start()
+
+    # --- the contract ----------------------------------------------------------------------------
+
+    def start(self, spec: ProcessSpec) -> ProcessHandle:
+        """Want a process; it runs when Slurm has room for it."""
+        name = process_name(spec.role, spec.index)
+        ref = f"{spec.role}-{spec.index}-{secrets.token_hex(4)}"
+        handle = ProcessHandle(spec.role, spec.index, ref)
+        try:
+            if self._authority is not None:
+                self._authority.issue(spec.role, spec.index)
+            self._end_strays(spec)
+            with self._lock:
+                if self._is_closing:
+                    raise LaunchError(f"{name}: not started, because the job is ending")
+                self._roster.want(ref, spec.command)
+                self._processes[ref] = _Process(handle, time.monotonic())
+        except OSError as error:
+            raise LaunchError(f"{name}: the job's folder cannot be written: {error}") from error
+        self._wake.set()
+        return handle
+
+    def adopt(self, handle: ProcessHandle) -> None:
+        """Watch a process that an earlier master wanted."""
+        with self._lock:
+            if self._is_closing:
+                raise LaunchError("no process can be adopted, because the job is ending")
+            self._processes[handle.ref] = _Process(handle, time.monotonic(), has_place=True)
+        self._wake.set()
+
+    def stop(self, handle: ProcessHandle, grace_seconds: float) -> None:
+        """Have SIGTERM sent now, and the task cancelled after the grace period."""
+        with self._lock:
+            one = self._processes.get(handle.ref)
+            if one is not None:
+                _ask(one, grace_seconds)
+        self._wake.set()
+
+    def close(self, grace_seconds: float) -> None:
+        """Stop every process, wait until all are gone, and give back every place."""
+        with self._lock:
+            self._is_closing = True
+            for one in self._processes.values():
+                _ask(one, grace_seconds)
+        self._wake.set()
+        self._thread.join(grace_seconds + _GONE_SECONDS + _ASK_SECONDS)
+        with self._lock:
+            left = sorted(self._processes)
+        if left:
+            log.error("not gone in time, and left to Slurm: %s", ", ".join(left))
+
+    def leave(self, grace_seconds: float) -> None:
+        """Stop watching; the processes go on, and another master adopts them.
+
+        If the task of the master itself was cancelled there will be none.
+        """
+        try:
+            is_cancelled = why_asked(own_task()) is Request.CANCELLED
+        except LaunchError as error:
+            log.warning("the processes of the job go on: %s", error)
+            is_cancelled = False
+        if is_cancelled:
+            log.info("the job was cancelled: its processes end")
+            self.close(grace_seconds)
+            return
+        with self._lock:
+            self._is_closing = self._is_left = True
+        self._wake.set()
+        self._thread.join(_ASK_SECONDS)
+
+    def _end_strays(self, spec: ProcessSpec) -> None:
+        """End what a master has wanted that was killed before it could note that."""
+        prefix = f"{spec.role}-{spec.index}-"
+        with self._lock:
+            known = set(self._processes)
+        for ref in self._roster.wanted():
+            if ref.startswith(prefix) and ref not in known:
+                self._roster.unwant(ref)
+        ended = self._roster.ended()
+        for ref, occupied in self._roster.running().items():
+            if ref.startswith(prefix) and ref not in known and ref not in ended:
+                log.warning("nobody knows %s, which ends", ref)
+                self._strays.append(occupied.task)
+
+    # --- the thread ------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        ask_at = beat_at = 0.0
+        while True:
+            now = time.monotonic()
+            try:
+                if now >= beat_at:
+                    self._roster.beat()
+                    beat_at = now + 2 * _ASK_SECONDS
+                self._want_places()
+                self._end_asked(now)
+                self._read()
+                if now >= ask_at:
+                    self._ask_slurm(now)
+                    ask_at = now + _ASK_SECONDS
+            except (LaunchError, OSError) as error:
+                log.warning("%s; it is tried again", error)
+                ask_at = now + _ASK_SECONDS
+            except Exception:
+                log.exception("the processes of the job cannot be looked at")
+            with self._lock:
+                if self._is_left or (self._is_closing and not self._processes):
+                    break
+            self._wake.wait(_READ_SECONDS)
+            self._wake.clear()
+        if not self._is_left:
+            self._give_back()
+
+    def _want_places(self) -> None:
+        """Ask for one place for each process that has none coming: an array for each role."""
+        with self._lock:
+            new = [one for one in self._processes.values() if not one.has_place]
+            if new and not self._is_closing:
+                youngest = max(one.wanted_at for one in new)
+                if time.monotonic() - youngest < _GATHER_SECONDS:
+                    return
+            for one in new:
+                one.has_place = True
+        for role in Role:
+            several = [one for one in new if one.handle.role is role]
+            for first in range(0, len(several), _LARGEST_ARRAY):
+                self._want_array(role, several[first : first + _LARGEST_ARRAY])
+
+    def _want_array(self, role: Role, several: list[_Process]) -> None:
+        try:
+            words = words_of(self._config, role, self._job_dir, len(several))
+            job = commands.submit(script_of(role, self._job_dir), words)
+        except SlurmAwayError as error:
+            for one in several:
+                one.has_place = False
+                self._tell_waiting(one, str(error))
+            return
+        except LaunchError as error:
+            for one in several:
+                self._roster.unwant(one.handle.ref)
+                self._report(one, Exited(one.handle, ExitReason.FAILED, None, str(error)))
+            return
+        log.info("asked for %d places of the role %s: job %s of Slurm", len(several), role, job)
+        self._arrays[job] = role
+        self._asked_for[job] = time.monotonic()
+        self._roster.write_arrays(self._arrays)
+        for one in several:
+            self._tell_waiting(one, "it is in Slurm's queue")
+
+    def _end_asked(self, now: float) -> None:
+        """End the processes that were asked to, each as far as it has come."""
+        with self._lock:
+            asked = [one for one in self._processes.values() if one.was_asked]
+            strays, self._strays = self._strays, []
+        tell, cancel = [], strays
+        for one in asked:
+            if one.occupied is None:
+                if self._roster.unwant(one.handle.ref):
+                    self._report(one, Exited(one.handle, ExitReason.KILLED, None))
+            elif not one.is_told:
+                one.is_told = True
+                tell.append(one.occupied.task)
+            elif one.kill_at is not None and now >= one.kill_at and not one.is_cancelled:
+                one.is_cancelled = True
+                cancel.append(one.occupied.task)
+            elif one.kill_at is not None and now >= one.kill_at + _GONE_SECONDS:
+                words = f"its task {one.occupied.task} does not end"
+                self._report(one, Exited(one.handle, ExitReason.NODE_LOST, None, words))
+        for request, tasks in ((commands.ask_to_end, tell), (commands.cancel, cancel)):
+            if tasks:
+                try:
+                    request(tasks)
+                except LaunchError as error:
+                    log.warning("%s", error)  # they may be gone by now
+
+    def _read(self) -> None:
+        """Tell what has changed in the files."""
+        wanted = self._roster.wanted()
+        running = self._roster.running()
+        ended = self._roster.ended()
+        with self._lock:
+            several = list(self._processes.values())
+        for one in several:
+            ref = one.handle.ref
+            if one.occupied is None and ref in running:
+                one.occupied = running[ref]
+                self._tell(Started(one.handle))
+            if ref in ended:
+                self._report(one, self._roster.end_of(one.handle))
+            elif ref not in wanted and ref not in running:
+                self._report(one, Exited(one.handle, ExitReason.UNKNOWN, None))
+
+    def _ask_slurm(self, now: float) -> None:
+        """Tell why processes wait, and which have ended without a word; give places back."""
+        wanted = self._roster.wanted()
+        tasks = commands.own_tasks()
+        with self._lock:
+            several = list(self._processes.values())
+        for one in several:
+            if one.occupied is None:
+                self._tell_waiting(one, _why(self._arrays, tasks, one.handle.role))
+                continue
+            reason = silent_end(one.occupied, tasks.get(one.occupied.task))
+            one.num_silent = 0 if reason is None else one.num_silent + 1
+            if reason is not None and one.num_silent > 1:  # else its word may be on its way
+                if one.is_cancelled:
+                    reason = ExitReason.KILLED
+                self._report(one, Exited(one.handle, reason, None))
+        counts: dict[Role, int] = {}
+        for ref in wanted:
+            role = handle_of(ref).role
+            counts[role] = counts.get(role, 0) + 1
+        left_over = superfluous(self._arrays, tasks, counts)
+        if left_over:
+            log.info("nothing is wanted for %s", ", ".join(left_over))
+            commands.cancel(left_over, is_waiting=True)
+        self._forget_arrays(tasks, now)
+
+    def _forget_arrays(self, tasks: Iterable[str], now: float) -> None:
+        listed = {name.partition("_")[0] for name in tasks}
+        gone = [
+            job
+            for job in self._arrays
+            if job not in listed and now - self._asked_for.setdefault(job, now) > _KEPT_SECONDS
+        ]
+        for job in gone:
+            del self._arrays[job], self._asked_for[job]
+        if gone:
+            self._roster.write_arrays(self._arrays)
+
+    def _give_back(self) -> None:
+        """Cancel all places; those of processes that have ended are gone anyway."""
+        try:
+            if self._arrays:
+                commands.cancel(self._arrays)
+        except LaunchError as error:
+            log.warning("places may be left in Slurm's queue, and end by themselves: %s", error)
+
+    # --- telling ---------------------------------------------------------------------------------
+
+    def _tell_waiting(self, one: _Process, why: str) -> None:
+        if why and why != one.why:
+            one.why = why
+            self._tell(PendingProcess(one.handle, why))
+
+    def _report(self, one: _Process, end: Exited) -> None:
+        with self._lock:
+            if self._processes.pop(one.handle.ref, None) is None:
+                return
+        self._roster.forget(one.handle.ref, one.occupied)
+        self._tell(end)
+
+    def _tell(self, event: ProcessEvent) -> None:
+        try:
+            self._on_event(event)
+        except Exception:
+            # Other processes are to be watched still.
+            log.exception("on_event failed for %s", event)
+
+
+def _ask(one: _Process, grace_seconds: float) -> None:
+    kill_at = time.monotonic() + grace_seconds
+    one.was_asked = True
+    one.kill_at = kill_at if one.kill_at is None else min(kill_at, one.kill_at)
+
+
+def _why(arrays: Mapping[str, Role], tasks: Mapping[str, SlurmTask], role: Role) -> str:
+    """Return why processes of a role wait, in Slurm's word; "" if it says nothing yet."""
+    for name, task in tasks.items():
+        if task.is_waiting and arrays.get(name.partition("_")[0]) is role:
+            return f"it is in Slurm's queue ({task.reason})"
+    return ""

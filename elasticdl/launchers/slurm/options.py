@@ -1,0 +1,82 @@
+"""What is asked of `sbatch` for the tasks of a role."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from elasticdl.config import JobConfig
+from elasticdl.errors import ConfigError
+from elasticdl.job import Role
+from elasticdl.launchers.slurm.roster import FOLDER
+from elasticdl.settings.pods import parse_quantity
+
+NOTICE_SECONDS = 60
+"""Before its time limit a task is asked to end; Slurm itself may be a minute late."""
+
+_MASTER_MODULE, _PLACE_MODULE = "elasticdl.launchers.slurm", "elasticdl.launchers.slurm.place"
+_GPU = "nvidia.com/gpu"
+_MIB = 1024**2
+
+
+def words_of(config: JobConfig, role: Role, job_dir: Path, num_tasks: int = 0) -> list[str]:
+    """Return the options of `sbatch` for an array of tasks; 0: one task that is no array.
+
+    Raises:
+        ConfigError: Slurm has no such resource.
+    """
+    slurm = config.slurm
+    words = [
+        f"--job-name={config.cluster.job_name}-{role}",
+        f"--output={job_dir / FOLDER / f'{role}.out'}",
+        "--open-mode=append",
+        "--requeue",
+        f"--signal=B:TERM@{NOTICE_SECONDS}",
+        "--nodes=1",
+        "--ntasks=1",
+        *_resources(config.kubernetes.requests(_like(role)), role),
+    ]
+    if num_tasks:
+        words.append(f"--array=0-{num_tasks - 1}")
+    for name, value in (
+        ("partition", slurm.slurm_partition),
+        ("account", slurm.slurm_account),
+        ("time", slurm.slurm_time_limit),
+    ):
+        words += [f"--{name}={value}"] if value else []
+    words += shlex.split(slurm.slurm_options)
+    if role is Role.WORKER:
+        words += shlex.split(slurm.slurm_worker_options)
+    return words
+
+
+def script_of(role: Role, job_dir: Path) -> str:
+    """Return the script of the tasks of a role. It becomes the process that Slurm signals."""
+    words = [sys.executable, "-P", "-u", "-m"]
+    words += [_MASTER_MODULE] if role is Role.MASTER else [_PLACE_MODULE, "--role", str(role)]
+    return f"#!/bin/sh\nexec {shlex.join([*words, '--job_dir', str(job_dir)])}\n"
+
+
+def _like(role: Role) -> Role:
+    return Role.WORKER if role is Role.MODEL_SERVER else role
+
+
+def _resources(requests: Mapping[str, str], role: Role) -> list[str]:
+    words = []
+    for name, quantity in requests.items():
+        amount = parse_quantity(quantity)
+        if name == "cpu":
+            words.append(f"--cpus-per-task={max(1, math.ceil(amount))}")
+        elif name == "memory":
+            words.append(f"--mem={math.ceil(amount / _MIB)}M")
+        elif name == _GPU:
+            words.append(f"--gpus-per-node={math.ceil(amount)}")
+        else:
+            raise ConfigError(
+                f"--{_like(role)}_resource_request: {name} is of Kubernetes: expected cpu, memory "
+                "and gpu on Slurm, and --slurm_options for all else"
+            )
+    return words

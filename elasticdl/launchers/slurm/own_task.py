@@ -1,0 +1,68 @@
+"""The task of Slurm that this process is in: which it is, where, and why it is asked to end."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from enum import Enum
+
+from elasticdl.errors import LaunchError
+from elasticdl.launchers.slurm import commands
+from elasticdl.launchers.slurm.commands import SlurmTask
+from elasticdl.launchers.slurm.roster import Occupied
+
+HOST = "$(SLURM_NODE)"
+"""Stands for the address of the node where a process of the job starts."""
+
+
+class Request(Enum):
+    """What it means that a task is asked to end."""
+
+    RETURNS = "returns"  # Slurm has queued it again
+    CANCELLED = "cancelled"  # it is to be gone for good
+    NOTICE = "notice"  # its time is nearly over, or somebody has sent the signal
+
+
+def own_task(environment: Mapping[str, str] = os.environ) -> Occupied:
+    """Return the task that this process is in.
+
+    Raises:
+        LaunchError: It is in none.
+    """
+    job, index = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
+    name = f"{job}_{index}" if job and index else environment.get("SLURM_JOB_ID")
+    if not name:
+        raise LaunchError("expected to be started by Slurm, found no SLURM_JOB_ID")
+    return Occupied(name, int(environment.get("SLURM_RESTART_COUNT", "0")))
+
+
+def meaning(own: Occupied, found: SlurmTask | None) -> Request:
+    """Return what it means that this task is asked to end, by what Slurm says of it then."""
+    if found is None:
+        return Request.CANCELLED
+    if found.num_restarts > own.num_restarts or found.is_waiting:
+        return Request.RETURNS
+    return Request.NOTICE if found.state in ("R", "S") else Request.CANCELLED
+
+
+def why_asked(own: Occupied) -> Request:
+    """Ask Slurm why this task is asked to end; one that cannot be told is to come back.
+
+    Raises:
+        LaunchError: Slurm does not say.
+    """
+    return meaning(own, commands.own_tasks().get(own.task))
+
+
+def address() -> str:
+    """Return the address under which other nodes reach this one."""
+    node = os.environ.get("SLURMD_NODENAME", "")
+    try:
+        name = commands.address_of_node(node) if node else socket.gethostname()
+    except LaunchError:  # Slurm does not say now
+        name = socket.gethostname()
+    try:
+        return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError:
+        return name

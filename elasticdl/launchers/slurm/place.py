@@ -1,0 +1,139 @@
+"""`python -m elasticdl.launchers.slurm.place`: a task of Slurm, which has room for one process.
+
+It takes a process that is wanted, runs it, and says how it ended. SIGTERM, with which Slurm asks a
+task to end, is passed on: the process hands over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from elasticdl.errors import ElasticdlError, LaunchError
+from elasticdl.job import Role
+from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
+from elasticdl.launchers.process.children import spawn
+from elasticdl.launchers.process.exits import exited
+from elasticdl.launchers.process.logs import log_path
+from elasticdl.launchers.process.out_of_memory import OutOfMemoryKills
+from elasticdl.launchers.signals import STOP_SIGNALS, Signals
+from elasticdl.launchers.slurm import commands
+from elasticdl.launchers.slurm.own_task import HOST, address, own_task
+from elasticdl.launchers.slurm.roster import Roster
+from elasticdl.runtime import open_files
+from elasticdl.runtime.log_lines import log_as
+
+_PATIENCE_SECONDS = 30.0  # until a node sees what another one has written
+_LOOK_SECONDS = 0.5
+_MASTER_SECONDS = 30.0  # how often to look whether the job has a master
+_SILENT_SECONDS = 120.0  # after which Slurm is asked for it
+
+_log = logging.getLogger(__name__)
+
+
+def main() -> None:
+    """Run one process of a job, if one is wanted."""
+    open_files.raise_limit()
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--role", type=Role, required=True, help="of the process")
+    parser.add_argument("--job_dir", type=Path, required=True, help="the job's folder")
+    words = parser.parse_args()
+    log_as("place")
+    with Signals() as signals:
+        try:
+            code = SlurmPlace(words.job_dir, words.role, signals).run()
+        except (ElasticdlError, OSError) as error:
+            _log.error("%s", error)
+            code = 1
+    raise SystemExit(code)
+
+
+class SlurmPlace:
+    """A task of Slurm, from its begin to its end; for the main thread."""
+
+    def __init__(self, job_dir: Path, role: Role, signals: Signals) -> None:
+        self._job_dir = job_dir
+        self._role = role
+        self._signals = signals
+        self._roster = Roster(job_dir)
+        self._ooms = OutOfMemoryKills()
+        self._was_asked = False
+
+    def run(self) -> int:
+        """Run a process that is wanted; return the exit code.
+
+        Raises:
+            LaunchError: This is no task of Slurm.
+            OSError: The job's folder cannot be used.
+        """
+        taken = self._take()
+        if taken is None:
+            _log.info("no %s is wanted", self._role.words)
+            return 0
+        handle, command = taken
+        log = log_path(self._job_dir, handle.role, handle.index)
+        lifeline, write_end = os.pipe()
+        here = address()
+        try:
+            child = spawn([word.replace(HOST, here) for word in command], log, lifeline)
+        except OSError as error:
+            words = f"cannot start {command[0]}: {error}"
+            self._roster.tell_end(Exited(handle, ExitReason.FAILED, None, words))
+            return 1
+        _log.info("%s runs as pid %d, log %s", handle.ref, child.pid, log)
+        code = self._wait_for(child)
+        os.close(write_end)  # whatever it has started ends too
+        end = exited(handle, code, self._was_asked, self._ooms, log)
+        _log.info("%s: %s (%s)", handle.ref, end.reason, code)
+        self._roster.tell_end(end)
+        return code if code >= 0 else 128 - code
+
+    def _take(self) -> tuple[ProcessHandle, list[str]] | None:
+        own = own_task()
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while True:
+            taken = self._roster.take(self._role, own)
+            if taken is not None:
+                return taken
+            if time.monotonic() >= deadline or self._asked(_LOOK_SECONDS):
+                return None
+
+    def _wait_for(self, child: subprocess.Popen[bytes]) -> int:
+        look_at = time.monotonic() + _MASTER_SECONDS
+        while (code := child.poll()) is None:
+            if self._asked(max(0.0, look_at - time.monotonic())):
+                child.send_signal(signal.SIGTERM)
+            if time.monotonic() >= look_at:
+                # Not all places of a job at once.
+                look_at = time.monotonic() + _MASTER_SECONDS * random.uniform(1.0, 2.0)
+                if self._is_orphan():
+                    _log.error("the job has no master any more, and gets none")
+                    child.kill()
+        return code
+
+    def _asked(self, seconds: float) -> bool:
+        """Wait for a signal; return whether it asks to end."""
+        is_asked = any(number in STOP_SIGNALS for number in self._signals.wait(seconds))
+        self._was_asked = self._was_asked or is_asked
+        return is_asked
+
+    def _is_orphan(self) -> bool:
+        """Whether the job of Slurm that ran the master has ended for good."""
+        if time.time() - self._roster.last_beat() < _SILENT_SECONDS:
+            return False
+        try:
+            found = commands.own_tasks().get(self._roster.master())
+        except LaunchError as error:
+            _log.warning("Slurm does not say whether the job has a master: %s", error)
+            return False
+        return found is None or found.has_ended
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""Starts jobs on Slurm, and finds them by their folders, for a command."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from pathlib import Path
+
+from elasticdl.config import JobConfig
+from elasticdl.errors import LaunchError
+from elasticdl.job import Role
+from elasticdl.launchers.base import SubmittedJob
+from elasticdl.launchers.process import folder
+from elasticdl.launchers.process.folder_job import FolderJob
+from elasticdl.launchers.slurm import commands
+from elasticdl.launchers.slurm.commands import SlurmTask
+from elasticdl.launchers.slurm.options import script_of, words_of
+from elasticdl.launchers.slurm.roster import Roster
+from elasticdl.runtime import process
+
+_ASK_SECONDS = 3.0  # how often a command asks Slurm for the master's task
+_LOOK_SECONDS = 0.2
+
+_log = logging.getLogger(__name__)
+
+
+class SlurmSubmitter:
+    """`launchers.base.Submitter` of a Slurm cluster."""
+
+    def submit(self, config: JobConfig, is_tied: bool) -> SubmittedJob:
+        """Have the task of the master queued. No job on a cluster is tied to a command."""
+        commands.own_tasks()  # makes no folder where there is no Slurm
+        job_dir = folder.prepare(config)
+        roster = Roster(job_dir)
+        roster.prepare()
+        before = _MasterTask(job_dir)
+        if not before.wait(0.0):
+            raise LaunchError(
+                f"--job_dir={job_dir}: the job in this folder runs, or waits to: it is job "
+                f"{roster.master()} of Slurm; elasticdl attach {job_dir} shows it"
+            )
+        folder.clear(job_dir)
+        (job_dir / process.LOG_FOLDER).mkdir(exist_ok=True)
+        roster.write_master(
+            commands.submit(script_of(Role.MASTER, job_dir), words_of(config, Role.MASTER, job_dir))
+        )
+        return FolderJob(job_dir, _MasterTask(job_dir))
+
+    def find(self, name: str) -> SubmittedJob | None:
+        """Return a job by its folder, or by the name of a folder below `jobs`."""
+        job_dir = folder.find(name)
+        if job_dir is None or not JobConfig.read(job_dir / process.CONFIG_FILE).is_on_slurm:
+            return None
+        return FolderJob(job_dir, _MasterTask(job_dir))
+
+    def places_of(self, name: str) -> str:
+        """Say nothing: it has looked at the same folders as the launcher of this machine."""
+        return ""
+
+
+class _MasterTask:
+    """`JobRoot` of a job on Slurm: the task that runs its masters."""
+
+    is_tied = False
+
+    def __init__(self, job_dir: Path) -> None:
+        self._roster = Roster(job_dir)
+        self._job = self._roster.master()
+        self._lock = threading.Lock()
+        self._asked_at = 0.0
+        self._found: SlurmTask | None = None
+        self._has_ended = False
+
+    def wait(self, timeout_seconds: float) -> bool:
+        deadline = time.monotonic() + timeout_seconds
+        while not self._look() and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(_LOOK_SECONDS, left))
+        return self._has_ended
+
+    def code(self) -> int | None:
+        return None
+
+    def waiting(self) -> str:
+        self._look()
+        found = self._found
+        if found is None or not found.is_waiting:
+            return ""
+        again = "again " if found.num_restarts else ""
+        return f"the master is {again}in Slurm's queue ({found.reason}), as job {self._job}"
+
+    def page(self, url: str) -> str:
+        return ""  # it is at the loopback address of the node
+
+    def end(self, at_once: bool) -> None:
+        """Cancel the master's task, which ends the others; at once, or if it does not run: all."""
+        runs = self._found is not None and not self._found.is_waiting
+        jobs = [] if runs and not at_once else list(self._roster.arrays())
+        commands.cancel([*jobs, self._job])
+
+    def _look(self) -> bool:
+        """Ask Slurm, if that was not done just now; return whether the task has ended."""
+        with self._lock:
+            now = time.monotonic()
+            if self._has_ended or not self._job:
+                self._has_ended = True
+            elif now - self._asked_at >= _ASK_SECONDS:
+                try:
+                    self._found = commands.own_tasks().get(self._job)
+                    self._has_ended = self._found is None or self._found.has_ended
+                except LaunchError as error:
+                    _log.debug("%s", error)
+                self._asked_at = now
+            return self._has_ended

@@ -1,0 +1,175 @@
+"""A Slurm cluster of several nodes on this machine, for tests: its own daemons, on free ports."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from scripts.etcd import free_ports
+
+_READY_SECONDS = 30.0
+_LOOK_SECONDS = 0.1
+_PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue")
+_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"
+
+# Requeued tasks wait for `cred_expire` before they begin again.
+_SETTINGS = """
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={port}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
+CredType=cred/munge
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SwitchType=switch/none
+MpiDefault=none
+ReturnToService=2
+SchedulerType=sched/backfill
+SchedulerParameters=sched_interval=1,sched_min_interval=0,bf_interval=1,batch_sched_delay=0
+SlurmdParameters=config_overrides
+SlurmdTimeout=10
+KillWait=15
+MinJobAge=60
+InactiveLimit=0
+"""
+
+
+class SlurmCluster:
+    """Nodes n1, n2 and so on; used as a context. `environment` is for those who use it."""
+
+    def __init__(self, folder: Path, num_nodes: int = 3, num_cpus: int = 8) -> None:
+        """Prepare it.
+
+        Args:
+            folder: Takes its settings, its state and its logs.
+            num_nodes: How many nodes it has.
+            num_cpus: How many processors each node says that it has.
+
+        Raises:
+            FileNotFoundError: Slurm is not installed; says how it is.
+        """
+        for program in _PROGRAMS:
+            if shutil.which(program, path=_PATH) is None:
+                raise FileNotFoundError(f"{program} is missing: scripts/slurm.sh installs it")
+        self._folder = folder
+        self.nodes = [f"n{number}" for number in range(1, num_nodes + 1)]
+        self._num_cpus = num_cpus
+        self.environment = os.environ | {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": _PATH}
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> SlurmCluster:
+        self._write()
+        munge = {
+            "key-file": "munge.key",
+            "socket": "munge.socket",
+            "pid-file": "munge.pid",
+            "log-file": "munge.log",
+            "seed-file": "munge.seed",
+        }
+        flags = [f"--{flag}={self._folder / name}" for flag, name in munge.items()]
+        try:
+            self._start("munged", "munged", "--foreground", "--force", *flags)
+            self._wait_for(lambda: (self._folder / "munge.socket").exists())
+            self._start("slurmctld", "slurmctld", "-D")
+            for node in self.nodes:
+                self.start_node(node)
+            self._wait_for(lambda: self.run("sinfo", "-h", "-N", "-t", "idle").count("\n"))
+            self._wait_for(self._are_all_idle)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if "slurmctld" in self._daemons:
+            user = getpass.getuser()
+            subprocess.run(["scancel", "--user", user], env=self.environment, timeout=30)
+            self._wait_for(lambda: not self.run("squeue", "-h", "-t", "R,CG"))
+        for daemon in reversed(self._daemons.values()):
+            daemon.terminate()
+        for daemon in self._daemons.values():
+            daemon.wait()
+
+    def run(self, *words: str) -> str:
+        """Return what one of Slurm's commands says; "" if it fails."""
+        done = subprocess.run(
+            words, env=self.environment, capture_output=True, text=True, timeout=30
+        )
+        return done.stdout
+
+    def start_node(self, node: str) -> None:
+        """Start the daemon of a node."""
+        self._start(node, "slurmd", "-D", "-N", node)
+
+    def lose_node(self, node: str) -> None:
+        """Kill the daemon of a node, and all that runs there."""
+        import psutil
+
+        daemon = self._daemons.pop(node)
+        daemon.kill()
+        daemon.wait()
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get("SLURMD_NODENAME") == node or (
+                    process.name() == "slurmstepd" and node in " ".join(process.cmdline())
+                ):
+                    process.kill()
+            except psutil.Error:
+                continue
+
+    def _write(self) -> None:
+        (self._folder / "state").mkdir(parents=True)
+        self._folder.chmod(0o755)
+        key = self._folder / "munge.key"
+        key.write_bytes(os.urandom(1024))
+        key.chmod(0o600)
+        controller, *ports = free_ports(*["127.0.0.1"] * (len(self.nodes) + 1))
+        host = socket.gethostname()
+        lines = [
+            _SETTINGS.format(
+                folder=self._folder, host=host, port=controller, user=getpass.getuser()
+            )
+        ]
+        for node, port in zip(self.nodes, ports, strict=True):
+            (self._folder / node).mkdir()
+            lines.append(
+                f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} "
+                f"CPUs={self._num_cpus} RealMemory=4000 State=UNKNOWN\n"
+            )
+        lines.append("PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n")
+        (self._folder / "slurm.conf").write_text("".join(lines))
+
+    def _start(self, name: str, *words: str) -> None:
+        program = shutil.which(words[0], path=_PATH)
+        with (self._folder / f"{name}.out").open("ab") as log:
+            self._daemons[name] = subprocess.Popen(
+                [str(program), *words[1:]], stdout=log, stderr=log, env=self.environment
+            )
+
+    def _are_all_idle(self) -> bool:
+        return self.run("sinfo", "-h", "-N", "-t", "idle").count("\n") == len(self.nodes)
+
+    def _wait_for(self, holds: object) -> None:
+        assert callable(holds)
+        deadline = time.monotonic() + _READY_SECONDS
+        while not holds():
+            if time.monotonic() >= deadline:
+                logs = [path.read_text() for path in self._folder.glob("*.log")]
+                raise RuntimeError("Slurm is not ready: " + "\n".join(log[-1500:] for log in logs))
+            time.sleep(_LOOK_SECONDS)

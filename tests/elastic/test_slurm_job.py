@@ -1,0 +1,106 @@
+"""Jobs on a Slurm cluster, whose tasks are requeued, killed and cancelled: the counts are exact."""
+
+import numpy as np
+import psutil
+import pytest
+
+from elasticdl.launchers.slurm.roster import Roster, handle_of
+from scripts.chaos import job as counting
+from tests.elastic.seen_job import SeenJob
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
+
+NUM_IDS = 1000
+
+
+class SlurmJob(SeenJob):
+    """A paced counting job on a cluster."""
+
+    def __init__(self, folder, cluster, num_records, **flags):
+        """Prepare it; `cluster` is a `scripts.slurm_cluster.SlurmCluster`."""
+        super().__init__(
+            folder,
+            num_records,
+            pace=0.02,
+            launcher="slurm",
+            num_workers=3,
+            worker_resource_request="cpu=1,memory=100Mi",
+            ps_resource_request="cpu=1,memory=100Mi",
+            master_resource_request="cpu=1,memory=100Mi",
+            output=folder / "export",
+            summary=folder / "summary.json",
+            **flags,
+        )
+        self.cluster, self.num_records = cluster, num_records
+        self.roster = Roster(self.job_dir)
+        self._where = {"env": cluster.environment}
+
+    def tasks(self, role):
+        """Return the tasks of Slurm that have a process of a role: index -> task."""
+        running, ended = self.roster.running(), self.roster.ended()
+        return {
+            handle_of(ref).index: place.task
+            for ref, place in running.items()
+            if handle_of(ref).role == role and ref not in ended
+        }
+
+    def until_here(self, role, index):
+        """Wait until a process has registered, beside any that was there before it."""
+        self.until_event("registered", f"{role} {index}")
+
+    def until_times(self, name, times):
+        """Wait until there were so many events of a name."""
+        self.until_event(name, also=lambda _: len(self.events(name)) == times)
+
+    def check(self):
+        """Let the job go to its end; check that each record was trained once."""
+        self.hurry()
+        summary = self.finish()
+        (row,) = summary["ledger"]
+        assert (row["trained_once"], row["repeated"], row["lost"]) == (self.num_records, 0, 0)
+        counts = counting.counts_of(self.folder / "export", NUM_IDS)
+        np.testing.assert_array_equal(counts, np.full(NUM_IDS, self.num_records // NUM_IDS))
+        assert self.cluster.run("squeue", "-h", "-t", "PD,R") == ""
+        return summary
+
+
+def place_of(job, task):
+    """Return the process that Slurm has started for a task."""
+    number, _, index = task.partition("_")
+    (found,) = [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if "elasticdl.launchers.slurm.place" in (process.info["cmdline"] or [])
+        and str(job.job_dir) in process.info["cmdline"]
+        and process.environ().get("SLURM_ARRAY_JOB_ID") == number
+        and process.environ().get("SLURM_ARRAY_TASK_ID") == index
+    ]
+    return found
+
+
+def test_tasks_are_requeued_killed_and_moved_and_each_record_counts_once(tmp_path, slurm):
+    with SlurmJob(tmp_path, slurm, 300_000) as job:
+        job.until_trained(1_000, also=lambda: len(job.tasks("worker")) == 3)
+        # Slurm takes a worker's task back: it hands over, and another one takes its place.
+        slurm.run("scontrol", "requeue", job.tasks("worker")[0])
+        job.until_event("left", "worker 0", also=lambda e: e["reason"] == "preempted")
+        job.until_here("worker", 3)
+        job.send("worker", 0)  # the process alone
+        job.until_event("lost", "worker 1", also=lambda e: e["reason"] == "killed")
+        job.until_here("worker", 4)
+        place_of(job, job.tasks("worker")[2]).kill()  # and all of its task
+        job.until_event("lost", "worker 2")
+        job.until_here("worker", 5)
+        job.send("master")
+        job.until_times("resumed", 1)
+        # No new task begins on the node; those that are taken back begin on others.
+        slurm.run("scontrol", "update", "nodename=n1", "state=drain", "reason=test")
+        slurm.run("scontrol", "requeue", job.tasks("ps")[0])
+        job.until_event("ps recovered", also=lambda e: e["replica"] == 0)
+        assert place_of(job, job.tasks("ps")[0]).environ()["SLURMD_NODENAME"] != "n1"
+        slurm.run("scontrol", "requeue", job.roster.master())
+        job.until_times("resumed", 2)
+        trained = job.until(lambda _: True).records_done
+        job.until_trained(trained)
+        job.check()
+        slurm.run("scontrol", "update", "nodename=n1", "state=resume")
