@@ -41,7 +41,7 @@ STORE_BENCHMARKS := $(filter benchmarks/store%,$(BENCHMARKS))
 
 .PHONY: help build doctor fmt check check-python check-rust test test-quick test-rust test-memory \
     test-aarch64 test-loom test-python test-torch test-parquet-java test-kubernetes test-kubelet etcd kafka \
-    kubernetes-tools cluster bench bench-store bench-allreduce bench-scheduling demo chaos soak fuzz proto lock clean \
+    kubernetes-tools kueue cluster bench bench-store bench-allreduce bench-scheduling demo chaos soak fuzz proto lock clean \
     wheel image test-images
 
 help: ## Print this list.
@@ -217,6 +217,9 @@ kafka: build ## Fetch Kafka from Maven (43 MB, once; needs Java 17 and Maven).
 
 kubernetes-tools: build ## Build etcd and Kubernetes' control plane (needs Go 1.26; minutes, once).
 	@$(PYTHON) -m scripts.cluster.binaries etcd kubernetes
+
+kueue: kubernetes-tools ## Build Kueue's controller, for the tests of queued jobs (needs Go 1.26; 3 minutes, once).
+	@$(PYTHON) -m scripts.cluster.binaries kueue
 
 cluster: kubernetes-tools ## Run a Kubernetes cluster on this machine until Ctrl-C (needs root).
 	@$(PYTHON) -m scripts.cluster

@@ -523,6 +523,9 @@ class JobConfig(Section):
         self._check_flags_of_clusters()
         if not self.is_on_cluster:
             return
+        least, most = self.kubernetes.queue_min_workers, self.cluster.num_workers
+        if self.kubernetes.queue_name and least > most:
+            raise ValueError(f"--queue_min_workers={least}: expected at most --num_workers={most}")
         if self.training.distribution_strategy is Strategy.LOCAL:
             where = "Kubernetes" if self.is_on_kubernetes else "Slurm"
             raise ValueError(

@@ -47,7 +47,8 @@ def dry_run(config: JobConfig) -> int:
     show_default=True,
     help="ServiceAccount of the pods, as in elasticdl train.",
 )
-def rbac(namespace: str, service_account: str) -> None:
+@click.option("--queues", is_flag=True, help="With the rights that jobs with --queue_name need.")
+def rbac(namespace: str, service_account: str, queues: bool) -> None:
     """Print the rights that jobs need on Kubernetes, for kubectl apply -f -.
 
     \b
@@ -59,4 +60,4 @@ def rbac(namespace: str, service_account: str) -> None:
     from elasticdl.launchers.kubernetes.rbac import rights
 
     library()
-    click.echo(as_yaml(rights(namespace, service_account)), nl=False)
+    click.echo(as_yaml(rights(namespace, service_account, queues)), nl=False)

@@ -57,6 +57,7 @@ STOCK_IMAGE = f"elasticdl:{version()}"
 """The image with elasticdl, TensorFlow and no model; `make image` builds it."""
 
 _NAME = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"
+_NAME_OR_NONE = r"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?)?$"
 
 
 class KubernetesSection(Section):
@@ -146,6 +147,29 @@ class KubernetesSection(Section):
         _read("envs", pods.parse_variables),
         Field(description='Environment of all pods: "NAME=VALUE,PASSWORD=secret:SECRET/KEY".'),
     ] = ""
+    queue_name: Annotated[
+        str,
+        Field(
+            pattern=_NAME_OR_NONE,
+            description="Queue of Kueue (its LocalQueue) that the job waits in: for its master, "
+            "then for all ps replicas and the first workers at once, then for each further worker.",
+        ),
+    ] = ""
+    queue_min_workers: Annotated[
+        int,
+        Field(
+            ge=1,
+            description="Workers that --queue_name admits together with the ps replicas; those up "
+            "to --num_workers join one by one, and are taken back first.",
+        ),
+    ] = 1
+    scheduler_name: Annotated[
+        str,
+        Field(
+            pattern=_NAME_OR_NONE,
+            description="Scheduler of the pods, such as volcano [default: the cluster's own].",
+        ),
+    ] = ""
     node_selector: Annotated[
         str,
         _read("node_selector", pods.parse_labels),
@@ -187,6 +211,15 @@ class KubernetesSection(Section):
                     read(role)
                 except ValueError as error:
                     raise ValueError(f"--{role}_resource_{flag}: {error}") from error
+        return self
+
+    @model_validator(mode="after")
+    def _minimum_has_a_queue(self) -> KubernetesSection:
+        if self.queue_min_workers != 1 and not self.queue_name:
+            raise ValueError(
+                f"--queue_min_workers={self.queue_min_workers}: without a queue pods are asked for "
+                "at once: expected --queue_name beside it"
+            )
         return self
 
     @property

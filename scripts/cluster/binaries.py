@@ -1,10 +1,10 @@
-"""Builds etcd and Kubernetes from their Go modules, and says where they lie.
+"""Builds etcd, Kubernetes and Kueue from their Go modules, and says where they lie.
 
 `go/NAME/go.mod` and `go.sum` pin every module. What was built lies outside the tree, in a folder
 named after the version and the hash of `go/NAME`, so that clones share it and a new version never
 meets an old binary.
 
-    python -m scripts.cluster.binaries etcd kubernetes kubelet
+    python -m scripts.cluster.binaries etcd kubernetes kubelet kueue
 """
 
 import argparse
@@ -30,12 +30,14 @@ class Component:
         module: The folder of its go.mod below `go/`.
         requires: The module whose version names the build.
         packages: What is compiled; the last part of each is the name of the binary.
+        folders: What is copied beside the binaries, of the module that it requires.
     """
 
     name: str
     module: str
     requires: str
     packages: tuple[str, ...]
+    folders: tuple[str, ...] = ()
 
     @property
     def version(self) -> str:
@@ -76,6 +78,13 @@ COMPONENTS = {
                 "k8s.io/kubernetes/cmd/kube-scheduler",
             ),
         ),
+        Component(
+            "kueue",
+            "kueue",
+            "sigs.k8s.io/kueue",
+            ("sigs.k8s.io/kueue/cmd/kueue",),
+            ("config/components/crd/bases", "config/components/webhook"),
+        ),
         Component("pause", "pause", "", (".",)),
         Component("kubelet", "kubernetes", "k8s.io/kubernetes", ("k8s.io/kubernetes/cmd/kubelet",)),
     )
@@ -90,7 +99,7 @@ def binary(component: str, name: str) -> Path:
     """
     path = COMPONENTS[component].folder / name
     if not path.exists():
-        target = "etcd" if component == "etcd" else "kubernetes-tools"
+        target = component if component in ("etcd", "kueue") else "kubernetes-tools"
         raise FileNotFoundError(f"{path}: not built yet; run `make {target}`")
     return path
 
@@ -98,7 +107,8 @@ def binary(component: str, name: str) -> Path:
 def missing(*components: str) -> str:
     """Return why the components cannot be run, in words for a skipped test, or an empty string."""
     lacks = [name for name in components if not COMPONENTS[name].is_built]
-    return f"{', '.join(lacks)} not built: run `make test-kubernetes`" if lacks else ""
+    target = "kueue" if lacks == ["kueue"] else "test-kubernetes"
+    return f"{', '.join(lacks)} not built: run `make {target}`" if lacks else ""
 
 
 def build(component: Component) -> None:
@@ -116,10 +126,22 @@ def build(component: Component) -> None:
         command = ["go", "build", "-mod=readonly", "-trimpath", "-ldflags", _flags(component)]
         command += ["-o", f"{partial}/", *component.packages]
         subprocess.run(command, cwd=_GO / component.module, check=True, env=_environment())
+        for each in component.folders:
+            shutil.copytree(_source(component) / each, partial / each)
         partial.rename(folder)
 
 
+def _source(component: Component) -> Path:
+    """Return where Go has the sources of the module that names the build."""
+    command = ["go", "list", "-m", "-f", "{{.Dir}}", component.requires]
+    where = _GO / component.module
+    found = subprocess.run(command, cwd=where, check=True, capture_output=True, text=True)
+    return Path(found.stdout.strip())
+
+
 def _flags(component: Component) -> str:
+    if component.name == "kueue":
+        return "-s -w"  # it would take its own version for that of Kubernetes
     major, _, rest = component.version.removeprefix("v").partition(".")
     minor = rest.partition(".")[0]
     stamps = {"gitVersion": component.version, "gitMajor": major, "gitMinor": minor}

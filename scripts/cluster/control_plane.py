@@ -200,11 +200,11 @@ class ControlPlane:
     def _make_keys(self) -> None:
         folder = self.folder
         private, public = f"{folder}/accounts.key", f"{folder}/accounts.pub"
-        _openssl("genrsa", "-out", private, "2048")
-        _openssl("rsa", "-in", private, "-pubout", "-out", public)
+        openssl("genrsa", "-out", private, "2048")
+        openssl("rsa", "-in", private, "-pubout", "-out", public)
         certificate, key = self.log_certificate
         words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 30"
-        _openssl(*words.split(), "-subj", "/CN=logs", "-out", certificate, "-keyout", key)
+        openssl(*words.split(), "-subj", "/CN=logs", "-out", certificate, "-keyout", key)
 
     def _write(self, name: str, text: str) -> None:
         path = self.folder / name
@@ -241,5 +241,6 @@ def _token() -> str:
     return secrets.token_urlsafe(24)
 
 
-def _openssl(*arguments: str) -> None:
+def openssl(*arguments: str) -> None:
+    """Run `openssl` with arguments."""
     subprocess.run(["openssl", *arguments], check=True, capture_output=True)

@@ -33,7 +33,13 @@ HALT = "halt"  # in the folder of a job: see model_zoo/counting/staged.py
 class ClusterJob:
     """The counting job: each row of its model says how often it was trained."""
 
-    def __init__(self, namespace: Namespace, folder: Path, name: str = "counting") -> None:
+    def __init__(
+        self,
+        namespace: Namespace,
+        folder: Path,
+        name: str = "counting",
+        rights: tuple[str, ...] = (),
+    ) -> None:
         self.namespace = namespace
         self.name = name
         self.folder = folder
@@ -45,7 +51,7 @@ class ClusterJob:
         self.epochs = 2
         self.lines: list[str] = []
         self._claim()
-        self.apply(self.run("rbac", f"--namespace={namespace.name}").stdout)
+        self.apply(self.run("rbac", f"--namespace={namespace.name}", *rights).stdout)
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a command of elasticdl to its end."""

@@ -92,7 +92,9 @@ def _delete_leftovers(api: Api, config: JobConfig, given_up: threading.Event) ->
 
 
 def leftovers(api: Api, config: JobConfig) -> list[str]:
-    """Return the paths of what the job has made beside its Job and its pods; keys come first.
+    """Return the paths of what the job has made beside its Job and its pods.
+
+    What others may wait for comes first, then keys.
 
     A Secret is never listed, because a right to list Secrets is one to read them.
     """
@@ -106,7 +108,9 @@ def leftovers(api: Api, config: JobConfig) -> list[str]:
     maps = [job_name]
     if config.kubernetes.sends_model_zoo:
         maps.append(names.model_map_of(job_name))
+    minimum = [names.minimum_of(job_name)] if config.kubernetes.queue_name else []
     return [
+        *(api.path("jobs", name) for name in minimum),
         *(api.path("secrets", name) for name in secrets),
         *(api.path("configmaps", name) for name in maps),
         api.path("services", job_name),

@@ -186,7 +186,8 @@ class KubernetesJob:
         if self._has_ended(job):
             return ""
         if _is_suspended(job):
-            return "its Job is suspended"
+            queue = job["metadata"].get("labels", {}).get(names.QUEUE_LABEL)
+            return f"it waits in the queue {queue}" if queue else "its Job is suspended"
         pod = self._newest(Role.MASTER, 0)
         if pod is None:
             return self._refusal() or "it has no pod yet"
@@ -323,7 +324,17 @@ class KubernetesJob:
     # --- to end it -------------------------------------------------------------------------------
 
     def interrupt(self, at_once: bool = False) -> None:
-        """Suspend the Job and delete its pods; it goes on when it is no longer suspended."""
+        """Suspend the Job and delete its pods; it goes on when it is no longer suspended.
+
+        Raises:
+            LaunchError: A queue decides about that, and would let it go on at once.
+        """
+        if queue := self._job()["metadata"].get("labels", {}).get(names.QUEUE_LABEL):
+            raise LaunchError(
+                f"the job {self.name} is in the queue {queue}, which would let it go on at once: "
+                'expected kubectl patch of its Workload with {"spec": {"active": false}}, or '
+                "elasticdl stop without --pause"
+            )
         self._api.patch(self._api.path("jobs", self._job_name), {"spec": {"suspend": True}})
         for pod in self._pods():
             path = self._api.path("pods", pod["metadata"]["name"])

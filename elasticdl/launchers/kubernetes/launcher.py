@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,12 @@ from elasticdl.launchers.base import (
     Started,
 )
 from elasticdl.launchers.kubernetes import memory, names, process_one, suspension
+from elasticdl.launchers.kubernetes.admission import (
+    Admission,
+    members_of_minimum,
+    minimum_job,
+    place,
+)
 from elasticdl.launchers.kubernetes.certificates import replica_secret
 from elasticdl.launchers.kubernetes.client import Api, ApiError
 from elasticdl.launchers.kubernetes.cluster_spec import ClusterSpec
@@ -66,6 +73,7 @@ _CREATORS = 8  # threads that ask for pods of one role
 _SIGNERS = 4  # threads that make Secrets
 _OTHERS = 4  # threads for all else
 _NAME_BYTES = 3
+_ADMISSION_SECONDS = 1.0  # until a pod that waits for it is looked at again
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +90,7 @@ class _Pod:
     was_asked: bool = False  # to end
     why: str = ""  # what was told of its waiting
     priority: str = ""
+    is_member: bool = False  # of the minimum that a queue admits at once
 
 
 class KubernetesLauncher:
@@ -139,6 +148,7 @@ class KubernetesLauncher:
             self._take_list,
             self._take,
         )
+        self._admission = self._queue() if self._config.kubernetes.queue_name else None
         self._watch.start()
 
     # --- the contract ----------------------------------------------------------------------------
@@ -209,12 +219,16 @@ class KubernetesLauncher:
         if suspension.is_suspended(self._api, self._config.cluster.job_name):
             log.info("the Job is suspended: its workers and ps replicas hand over and go")
             self._close(_SUSPENDED_GRACE_SECONDS, _SUSPENDED_GONE_SECONDS)
+            if self._admission is not None:
+                self._admission.give_up()
         else:
             self._end()
 
     def _end(self) -> None:
         self._closed.set()
         self._watch.close()
+        if self._admission is not None:
+            self._admission.close()
         for pool in (self._others, self._signers, *self._creators.values()):
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -237,6 +251,8 @@ class KubernetesLauncher:
         while not self._listed_once.wait(1.0):
             if self._closed.is_set():
                 return
+        if not self._wait_for_admission(pod):
+            return
         self._remove_strays(pod.handle)
         with self._lock:
             if pod.was_asked:
@@ -257,13 +273,13 @@ class KubernetesLauncher:
             if self._closed.is_set():
                 return
             if error.code != 409:  # else an answer was lost, and it is there
-                self._fail(pod, error)
+                self._refuse(pod, error)
                 return
         with self._lock:
             pod.is_there = True
-            was_asked = pod.was_asked
+            is_unwanted = pod.was_asked or not self._is_admitted
         log.debug("asked for the pod %s", pod.handle.ref)
-        if was_asked:
+        if is_unwanted:
             self._delete(pod.handle.ref, GRACE_SECONDS)
         self._look_at(pod.handle.ref, or_gone=False)
 
@@ -283,6 +299,7 @@ class KubernetesLauncher:
             tls_dir=Path(names.TLS_DIR) if self._authority is not None else None,
         )
         pod.priority = self._priority(role)
+        pod.is_member = self._is_member(role)
         replica = WantedPod(
             role,
             index,
@@ -290,8 +307,12 @@ class KubernetesLauncher:
             process_one.command_of(command),
             pod.priority,
             self._memory.get(role, ""),
+            "" if pod.is_member else self._config.kubernetes.queue_name,
         )
-        return self._spec.pod(replica_pod(self._plan, replica, self._owners))
+        made = self._spec.pod(replica_pod(self._plan, replica, self._owners))
+        if self._admission is not None and pod.is_member:
+            place(made, self._admission.template)
+        return made
 
     def _give_certificate(self, pod: _Pod, found: Pod) -> None:
         """Make the Secret that a pod waits for, as soon as the pod has a node.
@@ -319,7 +340,7 @@ class KubernetesLauncher:
         except ApiError as error:
             if self._closed.is_set() or error.code == 409:  # a master before this one has made it
                 return
-            self._fail(pod, error, "Secret")
+            self._refuse(pod, error, "Secret")
             self._delete(pod.handle.ref, 0)
 
     def _priority(self, role: Role) -> str:
@@ -366,15 +387,69 @@ class KubernetesLauncher:
         except ApiError as error:
             log.error("the pod %s is not deleted: %s", name, error)
 
-    def _fail(self, pod: _Pod, error: ApiError, what: str = "pod") -> None:
+    def _refuse(self, pod: _Pod, error: ApiError, what: str = "pod") -> None:
+        words = f"Kubernetes refuses the {what} {pod.handle.ref}: {error}"
+        if error.code == 403 and "forbidden" in error.message and "cannot create" in error.message:
+            words += "; elasticdl rbac prints the rights that the job needs"
+        self._fail(pod, words)
+
+    def _fail(self, pod: _Pod, words: str) -> None:
         with self._lock:
             if self._pods.get(pod.handle.ref) is not pod:
                 return  # its end was told
             self._forget(pod)
-        words = f"Kubernetes refuses the {what} {pod.handle.ref}: {error}"
-        if error.code == 403 and "forbidden" in error.message and "cannot create" in error.message:
-            words += "; elasticdl rbac prints the rights that the job needs"
         self._tell(Exited(pod.handle, ExitReason.FAILED, None, last_words=words))
+
+    # --- its queue -------------------------------------------------------------------------------
+
+    def _queue(self) -> Admission:
+        """Stand in the queue for the minimum of the job."""
+        samples = {}
+        for role in (role for role, number in members_of_minimum(self._config).items() if number):
+            name = f"{self._config.cluster.job_name}-{role}"
+            wanted = WantedPod(role, 0, name, ["true"], self._priority(role))
+            samples[role] = self._spec.pod(replica_pod(self._plan, wanted, self._owners))
+        job = minimum_job(self._config, samples, self._owners[0])
+        return Admission(self._api, job, self._give_back)
+
+    @property
+    def _is_admitted(self) -> bool:
+        return self._admission is None or self._admission.is_given.is_set()
+
+    def _wait_for_admission(self, pod: _Pod) -> bool:
+        """Wait until the job has its minimum, or a pod is unwanted; False: it is not to be made."""
+        admission = self._admission
+        while admission is not None and not admission.is_given.wait(_ADMISSION_SECONDS):
+            if self._closed.is_set():
+                return False
+            if admission.refused:
+                self._fail(
+                    pod, f"Kubernetes refuses the job its place in a queue: {admission.refused}"
+                )
+                return False
+            with self._lock:
+                if pod.was_asked:
+                    return True
+            self._tell_waiting(pod, admission.why)
+        return True
+
+    def _is_member(self, role: Role) -> bool:
+        """Whether the next process of a role belongs to the minimum; else it queues by itself."""
+        members = sum(
+            pod.handle.role is role and pod.is_member and not pod.was_asked
+            for pod in self._pods.values()
+        )
+        return members < members_of_minimum(self._config)[role]
+
+    def _give_back(self) -> None:
+        """Have all pods hand over and go: the queue has taken the minimum back.
+
+        They were not asked to end by the job, which therefore asks for others at once; those wait.
+        """
+        with self._lock:
+            found = [name for name, pod in self._pods.items() if pod.is_there]
+        for name in found:
+            self._submit(partial(self._delete, name, GRACE_SECONDS))
 
     # --- what the API says -----------------------------------------------------------------------
 
@@ -412,6 +487,7 @@ class KubernetesLauncher:
                 return
             pod.is_there = True
             pod.priority = pod.priority or found["spec"].get("priorityClassName", "")
+            pod.is_member = names.QUEUE_LABEL not in found["metadata"].get("labels", {})
             observed = observe(found, is_deleted, pod.was_asked)
             is_begun = isinstance(observed, PodRunning) and not pod.is_started
             if is_begun:

@@ -100,7 +100,12 @@ def master_job(plan: Plan, spec: ClusterSpec) -> Manifest:
     }
     if config.kubernetes.ttl is not None:
         job["ttlSecondsAfterFinished"] = config.kubernetes.ttl
-    return _object(config, "batch/v1", "Job", config.cluster.job_name, {"spec": job})
+    if not config.kubernetes.queue_name:
+        return _object(config, "batch/v1", "Job", config.cluster.job_name, {"spec": job})
+    job["suspend"] = True  # the queue lets it go
+    made = _object(config, "batch/v1", "Job", config.cluster.job_name, {"spec": job})
+    made["metadata"]["labels"][names.QUEUE_LABEL] = config.kubernetes.queue_name
+    return made
 
 
 def as_yaml(objects: list[Manifest]) -> str:

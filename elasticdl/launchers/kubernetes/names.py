@@ -12,6 +12,7 @@ INDEX_LABEL = "elasticdl-replica-index"
 OWNER_UID_LABEL = "batch.kubernetes.io/controller-uid"  # Kubernetes' own, of the pods of a Job
 OWNER_VARIABLE = "ELASTICDL_JOB_UID"  # in the environment of a master: the Job's
 CONTROLLER_VARIABLE = "ELASTICDL_SERVICE_UID"  # the same of the Service, see `pods.owners`
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"  # Kueue's own, of the queue that a thing waits in
 PICTURE_ANNOTATION = "elasticdl.org/picture"  # of the Job: the last picture, from the master
 
 MASTER_PORT = 50001
@@ -53,6 +54,11 @@ def selector_of_replicas(job_name: str) -> str:
 def model_map_of(job_name: str) -> str:
     """Return the name of the ConfigMap with the model folder."""
     return f"{job_name}-model"
+
+
+def minimum_of(job_name: str) -> str:
+    """Return the name of the Job that stands in a queue for the workers and ps replicas."""
+    return f"{job_name}-minimum"
 
 
 def data_secret_of(job_name: str) -> str:

@@ -77,7 +77,8 @@ def _ended(pod: Resource, terminated: Resource, was_asked: bool) -> PodEnded:
         return PodEnded(ExitReason.OUT_OF_MEMORY, code, _limit_of(pod))
     if status.get("reason") == "Evicted":
         return PodEnded(ExitReason.PREEMPTED, code, f"evicted: {status.get('message', '')}")
-    disruption = _condition(status, "DisruptionTarget")
+    # The second one is Kueue's.
+    disruption = _condition(status, "DisruptionTarget") or _condition(status, "TerminationTarget")
     if not terminated and (
         disruption.get("reason") in _OF_THE_NODE or status.get("reason") == "NodeLost"
     ):

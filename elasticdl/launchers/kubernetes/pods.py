@@ -45,7 +45,7 @@ class WantedPod:
     """A worker or ps replica that is to get a pod.
 
     priority_class: "" for the cluster's default. memory: what it requests and may use, if not as
-    the settings say.
+    the settings say. queue: the queue that it waits in by itself, if any.
     """
 
     role: Role
@@ -54,6 +54,7 @@ class WantedPod:
     command: Sequence[str]
     priority_class: str = ""
     memory: str = ""
+    queue: str = ""
 
 
 def pod_spec(
@@ -87,6 +88,8 @@ def pod_spec(
         "containers": [_container(config, role, command, mounts, memory)],
         "volumes": volumes,
     }
+    if settings.scheduler_name:
+        spec["schedulerName"] = settings.scheduler_name
     if priority_class:
         spec["priorityClassName"] = priority_class
     if settings.image_pull_secrets:
@@ -104,12 +107,13 @@ def replica_pod(plan: Plan, replica: WantedPod, owners: Sequence[Manifest]) -> M
     config = plan.config
     own = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}  # its master asks for another
     own |= scraped(config)
+    queue = {names.QUEUE_LABEL: replica.queue} if replica.queue else {}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
             "name": replica.name,
-            "labels": names.labels_of_pod(config, replica.role, replica.index),
+            "labels": names.labels_of_pod(config, replica.role, replica.index) | queue,
             "annotations": own | words.parse_annotations(config.kubernetes.annotations),
             "ownerReferences": list(owners),
         },

@@ -20,9 +20,20 @@ RULES: list[Manifest] = [
     {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "patch"]},
 ]
 
+# To stand in a queue for its workers and ps replicas, and to leave it; for --queue_name alone.
+_OF_QUEUES: Manifest = {
+    "apiGroups": ["batch"],
+    "resources": ["jobs"],
+    "verbs": ["create", "delete"],
+}
 
-def rights(namespace: str, service_account: str) -> list[Manifest]:
-    """Return the ServiceAccount of the pods, the Role, and what binds them."""
+
+def rights(namespace: str, service_account: str, with_queues: bool = False) -> list[Manifest]:
+    """Return the ServiceAccount of the pods, the Role, and what binds them.
+
+    With queues: also what jobs with `--queue_name` need.
+    """
+    rules = [*RULES, _OF_QUEUES] if with_queues else RULES
 
     def named(kind: str, version: str, name: str) -> Manifest:
         metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
@@ -32,7 +43,7 @@ def rights(namespace: str, service_account: str) -> list[Manifest]:
     account = {"kind": "ServiceAccount", "name": service_account}
     return [
         named("ServiceAccount", "v1", service_account),
-        named("Role", version, _NAME) | {"rules": RULES},
+        named("Role", version, _NAME) | {"rules": rules},
         named("RoleBinding", version, f"{_NAME}-{service_account}")
         | {
             "subjects": [account | ({"namespace": namespace} if namespace else {})],

@@ -29,6 +29,7 @@ def settle(config: JobConfig) -> JobConfig:
     """
     _check_destinations(config)
     _check_state(config)
+    _check_queue(config)
     cluster = config.cluster.model_copy(
         update={
             "launcher": "kubernetes",
@@ -119,6 +120,16 @@ def _check_state(config: JobConfig) -> None:
             f"--state={state}: the file would be in the pod of the master, and go with it: "
             "expected sqlite:// and a path below a mount_path of --volume, or etcd://..., or no "
             "--state for a job that ends with its master"
+        )
+
+
+def _check_queue(config: JobConfig) -> None:
+    """Refuse a job that would begin anew each time that the queue lets it go."""
+    queue = config.kubernetes.queue_name
+    if queue and not (has_lasting_state(config) and has_lasting_job_dir(config)):
+        raise ConfigError(
+            f"--queue_name={queue}: a queue takes processors back and gives them again, and the "
+            "job's state would go with its pods: expected --job_dir below a mount_path of --volume"
         )
 
 

@@ -57,7 +57,8 @@ class KubernetesSubmitter:
             if error.code in (400, 404):
                 return None
             raise
-        is_ours = names.JOB_LABEL in found["metadata"].get("labels", {})
+        # A Job that stands in a queue for a job has the label too, and another name.
+        is_ours = found["metadata"].get("labels", {}).get(names.JOB_LABEL) == job_name
         return KubernetesJob(api, job_name) if is_ours else None
 
     def places_of(self, name: str) -> str:

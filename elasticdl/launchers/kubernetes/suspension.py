@@ -49,13 +49,14 @@ def main() -> None:
     log_as("master")
     try:
         config = JobConfig.read(Path(names.SETTINGS_DIR, names.CONFIG_KEY))
-        _end_replicas(Api.connect(), config.cluster.job_name, os.environ[names.OWNER_VARIABLE])
+        _end_replicas(Api.connect(), config, os.environ[names.OWNER_VARIABLE])
     except ElasticdlError as error:
         log.error("%s: %s", type(error).__name__, error)
     sys.exit(STOPPED_EXIT_CODE)
 
 
-def _end_replicas(api: Api, job_name: str, uid: str) -> None:
+def _end_replicas(api: Api, config: JobConfig, uid: str) -> None:
+    job_name = config.cluster.job_name
     if not is_suspended(api, job_name):
         return
     selector = names.selector_of_replicas(job_name)
@@ -68,6 +69,8 @@ def _end_replicas(api: Api, job_name: str, uid: str) -> None:
                 Event(),
                 lambda error: log.warning("a pod cannot be deleted yet: %s", error),
             )
+    if config.kubernetes.queue_name:
+        api.delete(api.path("jobs", names.minimum_of(job_name)))
 
 
 if __name__ == "__main__":

@@ -111,6 +111,17 @@ def test_the_rights_of_a_namespace_and_an_account_of_ones_own(capsys):
     ]
 
 
+def test_the_rights_of_queues_are_printed_only_when_asked_for(capsys):
+    beside = [
+        rule
+        for rule in list(yaml.safe_load_all(run(capsys, "rbac", "--queues")[1]))[1]["rules"]
+        if rule not in list(yaml.safe_load_all(run(capsys, "rbac")[1]))[1]["rules"]
+    ]
+    assert beside == [
+        {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["create", "delete"]}
+    ]
+
+
 def test_a_job_with_a_password_is_not_printed(capsys):
     code, out, err = run(capsys, *COMMAND, "--data_reader_params=password=hunter2", "--dry_run")
     assert code != 0

@@ -44,6 +44,7 @@ def disrupted(reason, message="words"):
     return {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}
 
 
+TAKEN_BACK = disrupted("WorkloadEvicted") | {"type": "TerminationTarget"}
 NOT_READY = {"type": "Ready", "status": "False"}
 READY = {"type": "Ready", "status": "True"}
 
@@ -84,6 +85,10 @@ READY = {"type": "Ready", "status": "True"}
         (
             pod("Failed", terminated(143), [disrupted("EvictionByEvictionAPI")], DELETED),
             PodEnded(ExitReason.PREEMPTED, 143, "evicted: words"),
+        ),
+        (  # by Kueue
+            pod("Failed", terminated(143), [TAKEN_BACK], DELETED),
+            PodEnded(ExitReason.PREEMPTED, 143, "taken away: words"),
         ),
         (
             pod("Failed", terminated(137), reason="Evicted", message="low on memory"),

@@ -1,0 +1,212 @@
+"""The minimum of a job that waits in a queue of Kueue, and whether the queue has admitted it.
+
+Kueue admits a Job of Kubernetes as a whole, or not at all. That of the master is the master alone,
+which asks for all others. So the master makes a second Job, NAME-minimum: its one pod would request
+what all ps replicas and the first workers request together. No pod is ever made of it, because its
+`managedBy` names us as its controller. When Kueue lets it go there is room for all of them at once,
+and their pods are made. When Kueue suspends it, they hand over and go.
+
+Each further worker is a pod of its own in the queue: admitted by itself, and taken back by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+
+from elasticdl.config import JobConfig
+from elasticdl.job import Role
+from elasticdl.launchers.kubernetes import names
+from elasticdl.launchers.kubernetes.client import Api, ApiError
+from elasticdl.launchers.kubernetes.pods import Manifest
+from elasticdl.launchers.kubernetes.resource import Resource
+from elasticdl.settings.pods import parse_quantity
+
+CONTROLLER = "elasticdl.org/master"
+_LOOK_SECONDS = 1.0
+
+log = logging.getLogger(__name__)
+
+
+def members_of_minimum(config: JobConfig) -> dict[Role, int]:
+    """Return how many processes of each role are admitted together."""
+    return {Role.PS: config.num_ps, Role.WORKER: config.kubernetes.queue_min_workers}
+
+
+def minimum_job(config: JobConfig, samples: Mapping[Role, Manifest], owner: Manifest) -> Manifest:
+    """Return the Job that stands in the queue for the minimum.
+
+    Args:
+        config: The settings.
+        samples: A pod of each role of the minimum, as it would be made.
+        owner: The Job of the master.
+    """
+    members = members_of_minimum(config)
+    containers = [
+        {
+            "name": str(role),
+            "image": config.kubernetes.image,
+            "resources": {"requests": _times(_requests(sample), members[role])},
+        }
+        for role, sample in samples.items()
+    ]
+    pods = [sample["spec"] for sample in samples.values()]
+    template: Resource = {"restartPolicy": "Never", "containers": containers}
+    for name in ("nodeSelector", "affinity", "tolerations", "priorityClassName"):
+        if found := next((pod[name] for pod in pods if pod.get(name)), None):
+            template[name] = found
+    labels = names.labels_of(config) | {names.QUEUE_LABEL: config.kubernetes.queue_name}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": names.minimum_of(config.cluster.job_name),
+            "labels": labels,
+            "ownerReferences": [owner],
+        },
+        "spec": {
+            "suspend": True,
+            "managedBy": CONTROLLER,
+            "template": {"spec": template},
+        },
+    }
+
+
+def place(pod: Manifest, template: Resource) -> None:
+    """Have a pod run where the queue has found room for the minimum.
+
+    Args:
+        pod: One of the minimum; it is changed.
+        template: That of the Job, to which Kueue has added what its flavours say.
+    """
+    spec, found = pod["spec"], template["spec"]
+    if found.get("nodeSelector"):
+        spec["nodeSelector"] = spec.get("nodeSelector", {}) | found["nodeSelector"]
+    own = spec.get("tolerations", [])
+    spec["tolerations"] = own + [each for each in found.get("tolerations", []) if each not in own]
+
+
+def _requests(pod: Manifest) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for container in pod["spec"]["containers"]:
+        for name, quantity in container.get("resources", {}).get("requests", {}).items():
+            total[name] += parse_quantity(str(quantity))  # type: ignore[assignment]
+    return total
+
+
+def _times(requests: Mapping[str, Decimal | int], number: int) -> dict[str, str]:
+    """Return so many times what one pod requests, as quantities of Kubernetes."""
+    return {name: _quantity(Decimal(each) * number) for name, each in requests.items()}
+
+
+def _quantity(value: Decimal) -> str:
+    return str(int(value)) if value == int(value) else f"{math.ceil(value * 1000)}m"
+
+
+class Admission:
+    """Whether a job has its minimum; a thread of its own looks.
+
+    It asks for the Job each second: to follow it would need the right to list all Jobs.
+    """
+
+    def __init__(self, api: Api, job: Manifest, taken_back: Callable[[], None]) -> None:
+        """Keep the Job there until `close`.
+
+        Args:
+            api: The namespace of the job.
+            job: What stands in the queue (`minimum_job`).
+            taken_back: Is called when the minimum was there, and is no more.
+        """
+        self._api = api
+        self._job = job
+        self._taken_back = taken_back
+        self._closed = threading.Event()
+        self._was_told = ""
+        self.is_given = threading.Event()
+        self.template: Resource = {"spec": {}}
+        """That of the Job as it was admitted."""
+        self.refused = ""
+        """Why there can be no such Job; "" if there can."""
+        self._thread = threading.Thread(target=self._run, name="admission", daemon=True)
+        self._thread.start()
+
+    @property
+    def why(self) -> str:
+        """What is waited for, in words."""
+        queue = self._job["metadata"]["labels"][names.QUEUE_LABEL]
+        containers = self._job["spec"]["template"]["spec"]["containers"]
+        roles = " and ".join(each["name"] for each in containers)
+        return f"the queue {queue} has not admitted the minimum of {roles} processes"
+
+    def close(self) -> None:
+        """Look no more; the Job stays for the next master."""
+        self._closed.set()
+
+    def give_up(self) -> None:
+        """Leave the queue: what was admitted is for others."""
+        self.close()
+        try:
+            self._api.delete(self._path)
+        except ApiError as error:
+            log.error("the Job %s is not deleted: %s", self._name, error)
+
+    @property
+    def _name(self) -> str:
+        return str(self._job["metadata"]["name"])
+
+    @property
+    def _path(self) -> str:
+        return self._api.path("jobs", self._name)
+
+    def _run(self) -> None:
+        while not self._closed.is_set() and not self.refused:
+            try:
+                self._take(self._find())
+            except ApiError as error:
+                self._take_error(error)
+            self._closed.wait(_LOOK_SECONDS)
+
+    def _find(self) -> Resource:
+        """Return the Job, which is made if it is not there."""
+        try:
+            return self._api.get(self._path)
+        except ApiError as error:
+            if error.code != 404:
+                raise
+        return self._api.create(self._api.path("jobs"), self._job)
+
+    def _take(self, found: Resource) -> None:
+        """Take in how the Job is now."""
+        (ours,) = self._job["metadata"]["ownerReferences"]
+        owners = found["metadata"].get("ownerReferences", [])
+        if all(owner["uid"] != ours["uid"] for owner in owners):
+            return  # of a job before of the same name, about to be deleted
+        if found["spec"].get("managedBy") != CONTROLLER:
+            self._api.delete(self._path)
+            self.refused = (
+                f"a Job {self._name} without pods: this Kubernetes does not know a Job's "
+                "managedBy: expected 1.32 or newer for --queue_name"
+            )
+            return
+        is_given = not found["spec"].get("suspend", False)
+        if is_given and not self.is_given.is_set():
+            self.template = found["spec"]["template"]
+            log.info("the queue has admitted the minimum")
+            self.is_given.set()
+        elif not is_given and self.is_given.is_set():
+            log.warning("the queue takes the minimum back: its processes hand over and go")
+            self.is_given.clear()
+            self._taken_back()
+
+    def _take_error(self, error: ApiError) -> None:
+        if error.code == 403 and not error.is_transient:
+            self.refused = f"{error}; elasticdl rbac --queues prints the rights that the job needs"
+        elif error.code in (400, 422):
+            self.refused = str(error)
+        elif error.code != 409 and str(error) != self._was_told:  # 409: made by another just now
+            self._was_told = str(error)
+            log.warning("the Job %s cannot be looked at yet: %s", self._name, error)

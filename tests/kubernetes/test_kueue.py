@@ -1,0 +1,173 @@
+"""Jobs in a queue of the real Kueue: admitted from a minimum, grown, and taken back in part."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+
+from scripts.cluster.cluster import Cluster
+from scripts.cluster.kueue import QUEUED, Kueue, why_missing
+from scripts.cluster.namespace import Namespace
+from tests.kubernetes.job import CLI, ClusterJob
+
+pytestmark = [
+    pytest.mark.kubernetes,
+    pytest.mark.timeout(300),
+    pytest.mark.parametrize("namespace", [QUEUED], indirect=True),
+]
+
+QUEUE, URGENT = "main", "urgent"
+
+
+@pytest.fixture(scope="module")
+def kueue(cluster: Cluster) -> Kueue:
+    """Kueue with one priority above that of jobs; it runs until the cluster ends."""
+    if lacks := why_missing():
+        pytest.skip(lacks)
+    running = Kueue(cluster)
+    running.add_priority(URGENT, 1000)
+    return running
+
+
+class QueuedJob(ClusterJob):
+    """The counting job in a queue of six processors.
+
+    Its master takes one, its minimum three (two ps replicas and a worker), two further workers two.
+    """
+
+    def __init__(self, kueue: Kueue, namespace: Namespace, folder) -> None:
+        super().__init__(namespace, folder, rights=("--queues",))
+        self.kueue = kueue
+        kueue.add_queue(namespace.name, QUEUE, cpus=6, withinClusterQueue="LowerPriority")
+
+    def begin(self, **others) -> None:
+        self.start_staged(0.02, num_workers=3, num_ps_pods=2, queue_name=QUEUE, **others)
+
+    def other(self, name: str, cpus: int, **labels: str) -> None:
+        """Put a pod of somebody else into the queue."""
+        metadata = {"labels": {"kueue.x-k8s.io/queue-name": QUEUE} | labels}
+        needs = {"resources": {"requests": {"cpu": str(cpus)}}}
+        self.namespace.run(
+            name,
+            "sleep",
+            "1000",
+            container=needs,
+            metadata=metadata,
+            terminationGracePeriodSeconds=1,
+        )
+
+    def urgent(self, cpus: int) -> None:
+        """Put a pod into the queue that goes before the job, and wait until it runs."""
+        self.other(URGENT, cpus, **{"kueue.x-k8s.io/priority-class": URGENT})
+        self.namespace.wait(URGENT, "Running")
+
+    def is_suspended(self, name: str) -> bool:
+        path = self.namespace.path("jobs", name, group="apis/batch/v1")
+        return self.namespace.cluster.api.get(path)["spec"]["suspend"]
+
+    def until_running(self, workers: int, ps: int = 2) -> None:
+        """Wait until so many pods run, and no more."""
+        wanted = {"worker": workers, "ps": ps}
+        self.namespace.cluster.wait_for(
+            self.namespace.path("jobs", self.name, group="apis/batch/v1"),
+            lambda _: {role: len(self.running(role)) for role in wanted} == wanted,
+            seconds=90,
+        )
+
+    def admitted(self) -> list[str]:
+        """Return the names of what has a place in the queue."""
+        return [
+            found["metadata"]["name"]
+            for found in self.kueue.workloads(self.namespace.name)
+            for condition in found.get("status", {}).get("conditions", [])
+            if (condition["type"], condition["status"]) == ("QuotaReserved", "True")
+            and not any(each["type"] == "Finished" for each in found["status"]["conditions"])
+        ]
+
+
+@pytest.fixture
+def job(kueue: Kueue, namespace: Namespace, tmp_path):
+    started = QueuedJob(kueue, namespace, tmp_path)
+    yield started
+    started.close()
+
+
+def test_a_job_begins_with_its_minimum_grows_and_gives_back_single_workers(job):
+    """Nothing else shows that room is taken from a job in a queue without ending it."""
+    job.other("first", 1)
+    job.other("second", 2)
+    for name in ("first", "second"):
+        job.namespace.wait(name, "Running")
+    job.epochs = 1
+    job.begin()
+    job.read_until(f"the queue {QUEUE} has not admitted the minimum")
+    assert not job.running("worker") | job.running("ps")
+
+    job.namespace.delete("first")
+    job.until_running(workers=1)
+    kept = job.running("worker") | job.running("ps") | job.running("master")
+    job.until_records(2_000)
+    assert len(job.pods("worker")) == 3
+
+    job.namespace.delete("second")
+    job.until_running(workers=3)
+
+    job.urgent(2)
+    job.until_running(workers=1)
+    assert job.running("worker") | job.running("ps") | job.running("master") == kept
+    assert not job.is_suspended(job.name)
+    assert not job.is_suspended(f"{job.name}-minimum")
+
+    job.halt()  # else it has finished before it has grown again
+    job.namespace.delete(URGENT)
+    job.until_running(workers=3)
+    job.go_on()
+
+    assert job.end() == 0, "".join(job.lines)
+    assert job.is_exact()
+    path = job.namespace.path("jobs", job.name, group="apis/batch/v1")
+    job.namespace.cluster.wait_for(path, lambda _: not job.admitted())
+
+
+def test_a_job_whose_minimum_is_taken_back_waits_and_goes_on_exactly(job):
+    job.epochs = 1
+    job.begin()
+    job.until_running(workers=3)
+    master = job.running("master")
+    job.until_records(4_000)
+
+    job.urgent(5)
+    job.read_until(f"the queue {QUEUE} has not admitted the minimum")
+    job.until_running(workers=0, ps=0)
+    assert job.running("master") == master
+
+    job.namespace.delete(URGENT)
+    assert job.end() == 0, "".join(job.lines)
+    assert job.running("master") == {}
+    assert job.is_exact()
+
+
+def test_a_job_that_is_taken_back_as_a_whole_goes_on_exactly(job):
+    job.epochs = 1
+    job.begin()
+    job.until_running(workers=3)
+    job.until_records(4_000)
+
+    job.urgent(6)
+    assert job.end() == 130, "".join(job.lines)
+    assert job.is_suspended(job.name)
+
+    job.namespace.delete(URGENT)
+    attached = subprocess.run(
+        [*CLI, "attach", job.full_name],
+        env=job.environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert attached.returncode == 0, attached.stdout + attached.stderr
+    assert job.has_exact_counts()
+    rows = json.loads(job.run("status", job.full_name, "--json").stdout)["ledger"]
+    assert [(row["lost"], row["repeated"]) for row in rows] == [(0, 0)]
