@@ -7,6 +7,7 @@ import click
 import pytest
 
 from elasticdl.cli.main import cli
+from tests.elastic.page_scripts import TREATMENTS, commands_of, commands_to_run
 from tests.unit.test_docs import PAGES, ROOT
 
 BLOCK = re.compile(r"^```(?:sh|console|bash)?\n(.*?)^```|((?:^    \S.*\n)+)", re.M | re.S)
@@ -120,3 +121,36 @@ def test_most_pages_have_commands():
 def test_a_command_that_there_is_not_is_found(text, problem):
     (line,) = lines_of(text)
     assert problem_of(line) == problem
+
+
+def test_each_command_is_run_by_a_test_or_has_a_reason_why_not():
+    pages = {str(page.relative_to(ROOT)): commands_of(page.read_text()) for page in PAGES}
+    with_commands = {page for page, commands in pages.items() if commands}
+    in_chinese = {page for page in with_commands if page.endswith("_cn.md")}
+    assert with_commands - in_chinese == set(TREATMENTS)
+    for page, treatment in TREATMENTS.items():
+        nobody_runs = commands_to_run(page) if treatment.run_by is None else []
+        assert nobody_runs == [], page
+        if treatment.run_by is not None:
+            file, test = treatment.run_by.split("::")
+            assert f"def {test}(" in (ROOT / file).read_text()
+        unused = [
+            start
+            for start in treatment.left_out
+            if not any(re.match(start, command) for command in pages[page])
+        ]
+        assert unused == [], page
+
+
+def test_the_commands_of_a_page_are_those_that_a_person_would_copy():
+    text = (
+        "```\n$ elasticdl train --a=1 \\\n    --b=2\nfinished\n$ ls model\n```\n"
+        "```python\nelasticdl.train()\n```\nor\n\n    make demo\n        it prints\n\n"
+        "```sh\nelasticdl status JOB\nelasticdl train ... --c=3\nmake wheel  # a wheel\n```\n"
+    )
+    assert commands_of(text) == [
+        "elasticdl train --a=1 --b=2",
+        "ls model",
+        "make wheel  # a wheel",
+        "make demo",
+    ]
