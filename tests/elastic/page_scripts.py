@@ -66,6 +66,7 @@ TREATMENTS = {
     "docs/own-loops.md": Treatment(
         None, {"": "the script is the reader's; tests/elastic/test_script_job.py runs some"}
     ),
+    "docs/queues.md": Treatment(None, ON_A_CLUSTER),
     "docs/serving.md": Treatment(
         None, {"elasticdl serve": "has no end; tests/unit/serving/test_server.py asks one"}
     ),
@@ -73,6 +74,9 @@ TREATMENTS = {
         HERE + "test_simulate", {".*--preset=": "takes minutes; test_forecast.py has a part of it"}
     ),
     "docs/site/index.md": Treatment(None, DEMO),
+    "docs/slurm.md": Treatment(
+        None, {"": "needs Slurm; tests/elastic/test_slurm_job.py gives such to one of its own"}
+    ),
     "docs/tutorials/first-model.md": Treatment(HERE + "test_your_first_model"),
     "docs/tutorials/kubernetes.md": Treatment(None, ON_A_CLUSTER),
     "docs/tutorials/your-own-data.md": Treatment(HERE + "test_your_own_data"),
