@@ -29,6 +29,7 @@ from elasticdl.cli.report import report
 from elasticdl.cli.script import run_script
 from elasticdl.cli.serve import exports, serve
 from elasticdl.cli.simulate import simulate
+from elasticdl.cli.stay import dry_run_option, stay_of, stay_options
 from elasticdl.cli.terminal import echo
 from elasticdl.cli.top import top
 from elasticdl.cli.zoo import zoo
@@ -113,17 +114,15 @@ def _make_command(name: Command) -> click.RichCommand:
             check_given(settings, given)
         except ConfigError as error:
             raise click.UsageError(str(error), context) from error
-        if wait and detach:
-            raise click.UsageError("--wait and --detach: expected one of them", context)
+        stay = stay_of(context, wait, detach)
         if write_config is not None:
             job_file.write(write_config, name, settings, given)
             return 0
         if dry_run:
             return kubernetes.dry_run(settings)
         look = look_of(context, quiet, log_format)
-        from elasticdl.cli.run import Stay, run  # what --help and a typing error need not wait for
+        from elasticdl.cli.run import run  # what --help and a typing error need not wait for
 
-        stay = Stay.DETACH if detach else Stay.WAIT if wait else Stay.TIED
         return run(settings, stay, look)
 
     return click.RichCommand(
@@ -140,13 +139,10 @@ def _make_command(name: Command) -> click.RichCommand:
 
 def _not_of_the_job() -> list[click.Parameter]:
     """Return the options that say what to do with a job, or that earlier versions had."""
-    dry_run = click.RichOption(
-        ["--dry_run"],
-        is_flag=True,
-        help="Print the manifests of the job for kubectl apply -f -, and ask for nothing.",
-        panel="Kubernetes",
-    )
-    return [dry_run, click.Option(["--use_go_ps"], is_flag=False, flag_value="", hidden=True)]
+    return [
+        dry_run_option(),
+        click.Option(["--use_go_ps"], is_flag=False, flag_value="", hidden=True),
+    ]
 
 
 def _of_command(name: Command) -> list[click.Option]:
@@ -160,19 +156,7 @@ def _of_command(name: Command) -> list[click.Option]:
                 raise click.UsageError(str(error), context) from error
 
     return [
-        click.RichOption(
-            ["--detach"],
-            is_flag=True,
-            panel="Command",
-            help="Start the job and end; the job goes on, see elasticdl attach.",
-        ),
-        click.RichOption(
-            ["--wait"],
-            is_flag=True,
-            panel="Command",
-            help="Show the job to its end; it goes on if this command ends before. Without --wait "
-            "and --detach a job on this machine ends with the command.",
-        ),
+        *stay_options(),
         *look_options(),
         click.RichOption(
             ["--config"],

@@ -118,7 +118,11 @@ def _check_packages(config: JobConfig) -> None:
 def _check_for_pods(config: JobConfig) -> None:
     """Check what this machine sees of a job whose data, and maybe model, are elsewhere."""
     parse_params(config.model.model_params, "--model_params")
-    if config.kubernetes.sends_model_zoo:
+    if not config.kubernetes.sends_model_zoo:
+        return
+    if config.model.script is not None:
+        _check_script(config.model.script)
+    else:
         model_file = find_model_file(config)
         names = defined_names(model_file)
         if names is not None:

@@ -6,12 +6,12 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Iterable, Iterator
-from enum import StrEnum
 
 from elasticdl.checkpoints.in_use import all_claimed
 from elasticdl.cli import job_folder, preflight, summary
 from elasticdl.cli.display import Display
 from elasticdl.cli.plain_display import JsonDisplay, QuietDisplay
+from elasticdl.cli.stay import Stay
 from elasticdl.cli.terminal import echo
 from elasticdl.cli.view import LeftError, view
 from elasticdl.config import JobConfig
@@ -24,14 +24,6 @@ _STOPPED = 130  # the shell's exit code for a command that Ctrl-C ended
 
 
 _DISPLAYS = {"text": Display, "json": JsonDisplay, "quiet": QuietDisplay}
-
-
-class Stay(StrEnum):
-    """What the command does after it has started a job."""
-
-    TIED = "tied"  # shows it to its end; the job ends with the command, if the launcher can do that
-    WAIT = "wait"  # shows it to its end; the job goes on without the command
-    DETACH = "detach"  # ends; the job goes on
 
 
 def run(config: JobConfig, stay: Stay = Stay.TIED, look: str = "text") -> int:

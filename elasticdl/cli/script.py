@@ -7,6 +7,7 @@ from pathlib import Path
 import rich_click as click
 from click.core import ParameterSource
 
+from elasticdl.cli import kubernetes
 from elasticdl.cli.flags import (
     Flag,
     build_config,
@@ -16,6 +17,7 @@ from elasticdl.cli.flags import (
     refuse_flags_as_values,
 )
 from elasticdl.cli.look import look_of, look_options
+from elasticdl.cli.stay import dry_run_option, stay_of, stay_options
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError
 from elasticdl.job import Strategy
@@ -25,12 +27,13 @@ _HELP = """Run a script with a training loop of its own on several workers.
 Each worker runs the script, in PyTorch or in Keras on TensorFlow. elasticdl.controller gives it
 minibatches of --training_data, and takes the mean of its gradients and those of the others. What
 follows -- goes to the script. With --shards_only a script in any framework gets minibatches alone.
+With --launcher=kubernetes the folder of the script goes along to the pods, up to 1 MiB of it.
 
 \b
 Example:
   elasticdl run train.py --training_data=data/train --num_workers=3 -- --units=64
 """
-_OTHER_SECTIONS = frozenset({"model", "evaluation", "kubernetes"})
+_OTHER_SECTIONS = frozenset({"model", "evaluation"})
 _OTHER_FLAGS = frozenset(
     {
         # A script evaluates by itself, and makes its own optimizer.
@@ -57,14 +60,6 @@ _OTHER_FLAGS = frozenset(
         "export_tables",
         "export_threshold",
         "export_since_version",
-        # One machine, so far.
-        "launcher",
-        "tls",
-        "tls_ca",
-        "tls_cert",
-        "tls_key",
-        "tls_certificate_hours",
-        "insecure",
     }
 )
 
@@ -96,7 +91,6 @@ def configure(
     Raises:
         ConfigError: A value does not fit its flag, or flags do not fit together; one line each.
     """
-    script = script.resolve()
     model = {"model_zoo": str(script.parent), "model_def": script.name}
     strategy = {"distribution_strategy": str(Strategy.ALLREDUCE)}
     if shards_only:
@@ -108,7 +102,9 @@ def configure(
                     "script has its model to itself: expected one of these flags"
                 )
     config = build_config("train", {**words, **model, **strategy})
-    of_script = {"script": script, "script_arguments": arguments}
+    if not config.is_on_kubernetes or config.kubernetes.sends_model_zoo:
+        script = script.resolve()  # else it is in the image, or on a volume
+    of_script = {"script": script, "script_arguments": arguments, "model_zoo": script.parent}
     return config.model_copy(update={"model": config.model.model_copy(update=of_script)})
 
 
@@ -118,6 +114,9 @@ def _run(
     /,
     script: Path,
     arguments: tuple[str, ...],
+    dry_run: bool,
+    wait: bool,
+    detach: bool,
     quiet: bool,
     log_format: str,
     shards_only: bool,
@@ -130,10 +129,13 @@ def _run(
         check_given(config, given)
     except ConfigError as error:
         raise click.UsageError(str(error), context) from error
+    stay = stay_of(context, wait, detach)
+    if dry_run:
+        return kubernetes.dry_run(config)
     look = look_of(context, quiet, log_format)
     from elasticdl.cli.run import run  # what --help and a typing error need not wait for
 
-    return run(config, look=look)
+    return run(config, stay, look)
 
 
 run_script = click.RichCommand(
@@ -150,7 +152,9 @@ run_script = click.RichCommand(
             "itself, in any framework, and no worker waits for another.",
         ),
         *(option(flag) for flag in _flags()),
+        *stay_options(),
         *look_options(),
+        dry_run_option(),
     ],
     help=_HELP,
 )

@@ -104,3 +104,42 @@ def test_tasks_are_requeued_killed_and_moved_and_each_record_counts_once(tmp_pat
         job.until_trained(trained)
         job.check()
         slurm.run("scontrol", "update", "nodename=n1", "state=resume")
+
+
+def test_a_job_outlives_the_time_limit_of_all_its_tasks(tmp_path, slurm):
+    # Two minutes: a minute before its end each task is asked to hand over, the master's too.
+    with SlurmJob(tmp_path, slurm, 600_000, slurm_time_limit="2") as job:
+        job.until_trained(1_000, also=lambda: len(job.tasks("worker")) == 3)
+        first = job.roster.running()
+        job.until_times("resumed", 1)
+        job.until_event("ps recovered", also=lambda e: e["replica"] == 0)
+        job.until_event("ps recovered", also=lambda e: e["replica"] == 1)
+        job.until_here("worker", 5)
+        assert not set(first) & set(job.roster.running())
+        summary = job.check()
+    assert [found["is_handed_over"] for found in summary["recoveries"]] == [True, True]
+    assert {event["reason"] for event in job.events("left")} <= {"preempted", "finished"}
+
+
+def test_a_lost_node_is_replaced_by_another(tmp_path, slurm):
+    with SlurmJob(tmp_path, slurm, 300_000, slurm_worker_options="--exclude=n1") as job:
+        job.until_trained(1_000, also=lambda: len(job.tasks("worker")) == 3)
+        assert place_of(job, job.tasks("worker")[0]).environ()["SLURMD_NODENAME"] == "n2"
+        slurm.lose_node("n2")
+        job.until_event("lost", "worker 0", also=lambda e: e["reason"] == "node lost")
+        for index in (3, 4, 5):
+            job.until_here("worker", index)
+        slurm.start_node("n2")
+        job.check()
+
+
+def test_a_cancelled_job_ends_all_its_tasks_and_goes_on_by_the_same_command(tmp_path, slurm):
+    job = SlurmJob(tmp_path, slurm, 300_000)
+    with job:
+        job.until_trained(1_000, also=lambda: len(job.tasks("worker")) == 3)
+        slurm.run("scancel", job.roster.master())
+        assert job.process.wait() == 130, job.log()
+        assert slurm.run("squeue", "-h", "-t", "PD,R") == ""
+    with job:
+        job.until_times("resumed", 1)
+        job.check()

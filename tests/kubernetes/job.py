@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from elasticdl._core import RecordWriter
 from scripts.chaos import job as counting
 from scripts.cluster.api import Object
 from scripts.cluster.namespace import Namespace
@@ -114,8 +115,36 @@ class ClusterJob:
 
     def start(self, **others: object) -> None:
         """Begin to train; the command goes on beside the test."""
+        self._start(self.words(**others))
+
+    def start_script(self, script: Path, arguments: list[str], **others: object) -> None:
+        """Begin to run a script over records that are their own numbers.
+
+        Args:
+            script: With a loop of its own.
+            arguments: Of the script.
+            others: Flags.
+        """
+        (self.folder / "finals").mkdir()
+        (self.folder / "finals").chmod(0o777)
+        left_out = dict.fromkeys(("model_zoo", "model_def", "num_ps_pods"), "")
+        memory = {"worker_resource_request": "cpu=1,memory=1024Mi"}
+        flags = {"training_data": "/data/numbers.recordio", "num_epochs": 1}
+        _, *words = self.words(**left_out, **memory, **flags, **others)
+        self._start(["run", str(script), *words, "--", *arguments])
+
+    def write_numbers(self, num_records: int) -> None:
+        """Write the records of a script."""
+        with RecordWriter(str(self.folder / "numbers.recordio")) as writer:
+            writer.write_many(str(number).encode() for number in range(num_records))
+
+    def hurry(self) -> None:
+        """Let a script go to its end as fast as it can."""
+        (self.folder / "finals" / "hurry").touch()
+
+    def _start(self, words: list[str]) -> None:
         self._process = subprocess.Popen(
-            [*CLI, *self.words(**others)],
+            [*CLI, *words],
             env=self.environment,
             cwd=counting.ROOT,
             stdout=subprocess.PIPE,

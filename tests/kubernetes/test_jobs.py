@@ -3,10 +3,14 @@
 import base64
 import json
 import re
+import shutil
 import socket
 import ssl
 import subprocess
+from pathlib import Path
 
+import h5py
+import numpy as np
 import pytest
 from cryptography import x509
 
@@ -68,6 +72,31 @@ def test_a_job_survives_the_loss_of_a_pod_exactly(job, role):
     if role == "worker":
         assert sorted(before["worker"])[0] not in after["worker"]
         assert re.search("worker 0 was .*its pod was deleted", "".join(job.lines))
+
+
+SCRIPT = Path(__file__).parents[1] / "elastic" / "keras_script_loop.py"
+
+
+@restricted
+@pytest.mark.keras
+def test_a_script_with_a_loop_of_its_own_survives_the_loss_of_a_pod_exactly(job, tmp_path):
+    num_records = 4_000
+    job.write_numbers(num_records)
+    (tmp_path / "code").mkdir()
+    script = Path(shutil.copy(SCRIPT, tmp_path / "code" / "loop.py"))  # its folder goes along
+    words = [f"--num_records={num_records}", "--seconds=0.2", "--finals=/data/finals"]
+    job.start_script(script, words, num_workers=3, minibatch_size=16, num_minibatches_per_task=5)
+    job.until_records(400)
+    worker = sorted(job.running("worker"))[0]
+    job.namespace.delete(worker)
+    job.until_records(1_200)
+    job.hurry()
+    assert job.end() == 0, "".join(job.lines)
+    (row,) = job.summary()["ledger"]
+    assert (row["trained_once"], row["repeated"], row["lost"]) == (num_records, 0, 0)
+    with h5py.File(tmp_path / "model" / "model.weights.h5") as file:
+        visits = max((np.asarray(value) for value in file["vars"].values()), key=np.size)
+    np.testing.assert_allclose(visits, np.ones(num_records), rtol=1e-5)
 
 
 @restricted

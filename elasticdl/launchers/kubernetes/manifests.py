@@ -37,7 +37,8 @@ def manifests(config: JobConfig) -> list[Manifest]:
         ConfigError: The job cannot run so, or a file cannot be read.
     """
     settled = settle(config)
-    packed = pack(config.model.model_zoo) if config.kubernetes.sends_model_zoo else Packed()
+    flag = "--model_zoo" if config.model.script is None else "the folder of the script"
+    packed = pack(config.model.model_zoo, flag) if config.kubernetes.sends_model_zoo else Packed()
     spec = ClusterSpec.read(config.kubernetes.cluster_spec)
     settings = {names.CONFIG_KEY: settled.model_dump_json(indent=2)}
     if config.kubernetes.cluster_spec is not None:

@@ -27,14 +27,18 @@ class Packed:
     paths: dict[str, str] = field(default_factory=dict)
 
 
-def pack(folder: Path) -> Packed:
+def pack(folder: Path, what: str = "--model_zoo") -> Packed:
     """Read a folder; hidden files and what Python compiled are left out.
+
+    Args:
+        folder: The folder.
+        what: What it is to the user.
 
     Raises:
         ConfigError: There is no such folder, or it is too large for a ConfigMap.
     """
     if not folder.is_dir():
-        raise ConfigError(f"--model_zoo: expected a folder, found none at {folder}")
+        raise ConfigError(f"{what}: expected a folder, found none at {folder}")
     packed = Packed()
     size = 0
     for path in sorted(_files(folder)):
@@ -43,9 +47,9 @@ def pack(folder: Path) -> Packed:
         size += len(content)
         if size > MAX_BYTES - _SPARE_BYTES:
             raise ConfigError(
-                f"--model_zoo={folder}: more than 1 MiB of files, which is what a ConfigMap takes: "
+                f"{what}={folder}: more than 1 MiB of files, which is what a ConfigMap takes: "
                 "put the folder into an image (elasticdl zoo build; --image_name), or on a volume "
-                "(--volume; --model_zoo is then its path in the pods, with --send_model_zoo=false)"
+                f"(--volume; {what} is then its path in the pods, with --send_model_zoo=false)"
             )
         key = _key(place, packed.paths)
         packed.paths[key] = place

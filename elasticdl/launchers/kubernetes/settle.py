@@ -44,9 +44,13 @@ def settle(config: JobConfig) -> JobConfig:
         if statistics is not None and statistics.absolute().is_relative_to(zoo):
             # It travels in the model folder; elsewhere its path is one of the pods' already.
             statistics = Path(names.MODEL_DIR, statistics.absolute().relative_to(zoo))
-        model = model.model_copy(
-            update={"model_zoo": Path(names.MODEL_DIR), "statistics": statistics}
-        )
+        sent: dict[str, Path | None] = {
+            "model_zoo": Path(names.MODEL_DIR),
+            "statistics": statistics,
+        }
+        if model.script is not None:
+            sent["script"] = Path(names.MODEL_DIR, model.script.name)
+        model = model.model_copy(update=sent)
     if kubernetes.cluster_spec is not None:
         path = Path(names.SETTINGS_DIR, names.CLUSTER_SPEC_KEY)
         kubernetes = kubernetes.model_copy(update={"cluster_spec": path})

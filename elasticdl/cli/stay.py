@@ -1,0 +1,55 @@
+"""`--detach`, `--wait` and `--dry_run`: what a command does with the job that it is given."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import rich_click as click
+
+
+class Stay(StrEnum):
+    """What the command does after it has started a job."""
+
+    TIED = "tied"  # shows it to its end; the job ends with the command, if the launcher can do that
+    WAIT = "wait"  # shows it to its end; the job goes on without the command
+    DETACH = "detach"  # ends; the job goes on
+
+
+def stay_options() -> list[click.Option]:
+    """Return `--detach` and `--wait`."""
+    return [
+        click.RichOption(
+            ["--detach"],
+            is_flag=True,
+            panel="Command",
+            help="Start the job and end; the job goes on, see elasticdl attach.",
+        ),
+        click.RichOption(
+            ["--wait"],
+            is_flag=True,
+            panel="Command",
+            help="Show the job to its end; it goes on if this command ends before. Without --wait "
+            "and --detach a job on this machine ends with the command.",
+        ),
+    ]
+
+
+def stay_of(context: click.Context, wait: bool, detach: bool) -> Stay:
+    """Return what both ask for.
+
+    Raises:
+        UsageError: Both are given.
+    """
+    if wait and detach:
+        raise click.UsageError("--wait and --detach: expected one of them", context)
+    return Stay.DETACH if detach else Stay.WAIT if wait else Stay.TIED
+
+
+def dry_run_option() -> click.Option:
+    """Return `--dry_run`."""
+    return click.RichOption(
+        ["--dry_run"],
+        is_flag=True,
+        help="Print the manifests of the job for kubectl apply -f -, and ask for nothing.",
+        panel="Kubernetes",
+    )
