@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import shutil
@@ -98,9 +99,7 @@ class SlurmCluster:
 
     def __exit__(self, *error: object) -> None:
         if "slurmctld" in self._daemons:
-            user = getpass.getuser()
-            subprocess.run(["scancel", "--user", user], env=self.environment, timeout=30)
-            self._wait_for(lambda: not self.run("squeue", "-h", "-t", "R,CG"))
+            self.clear()
         for daemon in reversed(self._daemons.values()):
             daemon.terminate()
         for daemon in self._daemons.values():
@@ -113,6 +112,11 @@ class SlurmCluster:
         )
         return done.stdout
 
+    def clear(self) -> None:
+        """Cancel all tasks, and wait until they are gone."""
+        self.run("scancel", "--user", getpass.getuser())
+        self._wait_for(lambda: not self.run("squeue", "-h"))
+
     def start_node(self, node: str) -> None:
         """Start the daemon of a node."""
         self._start(node, "slurmd", "-D", "-N", node)
@@ -124,14 +128,16 @@ class SlurmCluster:
         daemon = self._daemons.pop(node)
         daemon.kill()
         daemon.wait()
+        ours = []
         for process in psutil.process_iter():
-            try:
-                if process.environ().get("SLURMD_NODENAME") == node or (
-                    process.name() == "slurmstepd" and node in " ".join(process.cmdline())
-                ):
-                    process.kill()
-            except psutil.Error:
-                continue
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get("SLURMD_NODENAME") == node:
+                    ours.append(process)
+        parents = {process.parent() for process in ours}
+        # First those that would say how the others have ended.
+        for process in [p for p in parents if p and p.name() == "slurmstepd"] + ours:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
 
     def _write(self) -> None:
         (self._folder / "state").mkdir(parents=True)

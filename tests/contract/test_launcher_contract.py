@@ -7,15 +7,25 @@ import sys
 
 import pytest
 
+from elasticdl.cli.flags import build_config
 from elasticdl.errors import LaunchError
 from elasticdl.job import Role
 from elasticdl.launchers.base import Exited, ExitReason, PendingProcess, ProcessSpec, Started
 from elasticdl.launchers.process.launcher import ProcessLauncher
 from elasticdl.launchers.process.logs import log_path
+from elasticdl.launchers.slurm.launcher import SlurmLauncher
 
-LAUNCHERS = [ProcessLauncher]
+LAUNCHERS = ["process", pytest.param("slurm", marks=[pytest.mark.long, pytest.mark.timeout(120)])]
 SECONDS = 30.0  # more than enough; a limit, never waited for
 LONG = 3600.0
+
+on_this_machine = pytest.mark.parametrize("make_launcher", ["process"], indirect=True)
+IN_SLURM = {
+    "model_def": "a.forward",
+    "training_data": "/data",
+    "launcher": "slurm",
+    "worker_resource_request": "cpu=1,memory=100Mi",
+}
 
 FOREVER = "import threading; threading.Event().wait()"
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + FOREVER
@@ -39,11 +49,23 @@ class Watcher:
 
 
 @pytest.fixture(params=LAUNCHERS)
-def make_watcher(request, tmp_path):
+def make_launcher(request, tmp_path, monkeypatch):
+    """Return what makes a launcher, given whom to tell; the job's folder is `tmp_path`."""
+    if request.param == "process":
+        return lambda on_event: ProcessLauncher(on_event, tmp_path)
+    cluster = request.getfixturevalue("slurm")
+    for name in ("SLURM_CONF", "PATH"):
+        monkeypatch.setenv(name, cluster.environment[name])
+    config = build_config("train", IN_SLURM)
+    return lambda on_event: SlurmLauncher(config, on_event, tmp_path)
+
+
+@pytest.fixture
+def make_watcher(make_launcher):
     watchers = []
 
     def make():
-        watchers.append(Watcher(lambda on_event: request.param(on_event, tmp_path)))
+        watchers.append(Watcher(make_launcher))
         return watchers[-1]
 
     yield make
@@ -133,6 +155,7 @@ def test_a_failure_is_reported_with_its_last_words(watcher, spec):
     assert watcher.next_exit().last_words == ""
 
 
+@on_this_machine
 def test_a_program_that_is_not_there_is_a_launch_error(watcher, spec):
     missing = dataclasses.replace(spec("pass", index=4), command=("/no/such/program",))
     with pytest.raises(LaunchError, match=r"worker-4: cannot start /no/such/program: .*No such"):
@@ -216,6 +239,7 @@ def test_an_error_in_on_event_does_not_end_the_watch(make_watcher, spec, caplog)
     assert "a defect of the master" in caplog.text
 
 
+@on_this_machine
 def test_an_adopted_process_is_watched_and_can_be_stopped(make_watcher, spec, up):
     first, second = make_watcher(), make_watcher()
     handle = first.launcher.start(spec(FOREVER, up=up))

@@ -19,8 +19,9 @@ from elasticdl.errors import ElasticdlError, LaunchError
 from elasticdl.launchers.process import folder
 from elasticdl.launchers.process.supervisor import NAME, Supervisor
 from elasticdl.launchers.signals import Signals
-from elasticdl.launchers.slurm import commands
+from elasticdl.launchers.slurm.options import submit_master
 from elasticdl.launchers.slurm.own_task import Request, address, own_task, why_asked
+from elasticdl.launchers.slurm.roster import Roster
 from elasticdl.runtime import open_files, process
 from elasticdl.runtime.addresses import Listening
 from elasticdl.runtime.credentials import job as credentials
@@ -63,7 +64,7 @@ def main() -> None:
         return
     if end.status == "failed":
         raise SystemExit(1)
-    _come_back(job_dir)
+    _come_back(job_dir, config)
     raise SystemExit(process.STOPPED_EXIT_CODE)
 
 
@@ -83,18 +84,17 @@ def _hold(job_dir: Path, held: contextlib.ExitStack, signals: Signals) -> None:
                 raise
 
 
-def _come_back(job_dir: Path) -> None:
-    """Have this task queued again, if it was asked to end and is not cancelled."""
-    own = own_task()
+def _come_back(job_dir: Path, config: JobConfig) -> None:
+    """Have a master run elsewhere, if this task was asked to end and is not cancelled."""
     try:
-        request = why_asked(own)
+        request = why_asked(own_task())
         _log.info("asked to end: %s", request.value)
         if request is Request.CANCELLED:
             return
         (job_dir / folder.END_FILE).unlink(missing_ok=True)
-        if request is Request.NOTICE:
-            commands.requeue(own.task)
-    except LaunchError as error:
+        if request is Request.NOTICE:  # a new task may begin sooner than one that is queued again
+            Roster(job_dir).write_master(submit_master(config, job_dir))
+    except (LaunchError, OSError) as error:
         _log.error("%s", error)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -72,13 +73,13 @@ def parse(line: str) -> tuple[str, SlurmTask]:
     return name, SlurmTask(state, int(restarts), "".join(reason).strip())
 
 
-def ask_to_end(tasks: Iterable[str]) -> None:
-    """Have SIGTERM sent to what the tasks run.
+def send(number: signal.Signals, tasks: Iterable[str]) -> None:
+    """Have a signal sent to what the tasks run.
 
     Raises:
         LaunchError: Slurm does not.
     """
-    _run("scancel", "--quiet", "--batch", "--signal=TERM", *tasks)
+    _run("scancel", "--quiet", "--batch", f"--signal={number.name.removeprefix('SIG')}", *tasks)
 
 
 def cancel(tasks: Iterable[str], is_waiting: bool = False) -> None:
@@ -88,15 +89,6 @@ def cancel(tasks: Iterable[str], is_waiting: bool = False) -> None:
         LaunchError: Slurm does not.
     """
     _run("scancel", "--quiet", *(["--state=PENDING"] if is_waiting else []), *tasks)
-
-
-def requeue(job: str) -> None:
-    """Have a running job end, and queued again.
-
-    Raises:
-        LaunchError: Slurm does not.
-    """
-    _run("scontrol", "requeue", job)
 
 
 def address_of_node(node: str) -> str:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import logging
 import secrets
+import signal
 import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 _READ_SECONDS = 0.5  # how often files are looked at
 _GATHER_SECONDS = 0.25  # what is wanted within that time gets one array
 _ASK_SECONDS = 5.0  # how often Slurm is asked
+_KILLED_SECONDS = 10.0  # a place may take so long to kill its process
 _GONE_SECONDS = 45.0  # a task may take so long to be gone that was cancelled: Slurm's KillWait
 _LARGEST_ARRAY = 1000  # Slurm's own default, MaxArraySize less one
 _KEPT_SECONDS = 60.0  # a job that Slurm does not list may be so young
@@ -59,9 +62,8 @@ class _Process:
     has_place: bool = False  # a place was asked for
     occupied: Occupied | None = None  # the place that it has taken
     was_asked: bool = False  # to end
-    is_told: bool = False  # to end, by a signal
-    kill_at: float | None = None  # monotonic time
-    is_cancelled: bool = False
+    num_requests: int = 0  # of those that have been made of what is to end
+    kill_at: float = 0.0  # monotonic time
     why: str = ""  # what was told of its waiting
     num_silent: int = 0  # looks at which its task had ended and it had said nothing
 
@@ -155,6 +157,11 @@ class SlurmLauncher:
 
     def adopt(self, handle: ProcessHandle) -> None:
         """Watch a process that an earlier master wanted."""
+        try:
+            handle_of(handle.ref)
+        except ValueError as error:
+            name = process_name(handle.role, handle.index)
+            raise LaunchError(f"{name}: {error}; is it of another launcher?") from error
         with self._lock:
             if self._is_closing:
                 raise LaunchError("no process can be adopted, because the job is ending")
@@ -162,7 +169,7 @@ class SlurmLauncher:
         self._wake.set()
 
     def stop(self, handle: ProcessHandle, grace_seconds: float) -> None:
-        """Have SIGTERM sent now, and the task cancelled after the grace period."""
+        """Have SIGTERM sent now, and the process killed after the grace period."""
         with self._lock:
             one = self._processes.get(handle.ref)
             if one is not None:
@@ -176,7 +183,7 @@ class SlurmLauncher:
             for one in self._processes.values():
                 _ask(one, grace_seconds)
         self._wake.set()
-        self._thread.join(grace_seconds + _GONE_SECONDS + _ASK_SECONDS)
+        self._thread.join(grace_seconds + _KILLED_SECONDS + _GONE_SECONDS + _ASK_SECONDS)
         with self._lock:
             left = sorted(self._processes)
         if left:
@@ -285,26 +292,30 @@ class SlurmLauncher:
         with self._lock:
             asked = [one for one in self._processes.values() if one.was_asked]
             strays, self._strays = self._strays, []
-        tell, cancel = [], strays
+        requests: list[list[str]] = [[], [], strays]
         for one in asked:
             if one.occupied is None:
                 if self._roster.unwant(one.handle.ref):
                     self._report(one, Exited(one.handle, ExitReason.KILLED, None))
-            elif not one.is_told:
-                one.is_told = True
-                tell.append(one.occupied.task)
-            elif one.kill_at is not None and now >= one.kill_at and not one.is_cancelled:
-                one.is_cancelled = True
-                cancel.append(one.occupied.task)
-            elif one.kill_at is not None and now >= one.kill_at + _GONE_SECONDS:
+            elif one.num_requests < len(requests):
+                # SIGTERM; then SIGINT, by which its place kills it; then all of the task.
+                if now >= (0.0, one.kill_at, one.kill_at + _KILLED_SECONDS)[one.num_requests]:
+                    requests[one.num_requests].append(one.occupied.task)
+                    one.num_requests += 1
+            elif now >= one.kill_at + _KILLED_SECONDS + _GONE_SECONDS:
                 words = f"its task {one.occupied.task} does not end"
                 self._report(one, Exited(one.handle, ExitReason.NODE_LOST, None, words))
-        for request, tasks in ((commands.ask_to_end, tell), (commands.cancel, cancel)):
+        ask, kill, cancel = requests
+        for request, tasks in (
+            (partial(commands.send, signal.SIGTERM), ask),
+            (partial(commands.send, signal.SIGINT), kill),
+            (commands.cancel, cancel),
+        ):
             if tasks:
                 try:
                     request(tasks)
                 except LaunchError as error:
-                    log.warning("%s", error)  # they may be gone by now
+                    log.info("%s: %s", ", ".join(tasks), error)  # they may be gone by now
 
     def _read(self) -> None:
         """Tell what has changed in the files."""
@@ -336,7 +347,7 @@ class SlurmLauncher:
             reason = silent_end(one.occupied, tasks.get(one.occupied.task))
             one.num_silent = 0 if reason is None else one.num_silent + 1
             if reason is not None and one.num_silent > 1:  # else its word may be on its way
-                if one.is_cancelled:
+                if one.was_asked:
                     reason = ExitReason.KILLED
                 self._report(one, Exited(one.handle, reason, None))
         counts: dict[Role, int] = {}
@@ -393,8 +404,8 @@ class SlurmLauncher:
 
 def _ask(one: _Process, grace_seconds: float) -> None:
     kill_at = time.monotonic() + grace_seconds
+    one.kill_at = min(kill_at, one.kill_at) if one.was_asked else kill_at
     one.was_asked = True
-    one.kill_at = kill_at if one.kill_at is None else min(kill_at, one.kill_at)
 
 
 def _why(arrays: Mapping[str, Role], tasks: Mapping[str, SlurmTask], role: Role) -> str:

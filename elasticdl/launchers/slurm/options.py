@@ -11,6 +11,7 @@ from pathlib import Path
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError
 from elasticdl.job import Role
+from elasticdl.launchers.slurm import commands
 from elasticdl.launchers.slurm.roster import FOLDER
 from elasticdl.settings.pods import parse_quantity
 
@@ -58,6 +59,15 @@ def script_of(role: Role, job_dir: Path) -> str:
     words = [sys.executable, "-P", "-u", "-m"]
     words += [_MASTER_MODULE] if role is Role.MASTER else [_PLACE_MODULE, "--role", str(role)]
     return f"#!/bin/sh\nexec {shlex.join([*words, '--job_dir', str(job_dir)])}\n"
+
+
+def submit_master(config: JobConfig, job_dir: Path) -> str:
+    """Have the task of the master queued; return the number of its job.
+
+    Raises:
+        LaunchError: Slurm refuses it.
+    """
+    return commands.submit(script_of(Role.MASTER, job_dir), words_of(config, Role.MASTER, job_dir))
 
 
 def _like(role: Role) -> Role:

@@ -1,12 +1,13 @@
 """`python -m elasticdl.launchers.slurm.place`: a task of Slurm, which has room for one process.
 
 It takes a process that is wanted, runs it, and says how it ended. SIGTERM, with which Slurm asks a
-task to end, is passed on: the process hands over.
+task to end, is passed on: the process hands over. At SIGINT, which a master sends, it is killed.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import random
@@ -107,7 +108,11 @@ class SlurmPlace:
     def _wait_for(self, child: subprocess.Popen[bytes]) -> int:
         look_at = time.monotonic() + _MASTER_SECONDS
         while (code := child.poll()) is None:
-            if self._asked(max(0.0, look_at - time.monotonic())):
+            numbers = self._asked(max(0.0, look_at - time.monotonic()))
+            if signal.SIGINT in numbers:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
+            elif numbers:
                 child.send_signal(signal.SIGTERM)
             if time.monotonic() >= look_at:
                 # Not all places of a job at once.
@@ -117,22 +122,24 @@ class SlurmPlace:
                     child.kill()
         return code
 
-    def _asked(self, seconds: float) -> bool:
-        """Wait for a signal; return whether it asks to end."""
-        is_asked = any(number in STOP_SIGNALS for number in self._signals.wait(seconds))
-        self._was_asked = self._was_asked or is_asked
-        return is_asked
+    def _asked(self, seconds: float) -> set[signal.Signals]:
+        """Wait for signals; return those that ask to end."""
+        numbers = {number for number in self._signals.wait(seconds) if number in STOP_SIGNALS}
+        self._was_asked = self._was_asked or bool(numbers)
+        return numbers
 
     def _is_orphan(self) -> bool:
         """Whether the job of Slurm that ran the master has ended for good."""
         if time.time() - self._roster.last_beat() < _SILENT_SECONDS:
             return False
+        master = self._roster.master()
         try:
-            found = commands.own_tasks().get(self._roster.master())
+            found = commands.own_tasks().get(master)
         except LaunchError as error:
             _log.warning("Slurm does not say whether the job has a master: %s", error)
             return False
-        return found is None or found.has_ended
+        is_last = self._roster.master() == master
+        return is_last and (found is None or found.has_ended)
 
 
 if __name__ == "__main__":

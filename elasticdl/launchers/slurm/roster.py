@@ -178,7 +178,11 @@ class Roster:
 
 
 def handle_of(ref: str) -> ProcessHandle:
-    """Return the process of a reference, ROLE-INDEX-DRAW."""
+    """Return the process of a reference, ROLE-INDEX-DRAW.
+
+    Raises:
+        ValueError: It is something else.
+    """
     role, index, _ = ref.rsplit("-", 2)
     return ProcessHandle(Role(role), int(index), ref)
 

@@ -9,13 +9,12 @@ from pathlib import Path
 
 from elasticdl.config import JobConfig
 from elasticdl.errors import LaunchError
-from elasticdl.job import Role
 from elasticdl.launchers.base import SubmittedJob
 from elasticdl.launchers.process import folder
 from elasticdl.launchers.process.folder_job import FolderJob
 from elasticdl.launchers.slurm import commands
 from elasticdl.launchers.slurm.commands import SlurmTask
-from elasticdl.launchers.slurm.options import script_of, words_of
+from elasticdl.launchers.slurm.options import submit_master
 from elasticdl.launchers.slurm.roster import Roster
 from elasticdl.runtime import process
 
@@ -42,9 +41,7 @@ class SlurmSubmitter:
             )
         folder.clear(job_dir)
         (job_dir / process.LOG_FOLDER).mkdir(exist_ok=True)
-        roster.write_master(
-            commands.submit(script_of(Role.MASTER, job_dir), words_of(config, Role.MASTER, job_dir))
-        )
+        roster.write_master(submit_master(config, job_dir))
         return FolderJob(job_dir, _MasterTask(job_dir))
 
     def find(self, name: str) -> SubmittedJob | None:
@@ -66,7 +63,7 @@ class _MasterTask:
 
     def __init__(self, job_dir: Path) -> None:
         self._roster = Roster(job_dir)
-        self._job = self._roster.master()
+        self._job = ""
         self._lock = threading.Lock()
         self._asked_at = 0.0
         self._found: SlurmTask | None = None
@@ -102,13 +99,15 @@ class _MasterTask:
         """Ask Slurm, if that was not done just now; return whether the task has ended."""
         with self._lock:
             now = time.monotonic()
-            if self._has_ended or not self._job:
-                self._has_ended = True
-            elif now - self._asked_at >= _ASK_SECONDS:
+            if not self._has_ended and now - self._asked_at >= _ASK_SECONDS:
+                self._asked_at = now
+                self._job = self._roster.master()
                 try:
                     self._found = commands.own_tasks().get(self._job)
-                    self._has_ended = self._found is None or self._found.has_ended
                 except LaunchError as error:
                     _log.debug("%s", error)
-                self._asked_at = now
+                    return False
+                # A master that leaves has asked for its successor before it ended.
+                is_last = self._roster.master() == self._job
+                self._has_ended = is_last and (self._found is None or self._found.has_ended)
             return self._has_ended

@@ -1,10 +1,12 @@
 """What is asked of Kubernetes to begin a job."""
 
 import json
+from pathlib import Path
 
 import pytest
 import yaml
 
+from elasticdl.cli.script import configure
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError
 from elasticdl.job import Role, Strategy
@@ -54,6 +56,23 @@ def test_statistics_travel_in_the_model_folder_or_are_on_a_volume(make_config):
         objects = by_kind(manifests(make_config(statistics=given)))
         data = objects["ConfigMap", "test-edl"]["data"]
         assert str(JobConfig.model_validate_json(data["job.json"]).model.statistics) == in_pods
+
+
+def test_a_script_travels_with_the_files_beside_it_unless_it_is_in_the_image(tmp_path):
+    (tmp_path / "loop.py").write_text("import beside")
+    (tmp_path / "beside.py").write_text("")
+    words = {"training_data": "/data", "launcher": "kubernetes"}
+    objects = by_kind(manifests(configure(tmp_path / "loop.py", ("--units=3",), words)))
+    data = objects["ConfigMap", "job"]["data"]
+    model = JobConfig.model_validate_json(data["job.json"]).model
+    assert str(model.script) == "/etc/elasticdl/model_zoo/loop.py"
+    assert model.script_arguments == ("--units=3",)
+    assert set(objects["ConfigMap", "job-model"]["data"]) == {"loop.py", "beside.py"}
+
+    words["send_model_zoo"] = "false"
+    objects = by_kind(manifests(configure(Path("/app/loop.py"), (), words)))
+    data = objects["ConfigMap", "job"]["data"]
+    assert str(JobConfig.model_validate_json(data["job.json"]).model.script) == "/app/loop.py"
 
 
 def test_passwords_of_the_data_reader_travel_in_a_secret_alone(make_config):

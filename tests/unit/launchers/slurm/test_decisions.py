@@ -1,0 +1,82 @@
+"""What is concluded from what Slurm says of tasks."""
+
+import pytest
+
+from elasticdl.job import Role
+from elasticdl.launchers.base import ExitReason
+from elasticdl.launchers.slurm.commands import SlurmTask, parse
+from elasticdl.launchers.slurm.launcher import silent_end, superfluous
+from elasticdl.launchers.slurm.own_task import Request, meaning, own_task
+from elasticdl.launchers.slurm.roster import Occupied
+
+OWN = Occupied("12_3", num_restarts=1)
+
+
+@pytest.mark.parametrize(
+    ("line", "task"),
+    [
+        ("12  3  PD 1 Resources ", ("12_3", SlurmTask("PD", 1, "Resources"))),
+        ("7  N/A  R 0 None ", ("7", SlurmTask("R", 0, "None"))),
+        (
+            "7 N/A PD 0 Nodes required are DOWN",
+            ("7", SlurmTask("PD", 0, "Nodes required are DOWN")),
+        ),
+    ],
+)
+def test_a_line_of_squeue_is_read(line, task):
+    assert parse(line) == task
+
+
+@pytest.mark.parametrize(
+    ("found", "request_"),
+    [
+        (SlurmTask("CG", 2), Request.RETURNS),  # `scontrol requeue`: it ends, and is counted anew
+        (SlurmTask("PD", 1), Request.RETURNS),
+        (SlurmTask("CG", 1), Request.CANCELLED),
+        (SlurmTask("CA", 1), Request.CANCELLED),
+        (None, Request.CANCELLED),
+        (SlurmTask("R", 1), Request.NOTICE),  # `--signal`, a minute before the time limit
+    ],
+)
+def test_why_a_task_is_asked_to_end(found, request_):
+    assert meaning(OWN, found) is request_
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (SlurmTask("R", 1), None),
+        (SlurmTask("CG", 1), None),  # it ends, and may say so yet
+        (SlurmTask("PD", 2), ExitReason.NODE_LOST),  # queued again, without a word
+        (SlurmTask("R", 2), ExitReason.NODE_LOST),
+        (SlurmTask("NF", 1), ExitReason.NODE_LOST),
+        (SlurmTask("OOM", 1), ExitReason.OUT_OF_MEMORY),
+        (SlurmTask("TO", 1), ExitReason.PREEMPTED),
+        (SlurmTask("PR", 1), ExitReason.PREEMPTED),
+        (SlurmTask("CA", 1), ExitReason.PREEMPTED),
+        (SlurmTask("F", 1), ExitReason.KILLED),
+        (None, ExitReason.UNKNOWN),
+    ],
+)
+def test_how_a_process_ended_that_said_nothing(found, reason):
+    assert silent_end(OWN, found) is reason
+
+
+def test_places_in_the_queue_that_nobody_waits_for_are_given_back_youngest_first():
+    arrays = {"5": Role.WORKER, "9": Role.WORKER, "6": Role.PS}
+    tasks = {
+        "10": SlurmTask("PD"),  # another job of the user
+        "9_0": SlurmTask("PD"),
+        "5_2": SlurmTask("PD", 1),
+        "5_10": SlurmTask("PD"),
+        "5_1": SlurmTask("R"),
+        "6_0": SlurmTask("PD"),
+    }
+    assert superfluous(arrays, tasks, {Role.WORKER: 2, Role.PS: 1}) == ["9_0"]
+    assert superfluous(arrays, tasks, {Role.PS: 1}) == ["5_2", "5_10", "9_0"]
+
+
+def test_a_task_knows_itself_by_what_slurm_tells_it():
+    array = {"SLURM_JOB_ID": "14", "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "3"}
+    assert own_task(array | {"SLURM_RESTART_COUNT": "1"}) == OWN
+    assert own_task({"SLURM_JOB_ID": "14"}) == Occupied("14", 0)

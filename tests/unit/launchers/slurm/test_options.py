@@ -1,0 +1,68 @@
+"""What is asked of sbatch."""
+
+from pathlib import Path
+
+import pytest
+
+from elasticdl.cli.flags import build_config
+from elasticdl.errors import ConfigError
+from elasticdl.job import Role, Strategy
+from elasticdl.launchers.slurm.options import script_of, words_of
+
+HERE = Path("/jobs/x y")
+
+
+def configure(**words):
+    given = {"model_def": "a.forward", "training_data": "/data", "launcher": "slurm"}
+    return build_config("train", given | words)
+
+
+def test_resources_and_options_are_those_of_the_role():
+    config = configure(
+        worker_resource_request="cpu=2.5,memory=1500Mi,gpu=1",
+        slurm_partition="cpu",
+        slurm_time_limit="4:00:00",
+        slurm_options="--qos=low",
+        slurm_worker_options="--partition=spot",
+    )
+    worker, master = (words_of(config, role, HERE, 3) for role in (Role.WORKER, Role.MASTER))
+    for word in ("--cpus-per-task=3", "--mem=1500M", "--gpus-per-node=1", "--array=0-2"):
+        assert word in worker
+    for word in ("--partition=cpu", "--time=4:00:00", "--qos=low", "--cpus-per-task=1"):
+        assert word in master
+    assert worker[-1] == "--partition=spot"  # the last one counts
+    assert not any("spot" in word or "gpus" in word for word in master)
+
+
+def test_a_script_runs_in_a_folder_of_any_name_and_holds_no_secret():
+    assert script_of(Role.PS, HERE).endswith(
+        " -P -u -m elasticdl.launchers.slurm.place --role ps --job_dir '/jobs/x y'\n"
+    )
+
+
+def test_parameters_are_on_ps_replicas_unless_something_else_is_said():
+    assert configure().training.distribution_strategy is Strategy.PARAMETER_SERVER
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"slurm_options": "-p cpu"}, "in their long form"),
+        ({"slurm_options": "--array=0-9"}, "which elasticdl gives; found '--array=0-9'"),
+        ({"slurm_options": "--comment='a"}, "No closing quotation"),
+        ({"slurm_time_limit": "soon"}, "--slurm_time_limit: expected text of the form"),
+        ({"launcher": "process", "slurm_partition": "cpu"}, "give --launcher=slurm"),
+        ({"volume": "host_path=/a,mount_path=/b"}, "--volume is of jobs on Kubernetes"),
+        ({"metrics_port": "0"}, "expected --launcher=process or kubernetes"),
+        ({"distribution_strategy": "Local"}, "ParameterServerStrategy on Slurm"),
+    ],
+)
+def test_what_does_not_go_with_slurm_is_refused_in_words(words, message):
+    with pytest.raises(ConfigError, match=message):
+        configure(**words)
+
+
+def test_a_resource_that_slurm_does_not_have_is_refused():
+    config = configure(worker_resource_request="cpu=1,disk=1Gi")
+    with pytest.raises(ConfigError, match="ephemeral-storage is of Kubernetes"):
+        words_of(config, Role.WORKER, HERE)
