@@ -13,6 +13,7 @@ from elasticdl.config import JobConfig
 from elasticdl.job import Strategy
 
 _VARIABLE = "TF_NUM_INTRAOP_THREADS"
+_CORES_OF_TASK = "SLURM_CPUS_ON_NODE"
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
 
@@ -31,10 +32,14 @@ class Threads:
 def threads_of(config: JobConfig) -> Threads:
     """Say with how many threads a worker of this host computes, once the model file is imported."""
     is_local = config.training.distribution_strategy is Strategy.LOCAL
+    cores = usable_cores()
+    if config.is_on_slurm:  # which may count processors, and bind nobody to them
+        cores = min(cores, int(os.environ.get(_CORES_OF_TASK, cores)))
+    # On a cluster each worker has cores of its own.
     return choose_threads(
         config.cluster.worker_threads,
-        usable_cores(),
-        1 if is_local else config.cluster.num_workers,
+        cores,
+        1 if is_local or config.is_on_cluster else config.cluster.num_workers,
         has_tables(),
         os.environ,
         config.training.deterministic,
