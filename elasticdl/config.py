@@ -28,6 +28,8 @@ from elasticdl.settings.data import DataSection
 from elasticdl.settings.export_every import Every
 from elasticdl.settings.kubernetes import KubernetesSection
 from elasticdl.settings.model import STATISTICS_VARIABLE, ModelSection
+from elasticdl.settings.pods import parse_resources
+from elasticdl.settings.ray import RaySection
 from elasticdl.settings.section import Command, Only, Section
 from elasticdl.settings.seeing import SeeingSection
 from elasticdl.settings.slurm import SlurmSection
@@ -48,7 +50,7 @@ __all__ = [
     "TrainingSection",
 ]
 
-_CLUSTERS = ("kubernetes", "slurm")
+_CLUSTERS = ("kubernetes", "slurm", "ray")
 _POD_NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 
 
@@ -74,6 +76,7 @@ class JobConfig(Section):
     seeing: SeeingSection = SeeingSection()
     kubernetes: KubernetesSection = KubernetesSection()
     slurm: SlurmSection = SlurmSection()
+    ray: RaySection = RaySection()
 
     @property
     def is_on_kubernetes(self) -> bool:
@@ -88,9 +91,19 @@ class JobConfig(Section):
         return self.cluster.launcher == "slurm"
 
     @property
+    def is_on_ray(self) -> bool:
+        """Whether a Ray cluster runs the processes."""
+        return self.cluster.launcher == "ray"
+
+    @property
+    def shares_folder(self) -> bool:
+        """Whether processes on several machines find each other in the job's folder."""
+        return self.is_on_slurm or self.is_on_ray
+
+    @property
     def is_on_cluster(self) -> bool:
         """Whether its processes may be on several machines."""
-        return self.is_on_kubernetes or self.is_on_slurm
+        return self.is_on_kubernetes or self.shares_folder
 
     @property
     def num_ps(self) -> int:
@@ -477,11 +490,11 @@ class JobConfig(Section):
                 "--tensorboard_histograms are of checkpoints: expected --tensorboard_log_dir, and "
                 "--checkpoint_dir, a folder"
             )
-        if port is not None and self.is_on_slurm:
+        if port is not None and self.shares_folder:
             raise ValueError(
-                "--metrics_port: with --launcher=slurm the processes of a job have no port that "
-                "Prometheus could reach: expected --launcher=process or kubernetes, or not this "
-                "flag"
+                f"--metrics_port: with --launcher={self.cluster.launcher} the processes of a job "
+                "have no port that Prometheus could reach: expected --launcher=process or "
+                "kubernetes, or not this flag"
             )
         if port is not None and self.is_on_kubernetes != (port > 0):
             expected = (
@@ -500,6 +513,7 @@ class JobConfig(Section):
             {
                 "--launcher=kubernetes": self.is_on_kubernetes,
                 "--launcher=slurm": self.is_on_slurm,
+                "--launcher=ray": self.is_on_ray,
                 "--script": self.model.script is not None,
                 "--trace": bool(self.seeing.trace),
                 "--export_dir": self.checkpoint.export_dir is not None,
@@ -514,8 +528,11 @@ class JobConfig(Section):
         named = devices.names(self.cluster.worker_devices)
         is_local = self.training.distribution_strategy is Strategy.LOCAL
         if len(named) > 1 and (is_local or self.is_on_cluster):
-            place = "a pod" if self.is_on_kubernetes else "a task of Slurm"
-            why = "of which there is one" if is_local else f"and {place} has GPUs of its own"
+            why = (
+                "of which there is one"
+                if is_local
+                else f"and {self._own_place} has GPUs of its own"
+            )
             raise ValueError(
                 f"--worker_devices={self.cluster.worker_devices}: several devices are dealt to the "
                 f"workers of one machine, {why}: expected one device, as cuda:0"
@@ -527,12 +544,12 @@ class JobConfig(Section):
         if self.kubernetes.queue_name and least > most:
             raise ValueError(f"--queue_min_workers={least}: expected at most --num_workers={most}")
         if self.training.distribution_strategy is Strategy.LOCAL:
-            where = "Kubernetes" if self.is_on_kubernetes else "Slurm"
+            name = self.cluster.launcher or "kubernetes"
             raise ValueError(
                 "--distribution_strategy=Local uses one process, on this machine: expected "
-                f"--distribution_strategy={Strategy.PARAMETER_SERVER} on {where}"
+                f"--distribution_strategy={Strategy.PARAMETER_SERVER} on {name.capitalize()}"
             )
-        if self.is_on_slurm:
+        if self.shares_folder:
             return
         if not _POD_NAME.fullmatch(self.cluster.job_name):
             raise ValueError(
@@ -540,24 +557,50 @@ class JobConfig(Section):
                 f"letter, as names on Kubernetes are, found {self.cluster.job_name!r}"
             )
 
+    @property
+    def _own_place(self) -> str:
+        """Where a process of a job on a cluster runs, in words."""
+        if self.is_on_kubernetes:
+            return "a pod"
+        return "a task of Slurm" if self.is_on_slurm else "an actor of Ray"
+
     def _check_flags_of_clusters(self) -> None:
         """Refuse flags of a cluster that does not run the job."""
         given = self.kubernetes.given()
-        if self.is_on_slurm:
-            if left := [name for name in given if not name.endswith("_resource_request")]:
-                raise ValueError(
-                    f"--{left[0]} is of jobs on Kubernetes: expected --slurm_options, or not this "
-                    "flag, with --launcher=slurm"
+        if self.shares_folder:
+            given = [name for name in given if not name.endswith("_resource_request")]
+            if given:
+                instead = (
+                    "expected --slurm_options, or not this flag,"
+                    if self.is_on_slurm
+                    else ("expected not this flag")
                 )
-        elif self.slurm.given():
-            raise ValueError(
-                f"--{self.slurm.given()[0]} is of jobs on Slurm: give --launcher=slurm"
-            )
+                raise ValueError(
+                    f"--{given[0]} is of jobs on Kubernetes: {instead} with "
+                    f"--launcher={self.cluster.launcher}"
+                )
         elif given and not self.is_on_kubernetes:
             raise ValueError(
                 f"--{given[0]} is of jobs on Kubernetes: give --image_name, or "
                 "--launcher=kubernetes for the stock image"
             )
+        if not self.is_on_slurm and (slurm := self.slurm.given()):
+            raise ValueError(f"--{slurm[0]} is of jobs on Slurm: give --launcher=slurm")
+        if self.is_on_ray:
+            self._check_requests_of_ray()
+        elif self.ray != RaySection():
+            raise ValueError(
+                f"--ray_address={self.ray.ray_address} is of jobs on Ray: give --launcher=ray"
+            )
+
+    def _check_requests_of_ray(self) -> None:
+        for role in ("master", "worker", "ps"):
+            asked = getattr(self.kubernetes, f"{role}_resource_request")
+            if "ephemeral-storage" in parse_resources(asked):
+                raise ValueError(
+                    f"--{role}_resource_request={asked}: Ray knows no disks: expected cpu, memory, "
+                    "gpu or a resource of its nodes"
+                )
 
     @model_validator(mode="before")
     @classmethod

@@ -9,6 +9,7 @@ from elasticdl.launchers.base import SubmittedJob, Submitter
 from elasticdl.launchers.kubernetes import settle
 from elasticdl.launchers.kubernetes.submit import KubernetesSubmitter
 from elasticdl.launchers.process.job import LocalSubmitter
+from elasticdl.launchers.ray.job import RaySubmitter
 from elasticdl.launchers.slurm.submit import SlurmSubmitter
 
 
@@ -16,6 +17,8 @@ def submitter_for(config: JobConfig) -> Submitter:
     """Return who starts a job of this configuration."""
     if config.is_on_slurm:
         return SlurmSubmitter()
+    if config.is_on_ray:
+        return RaySubmitter()
     return KubernetesSubmitter() if config.is_on_kubernetes else LocalSubmitter()
 
 
@@ -50,7 +53,13 @@ def find(name: str) -> SubmittedJob:
     Raises:
         UnknownJobError: There is none of this name; says where it was looked for.
     """
-    submitters: list[Submitter] = [SlurmSubmitter(), LocalSubmitter(), KubernetesSubmitter()]
+    # Those of Ray and Slurm have folders too, and know theirs.
+    submitters: list[Submitter] = [
+        RaySubmitter(),
+        SlurmSubmitter(),
+        LocalSubmitter(),
+        KubernetesSubmitter(),
+    ]
     for submitter in submitters:
         job = submitter.find(name)
         if job is not None:

@@ -28,6 +28,10 @@ def make_launcher(
         from elasticdl.launchers.slurm.launcher import SlurmLauncher
 
         return lambda on_event: SlurmLauncher(config, on_event, job_dir, authority)
+    if config.is_on_ray:
+        from elasticdl.launchers.ray.launcher import RayLauncher
+
+        return lambda on_event: RayLauncher(config, job_dir, on_event, authority)
     from elasticdl.launchers.process.launcher import ProcessLauncher
 
     return lambda on_event: ProcessLauncher(on_event, job_dir, authority)

@@ -95,8 +95,8 @@ class ProcessArguments:
 
     def master_now(self) -> str | None:
         """Return where the job's folder says that the master is, if the two share that folder."""
-        is_here = is_loopback(self.master.rpartition(":")[0])
-        return master_address(self.job_dir) if is_here or self.config.is_on_slurm else None
+        is_here = is_loopback(self.master.rpartition(":")[0]) or self.config.shares_folder
+        return master_address(self.job_dir) if is_here else None
 
 
 def master_address(job_dir: Path) -> str | None:

@@ -46,10 +46,10 @@ class ClusterSection(Section):
         ),
     ] = "job"
     launcher: Annotated[
-        Literal["process", "kubernetes", "slurm"] | None,
+        Literal["process", "kubernetes", "slurm", "ray"] | None,
         Field(
-            description="What runs the processes: this machine, a Kubernetes cluster, or Slurm "
-            "[default: process, and kubernetes with --image_name]."
+            description="What runs the processes: this machine, a Kubernetes cluster, Slurm, or a "
+            "Ray cluster [default: process, and kubernetes with --image_name]."
         ),
     ] = None
     job_dir: Annotated[

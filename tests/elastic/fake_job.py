@@ -46,7 +46,7 @@ def fake_root_command(job_dir):
     return [sys.executable, __file__, "root", "--job_dir", str(job_dir)]
 
 
-def fake_command(role, index, job_dir, master="", tls_dir=None):
+def fake_command(role, index, job_dir, master="", listening=None, tls_dir=None):
     words = [sys.executable, __file__, str(role)]
     words += ["--config", str(job_dir / process.CONFIG_FILE)]
     words += ["--token_file", str(job_dir / process.TOKEN_FILE)]

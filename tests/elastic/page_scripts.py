@@ -73,6 +73,9 @@ TREATMENTS = {
     "docs/simulate.md": Treatment(
         HERE + "test_simulate", {".*--preset=": "takes minutes; test_forecast.py has a part of it"}
     ),
+    "docs/ray.md": Treatment(
+        None, {"": "needs Ray; tests/elastic/test_ray_job.py gives such to a cluster of its own"}
+    ),
     "docs/site/index.md": Treatment(None, DEMO),
     "docs/slurm.md": Treatment(
         None, {"": "needs Slurm; tests/elastic/test_slurm_job.py gives such to one of its own"}

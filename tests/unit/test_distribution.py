@@ -39,7 +39,7 @@ WITH_VALUE = {
     "--python",
     "-d",
 }
-BESIDE_THE_LOCKS = {"mlflow", "mlflow-skinny", "mlxtend", "tensorboard", "torch", "uv"}
+BESIDE_THE_LOCKS = {"mlflow", "mlflow-skinny", "mlxtend", "ray", "tensorboard", "torch", "uv"}
 
 
 def texts():

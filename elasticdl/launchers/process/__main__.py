@@ -17,6 +17,7 @@ from elasticdl.launchers.process import folder
 from elasticdl.launchers.process.supervisor import NAME, Supervisor
 from elasticdl.launchers.signals import Signals
 from elasticdl.runtime import open_files, process
+from elasticdl.runtime.addresses import LOOPBACK, Listening
 from elasticdl.runtime.credentials import job as credentials
 from elasticdl.runtime.log_lines import log_as
 
@@ -33,7 +34,8 @@ def main() -> None:
             warning = held.enter_context(_claim(config, words.job_dir))
             folder.clear(words.job_dir)
             tls_dir = credentials.folder_of(config.cluster, words.job_dir)
-            supervisor = Supervisor(words.job_dir, signals, tls_dir)
+            listening = Listening(words.bind_address)
+            supervisor = Supervisor(words.job_dir, signals, tls_dir, listening)
             supervisor.start(warning)
         except (ElasticdlError, OSError) as error:
             _answer(str(error))
@@ -73,6 +75,9 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--job_dir", type=Path, required=True, help="the job's folder")
     parser.add_argument(
         "--leash", type=int, help="a pipe's read end; the job ends when the other end is closed"
+    )
+    parser.add_argument(
+        "--bind_address", default=LOOPBACK, help="where the master listens, and others find it"
     )
     return parser.parse_args()
 

@@ -28,39 +28,57 @@ def root_command(job_dir: Path) -> list[str]:
     return [sys.executable, "-P", "-m", module, "--job_dir", str(job_dir)]
 
 
+def start_root(job_dir: Path, leash: int | None, bind_address: str = "") -> subprocess.Popen[bytes]:
+    """Start the process that runs the job in a folder, and wait until the job has begun.
+
+    Args:
+        job_dir: The folder.
+        leash: A pipe's read end, which is closed here: the job ends with the other end. None if it
+            goes on without us.
+        bind_address: Where its master listens; "": at the loopback address.
+
+    Raises:
+        LaunchError: It has not begun; says why.
+    """
+    words = root_command(job_dir)
+    if bind_address:
+        words += ["--bind_address", bind_address]
+    if leash is not None:
+        words += ["--leash", str(leash)]
+    log = job_dir / process.LOG_FOLDER / f"{SUPERVISOR}.log"
+    try:
+        log.parent.mkdir(exist_ok=True)
+        with log.open("ab") as file:
+            root = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=file,
+                pass_fds=() if leash is None else (leash,),
+                start_new_session=True,  # neither the terminal's signals nor its end are for it
+            )
+    except OSError as error:
+        raise LaunchError(f"the job in {job_dir} cannot be started: {error}") from error
+    finally:
+        if leash is not None:
+            os.close(leash)
+    assert root.stdout is not None
+    with root.stdout:
+        problem = root.stdout.read().decode()  # up to its end: the job has begun
+    if problem:
+        root.wait()
+        raise LaunchError(problem)
+    return root
+
+
 class LocalSubmitter:
     """`launchers.base.Submitter` of this machine."""
 
     def submit(self, config: JobConfig, is_tied: bool) -> SubmittedJob:
         """Start the root of the job, which starts the master."""
         job_dir = folder.prepare(config)
-        words = root_command(job_dir)
         leash, write_end = os.pipe() if is_tied else (None, None)
-        if leash is not None:
-            words += ["--leash", str(leash)]
-        log = job_dir / process.LOG_FOLDER / f"{SUPERVISOR}.log"
-        try:
-            log.parent.mkdir(exist_ok=True)
-            with log.open("ab") as file:
-                root = subprocess.Popen(
-                    words,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=file,
-                    pass_fds=() if leash is None else (leash,),
-                    start_new_session=True,  # neither the terminal's signals nor its end are for it
-                )
-        except OSError as error:
-            raise LaunchError(f"the job in {job_dir} cannot be started: {error}") from error
-        finally:
-            if leash is not None:
-                os.close(leash)
-        assert root.stdout is not None
-        with root.stdout:
-            problem = root.stdout.read().decode()  # up to its end: the job has begun
-        if problem:
-            root.wait()
-            raise LaunchError(problem)
+        root = start_root(job_dir, leash)
         return FolderJob(job_dir, _LocalRoot(os.pidfd_open(root.pid), root, write_end))
 
     def find(self, name: str) -> SubmittedJob | None:

@@ -67,13 +67,20 @@ class ProcessLauncher:
     listening = Listening()
 
     def __init__(
-        self, on_event: OnEvent, job_dir: Path, authority: JobAuthority | None = None
+        self,
+        on_event: OnEvent,
+        job_dir: Path,
+        authority: JobAuthority | None = None,
+        lifeline: int | None = None,
     ) -> None:
-        """Begin to watch; the authority makes a certificate for each process that is started."""
+        """Begin to watch; the authority makes a certificate for each process that is started.
+
+        Processes get the lifeline that this process was started with, if no other is given.
+        """
         self._authority = authority
         self._on_event = on_event
         self._job_dir = job_dir
-        self._lifeline = inherited_lifeline()
+        self._lifeline = inherited_lifeline() if lifeline is None else lifeline
         self._ooms = OutOfMemoryKills()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)

@@ -1,0 +1,120 @@
+"""Jobs on a Ray cluster, as a command sees them: their folder is shared, their keeper an actor."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from elasticdl.config import JobConfig
+from elasticdl.errors import ElasticdlError, LaunchError
+from elasticdl.job import Role
+from elasticdl.launchers.base import SubmittedJob
+from elasticdl.launchers.process import folder
+from elasticdl.launchers.process.folder_job import FolderJob
+from elasticdl.launchers.ray import cluster
+from elasticdl.launchers.ray.keepers import JobKeeper, Surroundings, as_actor, stop_signals
+from elasticdl.launchers.ray.resources import asked_for, options_of, why_it_waits
+from elasticdl.runtime import process
+
+_BEGIN_SECONDS = 15.0  # that a command waits for the first master; it may wait for room for longer
+_LOOK_SECONDS = 1.0
+
+
+class RaySubmitter:
+    """`launchers.base.Submitter` of a Ray cluster."""
+
+    def submit(self, config: JobConfig, is_tied: bool) -> SubmittedJob:
+        """Make the actor that keeps the job's master; no job on a cluster is tied to a command."""
+        ray = cluster.library()
+        cluster.connect(config.ray.ray_address)
+        name = config.cluster.job_name
+        if cluster.find_actor(cluster.keeper_name(name)) is not None:
+            raise LaunchError(
+                f"there is a job {name} on this Ray cluster already: elasticdl stop with its "
+                "folder ends it; or give another --job_name"
+            )
+        job_dir = folder.prepare(config)
+        with folder.held(job_dir):
+            folder.clear(job_dir)
+        make = as_actor(
+            JobKeeper,
+            cluster.keeper_name(name),
+            max_restarts=-1,
+            **options_of(asked_for(config, Role.MASTER)),
+        )
+        try:
+            keeper = make.remote(Surroundings(name, str(job_dir), str(Path.cwd())))
+            problem = ray.get(keeper.begun.remote(), timeout=_BEGIN_SECONDS)
+        except ray.exceptions.GetTimeoutError:
+            problem = ""  # it waits for room
+        except ray.exceptions.RayError as error:
+            problem = f"the actor of the master cannot be made: {cluster.last_line(error)}"
+        if problem:
+            cluster.kill_actor(cluster.keeper_name(name))
+            raise LaunchError(problem)
+        return FolderJob(job_dir, _Keeper(config, job_dir))
+
+    def find(self, name: str) -> SubmittedJob | None:
+        """Return a job by its folder, or by the name of a folder below `jobs`."""
+        job_dir = folder.find(name)
+        if job_dir is None:
+            return None
+        config = JobConfig.read(job_dir / process.CONFIG_FILE)
+        if not config.is_on_ray:
+            return None
+        has_ended = (job_dir / process.PICTURE_FILE).exists()
+        if not has_ended:
+            try:
+                cluster.connect(config.ray.ray_address)
+            except ElasticdlError:
+                has_ended = (job_dir / folder.END_FILE).exists()
+                if not has_ended:
+                    raise
+        return FolderJob(job_dir, _Keeper(config, job_dir, has_ended))
+
+    def places_of(self, name: str) -> str:
+        """Say nothing: its folders are those of this machine."""
+        return ""
+
+
+class _Keeper:
+    """`JobRoot` of a job on Ray: the actor that keeps its root."""
+
+    is_tied = False
+
+    def __init__(self, config: JobConfig, job_dir: Path, has_ended: bool = False) -> None:
+        self._config = config
+        self._job_dir = job_dir
+        self._name = cluster.keeper_name(config.cluster.job_name)
+        self._looked_at = 0.0
+        self._has_ended = has_ended
+
+    def wait(self, timeout_seconds: float) -> bool:
+        deadline = time.monotonic() + timeout_seconds
+        while not self._has_ended:
+            now = time.monotonic()
+            if now - self._looked_at >= _LOOK_SECONDS:
+                self._looked_at = now
+                self._has_ended = cluster.find_actor(self._name) is None
+            elif now >= deadline:
+                return False
+            else:
+                time.sleep(min(deadline - now, _LOOK_SECONDS / 10))
+        return True
+
+    def code(self) -> int | None:
+        return None
+
+    def waiting(self) -> str:
+        if self.wait(0.0) or process.master_address(self._job_dir) is not None:
+            return ""
+        asked = asked_for(self._config, Role.MASTER)
+        return why_it_waits(asked, cluster.nodes(), cluster.free())
+
+    def page(self, url: str) -> str:
+        return ""  # it is at the loopback address of the master's node
+
+    def end(self, at_once: bool) -> None:
+        actor = None if self._has_ended else cluster.find_actor(self._name)
+        if actor is not None:
+            actor.send.remote(stop_signals(at_once))

@@ -1,0 +1,95 @@
+"""Jobs on a Ray cluster whose processes, actors and nodes are killed or taken away."""
+
+import pytest
+
+pytest.importorskip("ray", reason="pip install 'ray>=2.60,<2.61'")
+
+from tests.elastic.ray_cluster import RayCluster, RayJob, keeper_of
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    cluster = RayCluster()
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def nodes(cluster):
+    """Three nodes beside the head, for a test alone."""
+    yield [cluster.add_node() for _ in range(3)]
+    cluster.kill_nodes()
+
+
+def test_whatever_is_killed_each_record_counts_once(cluster, nodes, tmp_path):
+    """Processes, their actors, and the actor of the master; none leaves anything behind."""
+    with RayJob(cluster, tmp_path, seed=1) as job:
+        job.until_trained(10_000)
+        job.send("worker")
+        job.until_trained(30_000)
+        worker = job.one("worker")
+        keeper_of(worker).kill()
+        worker.wait()
+        job.until_trained(50_000)
+        replica = job.one("ps")
+        keeper_of(replica).kill()
+        replica.wait()
+        job.until_trained(70_000)
+        master = job.one("master")
+        workers = {process.pid for process in job.processes("worker")}
+        keeper_of(master).kill()
+        master.wait()
+        job.until_trained(90_000, also=lambda: bool(job.processes("master")))
+        assert workers <= {process.pid for process in job.processes("worker")}
+        summary = job.finish()
+        job.until_gone()
+    job.check_counts(summary)
+
+
+def test_nodes_are_lost_with_the_master_and_with_workers(cluster, nodes, tmp_path):
+    """The master is back on another node, where processes that went on find it."""
+    with RayJob(cluster, tmp_path, seed=2) as job:
+        job.until_trained(10_000)
+        cluster.kill_node(cluster.node_of(job.one("worker")))
+        cluster.add_node()
+        job.until_trained(60_000)
+        cluster.kill_node(cluster.node_of(job.one("master")))
+        summary = job.finish()
+    job.check_counts(summary)
+
+
+def test_a_node_that_is_drained_costs_no_repeated_work(cluster, nodes, tmp_path):
+    """Workers, a ps replica and the master leave two nodes, each asked for by a notice of Ray."""
+    tempo = {"model_def": "counting.staged.forward", "model_params": "seconds=0.004"}
+    with RayJob(cluster, tmp_path, seed=3, max_relaunches=0, **tempo) as job:
+        for role, num_records in (("worker", 20_000), ("master", 60_000)):
+            job.until_trained(num_records)
+            node = cluster.node_of(job.one(role))
+            leaving = [
+                process
+                for role in ("master", "ps", "worker")
+                for process in job.processes(role)
+                if cluster.node_of(process) is node
+            ]
+            cluster.drain(node, seconds=60)
+            for process in leaving:
+                process.wait()
+            cluster.kill_node(node)
+        summary = job.finish()
+    job.check_counts(summary)
+    names = ("duplicates", "stale_leases", "gaps", "stale_reports")
+    assert {name: summary["counters"][name] for name in names} == dict.fromkeys(names, 0)
+    assert {event["reason"] for event in job.events("lost")} <= {"preempted"}
+    job.check_computed_once()
+
+
+def test_a_process_that_fits_on_no_node_is_told_and_starts_when_one_comes(cluster, nodes, tmp_path):
+    """Ray itself is silent about such an actor."""
+    with RayJob(cluster, tmp_path, seed=4, worker_resource_request="cpu=3") as job:
+        job.until_event("pending", also=lambda event: "CPU 3" in event["why"])
+        cluster.add_node(num_cpus=6)
+        summary = job.finish()
+    assert "no node of the Ray cluster is large enough: asked is CPU 3" in job.printed()
+    job.check_counts(summary)
