@@ -470,17 +470,17 @@ class JobConfig(Section):
                 "--trace: on Kubernetes the folder of a worker goes with its pod: expected "
                 "--trace_dir, a folder on a volume that stays"
             )
-        if self.seeing.mlflow_uri:
-            if self.is_local:
+        for flag in ("mlflow_uri", "wandb_project"):
+            if getattr(self.seeing, flag) and self.is_local:
                 raise ValueError(
-                    "--mlflow_uri is written by the master of a job of processes: expected "
+                    f"--{flag} is written by the master of a job of processes: expected "
                     f"--distribution_strategy={Strategy.PARAMETER_SERVER}, or another but Local"
                 )
-            if reader_params.has_password(self.seeing.mlflow_uri):
-                raise ValueError(
-                    "--mlflow_uri is in the job's state: expected no password in it, but the "
-                    "variables MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
-                )
+        if reader_params.has_password(self.seeing.mlflow_uri):
+            raise ValueError(
+                "--mlflow_uri is in the job's state: expected no password in it, but the "
+                "variables MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+            )
         port = self.seeing.metrics_port
         folder = self.checkpoint.checkpoint_dir
         if self.seeing.tensorboard_histograms and (

@@ -106,6 +106,7 @@ def _check_packages(config: JobConfig) -> None:
         ("metrics_port", "dashboard", ("prometheus_client",)),
         ("tensorboard_log_dir", "tensorboard", ("tensorboardX",)),
         ("mlflow_uri", "mlflow", ("mlflow",)),
+        ("wandb_project", "wandb", ("wandb",)),
         ("trace", "parquet", ("pyarrow",)),
     ):
         missing = [name for name in packages if importlib.util.find_spec(name) is None]

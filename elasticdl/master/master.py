@@ -50,7 +50,6 @@ from elasticdl.master.actions import Action, Note
 from elasticdl.master.durable import DurableJob
 from elasticdl.master.effects import JobAccess, ReplicaAccess
 from elasticdl.master.group_commit import GroupCommit
-from elasticdl.master.histograms import take_histograms
 from elasticdl.master.intake import LONGEST_LOOK_SECONDS, SHORTEST_LOOK_SECONDS
 from elasticdl.master.interpreter import Effect, Interpreter, Line
 from elasticdl.master.loop_lag import Holds, LoopLag
@@ -62,12 +61,11 @@ from elasticdl.master.pictures import picture_event, tables_event
 from elasticdl.master.process_reports import ProcessReports
 from elasticdl.master.servicer import make_server
 from elasticdl.master.status import label_of, learning_rate_of, picture
+from elasticdl.master.trackers import Trackers
 from elasticdl.observe import kinds
 from elasticdl.observe.events import EventLog, newest
 from elasticdl.observe.kinds import Kind
 from elasticdl.observe.labels import LabelClock
-from elasticdl.observe.mlflow_run import MlflowRun
-from elasticdl.observe.tensorboard import Summaries
 from elasticdl.observe.usage import kind_of, measure
 from elasticdl.rpc.messages import status_to_json
 from elasticdl.rpc.security import add_port
@@ -146,8 +144,7 @@ class Master:
         cluster = self.core.config.cluster
         self.reports = ProcessReports(cluster.ps_memory_limit)
         self._autoscale = PsAutoscale(cluster.ps_autoscale)
-        self._summaries: Summaries | None = None
-        self._mlflow: MlflowRun | None = None
+        self._trackers: Trackers | None = None
         self._bell = asyncio.Event()  # replaced when it rings
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.has_begun = False
@@ -338,12 +335,8 @@ class Master:
                 following.add_done_callback(self._followed)
                 ends.callback(following.cancel)
             await self._serve_page(ends)
-            if (folder := self.core.config.seeing.tensorboard_log_dir) is not None:
-                self._summaries = Summaries(folder)
-                ends.callback(self._summaries.close)
-            if self.core.config.seeing.mlflow_uri:
-                self._mlflow = MlflowRun(self.core.config, self._job.id)
-                ends.callback(self._mlflow.close)
+            self._trackers = Trackers(self.core.config, self._job.id, self._job_dir)
+            ends.push_async_callback(self._close_trackers, self._trackers)
             await self._until_ended()
             if self.core.has_ended:
                 await self._wind_up()
@@ -524,9 +517,11 @@ class Master:
 
     def _draw(self, status: JobStatus, is_last: bool = False) -> None:
         """Hand a picture to whoever draws curves of the job."""
-        for drawn in (self._summaries, self._mlflow):
-            if drawn is not None:
-                drawn.take(status, learning_rate_of(self.core), is_last)
+        if self._trackers is not None:
+            self._trackers.take(status, learning_rate_of(self.core), is_last)
+
+    async def _close_trackers(self, trackers: Trackers) -> None:
+        await trackers.close(self.core.has_ended, self._note)
 
     def _relieve_replicas(self) -> None:
         """Have one more ps replica where the job is to relieve those that there are by itself."""
@@ -669,7 +664,8 @@ class Master:
     def _note(self, note: Note) -> None:
         log.log(logging.WARNING if note.is_warning else logging.INFO, "%s", note.text)
         self._write(note.kind, note.text)
-        take_histograms(self._summaries, note.kind, self.core.config, self._job.id)
+        if self._trackers is not None:
+            self._trackers.happened(note.kind)
 
     def _write(self, kind: Kind, text: str = "") -> None:
         self.reports.remember(self._events.write(kind, text))

@@ -271,6 +271,14 @@ class JournalNews(Kind):
 
 
 @dataclass(frozen=True)
+class TrackersAwaited(Kind):
+    """The end waits for servers, or a disk, to take the last numbers of the job."""
+
+    event: ClassVar[str] = "trackers awaited"
+    flags: Annotated[tuple[str, ...], "those that ask for them"]
+
+
+@dataclass(frozen=True)
 class StreamNews(Kind):
     """The source of the stream that is trained on is away, or is back."""
 

@@ -7,12 +7,7 @@ tells it the present.
 
 from __future__ import annotations
 
-import logging
-import math
-import queue
-import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,8 +15,7 @@ from elasticdl.config import JobConfig
 from elasticdl.distribution import install
 from elasticdl.errors import ConfigError
 from elasticdl.job import JobStatus
-from elasticdl.observe.curves import curves
-from elasticdl.settings.reader_params import without_password
+from elasticdl.observe.tracker import Outbox, Picture, Untold, parameters_of
 
 if TYPE_CHECKING:  # it comes with an extra
     from mlflow.entities import Metric
@@ -30,17 +24,9 @@ if TYPE_CHECKING:  # it comes with an extra
 JOB_TAG = "elasticdl.job"
 
 _SECONDS_BETWEEN = 2.0
-_AGAIN_SECONDS = 5.0
-_MOST_WAITING = 100  # pictures; of a server that does not answer the rest is left out
-_CLOSE_SECONDS = 60.0  # for the last ones and the model
 _MOST_PARAMETERS = 100  # that the server takes at once
 _LONGEST = 500  # letters of a parameter
-_SECRET = ("data_reader_params", "state")
 _ENDS = {"finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
-
-log = logging.getLogger(__name__)
-
-_Picture = tuple[JobStatus, float | None]
 
 
 class MlflowRun:
@@ -49,6 +35,8 @@ class MlflowRun:
     A thread writes: whoever takes pictures never waits for the server. One that is away is asked
     again, and pictures that it has not got by then are left out.
     """
+
+    flag = "--mlflow_uri"
 
     def __init__(self, config: JobConfig, job: str) -> None:
         """Begin to write.
@@ -70,61 +58,28 @@ class MlflowRun:
         self._parameters = parameters_of(config)
         output = config.checkpoint.output
         self._model = output if isinstance(output, Path) else None
-        self._told: dict[str, tuple[object, ...]] = {}
+        self._untold = Untold()
         self._run = ""
-        self._next = 0.0
-        self._is_away = False
-        self._pictures: queue.SimpleQueue[_Picture | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._write, name="mlflow", daemon=True)
-        self._thread.start()
+        self._outbox: Outbox[Picture] = Outbox(
+            self.flag, self._send, seconds_between=_SECONDS_BETWEEN, is_sent_again=True
+        )
 
     def take(self, status: JobStatus, learning_rate: float | None, is_last: bool = False) -> None:
         """Have what is new of a picture written; now and then, and the last one."""
-        now = time.monotonic()
-        if (now < self._next and not is_last) or self._pictures.qsize() > _MOST_WAITING:
-            return
-        self._next = now + _SECONDS_BETWEEN
-        self._pictures.put((status, learning_rate))
+        self._outbox.put((status, learning_rate), may_be_left_out=not is_last)
 
-    def close(self) -> None:
+    def close(self, seconds: float) -> None:
         """Write the rest; of a server that does not answer it is left."""
-        self._pictures.put(None)
-        self._thread.join(_CLOSE_SECONDS)
-        if self._thread.is_alive():
-            log.warning("--mlflow_uri: the server does not answer; its run lacks what came last")
+        self._outbox.close(seconds)
 
-    def _write(self) -> None:
-        while (picture := self._pictures.get()) is not None:
-            is_sent = self._try(picture)
-            while not is_sent and self._pictures.empty():
-                time.sleep(_AGAIN_SECONDS)
-                is_sent = self._try(picture)
-
-    def _try(self, picture: _Picture) -> bool:
-        """Send a picture; return whether that was possible."""
-        try:
-            self._send(*picture)
-        except Exception as error:  # of any library below
-            if not self._is_away:
-                log.warning("--mlflow_uri: %s; it is tried again", error)
-            self._is_away = True
-            return False
-        if self._is_away:
-            log.info("--mlflow_uri: the server is there again")
-        self._is_away = False
-        return True
-
-    def _send(self, status: JobStatus, learning_rate: float | None) -> None:
+    def _send(self, picture: Picture) -> None:
         self._run = self._run or self._begin()
-        new: dict[str, tuple[object, ...]] = {}
-        metrics: list[Metric] = []
-        for name, value, measured in curves(status, learning_rate):
-            if self._told.get(name) != measured and math.isfinite(value):
-                new[name] = measured
-                metrics.append(_metric(name, value, status.model_version))
-        if metrics:
+        status, _ = picture
+        new = self._untold.of(picture)
+        if new:
+            metrics = [_metric(name, value, status.model_version) for name, value in new.items()]
             self._client.log_batch(self._run, metrics=metrics)
-        self._told |= new
+        self._untold.told(picture)
         if (end := _ENDS.get(status.status)) is not None:
             if status.status == "finished" and self._model is not None and self._model.is_dir():
                 self._client.log_artifacts(self._run, str(self._model), "model")
@@ -157,16 +112,6 @@ class MlflowRun:
         new = [Param(n, v[:_LONGEST]) for n, v in self._parameters.items() if n not in known]
         for first in range(0, len(new), _MOST_PARAMETERS):
             self._client.log_batch(run, params=new[first : first + _MOST_PARAMETERS])
-
-
-def parameters_of(config: JobConfig) -> dict[str, str]:
-    """Return the flags that were given, but for those that may have secrets."""
-    found: dict[str, str] = {}
-    for section, values in config.model_dump(mode="json", exclude_defaults=True).items():
-        if isinstance(values, Mapping) and section != "seeing":
-            given = {n: v for n, v in values.items() if n not in _SECRET and v not in (None, "")}
-            found |= {name: without_password(str(value)) for name, value in given.items()}
-    return found
 
 
 def _metric(name: str, value: float, step: int) -> Metric:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
-import queue
-import threading
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +13,7 @@ from numpy.typing import NDArray
 from elasticdl.distribution import install
 from elasticdl.errors import ConfigError, ElasticdlError
 from elasticdl.job import JobStatus
-from elasticdl.observe.curves import curves
+from elasticdl.observe.tracker import Outbox, Picture, Untold
 
 if TYPE_CHECKING:  # it comes with an extra
     from tensorboardX import SummaryWriter
@@ -25,12 +21,9 @@ if TYPE_CHECKING:  # it comes with an extra
 SECONDS_BETWEEN = 1.0
 
 _FLUSH_SECONDS = 5
-_MOST_WAITING = 100  # pictures; of a folder that does not answer the rest is left out
 _CLOSE_SECONDS = 5.0
 
 log = logging.getLogger(__name__)
-
-_Picture = tuple[JobStatus, float | None]
 
 ReadParameters = Callable[[], Mapping[str, NDArray[np.float32]]]
 """Returns parameters by name."""
@@ -43,6 +36,8 @@ class Summaries:
     written again. A thread writes: whoever takes pictures never waits for the disk, and a folder
     that cannot be written any more ends the summaries and nothing else.
     """
+
+    flag = "--tensorboard_log_dir"
 
     def __init__(self, folder: Path) -> None:
         """Begin a file in a folder, which is made.
@@ -62,21 +57,18 @@ class Summaries:
             raise ConfigError(
                 f"--tensorboard_log_dir={folder}: cannot be written to: {error.strerror}"
             ) from error
-        self._told: dict[str, tuple[object, ...]] = {}
-        self._next = 0.0
-        self._pictures: queue.SimpleQueue[_Picture | tuple[int, ReadParameters] | None] = (
-            queue.SimpleQueue()
+        self._untold = Untold()
+        self._outbox: Outbox[Picture | tuple[int, ReadParameters]] = Outbox(
+            self.flag,
+            self._send,
+            end=self._writer.close,
+            seconds_between=SECONDS_BETWEEN,
+            is_sent_again=False,
         )
-        self._thread = threading.Thread(target=self._write, name="tensorboard", daemon=True)
-        self._thread.start()
 
     def take(self, status: JobStatus, learning_rate: float | None, is_last: bool = False) -> None:
         """Have what is new of a picture written; at most once a second, but for the last one."""
-        now = time.monotonic()
-        if (now < self._next and not is_last) or self._pictures.qsize() > _MOST_WAITING:
-            return
-        self._next = now + SECONDS_BETWEEN
-        self._pictures.put((status, learning_rate))
+        self._outbox.put((status, learning_rate), may_be_left_out=not is_last)
 
     def take_parameters(self, version: int, read: ReadParameters) -> None:
         """Have a histogram of each parameter written; `read` is called by the thread that writes.
@@ -85,32 +77,23 @@ class Summaries:
             version: Updates that they had.
             read: Raises an `ElasticdlError` if they cannot be read any more.
         """
-        if self._pictures.qsize() <= _MOST_WAITING:
-            self._pictures.put((version, read))
+        self._outbox.put((version, read))
 
-    def close(self) -> None:
+    def close(self, seconds: float = _CLOSE_SECONDS) -> None:
         """Write the rest; of a disk that does not answer it is left."""
-        self._pictures.put(None)
-        self._thread.join(_CLOSE_SECONDS)
+        self._outbox.close(min(seconds, _CLOSE_SECONDS))
 
-    def _write(self) -> None:
-        try:
-            while (picture := self._pictures.get()) is not None:
-                match picture:
-                    case (int(version), read):
-                        self._add_histograms(version, read)
-                    case (status, learning_rate):
-                        self._add(status, learning_rate)
-            self._writer.close()
-        except Exception as error:
-            log.warning("nothing more is written for TensorBoard: %s", error)
+    def _send(self, item: Picture | tuple[int, ReadParameters]) -> None:
+        match item:
+            case (int(version), read):
+                self._add_histograms(version, read)
+            case (status, learning_rate):
+                self._add((status, learning_rate))
 
-    def _add(self, status: JobStatus, learning_rate: float | None) -> None:
-        for name, value, measured in curves(status, learning_rate):
-            if self._told.get(name) == measured or not math.isfinite(value):
-                continue
-            self._told[name] = measured
-            self._writer.add_scalar(name, value, status.model_version)
+    def _add(self, picture: Picture) -> None:
+        for name, value in self._untold.of(picture).items():
+            self._writer.add_scalar(name, value, picture[0].model_version)
+        self._untold.told(picture)
 
     def _add_histograms(self, version: int, read: ReadParameters) -> None:
         try:

@@ -45,6 +45,15 @@ class SeeingSection(Section):
     mlflow_experiment: Annotated[
         str, Field(description="The experiment of --mlflow_uri."), _TRAIN
     ] = "elasticdl"
+    wandb_project: Annotated[
+        str,
+        Field(
+            description="Write parameters, metrics by update and the trained model to this project "
+            "of Weights & Biases; one run, also over restarts of the master and the job. The key, "
+            "the entity and the mode are read from its own variables, as WANDB_MODE=offline."
+        ),
+        _TRAIN,
+    ] = ""
     log_file_bytes: Annotated[
         int,
         Field(

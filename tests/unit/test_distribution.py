@@ -39,7 +39,16 @@ WITH_VALUE = {
     "--python",
     "-d",
 }
-BESIDE_THE_LOCKS = {"mlflow", "mlflow-skinny", "mlxtend", "ray", "tensorboard", "torch", "uv"}
+BESIDE_THE_LOCKS = {
+    "mlflow",
+    "mlflow-skinny",
+    "mlxtend",
+    "ray",
+    "tensorboard",
+    "torch",
+    "uv",
+    "wandb",
+}
 
 
 def texts():

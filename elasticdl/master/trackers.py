@@ -1,0 +1,74 @@
+"""Whoever draws the curves of a job: TensorBoard, MLflow, Weights & Biases."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from elasticdl.config import JobConfig
+from elasticdl.job import JobStatus
+from elasticdl.master.actions import Note
+from elasticdl.master.histograms import take_histograms
+from elasticdl.observe import kinds
+from elasticdl.observe.kinds import Kind
+from elasticdl.observe.mlflow_run import MlflowRun
+from elasticdl.observe.tensorboard import Summaries
+from elasticdl.observe.tracker import Tracker
+from elasticdl.observe.wandb_run import WandbRun
+
+_END_SECONDS = 60.0  # of a job, for the last numbers and the model
+_LEAVE_SECONDS = 10.0  # of a master that another one follows
+_SILENT_SECONDS = 3.0  # a wait that is longer is told
+
+
+class Trackers:
+    """The trackers of a job that its flags ask for."""
+
+    def __init__(self, config: JobConfig, job: str, folder: Path) -> None:
+        """Begin to draw.
+
+        Args:
+            config: Of the job.
+            job: Its identity, for ever.
+            folder: The job's folder.
+
+        Raises:
+            ConfigError: A package is missing, or a folder cannot be written to.
+        """
+        seeing = config.seeing
+        self._config, self._job = config, job
+        self._summaries: Summaries | None = None
+        self._all: list[Tracker] = []
+        if seeing.tensorboard_log_dir is not None:
+            self._summaries = Summaries(seeing.tensorboard_log_dir)
+            self._all.append(self._summaries)
+        if seeing.mlflow_uri:
+            self._all.append(MlflowRun(config, job))
+        if seeing.wandb_project:
+            self._all.append(WandbRun(config, job, folder))
+
+    def take(self, status: JobStatus, learning_rate: float | None, is_last: bool = False) -> None:
+        """Have what is new of a picture drawn."""
+        for each in self._all:
+            each.take(status, learning_rate, is_last)
+
+    def happened(self, kind: Kind) -> None:
+        """Have histograms drawn of a checkpoint, if that is what has happened."""
+        take_histograms(self._summaries, kind, self._config, self._job)
+
+    async def close(self, has_job_ended: bool, tell: Callable[[Note], None]) -> None:
+        """Wait until the rest is drawn, but not for long, and tell who is waited for."""
+        seconds = _END_SECONDS if has_job_ended else _LEAVE_SECONDS
+        closing = {
+            asyncio.ensure_future(asyncio.to_thread(each.close, seconds)): each.flag
+            for each in self._all
+        }
+        if not closing:
+            return
+        _, waiting = await asyncio.wait(closing, timeout=_SILENT_SECONDS)
+        if waiting:
+            flags = tuple(sorted(closing[each] for each in waiting))
+            text = f"waiting up to {seconds:.0f} s for {', '.join(flags)} to take what came last"
+            tell(Note(kinds.TrackersAwaited(flags), text))
+            await asyncio.wait(waiting)

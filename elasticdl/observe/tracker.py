@@ -1,0 +1,160 @@
+"""What everybody who draws the curves of a job elsewhere has in common.
+
+Files and servers may be slow, or away. A job does not wait for them.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Generic, Protocol, TypeVar
+
+from elasticdl.config import JobConfig
+from elasticdl.errors import ElasticdlError
+from elasticdl.job import JobStatus
+from elasticdl.observe.curves import curves
+from elasticdl.settings.reader_params import without_password
+
+_AGAIN_SECONDS = 5.0
+_MOST_WAITING = 100  # items; of what does not answer the rest is left out
+_SECRET = ("data_reader_params", "state")
+
+log = logging.getLogger(__name__)
+
+Item = TypeVar("Item")
+
+Picture = tuple[JobStatus, float | None]
+"""A job, and its learning rate if that is known."""
+
+
+class Tracker(Protocol):
+    """Draws the curves of a job somewhere."""
+
+    flag: str  # that asks for it, as `--mlflow_uri`
+
+    def take(self, status: JobStatus, learning_rate: float | None, is_last: bool = False) -> None:
+        """Have what is new of a picture drawn; now and then, and the last one. It does not wait."""
+
+    def close(self, seconds: float) -> None:
+        """Wait until the rest is drawn, but no longer than this."""
+
+
+class Outbox(Generic[Item]):
+    """Gives items to a thread of its own, one after another.
+
+    Whoever puts items there never waits. More than a hundred do not wait to be sent: those that
+    come then are left out.
+    """
+
+    def __init__(
+        self,
+        flag: str,
+        send: Callable[[Item], None],
+        *,
+        end: Callable[[], None] = lambda: None,
+        seconds_between: float,
+        is_sent_again: bool,
+    ) -> None:
+        """Begin to send.
+
+        Args:
+            flag: What asks for this, for messages and as the thread's name.
+            send: Sends an item. What it raises is told, once; an `ElasticdlError` ends the outbox.
+            end: Is called after the last item, by the same thread.
+            seconds_between: Of those that may be left out, no more than one is sent in this time.
+            is_sent_again: An item that could not be sent is sent again while there is no newer
+                one. If not, the first one that could not be sent ends the outbox.
+        """
+        self._flag, self._send, self._end = flag, send, end
+        self._seconds_between, self._is_sent_again = seconds_between, is_sent_again
+        self._next = 0.0
+        self._is_away = False
+        self._items: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=flag.strip("-"), daemon=True)
+        self._thread.start()
+
+    def put(self, item: Item, may_be_left_out: bool = False) -> None:
+        """Have an item sent.
+
+        Args:
+            item: What is sent.
+            may_be_left_out: Another one like it comes soon.
+        """
+        now = time.monotonic()
+        if (may_be_left_out and now < self._next) or self._items.qsize() > _MOST_WAITING:
+            return
+        if may_be_left_out:
+            self._next = now + self._seconds_between
+        self._items.put(item)
+
+    def close(self, seconds: float) -> None:
+        """Send the rest; what is not sent in this time is left."""
+        self._items.put(None)
+        self._thread.join(seconds)
+        if self._thread.is_alive():
+            log.warning(
+                "%s: no answer for %.0f s; what came last is missing there", self._flag, seconds
+            )
+
+    def _work(self) -> None:
+        try:
+            while (item := self._items.get()) is not None:
+                is_sent = self._try(item)
+                while not is_sent and self._items.empty():
+                    time.sleep(_AGAIN_SECONDS)
+                    is_sent = self._try(item)
+            self._end()
+        except Exception as error:  # of any library below
+            log.warning("%s: %s; nothing more is written there", self._flag, error)
+
+    def _try(self, item: Item) -> bool:
+        """Send an item; return whether that was possible."""
+        try:
+            self._send(item)
+        except Exception as error:  # of any library below
+            if not self._is_sent_again or isinstance(error, ElasticdlError):
+                raise
+            if not self._is_away:
+                log.warning("%s: %s; it is tried again", self._flag, error)
+            self._is_away = True
+            return False
+        if self._is_away:
+            log.info("%s: it answers again", self._flag)
+        self._is_away = False
+        return True
+
+
+class Untold:
+    """Knows which numbers of a job have been told already."""
+
+    def __init__(self) -> None:
+        """Nothing has been told."""
+        self._told: dict[str, tuple[object, ...]] = {}
+
+    def of(self, picture: Picture) -> dict[str, float]:
+        """Return what was measured since it was told last, by name; all of it is finite."""
+        return {
+            name: value
+            for name, value, measured in curves(*picture)
+            if self._told.get(name) != measured and math.isfinite(value)
+        }
+
+    def told(self, picture: Picture) -> None:
+        """Note that what is in a picture has been told."""
+        for name, value, measured in curves(*picture):
+            if math.isfinite(value):
+                self._told[name] = measured
+
+
+def parameters_of(config: JobConfig) -> dict[str, str]:
+    """Return the flags that were given, but for those that may have secrets."""
+    found: dict[str, str] = {}
+    for section, values in config.model_dump(mode="json", exclude_defaults=True).items():
+        if isinstance(values, Mapping) and section != "seeing":
+            given = {n: v for n, v in values.items() if n not in _SECRET and v not in (None, "")}
+            found |= {name: without_password(str(value)) for name, value in given.items()}
+    return found

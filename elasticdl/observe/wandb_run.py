@@ -1,0 +1,132 @@
+"""A job as a run of Weights & Biases: flags as configuration, metrics by update, the trained model.
+
+A job has one run, whoever of it dies: its identity is that of the job, so a successor resumes it.
+The library starts a service, a process of its own that ends with this one, also if this one is
+killed. Entity, key, server and mode are read from the library's own variables, as WANDB_MODE.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from elasticdl.config import JobConfig
+from elasticdl.distribution import install
+from elasticdl.errors import ConfigError
+from elasticdl.job import JobStatus
+from elasticdl.observe.tracker import Outbox, Picture, Untold, parameters_of
+
+if TYPE_CHECKING:  # it comes with an extra
+    from wandb.sdk.wandb_run import Run
+
+_SECONDS_BETWEEN = 2.0
+_FLUSH_SECONDS = 2.0  # so many are lost of a master that is killed
+_ENDED = ("finished", "failed", "stopped")
+
+
+class WandbRun:
+    """Writes pictures of a job to Weights & Biases, or to files in the job's folder.
+
+    A thread writes: whoever takes pictures never waits for the server, nor for its library, which
+    takes seconds to load.
+    """
+
+    flag = "--wandb_project"
+
+    def __init__(self, config: JobConfig, job: str, folder: Path) -> None:
+        """Begin to write.
+
+        Args:
+            config: Of the job.
+            job: Its identity, for ever.
+            folder: The library writes its files there, but for those of WANDB_DIR.
+
+        Raises:
+            ConfigError: wandb is not installed.
+        """
+        if importlib.util.find_spec("wandb") is None:
+            raise ConfigError(f"--wandb_project needs wandb: {install('wandb')}")
+        self._project, self._job = config.seeing.wandb_project, job
+        self._name = config.cluster.job_name
+        self._folder = None if os.environ.get("WANDB_DIR") else folder
+        self._parameters = parameters_of(config)
+        output = config.checkpoint.output
+        self._model = output if isinstance(output, Path) else None
+        self._untold = Untold()
+        self._run: Run | None = None
+        self._status = ""
+        self._outbox: Outbox[Picture] = Outbox(
+            self.flag,
+            self._send,
+            end=self._finish,
+            seconds_between=_SECONDS_BETWEEN,
+            is_sent_again=True,
+        )
+
+    def take(self, status: JobStatus, learning_rate: float | None, is_last: bool = False) -> None:
+        """Have what is new of a picture written; now and then, and the last one."""
+        self._outbox.put((status, learning_rate), may_be_left_out=not is_last)
+
+    def close(self, seconds: float) -> None:
+        """Write the rest; of a server that does not answer it is left, in the job's folder."""
+        self._outbox.close(seconds)
+
+    def _send(self, picture: Picture) -> None:
+        if self._run is None:
+            self._run = self._begin()
+        status, _ = picture
+        self._status = status.status
+        if new := self._untold.of(picture):
+            self._run.log(new, step=status.model_version)
+        self._untold.told(picture)
+
+    def _begin(self) -> Run:
+        """Make the run of the job, or go on with it.
+
+        Raises:
+            ConfigError: The library lacks what it would ask a person for, as a key.
+        """
+        import wandb
+
+        # What is switched off would show how this process was started and what else runs here.
+        settings = wandb.Settings(
+            console="off",
+            disable_code=True,
+            disable_git=True,
+            disable_job_creation=True,
+            silent=True,
+            x_disable_machine_info=True,
+            x_disable_meta=True,
+            x_disable_stats=True,
+            x_save_requirements=False,
+            x_transaction_log_flush_interval=_FLUSH_SECONDS,
+            x_file_stream_transmit_interval=_FLUSH_SECONDS,
+        )
+        try:
+            return wandb.init(
+                project=self._project,
+                id=self._job,
+                name=os.environ.get("WANDB_NAME") or self._name,
+                resume="allow",
+                config=dict(self._parameters),
+                dir=self._folder,
+                settings=settings,
+            )
+        except wandb.errors.UsageError as error:  # asking again does not help
+            raise ConfigError(str(error)) from error
+
+    def _finish(self) -> None:
+        """End the run as the job has ended; of one that another master goes on with, say that."""
+        if self._run is None:
+            return
+        if self._status == "finished" and self._model is not None and self._model.is_dir():
+            from wandb import Artifact
+
+            artifact = Artifact(f"{self._job}-model", type="model")
+            artifact.add_dir(str(self._model), policy="immutable", skip_cache=True)
+            self._run.log_artifact(artifact, aliases=["latest"])
+        if self._status not in _ENDED:
+            self._run.mark_preempting()
+        self._run.finish(exit_code=0 if self._status == "finished" else 1)
