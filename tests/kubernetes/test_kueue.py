@@ -92,6 +92,7 @@ def job(kueue: Kueue, namespace: Namespace, tmp_path):
     started = QueuedJob(kueue, namespace, tmp_path)
     yield started
     started.close()
+    print("".join(started.lines))  # shown if the test has failed
 
 
 def test_a_job_begins_with_its_minimum_grows_and_gives_back_single_workers(job):

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections import Counter
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 
@@ -50,7 +49,7 @@ def minimum_job(config: JobConfig, samples: Mapping[Role, Manifest], owner: Mani
         {
             "name": str(role),
             "image": config.kubernetes.image,
-            "resources": {"requests": _times(_requests(sample), members[role])},
+            "resources": {"requests": _requested(sample, members[role])},
         }
         for role, sample in samples.items()
     ]
@@ -90,17 +89,13 @@ def place(pod: Manifest, template: Resource) -> None:
     spec["tolerations"] = own + [each for each in found.get("tolerations", []) if each not in own]
 
 
-def _requests(pod: Manifest) -> Counter[str]:
-    total: Counter[str] = Counter()
+def _requested(pod: Manifest, number: int) -> dict[str, str]:
+    """Return what so many pods request, with the containers that users add to them."""
+    total: dict[str, Decimal] = {}
     for container in pod["spec"]["containers"]:
         for name, quantity in container.get("resources", {}).get("requests", {}).items():
-            total[name] += parse_quantity(str(quantity))  # type: ignore[assignment]
-    return total
-
-
-def _times(requests: Mapping[str, Decimal | int], number: int) -> dict[str, str]:
-    """Return so many times what one pod requests, as quantities of Kubernetes."""
-    return {name: _quantity(Decimal(each) * number) for name, each in requests.items()}
+            total[name] = total.get(name, Decimal(0)) + parse_quantity(str(quantity))
+    return {name: _quantity(each * number) for name, each in total.items()}
 
 
 def _quantity(value: Decimal) -> str:
@@ -110,20 +105,30 @@ def _quantity(value: Decimal) -> str:
 class Admission:
     """Whether a job has its minimum; a thread of its own looks.
 
-    It asks for the Job each second: to follow it would need the right to list all Jobs.
+    It asks for the Job each second: to follow it would need the right to list all Jobs. It also
+    says what becomes of the pods of the minimum, as a controller of Jobs does: Kueue gives their
+    room to others when none of them is there, and knows by it whether all of them run.
     """
 
-    def __init__(self, api: Api, job: Manifest, taken_back: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        api: Api,
+        job: Manifest,
+        taken_back: Callable[[], None],
+        state: Callable[[], tuple[bool, bool]],
+    ) -> None:
         """Keep the Job there until `close`.
 
         Args:
             api: The namespace of the job.
             job: What stands in the queue (`minimum_job`).
             taken_back: Is called when the minimum was there, and is no more.
+            state: Returns whether there is a pod of the minimum, and whether all of them run.
         """
         self._api = api
         self._job = job
         self._taken_back = taken_back
+        self._state = state
         self._closed = threading.Event()
         self._was_told = ""
         self.is_given = threading.Event()
@@ -201,6 +206,19 @@ class Admission:
             log.warning("the queue takes the minimum back: its processes hand over and go")
             self.is_given.clear()
             self._taken_back()
+        self._tell_state(found)
+
+    def _tell_state(self, found: Resource) -> None:
+        is_there, runs = self._state()
+        before = found.get("status", {})
+        status = {"active": int(is_there), "ready": int(is_there and runs)}
+        if any(before.get(name, 0) != value for name, value in status.items()):
+            try:
+                self._api.patch(f"{self._path}/status", {"status": status})
+            except ApiError as error:
+                if error.code == 403:
+                    raise
+                log.warning("the state of the minimum is not told: %s", error)
 
     def _take_error(self, error: ApiError) -> None:
         if error.code == 403 and not error.is_transient:

@@ -186,7 +186,7 @@ class KubernetesJob:
         if self._has_ended(job):
             return ""
         if _is_suspended(job):
-            queue = job["metadata"].get("labels", {}).get(names.QUEUE_LABEL)
+            queue = _queue(job)
             return f"it waits in the queue {queue}" if queue else "its Job is suspended"
         pod = self._newest(Role.MASTER, 0)
         if pod is None:
@@ -329,7 +329,7 @@ class KubernetesJob:
         Raises:
             LaunchError: A queue decides about that, and would let it go on at once.
         """
-        if queue := self._job()["metadata"].get("labels", {}).get(names.QUEUE_LABEL):
+        if queue := _queue(self._job()):
             raise LaunchError(
                 f"the job {self.name} is in the queue {queue}, which would let it go on at once: "
                 'expected kubectl patch of its Workload with {"spec": {"active": false}}, or '
@@ -347,6 +347,11 @@ class KubernetesJob:
 
 def _is_suspended(job: Resource) -> bool:
     return bool(job.get("spec", {}).get("suspend"))
+
+
+def _queue(job: Resource) -> str:
+    """Return the queue that decides whether a job runs; "" if there is none."""
+    return str(job.get("metadata", {}).get("labels", {}).get(names.QUEUE_LABEL, ""))
 
 
 def _picture(job: Resource) -> str:

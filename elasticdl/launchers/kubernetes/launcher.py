@@ -410,7 +410,7 @@ class KubernetesLauncher:
             wanted = WantedPod(role, 0, name, ["true"], self._priority(role))
             samples[role] = self._spec.pod(replica_pod(self._plan, wanted, self._owners))
         job = minimum_job(self._config, samples, self._owners[0])
-        return Admission(self._api, job, self._give_back)
+        return Admission(self._api, job, self._give_back, self._state_of_minimum)
 
     @property
     def _is_admitted(self) -> bool:
@@ -435,11 +435,24 @@ class KubernetesLauncher:
 
     def _is_member(self, role: Role) -> bool:
         """Whether the next process of a role belongs to the minimum; else it queues by itself."""
-        members = sum(
-            pod.handle.role is role and pod.is_member and not pod.was_asked
-            for pod in self._pods.values()
-        )
+        members = sum(pod.handle.role is role and not pod.was_asked for pod in self._members())
         return members < members_of_minimum(self._config)[role]
+
+    def _members(self) -> list[_Pod]:
+        """Return the pods of the minimum; one that was adopted is told by its label."""
+        return [
+            pod
+            for name, pod in self._pods.items()
+            if pod.is_member
+            or (pod.is_adopted and (seen := self._seen.get(name)) and not _is_queued(seen))
+        ]
+
+    def _state_of_minimum(self) -> tuple[bool, bool]:
+        """Return whether there is a pod of the minimum, and whether all of them run."""
+        with self._lock:
+            members = self._members()
+            wanted = sum(members_of_minimum(self._config).values())
+            return bool(members), sum(pod.is_started for pod in members) >= wanted
 
     def _give_back(self) -> None:
         """Have all pods hand over and go: the queue has taken the minimum back.
@@ -487,7 +500,6 @@ class KubernetesLauncher:
                 return
             pod.is_there = True
             pod.priority = pod.priority or found["spec"].get("priorityClassName", "")
-            pod.is_member = names.QUEUE_LABEL not in found["metadata"].get("labels", {})
             observed = observe(found, is_deleted, pod.was_asked)
             is_begun = isinstance(observed, PodRunning) and not pod.is_started
             if is_begun:
@@ -574,6 +586,11 @@ class KubernetesLauncher:
         except Exception:
             # Other pods are to be watched still.
             log.exception("on_event failed for %s", event)
+
+
+def _is_queued(pod: Pod) -> bool:
+    """Whether a pod is admitted by itself, and not as one of the minimum."""
+    return names.QUEUE_LABEL in pod["metadata"].get("labels", {})
 
 
 def _is_of(pod: Pod, handle: ProcessHandle) -> bool:

@@ -20,12 +20,11 @@ RULES: list[Manifest] = [
     {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "patch"]},
 ]
 
-# To stand in a queue for its workers and ps replicas, and to leave it; for --queue_name alone.
-_OF_QUEUES: Manifest = {
-    "apiGroups": ["batch"],
-    "resources": ["jobs"],
-    "verbs": ["create", "delete"],
-}
+# To stand in a queue for its workers and ps replicas, to say whether they run, and to leave it.
+_OF_QUEUES: list[Manifest] = [
+    {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["create", "delete"]},
+    {"apiGroups": ["batch"], "resources": ["jobs/status"], "verbs": ["patch"]},
+]
 
 
 def rights(namespace: str, service_account: str, with_queues: bool = False) -> list[Manifest]:
@@ -33,7 +32,7 @@ def rights(namespace: str, service_account: str, with_queues: bool = False) -> l
 
     With queues: also what jobs with `--queue_name` need.
     """
-    rules = [*RULES, _OF_QUEUES] if with_queues else RULES
+    rules = [*RULES, *_OF_QUEUES] if with_queues else RULES
 
     def named(kind: str, version: str, name: str) -> Manifest:
         metadata = {"name": name} | ({"namespace": namespace} if namespace else {})

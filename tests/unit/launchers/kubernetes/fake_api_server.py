@@ -137,6 +137,16 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self._answer(201, body)
 
+    def do_PATCH(self):
+        """Merge the status of an object; nothing else is changed."""
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        *_, kind, name, _ = urlsplit(self.path).path.split("/")
+        with self.api.lock:
+            found = self.api.objects[kind, name]
+            found["status"] = found.get("status", {}) | body["status"]
+            self.api.lock.notify_all()
+        self._answer(200, found)
+
     def do_DELETE(self):
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
         *_, kind, name = urlsplit(self.path).path.split("/")

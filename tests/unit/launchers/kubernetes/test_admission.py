@@ -5,12 +5,13 @@ import json
 import pytest
 from kubernetes import client
 
-from elasticdl.errors import ConfigError
+from elasticdl.errors import ConfigError, LaunchError
 from elasticdl.job import Role
 from elasticdl.launchers.base import Exited, ExitReason, PendingProcess, Started
 from elasticdl.launchers.kubernetes.admission import minimum_job, place
 from elasticdl.launchers.kubernetes.client import Api
 from elasticdl.launchers.kubernetes.in_master import leftovers
+from elasticdl.launchers.kubernetes.job import KubernetesJob
 from elasticdl.launchers.kubernetes.manifests import manifests
 from elasticdl.launchers.kubernetes.pods import (
     Plan,
@@ -126,6 +127,17 @@ def test_the_place_in_the_queue_is_given_back_first_at_the_end(make_queued, serv
     assert first == "/apis/batch/v1/namespaces/team/jobs/test-edl-minimum"
 
 
+def test_the_queue_decides_about_a_job_that_is_to_pause(server):
+    configuration = client.Configuration()
+    configuration.host = server.url
+    about = {"labels": {QUEUE: "team"}}
+    server.objects["jobs", "clicks"] = {"metadata": about, "spec": {"suspend": True}, "status": {}}
+    job = KubernetesJob(Api(client.ApiClient(configuration), "team"), "clicks")
+    assert job.waiting() == "it waits in the queue team"
+    with pytest.raises(LaunchError, match=r"in the queue team, which would let it go on at once"):
+        job.interrupt()
+
+
 # --- a launcher, and a queue that the test plays --------------------------------------------------
 
 
@@ -214,6 +226,27 @@ def test_what_is_taken_back_is_lost_without_fault_and_waits_again(cluster, serve
     assert not server.pods()
     queue.admit()
     cluster.is_there(successor)
+
+
+def test_the_queue_is_told_what_becomes_of_the_minimum(cluster, server, queue):
+    """Kueue gives its room to others only when none of its pods is there."""
+
+    def is_told(active, ready):
+        server.wait_until(
+            lambda: server.objects[MINIMUM].get("status") == {"active": active, "ready": ready}
+        )
+
+    queue.admit()
+    pods = [cluster.start(Role.PS), cluster.start(Role.WORKER)]
+    for pod in pods:
+        cluster.is_there(pod)
+        is_told(1, 0)
+        server.set_status(pod.ref, **RUNNING)
+    is_told(1, 1)
+    server.set_status(pods[0].ref, **ended(143))
+    is_told(1, 0)
+    server.set_status(pods[1].ref, **ended(143))
+    is_told(0, 0)
 
 
 def test_another_master_finds_the_minimum_admitted_and_who_is_of_it(server, make_queued, queue):
