@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from . import processes
-from .api import ApiError, Object
+from .api import Object
 from .binaries import COMPONENTS, binary, missing
 from .cluster import Cluster
 from .control_plane import openssl
@@ -55,33 +55,31 @@ class Kueue:
         self._make_hooks()
 
     def add_queue(
-        self, namespace: str, name: str, cpus: int, cohort: str = "", **preemption: str
+        self,
+        namespace: str,
+        name: str,
+        cpus: int,
+        nodes: dict[str, str] | None = None,
+        **preemption: str,
     ) -> None:
         """Make a queue of a namespace, which may use so many processors, and any memory.
 
         Args:
             namespace: Its jobs may use it.
-            name: The LocalQueue's, and with the namespace the ClusterQueue's.
-            cpus: What it may use, and lends in its cohort.
-            cohort: Queues of one cohort use what others leave.
+            name: The LocalQueue's, and with the namespace that of all else which is made.
+            cpus: What it may use.
+            nodes: Labels of the nodes that it has.
             preemption: As in a ClusterQueue, such as `withinClusterQueue="LowerPriority"`.
         """
-        api = self._cluster.api
-        flavor, whole = "any", f"{namespace}-{name}"
-        if not self._is_there(f"{GROUP}/resourceflavors/{flavor}"):
-            api.create(f"{GROUP}/resourceflavors", _object("ResourceFlavor", flavor))
+        api, whole = self._cluster.api, f"{namespace}-{name}"
+        flavor = _object("ResourceFlavor", whole, {"nodeLabels": nodes or {}})
+        api.create(f"{GROUP}/resourceflavors", flavor)
         quota = [{"name": "cpu", "nominalQuota": cpus}, {"name": "memory", "nominalQuota": "1Ti"}]
-        spec: Object = {
-            "namespaceSelector": {},
-            "resourceGroups": [
-                {
-                    "coveredResources": ["cpu", "memory"],
-                    "flavors": [{"name": flavor, "resources": quota}],
-                }
-            ],
+        group = {
+            "coveredResources": ["cpu", "memory"],
+            "flavors": [{"name": whole, "resources": quota}],
         }
-        if cohort:
-            spec["cohortName"] = cohort
+        spec: Object = {"namespaceSelector": {}, "resourceGroups": [group]}
         if preemption:
             spec["preemption"] = preemption
         api.create(f"{GROUP}/clusterqueues", _object("ClusterQueue", whole, spec))
@@ -182,15 +180,6 @@ class Kueue:
                     words = processes.last_lines(self.log)
                     raise TimeoutError(f"Kueue does not answer: {error}\n{words}") from error
             time.sleep(_LOOK_AGAIN_SECONDS)
-
-    def _is_there(self, path: str) -> bool:
-        try:
-            self._cluster.api.get(path)
-        except ApiError as error:
-            if error.code == 404:
-                return False
-            raise
-        return True
 
 
 def why_missing() -> str:

@@ -74,6 +74,7 @@ class Node:
             "KUBERNETES_SERVICE_PORT": port,
             "KUBERNETES_SERVICE_PORT_HTTPS": port,
         }
+        self._hosts = threading.Lock()  # guards the files of `write_hosts`
         self._lock = threading.Lock()  # guards the three below
         self._pods: dict[str, Pod] = {}
         self._free = list(range(250))
@@ -121,6 +122,10 @@ class Node:
 
     def write_hosts(self, pod: Pod) -> None:
         """Write the files below /etc of a pod that tell it names."""
+        with self._hosts:  # the pod's own thread and that of the services come at once
+            self._write_hosts(pod)
+
+    def _write_hosts(self, pod: Pod) -> None:
         folder = pod.folder / "etc"
         folder.mkdir(parents=True, exist_ok=True)
         about, spec = pod.object["metadata"], pod.object["spec"]

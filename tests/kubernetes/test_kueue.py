@@ -10,6 +10,7 @@ import pytest
 from scripts.cluster.cluster import Cluster
 from scripts.cluster.kueue import QUEUED, Kueue, why_missing
 from scripts.cluster.namespace import Namespace
+from scripts.job_lines import processes
 from tests.kubernetes.job import CLI, ClusterJob
 
 pytestmark = [
@@ -19,6 +20,7 @@ pytestmark = [
 ]
 
 QUEUE, URGENT = "main", "urgent"
+NODE = {"kubernetes.io/hostname": "node-1"}  # that the queue has
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +42,9 @@ class QueuedJob(ClusterJob):
     def __init__(self, kueue: Kueue, namespace: Namespace, folder) -> None:
         super().__init__(namespace, folder, rights=("--queues",))
         self.kueue = kueue
-        kueue.add_queue(namespace.name, QUEUE, cpus=6, withinClusterQueue="LowerPriority")
+        kueue.add_queue(
+            namespace.name, QUEUE, cpus=6, nodes=NODE, withinClusterQueue="LowerPriority"
+        )
 
     def begin(self, **others) -> None:
         self.start_staged(0.02, num_workers=3, num_ps_pods=2, queue_name=QUEUE, **others)
@@ -68,11 +72,17 @@ class QueuedJob(ClusterJob):
         return self.namespace.cluster.api.get(path)["spec"]["suspend"]
 
     def until_running(self, workers: int, ps: int = 2) -> None:
-        """Wait until so many pods run, and no more."""
+        """Wait until so many pods run, and none is about to go."""
         wanted = {"worker": workers, "ps": ps}
+
+        def is_so(_: object) -> bool:
+            pods = [pod for role in wanted for pod in self.pods(role)]
+            leave = any("deletionTimestamp" in pod["metadata"] for pod in pods)
+            return not leave and {role: len(self.running(role)) for role in wanted} == wanted
+
         self.namespace.cluster.wait_for(
             self.namespace.path("jobs", self.name, group="apis/batch/v1"),
-            lambda _: {role: len(self.running(role)) for role in wanted} == wanted,
+            is_so,
             seconds=90,
         )
 
@@ -101,7 +111,6 @@ def test_a_job_begins_with_its_minimum_grows_and_gives_back_single_workers(job):
     job.other("second", 2)
     for name in ("first", "second"):
         job.namespace.wait(name, "Running")
-    job.epochs = 1
     job.begin()
     job.read_until(f"the queue {QUEUE} has not admitted the minimum")
     assert not job.running("worker") | job.running("ps")
@@ -109,19 +118,23 @@ def test_a_job_begins_with_its_minimum_grows_and_gives_back_single_workers(job):
     job.namespace.delete("first")
     job.until_running(workers=1)
     kept = job.running("worker") | job.running("ps") | job.running("master")
+    pods = [pod for role in ("master", "ps", "worker") for pod in job.pods(role)]
+    assert {pod["spec"].get("nodeName", "") for pod in pods} == {"node-1", ""}
     job.until_records(2_000)
     assert len(job.pods("worker")) == 3
 
+    job.halt()  # here and below: so that it does not finish before it has grown
     job.namespace.delete("second")
-    job.until_running(workers=3)
+    job.read_until(processes(3, 2))
 
+    job.go_on()
     job.urgent(2)
     job.until_running(workers=1)
     assert job.running("worker") | job.running("ps") | job.running("master") == kept
     assert not job.is_suspended(job.name)
     assert not job.is_suspended(f"{job.name}-minimum")
 
-    job.halt()  # else it has finished before it has grown again
+    job.halt()
     job.namespace.delete(URGENT)
     job.until_running(workers=3)
     job.go_on()
@@ -140,6 +153,8 @@ def test_a_job_whose_minimum_is_taken_back_waits_and_goes_on_exactly(job):
     job.until_records(4_000)
 
     job.urgent(5)
+    # The queue gives room to others when it is free.
+    assert all(pod["status"]["phase"] != "Running" for pod in job.pods("ps"))
     job.read_until(f"the queue {QUEUE} has not admitted the minimum")
     job.until_running(workers=0, ps=0)
     assert job.running("master") == master

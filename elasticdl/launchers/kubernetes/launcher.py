@@ -226,6 +226,8 @@ class KubernetesLauncher:
 
     def _end(self) -> None:
         self._closed.set()
+        with self._changed:
+            self._changed.notify_all()
         self._watch.close()
         if self._admission is not None:
             self._admission.close()
@@ -459,10 +461,23 @@ class KubernetesLauncher:
 
         They were not asked to end by the job, which therefore asks for others at once; those wait.
         """
-        with self._lock:
-            found = [name for name, pod in self._pods.items() if pod.is_there]
-        for name in found:
-            self._submit(partial(self._delete, name, GRACE_SECONDS))
+        self._submit(self._hand_over)
+
+    def _hand_over(self) -> None:
+        for role in (Role.WORKER, Role.PS):  # what a worker has goes to ps replicas
+            with self._lock:
+                found = {
+                    name
+                    for name, pod in self._pods.items()
+                    if pod.is_there and pod.handle.role is role
+                }
+            for name in found:
+                self._submit(partial(self._delete, name, GRACE_SECONDS))
+            with self._changed:
+                self._changed.wait_for(partial(self._are_gone, found), GRACE_SECONDS)
+
+    def _are_gone(self, pods: set[str]) -> bool:
+        return self._closed.is_set() or pods.isdisjoint(self._pods)
 
     # --- what the API says -----------------------------------------------------------------------
 

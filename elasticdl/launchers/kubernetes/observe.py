@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from elasticdl.launchers.base import ExitReason
-from elasticdl.launchers.kubernetes.names import CONTAINER
+from elasticdl.launchers.kubernetes.names import CONTAINER, QUEUE_LABEL
 from elasticdl.launchers.kubernetes.resource import Resource
 
 _SIGNALLED = (137, 143)  # 128 + SIGKILL or SIGTERM
+_GATE = "kueue.x-k8s.io/admission"  # of a pod that Kueue has not admitted
 _NOT_BEGUN = ("StartError", "ContainerCannotRun")
 _OF_THE_NODE = ("DeletionByTaintManager", "DeletionByPodGC")
 _DISRUPTIONS = {
@@ -66,7 +67,7 @@ def observe(pod: Resource, is_deleted: bool = False, was_asked: bool = False) ->
         return PodEnded(ExitReason.NODE_LOST, None, _message_of(pod))
     if "running" in state:
         return PodRunning()
-    return Waiting(_why_waiting(status, state))
+    return Waiting(_why_waiting(pod, state))
 
 
 def _ended(pod: Resource, terminated: Resource, was_asked: bool) -> PodEnded:
@@ -109,11 +110,16 @@ def _is_on_lost_node(pod: Resource) -> bool:
     return disruption.get("reason") in _OF_THE_NODE and not is_ready
 
 
-def _why_waiting(status: Resource, state: Resource) -> str:
-    """Return why a process does not begin: no room, no image, no volume."""
+def _why_waiting(pod: Resource, state: Resource) -> str:
+    """Return why a process does not begin: a queue, no room, no image, no volume."""
+    status = pod.get("status", {})
+    gates = [gate["name"] for gate in pod.get("spec", {}).get("schedulingGates", [])]
+    if _GATE in gates:
+        return f"it waits in the queue {pod['metadata'].get('labels', {}).get(QUEUE_LABEL, '')}"
     for condition in status.get("conditions", []):
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            return _words(condition)
+            is_old = condition.get("reason") == "SchedulingGated" and not gates
+            return "" if is_old else _words(condition)
     waiting = state.get("waiting", {})
     if waiting.get("reason") in (None, "ContainerCreating", "PodInitializing"):
         return str(waiting.get("message", ""))

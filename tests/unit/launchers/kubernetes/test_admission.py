@@ -228,6 +228,17 @@ def test_what_is_taken_back_is_lost_without_fault_and_waits_again(cluster, serve
     cluster.is_there(successor)
 
 
+def test_workers_hand_over_before_the_ps_replicas_that_they_push_to(cluster, server, queue):
+    queue.admit()
+    ps, worker = cluster.start(Role.PS), cluster.start(Role.WORKER)
+    for pod in (ps, worker):
+        cluster.is_there(pod)
+    queue.take_back()
+    server.wait_until(lambda: not server.pods())
+    deleted = [request[2] for request in server.requests if request[:2] == ("DELETE", "pods")]
+    assert deleted == [worker.ref, ps.ref]
+
+
 def test_the_queue_is_told_what_becomes_of_the_minimum(cluster, server, queue):
     """Kueue gives its room to others only when none of its pods is there."""
 

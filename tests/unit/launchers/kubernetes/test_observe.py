@@ -45,6 +45,12 @@ def disrupted(reason, message="words"):
 
 
 TAKEN_BACK = disrupted("WorkloadEvicted") | {"type": "TerminationTarget"}
+GATED = pod(
+    "Pending",
+    conditions=[{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}],
+    metadata={"labels": {"kueue.x-k8s.io/queue-name": "team"}},
+)
+GATED["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
 NOT_READY = {"type": "Ready", "status": "False"}
 READY = {"type": "Ready", "status": "True"}
 
@@ -128,6 +134,8 @@ READY = {"type": "Ready", "status": "True"}
             pod("Pending", {"waiting": {"reason": "ErrImagePull", "message": "not found"}}),
             Waiting("ErrImagePull: not found"),
         ),
+        (GATED, Waiting("it waits in the queue team")),
+        (GATED | {"spec": pod()["spec"]}, Waiting()),  # it was let go just now
         (
             pod(
                 "Pending",
