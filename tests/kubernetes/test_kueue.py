@@ -105,6 +105,12 @@ def job(kueue: Kueue, namespace: Namespace, tmp_path):
     print("".join(started.lines))  # shown if the test has failed
 
 
+def test_a_queue_that_is_not_there_is_refused(job):
+    job.start(queue_name="none")
+    assert job.end() != 0
+    assert "--queue_name=none: expected a LocalQueue" in " ".join("".join(job.lines).split())
+
+
 def test_a_job_begins_with_its_minimum_grows_and_gives_back_single_workers(job):
     """Nothing else shows that room is taken from a job in a queue without ending it."""
     job.other("first", 1)

@@ -14,6 +14,7 @@ from elasticdl.launchers.kubernetes.client import Api, ApiError
 from elasticdl.launchers.kubernetes.job import KubernetesJob
 from elasticdl.launchers.kubernetes.manifests import manifests
 from elasticdl.launchers.kubernetes.pods import Manifest, owner_reference
+from elasticdl.launchers.kubernetes.resource import Resource
 from elasticdl.launchers.kubernetes.retry import Backoff, given_up_after, persistently
 
 _LEFTOVER_ATTEMPTS = 12  # with pauses up to ten seconds: what a job before left is being deleted
@@ -31,6 +32,8 @@ class KubernetesSubmitter:
         No job on a cluster is tied to a command.
         """
         api = Api.connect(config.kubernetes.namespace)
+        if config.kubernetes.queue_name:
+            check_queue(api, config.kubernetes.queue_name)
         *others, job = manifests(config)
         name = config.cluster.job_name
         uid = str(_make(api, job)["metadata"]["uid"])
@@ -69,6 +72,36 @@ class KubernetesSubmitter:
         except ConfigError as error:
             return f"a job on Kubernetes ({error})"
         return f"the job {job_name} in the namespace {api.namespace} of the Kubernetes cluster"
+
+
+def check_queue(api: Api, queue: str) -> None:
+    """Refuse a queue that is not there, in which a job would wait for ever.
+
+    Who may not look finds out by waiting.
+
+    Raises:
+        LaunchError: The cluster has no queues, or none of this name in the namespace.
+    """
+    if (group := _found(api, "/apis/kueue.x-k8s.io")) is None:
+        raise LaunchError(
+            f"--queue_name={queue}: this cluster has no Kueue, which would let the job begin: "
+            "expected Kueue to be installed, or no --queue_name"
+        )
+    version = group.get("preferredVersion", {}).get("groupVersion")
+    path = f"/apis/{version}/namespaces/{api.namespace}/localqueues/{queue}"
+    if version and _found(api, path) is None:
+        raise LaunchError(
+            f"--queue_name={queue}: expected a LocalQueue of the namespace {api.namespace}: "
+            f"kubectl get localqueues --namespace={api.namespace} shows which there are"
+        )
+
+
+def _found(api: Api, path: str) -> Resource | None:
+    """Return what is at a path, None if nothing is, {} if that cannot be told."""
+    try:
+        return api.get(path)
+    except ApiError as error:
+        return None if error.code == 404 else {}
 
 
 def _make(api: Api, job: Manifest) -> Manifest:

@@ -9,7 +9,7 @@ from elasticdl.errors import ConfigError, LaunchError
 from elasticdl.job import Role
 from elasticdl.launchers.base import Exited, ExitReason, PendingProcess, Started
 from elasticdl.launchers.kubernetes.admission import minimum_job, place
-from elasticdl.launchers.kubernetes.client import Api
+from elasticdl.launchers.kubernetes.client import Api, ApiError
 from elasticdl.launchers.kubernetes.in_master import leftovers
 from elasticdl.launchers.kubernetes.job import KubernetesJob
 from elasticdl.launchers.kubernetes.manifests import manifests
@@ -21,6 +21,7 @@ from elasticdl.launchers.kubernetes.pods import (
     replica_pod,
 )
 from elasticdl.launchers.kubernetes.settle import settle
+from elasticdl.launchers.kubernetes.submit import check_queue
 from tests.unit.launchers.kubernetes.fake_api_server import FakeApiServer
 from tests.unit.launchers.kubernetes.test_launcher import RUNNING, Cluster, ended
 
@@ -136,6 +137,36 @@ def test_the_queue_decides_about_a_job_that_is_to_pause(server):
     assert job.waiting() == "it waits in the queue team"
     with pytest.raises(LaunchError, match=r"in the queue team, which would let it go on at once"):
         job.interrupt()
+
+
+class Cut:
+    """The paths of an API that answers to nothing else."""
+
+    namespace = "team"
+
+    def __init__(self, code=404, **found):
+        self._code, self._found = code, found
+
+    def get(self, path):
+        if found := self._found.get(path.rpartition("/")[2].replace(".", "_").replace("-", "_")):
+            return found
+        raise ApiError(self._code, "no")
+
+
+KUEUE = {"preferredVersion": {"groupVersion": "kueue.x-k8s.io/v1beta2"}}
+
+
+def test_a_queue_that_is_not_there_is_refused_before_the_job_is_made():
+    with pytest.raises(LaunchError, match="--queue_name=a: this cluster has no Kueue"):
+        check_queue(Cut(), "a")
+    with pytest.raises(LaunchError, match="--queue_name=a: expected a LocalQueue of the namespace"):
+        check_queue(Cut(kueue_x_k8s_io=KUEUE), "a")
+    check_queue(Cut(kueue_x_k8s_io=KUEUE, a={"metadata": {}}), "a")
+
+
+def test_who_may_not_look_for_a_queue_may_wait_in_it():
+    check_queue(Cut(403), "a")
+    check_queue(Cut(403, kueue_x_k8s_io=KUEUE), "a")
 
 
 # --- a launcher, and a queue that the test plays --------------------------------------------------
