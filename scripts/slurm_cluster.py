@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from scripts.etcd import free_ports
@@ -48,11 +49,20 @@ SlurmdTimeout=10
 KillWait=15
 MinJobAge=60
 InactiveLimit=0
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+"""
+_PARTITIONS = """
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1
+PartitionName=first Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
 """
 
 
 class SlurmCluster:
-    """Nodes n1, n2 and so on; used as a context. `environment` is for those who use it."""
+    """Nodes n1, n2 and so on; used as a context. `environment` is for those who use it.
+
+    The tasks of its partition `first` preempt those of `main`, where a task is by default.
+    """
 
     def __init__(self, folder: Path, num_nodes: int = 3, num_cpus: int = 8) -> None:
         """Prepare it.
@@ -90,7 +100,6 @@ class SlurmCluster:
             self._start("slurmctld", "slurmctld", "-D")
             for node in self.nodes:
                 self.start_node(node)
-            self._wait_for(lambda: self.run("sinfo", "-h", "-N", "-t", "idle").count("\n"))
             self._wait_for(self._are_all_idle)
         except BaseException:
             self.__exit__()
@@ -113,9 +122,13 @@ class SlurmCluster:
         return done.stdout
 
     def clear(self) -> None:
-        """Cancel all tasks, and wait until they are gone."""
-        self.run("scancel", "--user", getpass.getuser())
-        self._wait_for(lambda: not self.run("squeue", "-h"))
+        """Cancel all tasks, those too that others ask for meanwhile; wait until they are gone."""
+
+        def are_gone() -> bool:
+            self.run("scancel", "--user", getpass.getuser())
+            return not self.run("squeue", "-h")
+
+        self._wait_for(are_gone)
 
     def start_node(self, node: str) -> None:
         """Start the daemon of a node."""
@@ -158,7 +171,7 @@ class SlurmCluster:
                 f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} "
                 f"CPUs={self._num_cpus} RealMemory=4000 State=UNKNOWN\n"
             )
-        lines.append("PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n")
+        lines.append(_PARTITIONS)
         (self._folder / "slurm.conf").write_text("".join(lines))
 
     def _start(self, name: str, *words: str) -> None:
@@ -169,10 +182,10 @@ class SlurmCluster:
             )
 
     def _are_all_idle(self) -> bool:
-        return self.run("sinfo", "-h", "-N", "-t", "idle").count("\n") == len(self.nodes)
+        idle = self.run("sinfo", "-h", "-N", "-t", "idle", "-p", "main")
+        return idle.count("\n") == len(self.nodes)
 
-    def _wait_for(self, holds: object) -> None:
-        assert callable(holds)
+    def _wait_for(self, holds: Callable[[], bool]) -> None:
         deadline = time.monotonic() + _READY_SECONDS
         while not holds():
             if time.monotonic() >= deadline:

@@ -122,6 +122,8 @@ def describe(reason: ExitReason, code: int | None) -> str:
     match reason:
         case ExitReason.FINISHED:
             return "ended with exit code 0"
+        case ExitReason.FAILED if code is None:
+            return "could not be started"
         case ExitReason.FAILED:
             return f"failed with exit code {code}"
         case ExitReason.KILLED if code is not None and code < 0:

@@ -5,6 +5,7 @@ import psutil
 import pytest
 
 from elasticdl.launchers.slurm.roster import Roster, handle_of
+from elasticdl.observe.events import read_events
 from scripts.chaos import job as counting
 from tests.elastic.seen_job import SeenJob
 from tests.elastic.test_shards_job import SCRIPT, ShardsJob
@@ -124,6 +125,24 @@ def test_a_job_outlives_the_time_limit_of_all_its_tasks(tmp_path, slurm):
         summary = job.check()
     assert [found["is_handed_over"] for found in summary["recoveries"]] == [True, True]
     assert {event["reason"] for event in job.events("left")} <= {"preempted", "finished"}
+
+
+def test_workers_that_another_job_preempts_hand_over_wait_and_come_back(tmp_path, slurm):
+    options = {"slurm_options": "--nodelist=n1", "slurm_worker_options": "--nodelist=n2"}
+    with SlurmJob(tmp_path, slurm, 300_000, **options) as job:
+        job.until_trained(1_000, also=lambda: len(job.tasks("worker")) == 3)
+        words = ("--parsable", "--partition=first", "--nodelist=n2", "--exclusive")
+        first = slurm.run("sbatch", *words, "--output=/dev/null", "--wrap=sleep 300")
+        for index in range(3):
+            job.until_event("left", f"worker {index}", also=lambda e: e["reason"] == "preempted")
+            job.until_event("pending", f"worker {index + 3}", also=lambda e: "(" in e["why"])
+        assert job.tasks("worker") == {}
+        slurm.run("scancel", first.strip())
+        for index in range(3):
+            job.until_here("worker", index + 3)
+        summary = job.check()
+    assert summary["recomputed"] == 0
+    assert "lost" not in {event["event"] for event in read_events(job.job_dir)}
 
 
 def test_a_lost_node_is_replaced_by_another(tmp_path, slurm):

@@ -122,6 +122,7 @@ def _run(*words: str, given: str | None = None) -> str:
         ) from error
     if done.returncode == 0:
         return done.stdout
-    said = "; ".join(line for line in done.stderr.splitlines() if line.strip())
+    heads = re.compile(rf"^(?:{words[0]}: )?(?:(?:error|fatal): )?")
+    said = "; ".join(heads.sub("", line) for line in done.stderr.splitlines() if line.strip())
     text = f"{words[0]}: {said or f'ended with exit code {done.returncode}'}"
     raise (SlurmAwayError if _PASSES.search(said) else LaunchError)(text)

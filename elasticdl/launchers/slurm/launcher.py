@@ -254,8 +254,10 @@ class SlurmLauncher:
     def _want_places(self) -> None:
         """Ask for one place for each process that has none coming: an array for each role."""
         with self._lock:
+            if self._is_closing:
+                return
             new = [one for one in self._processes.values() if not one.has_place]
-            if new and not self._is_closing:
+            if new:
                 youngest = max(one.wanted_at for one in new)
                 if time.monotonic() - youngest < _GATHER_SECONDS:
                     return
@@ -319,11 +321,11 @@ class SlurmLauncher:
 
     def _read(self) -> None:
         """Tell what has changed in the files."""
+        with self._lock:
+            several = list(self._processes.values())  # each of which is in a file by now
         wanted = self._roster.wanted()
         running = self._roster.running()
         ended = self._roster.ended()
-        with self._lock:
-            several = list(self._processes.values())
         for one in several:
             ref = one.handle.ref
             if one.occupied is None and ref in running:

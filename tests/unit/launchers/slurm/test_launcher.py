@@ -1,0 +1,121 @@
+"""The launcher with a Slurm that is played; tests/contract has it with a real one."""
+
+import itertools
+import threading
+
+import pytest
+
+from elasticdl.cli.flags import build_config
+from elasticdl.errors import LaunchError
+from elasticdl.job import Role
+from elasticdl.launchers.base import Exited, ExitReason, PendingProcess, ProcessSpec
+from elasticdl.launchers.slurm import commands
+from elasticdl.launchers.slurm.commands import SlurmAwayError
+from elasticdl.launchers.slurm.launcher import SlurmLauncher
+
+SECONDS = 30.0
+CONFIG = build_config(
+    "train", {"model_def": "a.forward", "training_data": "/data", "launcher": "slurm"}
+)
+SPEC = ProcessSpec(Role.WORKER, 0, ("run",))
+
+
+class PlayedSlurm:
+    """Takes arrays, and starts nothing."""
+
+    def __init__(self, monkeypatch):
+        self.arrays, self.refusals = [], []
+        self._numbers = map(str, itertools.count(1))
+        monkeypatch.setattr(commands, "submit", self._submit)
+        monkeypatch.setattr(commands, "own_tasks", dict)
+        for name in ("cancel", "send"):
+            monkeypatch.setattr(commands, name, lambda *words, **others: None)
+
+    def _submit(self, script, words):
+        if self.refusals:
+            raise self.refusals.pop()
+        self.arrays += [word for word in words if word.startswith("--array")]
+        return next(self._numbers)
+
+
+@pytest.fixture
+def slurm_played(monkeypatch):
+    return PlayedSlurm(monkeypatch)
+
+
+@pytest.fixture
+def heard():
+    """Take what a launcher tells: events, and a condition that says when there are more."""
+    return [], threading.Condition()
+
+
+@pytest.fixture
+def launcher(slurm_played, heard, tmp_path):
+    events, news = heard
+
+    def take(event):
+        with news:
+            events.append(event)
+            news.notify_all()
+
+    launcher = SlurmLauncher(CONFIG, take, tmp_path)
+    yield launcher
+    launcher.close(0.0)
+
+
+def until(heard, kind, number=1):
+    """Wait until so many events of a kind have been told, and return them."""
+    events, news = heard
+
+    def found():
+        return [event for event in events if isinstance(event, kind)]
+
+    with news:
+        assert news.wait_for(lambda: len(found()) >= number, SECONDS)
+        return found()
+
+
+def test_what_is_wanted_at_the_same_time_gets_one_array(launcher, slurm_played, heard):
+    for index in range(3):
+        launcher.start(ProcessSpec(Role.WORKER, index, ("run",)))
+    until(heard, PendingProcess, 3)
+    assert slurm_played.arrays == ["--array=0-2"]
+
+
+def test_what_slurm_refuses_has_ended_and_says_why(launcher, slurm_played, heard):
+    slurm_played.refusals.append(LaunchError("sbatch: no such partition"))
+    handle = launcher.start(SPEC)
+    (end,) = until(heard, Exited)
+    assert end == Exited(handle, ExitReason.FAILED, None, "sbatch: no such partition")
+
+
+def test_a_controller_that_is_away_is_asked_again(launcher, slurm_played, heard):
+    slurm_played.refusals.append(SlurmAwayError("sbatch: Unable to contact"))
+    launcher.start(SPEC)
+    said = [event.why for event in until(heard, PendingProcess, 2)]
+    assert said == ["sbatch: Unable to contact", "it is in Slurm's queue"]
+
+
+def test_a_process_that_is_wanted_while_files_are_read_is_not_taken_as_gone(
+    launcher, heard, monkeypatch
+):
+    list_ended, calls, has_read = launcher._roster.ended, itertools.count(), threading.Event()
+
+    def ended():
+        number = next(calls)
+        if number == 0:  # those that are wanted, and those that run, have been listed before
+            launcher.start(SPEC)
+        if number == 2:
+            has_read.set()
+        return list_ended()
+
+    monkeypatch.setattr(launcher._roster, "ended", ended)
+    assert has_read.wait(SECONDS)
+    assert not [event for event in heard[0] if isinstance(event, Exited)]
+
+
+def test_a_process_that_an_unknown_master_wanted_has_no_place_any_more(launcher, heard, tmp_path):
+    launcher._roster.want("worker-0-stray", ["run"])
+    handle = launcher.start(SPEC)
+    until(heard, PendingProcess)
+    assert launcher._roster.wanted() == {handle.ref}
