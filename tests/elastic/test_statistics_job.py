@@ -99,9 +99,19 @@ def test_a_local_job_counts_what_the_data_has(tmp_path):
     job.check_statistics()
 
 
-def test_statistics_are_exact_though_a_ps_replica_and_a_worker_are_killed(tmp_path):
+AS_MODES = [
+    {},
+    pytest.param({"push_steps": 4}, marks=pytest.mark.long),
+    pytest.param({"max_staleness": 3}, marks=pytest.mark.long),
+    pytest.param({"use_async": "false"}, marks=pytest.mark.long),
+    pytest.param({"ps_redo_mb": 16}, marks=pytest.mark.long),
+]
+
+
+@pytest.mark.parametrize("mode", AS_MODES, ids=lambda mode: "-".join(mode) or "async")
+def test_statistics_are_exact_though_ps_replicas_and_workers_are_killed(tmp_path, mode):
     places = {"recovery_seconds": 0.5, "checkpoint_dir": tmp_path / "checkpoints"}
-    with StatisticsJob(tmp_path, **places, **PS) as job:
+    with StatisticsJob(tmp_path, **places, **PS, **mode) as job:
         job.strike((0.2, "worker", 0), (0.4, "ps", 0), (0.6, "ps", 1), (0.7, "worker", 1))
         summary = job.finish()
 

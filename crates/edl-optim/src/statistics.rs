@@ -49,7 +49,11 @@ impl Statistics {
         }
     }
 
-    /// Add to a row; both of one length.
+    /// Add to a row; both of one length, and each of its own period.
+    pub fn add(&self, row: &mut [f32], added: &[f32]) {
+        self.add_to(Cell::from_mut(row).as_slice_of_cells(), added);
+    }
+
     #[inline(always)]
     pub(crate) fn run(
         &self,
@@ -58,6 +62,11 @@ impl Statistics {
         _slots: &[Cell<f32>],
         added: &[f32],
     ) {
+        self.add_to(row, added);
+    }
+
+    #[inline(always)]
+    fn add_to(&self, row: &[Cell<f32>], added: &[f32]) {
         let (Some((&period, amounts)), Some((of, sums))) =
             (added.split_last(), row[..added.len()].split_last())
         else {

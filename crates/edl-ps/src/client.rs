@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use edl_store::{Chunk, ModelSpec, PullMode, StateRules, Store, StoreError, TaskAudit};
+use edl_store::{Chunk, ModelSpec, PullMode, StateRules, Statistics, Store, StoreError, TaskAudit};
 use edl_wire::frame::Element;
 use edl_wire::op::Step;
 
@@ -119,8 +119,8 @@ struct Shape {
     elements: Vec<Element>,
     /// By table, whether it is trained.
     trainable: Vec<bool>,
-    /// By table, whether it has statistics.
-    statistics: Vec<bool>,
+    /// By table, how its rows are added if they are statistics.
+    statistics: Vec<Option<Statistics>>,
     dense_len: usize,
     state_len: usize,
     clipping: Option<Clipping>,
@@ -134,7 +134,10 @@ impl Shape {
             dims: model.tables.iter().map(|t| t.dim as usize).collect(),
             elements: (model.tables.iter().map(|t| element_of(t.wire_dtype))).collect(),
             trainable: model.tables.iter().map(|table| table.trainable).collect(),
-            statistics: (model.tables.iter().map(|table| table.statistics.is_some())).collect(),
+            statistics: (model.tables.iter())
+                .map(|table| table.statistics.map(|s| s.parse()).transpose())
+                .collect::<Result<_, _>>()
+                .map_err(StoreError::BadModel)?,
             dense_len: model.dense_len()?,
             state_len: model.state_len()?,
             clipping: Clipping::of(model),
@@ -567,7 +570,7 @@ impl PsClient {
         let clipped = shape.clipping.as_ref().map(|clipping| {
             let mut dense = dense.to_vec();
             let gradients = plan.tables.iter().zip(merged.iter_mut());
-            let gradients = gradients.filter(|(table, _)| !table.statistics);
+            let gradients = gradients.filter(|(table, _)| table.statistics.is_none());
             let mut gradients: Vec<_> = gradients.map(|(_, rows)| rows.as_mut_slice()).collect();
             clipping.apply(&mut gradients, &mut dense);
             dense

@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use edl_store::{StoreError, replica_of};
+use edl_store::{Statistics, StoreError, replica_of};
 use edl_wire::frame::Element;
 
 use crate::error::PsError;
@@ -41,8 +41,8 @@ pub struct TablePlan {
     pub element: Element,
     /// Whether gradients of its rows are pushed.
     pub trainable: bool,
-    /// Whether its rows are statistics: what is pushed is no gradient, and ends with a period.
-    pub statistics: bool,
+    /// How its rows are added, if they are statistics: what is pushed ends with a period.
+    pub statistics: Option<Statistics>,
     sites: Vec<usize>,
     /// Shared by the tables that are looked up with the same ids.
     unique: Arc<UniqueKeys>,
@@ -86,22 +86,14 @@ impl TablePlan {
     /// Adds the gradients of every occurrence to those of its key, in the order of occurrence.
     pub fn merge(&self, grads: &[&[f32]], merged: &mut [f32]) {
         for (&site, inverse) in self.sites.iter().zip(&self.unique.inverses) {
-            scatter_add(grads[site], self.dim, inverse, merged);
-        }
-        if self.statistics {
-            self.merge_periods(grads, merged);
-        }
-    }
-
-    /// Makes the period of each key the newest of its occurrences, and no sum.
-    fn merge_periods(&self, grads: &[&[f32]], merged: &mut [f32]) {
-        let last = self.dim - 1;
-        (merged.iter_mut().skip(last).step_by(self.dim)).for_each(|period| *period = 0.0);
-        for (&site, inverse) in self.sites.iter().zip(&self.unique.inverses) {
-            let periods = grads[site].iter().skip(last).step_by(self.dim);
-            for (&period, &position) in periods.zip(inverse) {
-                let merged = &mut merged[position as usize * self.dim + last];
-                *merged = merged.max(period);
+            let Some(statistics) = self.statistics else {
+                scatter_add(grads[site], self.dim, inverse, merged);
+                continue;
+            };
+            // Occurrences of several minibatches may be of several periods.
+            for (added, &position) in grads[site].chunks_exact(self.dim).zip(inverse) {
+                let sums = &mut merged[position as usize * self.dim..][..self.dim];
+                statistics.add(sums, added);
             }
         }
     }
@@ -195,7 +187,7 @@ impl Planner {
                     dim,
                     element: Element::F32,
                     trainable: true,
-                    statistics: false,
+                    statistics: None,
                     sites: vec![index],
                     unique: Arc::default(),
                 }),
@@ -414,6 +406,23 @@ mod tests {
         (0..dim)
             .map(|lane| (key % 1000) as f32 + lane as f32 / 128.0)
             .collect()
+    }
+
+    #[test]
+    fn statistics_of_several_periods_are_decayed_before_they_are_added() {
+        let mut plan = plan(&[(0, vec![7, 8]), (0, vec![7])], &[2], 1);
+        plan.tables[0].statistics = Statistics::new(0.5);
+        let mut merged = vec![0.0; 4];
+        plan.tables[0].merge(&[&[8.0, 1.0, 1.0, 2.0], &[1.0, 3.0]], &mut merged);
+        let of = |key| {
+            let place = plan.tables[0]
+                .keys()
+                .iter()
+                .position(|k| *k == key)
+                .unwrap();
+            &merged[2 * place..][..2]
+        };
+        assert_eq!((of(7), of(8)), (&[3.0, 3.0][..], &[1.0, 2.0][..]));
     }
 
     #[test]

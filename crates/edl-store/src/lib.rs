@@ -33,6 +33,8 @@ mod tasks;
 mod treatment;
 mod vectors;
 
+pub use edl_optim::Statistics;
+
 pub use checkpoint::{Parts, is_sealed, seal};
 pub use error::StoreError;
 pub use fingerprint::key_of_string;

@@ -336,7 +336,11 @@ impl ConstraintSpec {
 }
 
 impl StatisticsSpec {
-    pub(crate) fn parse(&self) -> Result<Statistics, String> {
+    /// Make the rule by which sums decay.
+    ///
+    /// # Errors
+    /// Says what is wrong with the decay.
+    pub fn parse(&self) -> Result<Statistics, String> {
         Statistics::new(self.decay).ok_or_else(|| {
             format!(
                 "the decay of statistics must be above 0 and at most 1, found {}",

@@ -1,6 +1,6 @@
 //! Gradients that are kept until they are applied together.
 
-use edl_store::{Push, RoundGradient, Store};
+use edl_store::{Push, RoundGradient, Statistics, Store};
 
 use crate::dedup::{Planner, Site};
 
@@ -22,14 +22,12 @@ pub(super) fn kept(push: &Push<'_>) -> RoundGradient {
 pub(super) fn merge(store: &Store, parts: &[(&RoundGradient, f32)]) -> RoundGradient {
     let changes: Vec<_> = parts.iter().map(|(g, w)| (&g.state[..], *w)).collect();
     let model = store.model();
-    let has_statistics = |table: u32| {
-        let spec = model
-            .as_ref()
-            .and_then(|model| model.tables.get(table as usize));
-        spec.is_some_and(|spec| spec.statistics.is_some())
+    let statistics_of = |table: u32| {
+        let spec = model.as_ref()?.tables.get(table as usize)?.statistics?;
+        spec.parse().ok()
     };
     RoundGradient {
-        tables: merge_rows(parts, has_statistics),
+        tables: merge_rows(parts, statistics_of),
         dense: weighted(parts),
         state: store.merge_state(&changes),
         weight: parts.iter().map(|(_, weight)| weight).sum(),
@@ -49,7 +47,7 @@ fn weighted(parts: &[(&RoundGradient, f32)]) -> Vec<f32> {
 
 fn merge_rows(
     parts: &[(&RoundGradient, f32)],
-    has_statistics: impl Fn(u32) -> bool,
+    statistics_of: impl Fn(u32) -> Option<Statistics>,
 ) -> Vec<(u32, Vec<u64>, Vec<f32>)> {
     let mut dims: Vec<usize> = Vec::new();
     let (mut sites, mut grads) = (Vec::new(), Vec::new());
@@ -64,7 +62,7 @@ fn merge_rows(
                     table: *table,
                     ids: keys,
                 });
-                let weight = if has_statistics(*table) { 1.0 } else { *weight };
+                let weight = statistics_of(*table).map_or(*weight, |_| 1.0);
                 grads.push(rows.iter().map(|value| weight * value).collect::<Vec<_>>());
             }
         }
@@ -75,7 +73,7 @@ fn merge_rows(
         return Vec::new();
     };
     for table in &mut plan.tables {
-        table.statistics = has_statistics(table.table);
+        table.statistics = statistics_of(table.table);
     }
     let merged = plan.tables.iter().map(|table| {
         let mut rows = vec![0.0; table.keys().len() * table.dim];
