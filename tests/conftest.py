@@ -56,6 +56,17 @@ def broker_of_its_own(tmp_path):
         yield broker
 
 
+@pytest.fixture(scope="session")
+def ray_cluster():
+    """A Ray cluster of a head that runs nothing of a job; each test adds nodes."""
+    pytest.importorskip("ray", reason="pip install 'ray>=2.60,<2.61'")
+    from scripts.ray_cluster import RayCluster
+
+    cluster = RayCluster()
+    yield cluster
+    cluster.close()
+
+
 @pytest.fixture(scope="module")
 def secure_broker(tmp_path_factory):
     """A broker with a second port that wants TLS and a password."""

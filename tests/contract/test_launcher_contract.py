@@ -15,15 +15,15 @@ from elasticdl.launchers.process.launcher import ProcessLauncher
 from elasticdl.launchers.process.logs import log_path
 from elasticdl.launchers.slurm.launcher import SlurmLauncher
 
-LAUNCHERS = ["process", pytest.param("slurm", marks=[pytest.mark.long, pytest.mark.timeout(120)])]
+ON_CLUSTER = [pytest.mark.long, pytest.mark.timeout(120)]
+LAUNCHERS = ["process", *(pytest.param(name, marks=ON_CLUSTER) for name in ("slurm", "ray"))]
 SECONDS = 30.0  # more than enough; a limit, never waited for
 LONG = 3600.0
 
 on_this_machine = pytest.mark.parametrize("make_launcher", ["process"], indirect=True)
-IN_SLURM = {
+ON_A_CLUSTER = {
     "model_def": "a.forward",
     "training_data": "/data",
-    "launcher": "slurm",
     "worker_resource_request": "cpu=1,memory=100Mi",
 }
 
@@ -53,10 +53,12 @@ def make_launcher(request, tmp_path, monkeypatch):
     """Return what makes a launcher, given whom to tell; the job's folder is `tmp_path`."""
     if request.param == "process":
         return lambda on_event: ProcessLauncher(on_event, tmp_path)
+    config = build_config("train", ON_A_CLUSTER | {"launcher": request.param})
+    if request.param == "ray":
+        return request.getfixturevalue("ray_cluster").launcher_of(config, tmp_path)
     cluster = request.getfixturevalue("slurm")
     for name in ("SLURM_CONF", "PATH"):
         monkeypatch.setenv(name, cluster.environment[name])
-    config = build_config("train", IN_SLURM)
     return lambda on_event: SlurmLauncher(config, on_event, tmp_path)
 
 

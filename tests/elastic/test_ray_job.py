@@ -4,26 +4,22 @@ import pytest
 
 pytest.importorskip("ray", reason="pip install 'ray>=2.60,<2.61'")
 
-from tests.elastic.ray_cluster import RayCluster, RayJob, keeper_of
+from tests.elastic.ray_job import RayJob, keeper_of
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    cluster = RayCluster()
-    yield cluster
-    cluster.close()
-
-
 @pytest.fixture
-def nodes(cluster):
+def cluster(ray_cluster):
     """Three nodes beside the head, for a test alone."""
-    yield [cluster.add_node() for _ in range(3)]
-    cluster.kill_nodes()
+    ray_cluster.kill_nodes()
+    for _ in range(3):
+        ray_cluster.add_node()
+    yield ray_cluster
+    ray_cluster.kill_nodes()
 
 
-def test_whatever_is_killed_each_record_counts_once(cluster, nodes, tmp_path):
+def test_whatever_is_killed_each_record_counts_once(cluster, tmp_path):
     """Processes, their actors, and the actor of the master; none leaves anything behind."""
     with RayJob(cluster, tmp_path, seed=1) as job:
         job.until_trained(10_000)
@@ -48,7 +44,7 @@ def test_whatever_is_killed_each_record_counts_once(cluster, nodes, tmp_path):
     job.check_counts(summary)
 
 
-def test_nodes_are_lost_with_the_master_and_with_workers(cluster, nodes, tmp_path):
+def test_nodes_are_lost_with_the_master_and_with_workers(cluster, tmp_path):
     """The master is back on another node, where processes that went on find it."""
     with RayJob(cluster, tmp_path, seed=2) as job:
         job.until_trained(10_000)
@@ -60,7 +56,7 @@ def test_nodes_are_lost_with_the_master_and_with_workers(cluster, nodes, tmp_pat
     job.check_counts(summary)
 
 
-def test_a_node_that_is_drained_costs_no_repeated_work(cluster, nodes, tmp_path):
+def test_a_node_that_is_drained_costs_no_repeated_work(cluster, tmp_path):
     """Workers, a ps replica and the master leave two nodes, each asked for by a notice of Ray."""
     tempo = {"model_def": "counting.staged.forward", "model_params": "seconds=0.004"}
     with RayJob(cluster, tmp_path, seed=3, max_relaunches=0, **tempo) as job:
@@ -85,7 +81,7 @@ def test_a_node_that_is_drained_costs_no_repeated_work(cluster, nodes, tmp_path)
     job.check_computed_once()
 
 
-def test_a_process_that_fits_on_no_node_is_told_and_starts_when_one_comes(cluster, nodes, tmp_path):
+def test_a_process_that_fits_on_no_node_is_told_and_starts_when_one_comes(cluster, tmp_path):
     """Ray itself is silent about such an actor."""
     with RayJob(cluster, tmp_path, seed=4, worker_resource_request="cpu=3") as job:
         job.until_event("pending", also=lambda event: "CPU 3" in event["why"])

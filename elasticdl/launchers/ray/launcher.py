@@ -7,6 +7,7 @@ actors answer, and looks now and then whether nodes are being taken away. `_lock
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import threading
 import time
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 _WAIT_SECONDS = 0.2  # for answers; a new process is asked after so long
 _LOOK_SECONDS = 1.0  # between two looks at the nodes
 _PATIENCE_SECONDS = 3.0  # before it is said why an actor waits
+_WITHDRAW_SECONDS = 2.0  # that an actor which was asked to end gets to say where it is
 _GONE_SECONDS = 10.0  # so long may a process take to be gone after its grace
 _NODE_SECONDS = 3.0  # that Ray gets to notice that the node of a lost actor is lost too
 _SPARE_SECONDS = 1.0  # of a node that is taken away, for the end of its actors
@@ -68,6 +70,7 @@ class _Kept:
     node: str = ""
     why: str = ""  # what was told of its waiting
     was_asked: bool = False  # to end
+    withdraw_at: float = math.inf  # monotonic time: when an actor is given up that was not placed
     is_on_leaving_node: bool = False
 
 
@@ -169,10 +172,8 @@ class RayLauncher:
             if kept is None:
                 return
             kept.was_asked = True
-        if kept.node:
-            kept.actor.stop.remote(grace_seconds)
-        else:
-            cluster.library().kill(kept.actor, no_restart=True)
+            kept.withdraw_at = time.monotonic() + _WITHDRAW_SECONDS
+        kept.actor.stop.remote(grace_seconds)
 
     def close(self, grace_seconds: float) -> None:
         """Stop every process and wait until each is gone and reported. May be called again."""
@@ -244,8 +245,6 @@ class RayLauncher:
             log.debug("%s: %s", kept.handle.ref, error)  # its end says the same
         else:
             self._tell(Started(kept.handle))
-            if kept.was_asked:
-                kept.actor.stop.remote(0.0)  # it was placed while it was withdrawn
         kept.place = None
 
     def _take_end(self, kept: _Kept) -> None:
@@ -301,6 +300,9 @@ class RayLauncher:
             kept = list(self._kept.values())
         self._hand_over(kept)
         now = time.monotonic()
+        for each in kept:
+            if each.place is not None and now >= each.withdraw_at:
+                cluster.library().kill(each.actor, no_restart=True)
         waiting = [
             each for each in kept if each.place is not None and now - each.since > _PATIENCE_SECONDS
         ]
