@@ -41,7 +41,12 @@ def install(extra: str) -> str:
     return " ".join(["pip install", *(f"'{package}'" for package in requirements_of(extra))])
 
 
-_EXTRA_OF_FRAMEWORK = {"tensorflow": "tensorflow", "keras": "tensorflow", "torch": "torch"}
+_EXTRA_OF_FRAMEWORK = {
+    "jax": "jax",
+    "keras": "tensorflow",
+    "tensorflow": "tensorflow",
+    "torch": "torch",
+}
 _NEWEST_FOR_TENSORFLOW = (3, 13)
 
 

@@ -19,6 +19,7 @@ from elasticdl.config import STATISTICS_VARIABLE, ModelSection
 from elasticdl.distribution import how_to_get
 from elasticdl.errors import ModelError
 from elasticdl.runtime.start_up import quiet_tensorflow
+from elasticdl.settings.model import KERAS_VARIABLE
 
 RATE = "negative_sampling_rate"
 
@@ -74,6 +75,8 @@ def load_model_spec(section: ModelSection, learning_rate: float | None = None) -
     """
     if section.statistics is not None:  # without the flag, what the user's environment says
         os.environ[STATISTICS_VARIABLE] = str(section.statistics.resolve())
+    if section.keras_backend is not None:
+        os.environ[KERAS_VARIABLE] = section.keras_backend  # before a model file imports Keras
     module, model_name = _import_module(section)
 
     def find(name: str, required: bool = False) -> Any:

@@ -55,14 +55,22 @@ def load_trainer(
     def in_keras() -> Trainer:
         if torch_compile:
             raise _not_in_torch("Keras, whose steps TensorFlow compiles in any case")
+        from elasticdl.backends.keras.choice import is_on_jax
         from elasticdl.backends.keras.threads import compute_with
+
+        of_file = spec, metadata, seed, embedding_threshold_bytes, run_eagerly, tell_feed
+        if is_on_jax():
+            from elasticdl.backends.keras.on_jax.device import compute_by_jax
+            from elasticdl.backends.keras.on_jax.trainer import JaxTrainer
+
+            compute_by_jax(num_threads, device)
+            return JaxTrainer(*of_file)
         from elasticdl.backends.keras.trainer import KerasTrainer
 
         compute_with(num_threads, device)
         # A Keras model must be built by its trainer, which watches its embeddings come to be; what
         # is no Keras model is answered by the trainer's error.
-        threshold = embedding_threshold_bytes
-        return KerasTrainer(spec, metadata, seed, threshold, run_eagerly, tell_feed)
+        return KerasTrainer(*of_file)
 
     if _imported("keras", "tensorflow") and not _imported("torch"):
         return in_keras()

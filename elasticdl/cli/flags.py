@@ -7,6 +7,7 @@ Options carry words; pydantic alone turns them into values, so that a flag and a
 from __future__ import annotations
 
 import difflib
+import os
 import types
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from elasticdl.cli.other_flags import OF_ELASTICDL_0, OF_KERAS
 from elasticdl.config import Command, JobConfig, Only, Section
 from elasticdl.errors import ConfigError
 from elasticdl.job import Strategy
+from elasticdl.settings.model import KERAS_BACKENDS, KERAS_VARIABLE
 
 FIRST_PANEL = "What most jobs say"
 FIRST = (
@@ -106,6 +108,9 @@ def build_config(command: Command, words: Mapping[str, str | None]) -> JobConfig
         word = words.get(flag.name)
         if word:  # an empty one is as none: `--validation_data=$NOT_SET`
             section[flag.name] = word
+    backend = os.environ.get(KERAS_VARIABLE)
+    if backend in KERAS_BACKENDS:  # others are refused where a model of Keras is loaded
+        values.get("model", {}).setdefault("keras_backend", backend)
     try:
         return JobConfig.model_validate(values)
     except ValidationError as error:

@@ -136,6 +136,8 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """Return the rows of `inputs`, combined if the layer has a combiner."""
+        if keras.backend.backend() != "tensorflow":
+            return self._call_on_arrays(inputs)
         padding = 0
         if _is_string(inputs):
             if self.input_dim is not None:
@@ -168,6 +170,37 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
         if self.combiner is not None:
             outputs = tf.ensure_shape(outputs, (batch, self._width))
         return tf.cast(outputs, self.compute_dtype)
+
+    def _call_on_arrays(self, inputs: keras.KerasTensor) -> keras.KerasTensor:
+        """Do the same where Keras is not on TensorFlow, of ids in a dense array of any integers."""
+        ops = keras.ops
+        ids = ops.convert_to_tensor(inputs)
+        self._check_dtype(ids.dtype)
+        rows = self._rows_of_array(ids)
+        if not self.trainable:
+            rows = ops.stop_gradient(rows)
+        if self.combiner is not None:
+            axes = list(range(1, len(ids.shape)))
+            counts = ops.cast(ops.not_equal(ids, 0), "float32") if self.mask_zero else None
+            rows = rows if counts is None else rows * counts[..., None]
+            counts = ops.ones(ids.shape, "float32") if counts is None else counts
+            divisor = ops.maximum(ops.sum(counts, axes), 1.0)[:, None]
+            rows = ops.sum(rows, axes)
+            if self.combiner != "sum":
+                rows = rows / (divisor if self.combiner == "mean" else ops.sqrt(divisor))
+        return ops.cast(rows, self.compute_dtype)
+
+    def _rows_of_array(self, ids: keras.KerasTensor) -> keras.KerasTensor:
+        lookup = current_lookup()
+        if lookup is not None:
+            return lookup(self, ids)
+        if self._weight is None:
+            raise ModelError(
+                f"Embedding {self.name!r}: in a plain session of Keras on "
+                f"{keras.backend.backend()} it needs an input_dim, of a table below "
+                f"{PLAIN_WEIGHT_LIMIT_BYTES} bytes; in a job it needs none"
+            )
+        return keras.ops.take(self._weight, keras.ops.cast(ids, "int32"), axis=0)
 
     def compute_mask(self, inputs: tf.Tensor, previous_mask: tf.Tensor = None) -> tf.Tensor:
         """Return which ids are not padding, when `mask_zero` is set and nothing was combined."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt
 
@@ -22,6 +22,12 @@ _NAMES = (
     "prediction_outputs_processor",
     "custom_data_reader",
 )
+
+KERAS_VARIABLE = "KERAS_BACKEND"
+"""Environment variable by which Keras chooses its backend when it is imported."""
+
+KERAS_BACKENDS = ("tensorflow", "jax")
+"""What Keras may compute by in a job."""
 
 STATISTICS_VARIABLE = "ELASTICDL_STATISTICS"
 """Environment variable with the path of `--statistics`, for model files."""
@@ -102,6 +108,13 @@ class ModelSection(Section):
             ".numpy() work in them; slower, and for --distribution_strategy=Local alone."
         ),
     ] = False
+    keras_backend: Annotated[
+        Literal["tensorflow", "jax"] | None,
+        Field(
+            description="By what Keras computes, in all processes of the job: tensorflow, or jax. "
+            "Without the flag, as KERAS_BACKEND says where the job is started."
+        ),
+    ] = None
     torch_compile: Annotated[
         bool,
         Field(

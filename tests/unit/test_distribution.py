@@ -40,6 +40,7 @@ WITH_VALUE = {
     "-d",
 }
 BESIDE_THE_LOCKS = {
+    "jax",
     "mlflow",
     "mlflow-skinny",
     "mlxtend",

@@ -62,10 +62,7 @@ def export_model(
     ]
     served.tables = saved
     served.used_resources = resources_of(placed.model)
-    signatures = {}
-    if all(isinstance(spec, tf.TensorSpec) for spec in tf.nest.flatten(specs)):
-        signatures["serving_default"] = _signature(served.serve, specs)
-    tf.saved_model.save(served, str(directory), signatures=signatures)
+    tf.saved_model.save(served, str(directory), signatures=signatures_of(served.serve, specs))
     if saved:
         write_rows(saved, tables, directory)
     notes = directory / NOTES
@@ -132,6 +129,15 @@ def named_features(structure: Structure, model: keras.Model) -> Specs:
         inputs = getattr(model, "inputs", None) or []
         return _renamed(features, inputs[0].name if len(inputs) == 1 else "features")
     return features
+
+
+def signatures_of(
+    serve: tf.types.experimental.PolymorphicFunction, specs: Specs
+) -> dict[str, tf.types.experimental.PolymorphicFunction]:
+    """Return the signature of an endpoint; none where features are sparse or ragged."""
+    if not all(isinstance(spec, tf.TensorSpec) for spec in tf.nest.flatten(specs)):
+        return {}
+    return {"serving_default": _signature(serve, specs)}
 
 
 def _renamed(spec: tf.TypeSpec, name: str) -> tf.TypeSpec:

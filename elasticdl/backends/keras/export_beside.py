@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import keras
@@ -53,7 +54,10 @@ def export_beside(
     placed.state.assign(state)
     _save_graph(placed, sample, sites, directory / MODEL)
     np.savez(directory / DENSE, allow_pickle=False, **_values(placed.dense, placed.state))
-    (directory / DESCRIPTION).write_text(json.dumps(_describe(placed, sites), indent=1) + "\n")
+    tables = [site.table for site in sites]
+    (directory / DESCRIPTION).write_text(
+        json.dumps(describe_beside(placed, tables), indent=1) + "\n"
+    )
 
 
 def _save_graph(
@@ -98,7 +102,8 @@ def _values(*groups: Variables) -> dict[str, Array]:
     return {v.path: np.asarray(v.numpy()) for group in groups for v in group.variables}
 
 
-def _describe(placed: PlacedModel, sites: list[Site]) -> dict[str, object]:
+def describe_beside(placed: PlacedModel, lookups: Sequence[int]) -> dict[str, object]:
+    """Return what a reader must know of the model, given the table of each lookup."""
     return {
         "format": _FORMAT,
         "tables": [
@@ -110,7 +115,7 @@ def _describe(placed: PlacedModel, sites: list[Site]) -> dict[str, object]:
             }
             for table in placed.tables
         ],
-        "lookups": [placed.tables[site.table].name for site in sites],
+        "lookups": [placed.tables[table].name for table in lookups],
         "dense": {v.path: [int(n) for n in v.shape] for v in placed.dense.variables},
         "state": {v.path: [int(n) for n in v.shape] for v in placed.state.variables},
         "outputs": list(placed.output_names),

@@ -5,6 +5,7 @@ a release that breaks one is found there.
 """
 
 from keras.src.backend.common import global_state
+from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
 from keras.src.backend.common.stateless_scope import get_stateless_scope
 from keras.src.callbacks.monitor_callback import MonitorCallback
 from keras.src.losses.loss import squeeze_or_expand_to_same_rank
@@ -20,12 +21,14 @@ __all__ = [
     "GLOBAL_SEED_GENERATOR",
     "CompileLoss",
     "MonitorCallback",
+    "get_keras_mask",
     "get_metric",
     "get_stateless_scope",
     "global_seed_generator",
     "global_state",
     "is_binary_or_sparse_categorical",
     "reset_uids",
+    "set_keras_mask",
     "squeeze_or_expand_to_same_rank",
     "to_snake_case",
 ]

@@ -168,12 +168,16 @@ def describe_updates(
     return tuple(
         replace(
             description,
-            # Keras asks with TensorFlow's variable, whose name is the whole path.
-            decays=bool(optimizer._use_weight_decay(variable.value)),
+            decays=bool(optimizer._use_weight_decay(_as_decayed(variable))),
             constraint=_constraint(variable),
         )
         for variable, description in zip(variables, described, strict=True)
     )
+
+
+def _as_decayed(variable: keras.Variable) -> keras.Variable:
+    """Return what Keras decays: on TensorFlow its variable, whose name is the whole path."""
+    return variable.value if keras.backend.backend() == "tensorflow" else variable
 
 
 def _constraint(variable: keras.Variable) -> ConstraintSpec | None:
@@ -200,13 +204,13 @@ class LearningRate:
 
     def __init__(self, optimizer: keras.optimizers.Optimizer) -> None:
         rate = optimizer._learning_rate
-        if has_schedule(optimizer):
+        if has_schedule(optimizer) and keras.backend.backend() != "tensorflow":
+            self._at: Callable[[int], float | tf.Tensor] = rate
+        elif has_schedule(optimizer):
             compiled = tf.function(
                 rate, autograph=False, input_signature=[tf.TensorSpec([], tf.int64)]
             )
-            self._at: Callable[[int], float | tf.Tensor] = lambda version: compiled(
-                tf.constant(version, tf.int64)
-            )
+            self._at = lambda version: compiled(tf.constant(version, tf.int64))
         elif callable(rate) and not isinstance(rate, keras.Variable):
             if _number(rate()) != _number(rate()):
                 raise ModelError(

@@ -46,6 +46,12 @@ def own_program(optimizer: keras.optimizers.Optimizer, kinds: Sequence[Kind] = (
             other variables or in other calls.
     """
     name = type(optimizer).__name__
+    if keras.backend.backend() != "tensorflow":
+        raise ModelError(
+            f"optimizer {name} is one of your own, whose rule is read from a graph of TensorFlow: "
+            f"expected one of Keras' with KERAS_BACKEND={keras.backend.backend()}, or "
+            "KERAS_BACKEND=tensorflow"
+        )
     for method in _KEPT_AS_IN_KERAS:
         if getattr(type(optimizer), method) is not getattr(keras.optimizers.Optimizer, method):
             raise ModelError(

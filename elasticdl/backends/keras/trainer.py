@@ -10,7 +10,7 @@ import logging
 import re
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -44,7 +44,7 @@ from elasticdl.backends.keras.feed.runner import FeedRunner
 from elasticdl.backends.keras.metrics.collection import Metrics, joined
 from elasticdl.backends.keras.model.eager import EagerModel
 from elasticdl.backends.keras.model.expected_data import problem_of_labels, vocabularies_of
-from elasticdl.backends.keras.model.gradient import LossGradient
+from elasticdl.backends.keras.model.gradient import LossGradient, StepLoss
 from elasticdl.backends.keras.model.held import HeldVariables
 from elasticdl.backends.keras.model.lookups import Collector, Pull
 from elasticdl.backends.keras.model.loss import EvaluationLoss, MinibatchLoss
@@ -59,6 +59,7 @@ from elasticdl.backends.keras.model.trial import (
     is_of_a_library,
     leaving_no_trace,
     note,
+    text_of,
 )
 from elasticdl.backends.keras.optimizer import (
     describe_clip,
@@ -175,9 +176,9 @@ class KerasTrainer:
 
         Without an `optimizer` function (an evaluation needs none) the description says "sgd".
         """
-        sample = KerasMinibatch.of(sample)
+        sample = self._of(sample)
         self._sample = sample
-        self._placed = PlacedModel(self._spec.model, sample, self._seed, self._threshold_bytes)
+        self._placed = self._place(sample)
         self._metrics = Metrics(self._spec.eval_metrics_fn, self._spec.weighted_metrics_fn)
         if sample.labels is not None:
             outputs = self._placed.sample_outputs
@@ -190,6 +191,14 @@ class KerasTrainer:
         if has_schedule(updates.optimizer):
             self._learning_rate(0)  # one that needs what nobody knows says so now
         return description
+
+    def _of(self, minibatch: Minibatch) -> KerasMinibatch:
+        """Return a minibatch as this trainer takes it."""
+        return KerasMinibatch.of(minibatch)
+
+    def _place(self, sample: KerasMinibatch) -> PlacedModel:
+        """Build the model from a first minibatch."""
+        return PlacedModel(self._spec.model, sample, self._seed, self._threshold_bytes)
 
     def _try_out(self, sample: KerasMinibatch) -> tuple[frozenset[int], frozenset[int]]:
         """Call model and loss: what is wrong is said now, before the job begins.
@@ -207,7 +216,7 @@ class KerasTrainer:
         self._find_ids(sample)
         if sample.mode != Mode.TRAINING or gradient is None:
             return frozenset(), frozenset()
-        _tell_without_training(self._placed.model)
+        tell_without_training(self._placed.model)
         functions = self._placed.model, self._spec.loss
         if self._eager is not None:
             check_steps(*functions, sample, self._eager.try_out)
@@ -216,7 +225,7 @@ class KerasTrainer:
             before = note(*functions)
             step = self._step(sample)
             if before.differences(note(*functions)):
-                check_traces(*functions, lambda: gradient.traced(sample))
+                check_traces(*functions, lambda: text_of(gradient.traced(sample)))
             step.try_out(sample, *values)
             if step.runs_python and step.can_be_tried:
                 check_steps(*functions, sample, lambda one: step.on_zeros(one, *values))
@@ -242,8 +251,7 @@ class KerasTrainer:
         if self._callbacks is not None:
             self.callbacks = self._callbacks.needs
             if self.callbacks.watches_loss:
-                names, weights = self._placed.output_names, self._spec.loss_weights
-                self._evaluation_loss = EvaluationLoss(self._spec.loss, names, weights)
+                self._evaluation_loss = EvaluationLoss(self._make_loss())
         return _Updates(optimizer, rule, clip, dense)
 
     def _find_ids(self, sample: KerasMinibatch) -> None:
@@ -326,7 +334,7 @@ class KerasTrainer:
         Raises:
             ModelError: An id is negative, or not below its layer's `input_dim`.
         """
-        minibatch = KerasMinibatch.of(minibatch)
+        minibatch = self._of(minibatch)
         if self._eager is not None:
             return self._eager.ids(minibatch, self._pull)
         return self._collector(minibatch).ids(minibatch, self._pull)
@@ -337,7 +345,7 @@ class KerasTrainer:
         Raises:
             ModelError: A layer with `keep_names` is called with ids that are not made of strings.
         """
-        minibatch = KerasMinibatch.of(minibatch)
+        minibatch = self._of(minibatch)
         return self._collector(minibatch).names(minibatch, sites)
 
     def towers(self) -> Sequence[KerasTower]:
@@ -378,7 +386,7 @@ class KerasTrainer:
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> StepResult:
         """Compute loss and gradients; see `Trainer.train_step`. The arrays are read-only."""
-        minibatch = KerasMinibatch.of(minibatch)
+        minibatch = self._of(minibatch)
         if self._state_rule is not None:
             self._check_state(self._state_rule, minibatch, state)
         self._newest = dense, state
@@ -395,7 +403,7 @@ class KerasTrainer:
         """Add trained minibatches to the metrics, all in one call where they fit together."""
         parts = []
         for given, outputs in zip(minibatches, predictions, strict=True):
-            minibatch = KerasMinibatch.of(given)
+            minibatch = self._of(given)
             if self._eager is None:
                 outputs = self._steps[minibatch.structure.key].predictions(outputs)
             parts.append((minibatch.labels, outputs, minibatch.weights))
@@ -413,7 +421,7 @@ class KerasTrainer:
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> None:
         """Add a minibatch to the metrics."""
-        minibatch = KerasMinibatch.of(minibatch)
+        minibatch = self._of(minibatch)
         outputs, added = self._infer(minibatch, rows, dense, state)
         with self._held.reading(dense, state):
             self._metrics.update(
@@ -436,7 +444,7 @@ class KerasTrainer:
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> object:
         """Return the model's outputs as arrays."""
-        outputs, _ = self._infer(KerasMinibatch.of(minibatch), rows, dense, state)
+        outputs, _ = self._infer(self._of(minibatch), rows, dense, state)
         return tf.nest.map_structure(np.asarray, outputs)
 
     def run_callbacks(self, call: CallbackCall) -> CallbackResult:
@@ -458,11 +466,8 @@ class KerasTrainer:
         runs_eagerly = tf.config.functions_run_eagerly()
         tf.config.run_functions_eagerly(False)  # an export is a traced model
         try:
-            with self._held.open():
+            with writing(directory), self._held.open():
                 self._export(directory, dense, state, tables)
-        except tf.errors.ResourceExhaustedError as error:  # what TensorFlow calls a full disk
-            why = re.sub(r"\{\{.*?\}\} |\[Op:.*?\]", "", error.message).strip()
-            raise CheckpointError(f"{directory}: the model cannot be written: {why}") from error
         finally:
             tf.config.run_functions_eagerly(runs_eagerly)
 
@@ -479,9 +484,12 @@ class KerasTrainer:
     def _make_gradient(self) -> LossGradient | None:
         if self._spec.loss is None:
             return None
+        return LossGradient(self._placed, self._make_loss(), self._momenta, self._scale)
+
+    def _make_loss(self) -> StepLoss:
+        """Return the loss of a minibatch."""
         names, weights = self._placed.output_names, self._spec.loss_weights
-        loss = MinibatchLoss(self._spec.loss, names, weights)
-        return LossGradient(self._placed, loss, self._momenta, self._scale)
+        return MinibatchLoss(self._spec.loss, names, weights)
 
     def _step(self, minibatch: KerasMinibatch) -> TrainStep:
         key = minibatch.structure.key
@@ -526,21 +534,36 @@ class KerasTrainer:
             collector = self._collectors.get(key)
             if collector is None:
                 collector = Collector(self._placed, minibatch, training)
-                self._refuse_other_sites(collector)
+                known = next(iter(self._collectors.values()), None)
+                if known is not None:
+                    self._refuse_other_tables(known.tables, collector.tables)
                 self._collectors[key] = collector
             return collector
 
-    def _refuse_other_sites(self, collector: Collector) -> None:
-        known = next(iter(self._collectors.values()), None)
-        if known is not None and known.tables != collector.tables:
-            names = [[self._placed.sources[t].name for t in c.tables] for c in (known, collector)]
+    def _refuse_other_tables(self, known: Sequence[int], found: Sequence[int]) -> None:
+        if known != found:
+            names = [[self._placed.sources[t].name for t in tables] for tables in (known, found)]
             raise ModelError(
                 "the model looks up other embeddings in training than in inference: "
                 f"{', '.join(names[0])} at first, now {', '.join(names[1])}"
             )
 
 
-def _tell_without_training(model: keras.Model) -> None:
+@contextmanager
+def writing(directory: Path) -> Iterator[None]:
+    """Say what it is where TensorFlow cannot write a model into a folder.
+
+    Raises:
+        CheckpointError: A file cannot be written, such as on a disk that is full.
+    """
+    try:
+        yield
+    except tf.errors.ResourceExhaustedError as error:  # what TensorFlow calls a full disk
+        why = re.sub(r"\{\{.*?\}\} |\[Op:.*?\]", "", error.message).strip()
+        raise CheckpointError(f"{directory}: the model cannot be written: {why}") from error
+
+
+def tell_without_training(model: keras.Model) -> None:
     """Say what rests in training because the model's call has no parameter `training`."""
     resting = [
         layer.name

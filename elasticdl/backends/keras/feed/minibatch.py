@@ -137,15 +137,18 @@ def _num_rows(leaf: tf.Tensor) -> int:
         return int(leaf.dense_shape.numpy()[0])
     if isinstance(leaf, tf.RaggedTensor):
         return int(leaf.row_splits.shape[0]) - 1
-    return int(leaf.shape[0]) if leaf.shape.rank else -1
+    return int(leaf.shape[0]) if len(leaf.shape) else -1
 
 
 def describe(structure: Nested | Specs) -> str:
     """Say in one line what a nested structure of tensors or specs is made of."""
 
     def leaf(x: tf.Tensor | tf.TypeSpec) -> str:
-        kind = "" if isinstance(x, tf.Tensor | tf.TensorSpec) else type(x).__name__ + " "
-        return f"{kind}{x.dtype.name}{list(x.shape) if x.shape.rank is not None else '[?]'}"
+        is_array = not isinstance(x.shape, tf.TensorShape)  # of NumPy or JAX
+        is_plain = is_array or isinstance(x, tf.Tensor | tf.TensorSpec)
+        kind = "" if is_plain else type(x).__name__ + " "
+        is_known = is_array or x.shape.rank is not None
+        return f"{kind}{x.dtype.name}{list(x.shape) if is_known else '[?]'}"
 
     if isinstance(structure, dict):
         return "{" + ", ".join(f"{k!r}: {describe(v)}" for k, v in structure.items()) + "}"

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from elasticdl.backends.average import Average, mean
 from elasticdl.backends.keras.feed.minibatch import num_records
+from elasticdl.backends.keras.internals import get_keras_mask, set_keras_mask
 from elasticdl.backends.keras.types import Nested
 from elasticdl.errors import ModelError
 
@@ -45,7 +46,17 @@ class KerasMetric:
         self._name = name
         self._metric = metric
         self._adds = _is_known_to_add(metric)
-        self._update = tf.function(self._update_masked, autograph=False, reduce_retracing=True)
+        self._update = self._compiled()
+
+    def _compiled(self) -> Callable[..., None]:
+        if keras.backend.backend() == "jax":
+            from elasticdl.backends.keras.on_jax.metrics import compiled_update
+
+            return compiled_update(self._metric)
+        update: Callable[..., None] = tf.function(
+            self._update_masked, autograph=False, reduce_retracing=True
+        )
+        return update
 
     def reset(self) -> None:
         """See `Metric`."""
@@ -78,7 +89,7 @@ class KerasMetric:
     ) -> None:
         """Update the metric in a traced function, to which masks do not come by themselves."""
         if mask is not None:
-            predictions = with_mask(tf.identity(predictions), mask)
+            predictions = with_mask(keras.ops.copy(predictions), mask)
         if weights is None:
             self._metric.update_state(labels, predictions)
         else:
@@ -159,13 +170,13 @@ class FunctionMetric:
 
 def mask_of(predictions: Nested) -> tf.Tensor | None:
     """Return the mask that Keras attached to an output, or None."""
-    return getattr(predictions, "_keras_mask", None)
+    return get_keras_mask(predictions)
 
 
 def with_mask(tensor: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
     """Attach a mask to a tensor as Keras does it; return the tensor."""
     if mask is not None:
-        tensor._keras_mask = mask
+        set_keras_mask(tensor, mask)
     return tensor
 
 

@@ -74,7 +74,7 @@ class HeldVariables:
                 "model's call, loss(labels, predictions) and metrics; its value is not known "
                 "there, since those who apply the updates hold it. Read it in one of these"
             )
-        if tf.executing_eagerly():
+        if keras.backend.backend() != "tensorflow" or tf.executing_eagerly():
             return self._now(variable)
         # Read when it runs: a function that is traced in an evaluation runs in the next one, too.
         value = tf.py_function(lambda: self._now(variable), [], variable._value.dtype)
@@ -97,8 +97,9 @@ class HeldVariables:
         assert self._values is not None, "a metric runs while it is updated"
         number, part = self._places[id(variable)]
         value = np.reshape(self._values[number][part], variable.shape)
-        return tf.cast(np.rint(value) if variable._value.dtype.is_integer else value,
-                       variable._value.dtype)  # fmt: skip
+        if variable.dtype.startswith(("int", "uint")):
+            value = np.rint(value)
+        return keras.ops.convert_to_tensor(value.astype(variable.dtype), variable.dtype)
 
 
 def _watched(kind: type[keras.Variable]) -> type[keras.Variable]:

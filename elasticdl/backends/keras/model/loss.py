@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import keras
 import numpy as np
@@ -19,14 +19,16 @@ from elasticdl.job import MetricStates
 
 
 class EvaluationLoss:
-    """The mean loss of an evaluation's records, added up as metrics are."""
+    """The mean loss of an evaluation's records, added up as metrics are.
+
+    Args:
+        loss: Of labels, predictions and weights of a minibatch.
+    """
 
     NAME = "loss"
 
-    def __init__(
-        self, loss: object, output_names: Sequence[str], loss_weights: object = None
-    ) -> None:
-        self._loss = MinibatchLoss(loss, output_names, loss_weights)
+    def __init__(self, loss: Callable[[Nested, Nested, Nested], tf.Tensor]) -> None:
+        self._loss = loss
         self._sums = np.zeros(2)
 
     def reset(self) -> None:
@@ -35,8 +37,9 @@ class EvaluationLoss:
 
     def update(self, minibatch: KerasMinibatch, outputs: Nested, added: tf.Tensor) -> None:
         """Add a minibatch, given what the model adds to its loss."""
-        loss = tf.reduce_mean(self._loss(minibatch.labels, outputs, minibatch.weights)) + added
-        self._sums += (float(loss) * minibatch.num_records, minibatch.num_records)
+        values = self._loss(minibatch.labels, outputs, minibatch.weights)
+        loss = float(np.mean(np.asarray(values)) + np.asarray(added))
+        self._sums += (loss * minibatch.num_records, minibatch.num_records)
 
     def states(self) -> MetricStates:
         """Return the sum of the records' losses, and how many; {} if there are none."""
@@ -73,7 +76,7 @@ class MinibatchLoss:
         self._loss = UserLoss(loss, self._name)
         self._takes_weights = False
         self._of_keras: keras.losses.Loss | None = None
-        if _is_for_keras(loss):
+        if is_for_keras(loss):
             self._name = "loss"
             self._of_keras = CompileLoss(
                 loss, loss_weights, output_names=list(output_names) or None
@@ -165,7 +168,8 @@ def _parameters(loss: object) -> Sequence[str]:
         return ()
 
 
-def _is_for_keras(loss: object) -> bool:
+def is_for_keras(loss: object) -> bool:
+    """Say whether a loss is one that Keras' `compile` takes by what it is."""
     if isinstance(loss, str | Sequence | dict | keras.losses.Loss):
         return True
     return getattr(loss, "__module__", "").startswith("keras.")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 import keras
 import tensorflow as tf
@@ -122,6 +122,23 @@ class TowerOutputs:
     def dim(self) -> int:
         """Width of an output."""
         return self.layer.output_dim
+
+
+class SeedStates(Protocol):
+    """The states of a model's seed generators; `Seeds` on TensorFlow."""
+
+    @property
+    def variables(self) -> tuple[keras.Variable, ...]:
+        """The states."""
+        ...
+
+    def begun(self, seed: tf.Tensor) -> Values:
+        """Give each its own seed mixed with the minibatch's."""
+        ...
+
+    def of(self, seed: tf.Tensor, variable: keras.Variable) -> tf.Tensor:
+        """Do the same for one that is not the model's own."""
+        ...
 
 
 class CallScope(keras.StatelessScope):  # type: ignore[misc]  # keras has no types
@@ -238,7 +255,8 @@ class PlacedModel:
         self._table_of = {id(table.layer): k for k, table in enumerate(self.tables)}
         found = ModelVariables.of(self.model)
         self.dense, self.state = found.dense, found.state
-        self.seeds, self.constants = found.seeds, found.constants
+        self.seeds: SeedStates = found.seeds
+        self.constants = found.constants
 
     def refuse_reading(self, variables: Mapping[str, keras.Variable]) -> None:
         """Refuse that model or loss read variables of which no worker has the value.

@@ -38,11 +38,15 @@ class MovedEmbedding(keras.layers.Embedding):  # type: ignore[misc]  # keras has
                 f"Embedding {self.name!r} was moved to the ps replicas; it can be called only "
                 "within a job"
             )
+        trains = self.trainable and self._embeddings.trainable
+        if keras.backend.backend() != "tensorflow":
+            rows = lookup(self, keras.ops.convert_to_tensor(inputs))
+            rows = rows if trains else keras.ops.stop_gradient(rows)
+            return keras.ops.cast(rows, self.compute_dtype)
         # The plain layer casts what is no 32 or 64 bit integer to int32: floats are cut off.
         if inputs.dtype not in (tf.int32, tf.int64):
             inputs = tf.cast(inputs, tf.int32)
         rows = lookup(self, tf.cast(inputs, tf.int64))
-        trains = self.trainable and self._embeddings.trainable
         rows = rows if trains else tf.stop_gradient(rows)
         return tf.cast(rows, self.compute_dtype)
 

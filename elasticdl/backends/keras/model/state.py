@@ -97,15 +97,19 @@ class Momenta:
     """
 
     def __init__(
-        self, placed: PlacedModel, minibatch: KerasMinibatch, eagerly: bool = False
+        self,
+        placed: PlacedModel,
+        minibatch: KerasMinibatch,
+        eagerly: bool = False,
+        trials: type[StateTrials] | None = None,
     ) -> None:
         self._placed = placed
         self._num_steps = 0
-        self._trials: _Trials | None = None
+        self._trials: StateTrials | None = None
         self.values: tuple[float, ...] = ()
         self.are_assigned: tuple[bool, ...] = ()
         if placed.state.variables:
-            self._trials = _Trials(placed, minibatch, eagerly)
+            self._trials = (trials or StateTrials)(placed, minibatch, eagerly)
             variables = range(len(placed.state.variables))
             self.values = tuple(_momentum(self._trials, k) for k in variables)
             self.are_assigned = tuple(
@@ -157,6 +161,10 @@ class _Trial:
         return after - np.float64(np.float32(momentum)) * before
 
 
+StateCall = Callable[[Float32, Float32], tuple[tf.Tensor, tf.Tensor]]
+"""Given the state and signs, returns the state after a call, and its derivative times the signs."""
+
+
 class SmallRows:
     """A lookup of small random rows, always the same, for calls that nothing comes of."""
 
@@ -183,7 +191,7 @@ class SmallRows:
         return rows
 
 
-class _Trials:
+class StateTrials:
     """Calls the model in training with other states, on one minibatch, with the same seed."""
 
     def __init__(self, placed: PlacedModel, minibatch: KerasMinibatch, eagerly: bool) -> None:
@@ -191,32 +199,35 @@ class _Trials:
         self.assigned: set[int] = set()
         self._structure = minibatch.structure
         specs = self._structure.feature_specs
+        self._tensors = minibatch.tensors[: len(specs)]
         with explaining(placed.model, minibatch):
-            function = (
-                self._trace
-                if eagerly
-                else tf.function(self._trace, autograph=False).get_concrete_function(
-                    tf.TensorSpec([placed.dense.size], tf.float32),
-                    tf.TensorSpec([placed.state.size], tf.float32),
-                    tf.TensorSpec([placed.state.size], tf.float32),
-                    *specs,
-                )
-            )
-        dense = tf.constant(placed.dense.values())
-        self._call: Callable[[Float32, Float32], tuple[tf.Tensor, tf.Tensor]] = (
-            lambda state, signs: function(
-                dense, tf.constant(state), tf.constant(signs), *self._tensors
-            )
-        )
+            self._call = self._make_call(eagerly)
         self._random = np.random.default_rng(0)
         self._start = placed.state.values()
-        self._tensors = minibatch.tensors[: len(specs)]
         self._leap = _LEAP
         try:
             self.all = self._try_all()
         except (tf.errors.OpError, ValueError):  # such as an integer that is an index
             self._leap = 1
             self.all = self._try_all()
+
+    def _make_call(self, eagerly: bool) -> StateCall:
+        """Return what calls the model, once it is traced."""
+        placed = self.placed
+        function = (
+            self._trace
+            if eagerly
+            else tf.function(self._trace, autograph=False).get_concrete_function(
+                tf.TensorSpec([placed.dense.size], tf.float32),
+                tf.TensorSpec([placed.state.size], tf.float32),
+                tf.TensorSpec([placed.state.size], tf.float32),
+                *self._structure.feature_specs,
+            )
+        )
+        dense = tf.constant(placed.dense.values())
+        return lambda state, signs: function(
+            dense, tf.constant(state), tf.constant(signs), *self._tensors
+        )
 
     def again(self, minibatch: KerasMinibatch, state: Float32) -> bool:
         """Try anew with another minibatch and from another state; return whether that can be."""
@@ -291,7 +302,7 @@ class _Trials:
         return placed.state.join(called.state), placed.state.join(slopes)
 
 
-def _momentum(trials: _Trials, k: int) -> float:
+def _momentum(trials: StateTrials, k: int) -> float:
     variable, part = trials.placed.state.variables[k], trials.placed.state.parts[k]
     if id(variable) not in trials.assigned:
         return 1.0
@@ -313,7 +324,7 @@ def _epsilon(variable: keras.Variable) -> float:
     return _EPSILONS.get(variable.dtype, 2.0**-23)
 
 
-def _follows(trials: _Trials, k: int, momentum: float) -> bool:
+def _follows(trials: StateTrials, k: int, momentum: float) -> bool:
     """Say whether the new value of a variable is `momentum` times the old one and a free change."""
     variable, part = trials.placed.state.variables[k], trials.placed.state.parts[k]
     tolerance = 64 * _epsilon(variable) if is_float(variable) else 0.0

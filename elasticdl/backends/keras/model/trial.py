@@ -52,21 +52,21 @@ def note(model: keras.Model, loss: object) -> PythonState:
     return PythonState({"model": model, "loss": loss}, visit)
 
 
-def check_traces(model: keras.Model, loss: object, trace: Callable[[], object]) -> None:
+def check_traces(model: keras.Model, loss: object, trace: Callable[[], str]) -> None:
     """Refuse a model or a loss whose compiled step depends on how often it was traced.
 
     Args:
         model: The user's.
         loss: The user's.
-        trace: Traces both anew; returns the graph.
+        trace: Traces both anew; returns the text of what is computed.
 
     Raises:
         ModelError: Names what Python has counted.
     """
     with leaving_no_trace(model, loss):
-        graphs = [_text(trace())]
+        graphs = [trace()]
         once = note(model, loss)
-        graphs.append(_text(trace()))
+        graphs.append(trace())
         changed = once.differences(note(model, loss))
     if not changed:
         return
@@ -190,5 +190,6 @@ def _of_keras() -> frozenset[str]:
     return frozenset({*vars(layer), *vars(model), *vars(plain), "_build_shapes_dict"})
 
 
-def _text(graph: tf.Graph) -> str:
+def text_of(graph: tf.Graph) -> str:
+    """Return the text of a graph, without numbers that TensorFlow gives."""
     return _UNIQUE.sub("", str(graph.as_graph_def()))

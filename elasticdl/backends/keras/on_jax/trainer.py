@@ -1,0 +1,251 @@
+"""A user's Keras model on JAX, one step on one minibatch at a time. `feed` is TensorFlow's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+import jax
+import keras
+import numpy as np
+
+from elasticdl.backends.base import (
+    Float32,
+    Int64,
+    Minibatch,
+    Predictions,
+    StepResult,
+    TableSource,
+    TellFeedWay,
+    tell_nobody,
+)
+from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
+from elasticdl.backends.keras.model.state import Momenta
+from elasticdl.backends.keras.model.trial import check_traces, note
+from elasticdl.backends.keras.on_jax.arrays import in_arrays
+from elasticdl.backends.keras.on_jax.export import export_inside, export_with_rows_beside
+from elasticdl.backends.keras.on_jax.lookups import JaxCollector
+from elasticdl.backends.keras.on_jax.loss import JaxLoss
+from elasticdl.backends.keras.on_jax.placed import JaxModel
+from elasticdl.backends.keras.on_jax.state import JaxTrials
+from elasticdl.backends.keras.on_jax.step import (
+    GivenArrays,
+    JaxInference,
+    JaxOutputs,
+    JaxStep,
+)
+from elasticdl.backends.keras.on_jax.variables import seed_of
+from elasticdl.backends.keras.trainer import KerasTrainer, tell_without_training, writing
+from elasticdl.backends.keras.types import Nested
+from elasticdl.data.base import Metadata, Records
+from elasticdl.errors import ModelError
+from elasticdl.job import Mode
+from elasticdl.model_spec import ModelSpec
+
+_TENSORFLOW = "say KERAS_BACKEND=tensorflow"
+
+
+class JaxTrainer(KerasTrainer):
+    """A `Trainer` for a Keras model that JAX computes.
+
+    Args:
+        spec: The functions of the user's model file.
+        metadata: What `feed` is told about the data.
+        seed: The seed of the initial values.
+        embedding_threshold_bytes: See `KerasTrainer`.
+        run_eagerly: Refused.
+        tell_feed: Is told which way `feed` runs.
+
+    Raises:
+        ModelError: `run_eagerly` is said.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        metadata: Metadata,
+        seed: int,
+        embedding_threshold_bytes: int,
+        run_eagerly: bool = False,
+        tell_feed: TellFeedWay = tell_nobody,
+    ) -> None:
+        if run_eagerly:
+            raise ModelError(
+                "--run_eagerly=true: expected a model on TensorFlow, found KERAS_BACKEND=jax, "
+                "whose steps are compiled: look into them by jax.debug.print, or "
+                f"{_TENSORFLOW}"
+            )
+        super().__init__(spec, metadata, seed, embedding_threshold_bytes, False, tell_feed)
+        self._found: dict[tuple[object, bool], JaxCollector] = {}
+        self._trained: dict[object, JaxStep] = {}
+        self._inferred: dict[object, JaxInference] = {}
+
+    def minibatches(
+        self, records: Iterator[Records], mode: Mode, minibatch_size: int, seed: int
+    ) -> Iterator[Minibatch]:
+        """Run the user's `feed`; see `Predictor.minibatches`."""
+        return map(self._of, super().minibatches(records, mode, minibatch_size, seed))
+
+    def ids(self, minibatch: Minibatch) -> Sequence[Int64]:
+        """Return the ids that each site looks up.
+
+        Raises:
+            ModelError: An id is negative, or not below its layer's `input_dim`.
+        """
+        of_arrays = self._of(minibatch)
+        return self._found_in(of_arrays).ids(of_arrays)
+
+    def names(self, minibatch: Minibatch, sites: Sequence[int]) -> NoReturn:
+        """Never called: no table of a model on JAX keeps names."""
+        raise ModelError("a model on JAX keeps no names of ids")
+
+    def towers(self) -> NoReturn:
+        """Refuse: no tower of a model on JAX is computed elsewhere."""
+        raise ModelError(
+            "--num_model_servers: expected a model on TensorFlow or in PyTorch, found "
+            f"KERAS_BACKEND=jax; leave the flag out, or {_TENSORFLOW}"
+        )
+
+    def place_towers(self) -> NoReturn:
+        """Do as `towers`."""
+        self.towers()
+
+    def train_step(
+        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
+    ) -> StepResult:
+        """Compute loss and gradients; see `Trainer.train_step`."""
+        of_arrays = self._of(minibatch)
+        if self._state_rule is not None:
+            self._check_state(self._state_rule, of_arrays, state)
+        self._newest = dense, state
+        return self._trained_by(of_arrays)(of_arrays, rows, dense, state)
+
+    def measure(self, minibatches: Sequence[Minibatch], predictions: Sequence[Predictions]) -> None:
+        """Add trained minibatches to the metrics."""
+        names = self._placed.output_names
+        with self._held.reading(*self._newest):
+            for given, outputs in zip(minibatches, predictions, strict=True):
+                minibatch = self._of(given)
+                assert isinstance(outputs, JaxOutputs), "of a step of this trainer"
+                found = self._trained_by(minibatch).predictions(outputs)
+                self._metrics.update(minibatch.labels, found, names, minibatch.weights)
+
+    def predict_step(
+        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
+    ) -> object:
+        """Return the model's outputs as arrays."""
+        outputs, _ = self._infer(self._of(minibatch), rows, dense, state)
+        return keras.tree.map_structure(np.asarray, outputs)
+
+    def export(
+        self, directory: Path, dense: Float32, state: Float32, tables: TableSource | None
+    ) -> None:
+        """Write a SavedModel that serves without elasticdl, Keras or JAX; see `Trainer.export`."""
+        if self._sample is None:
+            raise ModelError("a model is exported after it was built; call build first")
+        sample = replace(self._sample, mode=Mode.PREDICTION)
+        with writing(directory), self._held.open():
+            given = self._array_model, self._found_in(sample), sample, directory, dense, state
+            if tables is None:
+                export_with_rows_beside(*given)
+            else:
+                export_inside(*given, tables)
+
+    def _of(self, minibatch: Minibatch) -> KerasMinibatch:
+        taken = KerasMinibatch.of(minibatch)
+        is_done = all(isinstance(tensor, np.ndarray) for tensor in taken.tensors)
+        return taken if is_done else in_arrays(taken)
+
+    def _place(self, sample: KerasMinibatch) -> JaxModel:
+        return JaxModel(self._spec.model, sample, self._seed, self._threshold_bytes)
+
+    def _make_loss(self) -> JaxLoss:
+        return JaxLoss(self._spec.loss, self._placed.output_names, self._spec.loss_weights)
+
+    def _try_out(self, sample: KerasMinibatch) -> tuple[frozenset[int], frozenset[int]]:
+        self._refuse_float16()
+        self._momenta = [1.0] * len(self._placed.state.variables)
+        self._moving = [False] * len(self._placed.state.variables)
+        is_trained = sample.mode is Mode.TRAINING and self._spec.loss is not None
+        if is_trained:
+            self._state_rule = Momenta(self._placed, sample, trials=JaxTrials)
+            self._momenta = list(self._state_rule.values)
+            self._moving = list(self._state_rule.are_assigned)
+        self._sites = self._found_in(sample).tables
+        if not is_trained:
+            return frozenset(), frozenset()
+        tell_without_training(self._placed.model)
+        return self._try_step(sample)
+
+    def _try_step(self, sample: KerasMinibatch) -> tuple[frozenset[int], frozenset[int]]:
+        functions = self._placed.model, self._spec.loss
+        given = self._first_given(sample)
+        before = note(*functions)
+        step = self._trained_by(sample)
+        step.prepare(sample, given)
+        if before.differences(note(*functions)):
+            check_traces(*functions, lambda: step.prepare(sample, given))
+        missing, missing_tables = step.without_gradient(given)
+        self._tell_untrained(missing, missing_tables)
+        return missing, missing_tables
+
+    def _first_given(self, sample: KerasMinibatch) -> GivenArrays:
+        """Return the initial values, and small rows."""
+        ids, random = self._found_in(sample).ids(sample), np.random.default_rng(0)
+        rows = [
+            0.1 * random.standard_normal((*one.shape, self._placed.tables[table].dim), np.float32)
+            for one, table in zip(ids, self._sites, strict=True)
+        ]
+        dense, state = self._placed.dense.values(), self._placed.state.values()
+        return GivenArrays(rows, dense, state, seed_of(sample.seed), sample.tensors)
+
+    def _refuse_float16(self) -> None:
+        if self._scale is not None:
+            raise ModelError(
+                "the model computes in float16, whose loss must be scaled, which Keras on JAX has "
+                f"not so far: use the policy mixed_bfloat16 or float32, or {_TENSORFLOW}"
+            )
+
+    def _infer(
+        self, minibatch: KerasMinibatch, rows: Sequence[Float32], dense: Float32, state: Float32
+    ) -> tuple[Nested, jax.Array]:
+        key = minibatch.structure.key
+        inference = self._inferred.get(key)
+        if inference is None:
+            tables = self._found_in(minibatch).tables
+            inference = JaxInference(self._array_model, tables, minibatch.structure)
+            self._inferred[key] = inference
+        return inference(minibatch, rows, dense, state)
+
+    def _trained_by(self, minibatch: KerasMinibatch) -> JaxStep:
+        key = minibatch.structure.key
+        step = self._trained.get(key)
+        if step is None:
+            if self._spec.loss is None:
+                raise ModelError("training needs a function loss(labels, predictions); found none")
+            tables = self._found_in(minibatch).tables
+            structure = minibatch.structure
+            model, loss = self._array_model, self._make_loss()
+            step = JaxStep(model, loss, self._momenta, tables, structure)
+            self._trained[key] = step
+        return step
+
+    def _found_in(self, minibatch: KerasMinibatch) -> JaxCollector:
+        training = minibatch.mode is Mode.TRAINING
+        key = (minibatch.structure.key, training)
+        with self._compiling:
+            collector = self._found.get(key)
+            if collector is None:
+                collector = JaxCollector(self._array_model, minibatch, training)
+                known = next(iter(self._found.values()), None)
+                if known is not None:
+                    self._refuse_other_tables(known.tables, collector.tables)
+                self._found[key] = collector
+            return collector
+
+    @property
+    def _array_model(self) -> JaxModel:
+        assert isinstance(self._placed, JaxModel), "a model on JAX"
+        return self._placed
