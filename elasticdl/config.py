@@ -669,12 +669,16 @@ class JobConfig(Section):
 def completed(shown: Mapping[str, Any]) -> dict[str, Any]:
     """Return what `JobConfig.shown` gave in an earlier version, with the settings of this one.
 
-    A setting that the earlier version did not have is as it is unless somebody sets it.
+    A setting that the earlier version did not have is as it is unless somebody sets it, and so is a
+    whole section of them.
     """
-    return {
-        name: _defaults(JobConfig.model_fields[name]) | values
-        if isinstance(values, dict) and name in JobConfig.model_fields
-        else values
+    sections = {
+        name: defaults
+        for name, field in JobConfig.model_fields.items()
+        if (defaults := _defaults(field))
+    }
+    return sections | {
+        name: sections[name] | values if isinstance(values, dict) and name in sections else values
         for name, values in shown.items()
     }
 
