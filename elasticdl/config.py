@@ -470,7 +470,7 @@ class JobConfig(Section):
                 "--trace: on Kubernetes the folder of a worker goes with its pod: expected "
                 "--trace_dir, a folder on a volume that stays"
             )
-        for flag in ("mlflow_uri", "wandb_project"):
+        for flag in ("mlflow_uri", "wandb_project", "otlp_endpoint"):
             if getattr(self.seeing, flag) and self.is_local:
                 raise ValueError(
                     f"--{flag} is written by the master of a job of processes: expected "
@@ -480,6 +480,11 @@ class JobConfig(Section):
             raise ValueError(
                 "--mlflow_uri is in the job's state: expected no password in it, but the "
                 "variables MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+            )
+        if reader_params.has_password(self.seeing.otlp_endpoint):
+            raise ValueError(
+                "--otlp_endpoint is in the job's state: expected no password in it, but the "
+                "variable OTEL_EXPORTER_OTLP_HEADERS"
             )
         port = self.seeing.metrics_port
         folder = self.checkpoint.checkpoint_dir

@@ -4,6 +4,7 @@
 on no index: it is installed from its wheel, or from a clone.
 """
 
+import importlib.util
 import re
 from importlib import metadata
 
@@ -39,6 +40,14 @@ def install(extra: str) -> str:
     It names the packages themselves, so that it works wherever elasticdl came from.
     """
     return " ".join(["pip install", *(f"'{package}'" for package in requirements_of(extra))])
+
+
+def is_missing(module: str) -> bool:
+    """Whether a module is not installed; it is not imported, only what it is a part of."""
+    try:
+        return importlib.util.find_spec(module) is None
+    except ModuleNotFoundError:  # what it is a part of
+        return True
 
 
 _EXTRA_OF_FRAMEWORK = {

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import difflib
-import importlib.util
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -29,7 +28,7 @@ from elasticdl.data.kafka_reader import KafkaReader
 from elasticdl.data.open import open_reader
 from elasticdl.data.text import TextReader
 from elasticdl.data.topic import check_topics, reader_params, require_watermark
-from elasticdl.distribution import install
+from elasticdl.distribution import install, is_missing
 from elasticdl.errors import ConfigError, DataError, ElasticdlError, ModelError
 from elasticdl.job import Strategy
 from elasticdl.locations import Location, is_remote, reaching
@@ -107,9 +106,10 @@ def _check_packages(config: JobConfig) -> None:
         ("tensorboard_log_dir", "tensorboard", ("tensorboardX",)),
         ("mlflow_uri", "mlflow", ("mlflow",)),
         ("wandb_project", "wandb", ("wandb",)),
+        ("otlp_endpoint", "otlp", ("prometheus_client", "opentelemetry.exporter.otlp.proto.http")),
         ("trace", "parquet", ("pyarrow",)),
     ):
-        missing = [name for name in packages if importlib.util.find_spec(name) is None]
+        missing = [name for name in packages if is_missing(name)]
         if getattr(config.seeing, flag) not in (None, "") and missing:
             raise ConfigError(
                 f"--{flag} needs a package that is missing ({', '.join(missing)}): {install(extra)}"

@@ -22,7 +22,7 @@ _MOST_FACTS = 10_000
 _TELL_SECONDS = 3.0  # for an open page to hear of the end: it asks each second
 
 
-def _past(job_dir: Path) -> Iterable[Event]:
+def past_events(job_dir: Path) -> Iterable[Event]:
     """Return the events of a job up to now."""
     files = list((job_dir / FOLDER).glob("*.jsonl"))
     if len(files) <= _MOST_FILES and sum(path.stat().st_size for path in files) <= _MOST_BYTES:
@@ -49,7 +49,7 @@ class JobPage:
         self._ends = contextlib.ExitStack()
         self._file = job_dir / process.PAGE_FILE
         self._token = page_token(token)
-        self._dashboard = Dashboard(self._token, config.shown(), lambda: _past(job_dir))
+        self._dashboard = Dashboard(self._token, config.shown(), lambda: past_events(job_dir))
 
     def put(self, event: Event) -> None:
         """Take in an event."""

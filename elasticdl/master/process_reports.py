@@ -12,6 +12,7 @@ from elasticdl.observe import kinds
 from elasticdl.observe.anomalies import Anomalies
 from elasticdl.observe.events import line_of
 from elasticdl.observe.hot_keys import HotKeySums
+from elasticdl.observe.otlp import OtlpExport
 from elasticdl.observe.usage import kind_of
 
 
@@ -19,7 +20,8 @@ class ProcessReports:
     """Hands what was said to those who look at it.
 
     events: those that this master remembers. anomalies: looks for what is unusual. hot_keys: since
-    the master began. page: of the job, if it is served.
+    the master began. page: of the job, if it is served. otlp: what sends the events on, if it is
+    wanted.
     """
 
     def __init__(self, memory_limit: int | None = None) -> None:
@@ -28,6 +30,7 @@ class ProcessReports:
         self.anomalies = Anomalies(time.monotonic(), memory_limit)
         self.hot_keys = HotKeySums()
         self.page: JobPage | None = None
+        self.otlp: OtlpExport | None = None
 
     def heartbeat(
         self, role: Role, index: int, progress: Progress | None, usage: Usage | None
@@ -46,7 +49,9 @@ class ProcessReports:
         self.anomalies.reported(worker_id, task, report, time.monotonic())
 
     def remember(self, event: Event) -> None:
-        """Keep an event, and show it on the page."""
+        """Keep an event, show it on the page, and send it on."""
         self.events.add(event)
         if self.page is not None:
             self.page.put(event)
+        if self.otlp is not None:
+            self.otlp.put(event)

@@ -1,4 +1,4 @@
-"""Whoever draws the curves of a job: TensorBoard, MLflow, Weights & Biases."""
+"""Whoever draws the curves of a job: TensorBoard, MLflow, Weights & Biases, OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from elasticdl.config import JobConfig
 from elasticdl.job import JobStatus
 from elasticdl.master.actions import Note
 from elasticdl.master.histograms import take_histograms
+from elasticdl.master.page import past_events
 from elasticdl.observe import kinds
 from elasticdl.observe.kinds import Kind
 from elasticdl.observe.mlflow_run import MlflowRun
+from elasticdl.observe.otlp import OtlpExport
 from elasticdl.observe.tensorboard import Summaries
 from elasticdl.observe.tracker import Tracker
 from elasticdl.observe.wandb_run import WandbRun
@@ -47,6 +49,11 @@ class Trackers:
             self._all.append(MlflowRun(config, job))
         if seeing.wandb_project:
             self._all.append(WandbRun(config, job, folder))
+        self.otlp: OtlpExport | None = None
+        """What events are sent on by, if that is wanted."""
+        if seeing.otlp_endpoint:
+            self.otlp = OtlpExport(config, job, lambda: past_events(folder))
+            self._all.append(self.otlp)
 
     def take(self, status: JobStatus, learning_rate: float | None, is_last: bool = False) -> None:
         """Have what is new of a picture drawn."""

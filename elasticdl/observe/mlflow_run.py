@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elasticdl.config import JobConfig
-from elasticdl.distribution import install
+from elasticdl.distribution import install, is_missing
 from elasticdl.errors import ConfigError
 from elasticdl.job import JobStatus
 from elasticdl.observe.tracker import Outbox, Picture, Untold, parameters_of
@@ -48,11 +48,10 @@ class MlflowRun:
         Raises:
             ConfigError: mlflow is not installed.
         """
-        try:
-            from mlflow.tracking import MlflowClient
-        except ImportError as error:
-            raise ConfigError(f"--mlflow_uri needs mlflow: {install('mlflow')}") from error
-        self._client: MlflowClient = MlflowClient(tracking_uri=config.seeing.mlflow_uri)
+        if is_missing("mlflow"):
+            raise ConfigError(f"--mlflow_uri needs mlflow: {install('mlflow')}")
+        self._uri = config.seeing.mlflow_uri
+        self._client: MlflowClient
         self._experiment = config.seeing.mlflow_experiment
         self._name, self._job = config.cluster.job_name, job
         self._parameters = parameters_of(config)
@@ -87,6 +86,9 @@ class MlflowRun:
 
     def _begin(self) -> str:
         """Find the run of the job, or make it; return its identity."""
+        from mlflow.tracking import MlflowClient  # by this thread, for it takes seconds
+
+        self._client = MlflowClient(tracking_uri=self._uri)
         found = self._client.get_experiment_by_name(self._experiment)
         experiment = (
             self._client.create_experiment(self._experiment)

@@ -7,13 +7,12 @@ killed. Entity, key, server and mode are read from the library's own variables, 
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elasticdl.config import JobConfig
-from elasticdl.distribution import install
+from elasticdl.distribution import install, is_missing
 from elasticdl.errors import ConfigError
 from elasticdl.job import JobStatus
 from elasticdl.observe.tracker import Outbox, Picture, Untold, parameters_of
@@ -46,7 +45,7 @@ class WandbRun:
         Raises:
             ConfigError: wandb is not installed.
         """
-        if importlib.util.find_spec("wandb") is None:
+        if is_missing("wandb"):
             raise ConfigError(f"--wandb_project needs wandb: {install('wandb')}")
         self._project, self._job = config.seeing.wandb_project, job
         self._name = config.cluster.job_name
@@ -79,7 +78,9 @@ class WandbRun:
         status, _ = picture
         self._status = status.status
         if new := self._untold.of(picture):
-            self._run.log(new, step=status.model_version)
+            # Steps of a run only grow. A job that goes on with a checkpoint is behind for a while.
+            least = max(self._run.step, self._run.starting_step)
+            self._run.log(new, step=max(status.model_version, least))
         self._untold.told(picture)
 
     def _begin(self) -> Run:
@@ -121,12 +122,17 @@ class WandbRun:
         """End the run as the job has ended; of one that another master goes on with, say that."""
         if self._run is None:
             return
-        if self._status == "finished" and self._model is not None and self._model.is_dir():
-            from wandb import Artifact
+        try:
+            if self._status not in _ENDED:
+                self._run.mark_preempting()
+            elif self._status == "finished" and self._model is not None and self._model.is_dir():
+                self._log_model(self._run, self._model)
+        finally:
+            self._run.finish(exit_code=0 if self._status == "finished" else 1)
 
-            artifact = Artifact(f"{self._job}-model", type="model")
-            artifact.add_dir(str(self._model), policy="immutable", skip_cache=True)
-            self._run.log_artifact(artifact, aliases=["latest"])
-        if self._status not in _ENDED:
-            self._run.mark_preempting()
-        self._run.finish(exit_code=0 if self._status == "finished" else 1)
+    def _log_model(self, run: Run, model: Path) -> None:
+        from wandb import Artifact
+
+        artifact = Artifact(f"{self._job}-model", type="model")
+        artifact.add_dir(str(model), policy="immutable", skip_cache=True)
+        run.log_artifact(artifact, aliases=["latest"])

@@ -54,6 +54,14 @@ class SeeingSection(Section):
         ),
         _TRAIN,
     ] = ""
+    otlp_endpoint: Annotated[
+        str,
+        Field(
+            description="Send the job's metrics and spans to this collector of OpenTelemetry by "
+            "OTLP over HTTP, as http://HOST:4318. Headers are read from its own variable, "
+            "OTEL_EXPORTER_OTLP_HEADERS."
+        ),
+    ] = ""
     log_file_bytes: Annotated[
         int,
         Field(
