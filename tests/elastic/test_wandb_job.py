@@ -3,18 +3,30 @@
 import contextlib
 import json
 import struct
+import threading
 from pathlib import Path
 
 import pytest
 
 from tests.elastic.counting_job import CountingJob
 from tests.elastic.running_job import elasticdl, run
+from tests.elastic.wandb_server import Server
 
 pytest.importorskip("wandb", reason="pip install wandb")
 
 from wandb.proto.wandb_internal_pb2 import Record
 
 KEY = "0123456789" * 4
+
+
+@pytest.fixture
+def server():
+    with Server() as serving:
+        thread = threading.Thread(target=serving.serve_forever)
+        thread.start()
+        yield serving
+        serving.shutdown()
+        thread.join()
 
 
 def records(path):
@@ -55,6 +67,28 @@ def services():
             if words[0].endswith(b"wandb-core"):
                 found.append(int(words[words.index(b"--pid") + 1]))
     return found
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_server_has_one_run_of_a_job_whose_master_was_killed(tmp_path, monkeypatch, server):
+    monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    flags = {"wandb_project": "clicks", "model_def": "counting.staged.forward"}
+    with CountingJob(tmp_path, seed=7, model_params="seconds=0.01", **flags) as job:
+        job.until_trained(1_000, lambda: any(one.rows for one in server.runs.values()))
+        job.send("master")
+        summary = job.finish()
+    job.check_counts(summary)
+    (found,) = server.runs.values()
+    steps = [row["_step"] for row in found.rows]
+    assert steps == sorted(set(steps))
+    assert max(steps) == summary["model_version"]
+    assert found.config["minibatch_size"]["value"] == "16"
+    assert (found.num_begun, found.num_preempted, found.exit_code) == (2, 0, 0)
+    (artifact,) = server.artifacts
+    assert artifact["artifactTypeName"] == "model"
+    assert server.unknown == set()
 
 
 @pytest.mark.long
