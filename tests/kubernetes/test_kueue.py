@@ -171,6 +171,29 @@ def test_a_job_whose_minimum_is_taken_back_waits_and_goes_on_exactly(job):
     assert job.is_exact()
 
 
+def test_another_master_keeps_the_place_and_a_job_that_is_deleted_leaves_none(job):
+    job.begin()
+    job.until_running(workers=3)
+    done = job.until_records(2_000)
+    kept = job.running("worker") | job.running("ps")
+    (master,) = job.running("master")
+
+    job.halt()
+    job.namespace.delete(master)
+    job.until_running(workers=3)
+    api, listed = job.namespace.cluster, job.namespace.path("jobs", group="apis/batch/v1")
+    api.wait_for(listed, lambda _: set(job.running("master")) not in (set(), {master}))
+    job.go_on()
+    job.until_records(done + 8_000)
+    assert job.running("worker") | job.running("ps") == kept
+    assert not job.is_suspended(f"{job.name}-minimum")
+
+    api.api.delete(f"{listed}/{job.name}", propagationPolicy="Background")
+    for path in (listed, job.namespace.path("pods")):
+        api.wait_for(path, lambda found: not found["items"])
+    api.wait_for(listed, lambda _: not job.kueue.workloads(job.namespace.name))
+
+
 def test_a_job_that_is_taken_back_as_a_whole_goes_on_exactly(job):
     job.epochs = 1
     job.begin()

@@ -122,7 +122,7 @@ class Admission:
         Args:
             api: The namespace of the job.
             job: What stands in the queue (`minimum_job`).
-            taken_back: Is called when the minimum was there, and is no more.
+            taken_back: Is called at each look that finds pods of the minimum without a place.
             state: Returns whether there is a pod of the minimum, and whether all of them run.
         """
         self._api = api
@@ -202,14 +202,14 @@ class Admission:
             self.template = found["spec"]["template"]
             log.info("the queue has admitted the minimum")
             self.is_given.set()
-        elif not is_given and self.is_given.is_set():
-            log.warning("the queue takes the minimum back: its processes hand over and go")
+        elif not is_given:
             self.is_given.clear()
-            self._taken_back()
-        self._tell_state(found)
-
-    def _tell_state(self, found: Resource) -> None:
         is_there, runs = self._state()
+        if is_there and not is_given:
+            self._taken_back()
+        self._tell_state(found, is_there, runs)
+
+    def _tell_state(self, found: Resource, is_there: bool, runs: bool) -> None:
         before = found.get("status", {})
         status = {"active": int(is_there), "ready": int(is_there and runs)}
         if any(before.get(name, 0) != value for name, value in status.items()):

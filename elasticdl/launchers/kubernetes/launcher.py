@@ -132,6 +132,7 @@ class KubernetesLauncher:
         self._memory: dict[Role, str] = {}  # of roles that ran out of it
         self._ended: dict[Role, deque[str]] = {role: deque() for role in Role}
         self._is_closing = False
+        self._is_handing_over = False
         self._closed = threading.Event()
         self._listed_once = threading.Event()
         # A role that waits for room keeps neither the other one waiting, nor what is to end.
@@ -438,7 +439,7 @@ class KubernetesLauncher:
     def _is_member(self, role: Role) -> bool:
         """Whether the next process of a role belongs to the minimum; else it queues by itself."""
         members = sum(pod.handle.role is role and not pod.was_asked for pod in self._members())
-        return members < members_of_minimum(self._config)[role]
+        return members < members_of_minimum(self._config).get(role, 0)
 
     def _members(self) -> list[_Pod]:
         """Return the pods of the minimum; one that was adopted is told by its label."""
@@ -461,6 +462,11 @@ class KubernetesLauncher:
 
         They were not asked to end by the job, which therefore asks for others at once; those wait.
         """
+        with self._lock:
+            if self._is_handing_over:
+                return
+            self._is_handing_over = True
+        log.warning("the queue takes the minimum back: the processes hand over and go")
         self._submit(self._hand_over)
 
     def _hand_over(self) -> None:
@@ -475,6 +481,8 @@ class KubernetesLauncher:
                 self._submit(partial(self._delete, name, GRACE_SECONDS))
             with self._changed:
                 self._changed.wait_for(partial(self._are_gone, found), GRACE_SECONDS)
+        with self._lock:
+            self._is_handing_over = False
 
     def _are_gone(self, pods: set[str]) -> bool:
         return self._closed.is_set() or pods.isdisjoint(self._pods)

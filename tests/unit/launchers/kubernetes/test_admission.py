@@ -306,6 +306,22 @@ def test_another_master_finds_the_minimum_admitted_and_who_is_of_it(server, make
     second.launcher.leave(0)
 
 
+def test_what_was_taken_back_while_there_was_no_master_goes(server, make_queued, queue):
+    first = Cluster(server, make_queued())
+    queue.admit()
+    handles = [first.start(Role.PS), first.start(Role.WORKER)]
+    for handle in handles:
+        first.is_there(handle)
+    first.launcher.leave(0)
+    queue.take_back()
+    second = Cluster(server, make_queued())
+    for handle in handles:
+        second.launcher.adopt(handle)
+    assert {told(second).handle for _ in handles} == set(handles)
+    assert not server.pods()
+    second.launcher.leave(0)
+
+
 def test_a_worker_that_waits_for_the_minimum_can_be_stopped(cluster):
     worker = cluster.start()
     assert isinstance(cluster.next(), PendingProcess)
