@@ -140,7 +140,24 @@ class Progress:
 class Store:
     """The part of a model that one ps replica holds; also the whole model, for `Local`."""
 
-    def __new__(cls, replica: int = 0, num_replicas: int = 1) -> Store: ...
+    def __new__(
+        cls,
+        replica: int = 0,
+        num_replicas: int = 1,
+        disk: tuple[str | PathLike[str], int] | None = None,
+    ) -> Store:
+        """Make an empty store.
+
+        Args:
+            replica: Its number.
+            num_replicas: How many there are.
+            disk: The folder to which rows go that are not used and do not fit into so many bytes
+                of memory; None: all are in memory.
+
+        Raises:
+            StoreError: The folder cannot be made.
+        """
+
     @staticmethod
     def restore(
         checkpoint: str,
@@ -148,6 +165,7 @@ class Store:
         num_replicas: int = 1,
         keep_watermarks: bool = True,
         progress: Progress | None = None,
+        disk: tuple[str | PathLike[str], int] | None = None,
     ) -> Store:
         """Load this replica's part of a checkpoint written by any number of replicas.
 
@@ -158,6 +176,7 @@ class Store:
             num_replicas: How many there are now.
             keep_watermarks: False to start a new job from the parameters.
             progress: Counts what is read meanwhile.
+            disk: As of an empty store.
 
         Raises:
             CheckpointError: Missing, torn (checksum) or inconsistent files; names the file.
@@ -170,6 +189,7 @@ class Store:
         replica: int = 0,
         num_replicas: int = 1,
         progress: Progress | None = None,
+        disk: tuple[str | PathLike[str], int] | None = None,
     ) -> Store:
         """Load this replica's rows of one checkpoint and its vectors of another, for a new job.
 
@@ -182,6 +202,7 @@ class Store:
             replica: Number of the replica to restore.
             num_replicas: How many there are now.
             progress: Counts what is read meanwhile.
+            disk: As of an empty store.
 
         Raises:
             CheckpointError: As of `restore`; also if the two are of different models.
@@ -189,6 +210,13 @@ class Store:
 
     def stats(self) -> str:
         """Return counters as JSON, as `PsClient.stats` does of each replica."""
+
+    @property
+    def lost_rows(self) -> str | None:
+        """Why rows that were brought to disk cannot be read again, if they cannot.
+
+        The store answers nothing more then.
+        """
 
     def modulate_learning_rate(self) -> None:
         """From now on, divide the learning rate of each update by its staleness if above 1."""

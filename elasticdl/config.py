@@ -134,6 +134,7 @@ class JobConfig(Section):
                 checkpoint.ps_recovery != "replay",
                 f"--ps_recovery={checkpoint.ps_recovery}, expected replay",
             ),
+            (self.cluster.ps_disk is not None, "--ps_disk, expected none so far"),
         ]
         return next((why for stays, why in found if stays), "")
 
@@ -434,6 +435,7 @@ class JobConfig(Section):
             "--max_staleness": training.max_staleness is not None,
             "--get_model_steps": training.get_model_steps > 1,
             "--staleness_lr_modulation": training.staleness_lr_modulation,
+            "--ps_disk": self.cluster.ps_disk is not None,
             "--ps_memory_limit": self.cluster.ps_memory_limit is not None,
             "--pretrained_rows": bool(self.checkpoint.pretrained_rows),
         }

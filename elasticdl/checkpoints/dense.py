@@ -34,6 +34,7 @@ def begin_from(
     has_dense: bool = True,
     progress: Progress | None = None,
     scratch: Path | None = None,
+    disk: tuple[str, int] | None = None,
 ) -> Store:
     """Return what a replica of a new job begins with.
 
@@ -45,13 +46,14 @@ def begin_from(
         has_dense: Whether dense parameters and state are.
         progress: Counts what is read.
         scratch: For what is fetched from URLs.
+        disk: As of `Store`.
 
     Raises:
         CheckpointError: Files are missing, torn or inconsistent, or cannot be reached.
     """
     apart = is_apart(checkpoint)
     if has_rows and has_dense and not apart:
-        return restore(checkpoint, replica, num_replicas, False, progress, scratch)
+        return restore(checkpoint, replica, num_replicas, False, progress, scratch, disk)
     dense = checkpoint / DENSE if apart else checkpoint
 
     with ExitStack() as stack:
@@ -69,4 +71,4 @@ def begin_from(
 
         rows = here(checkpoint, True) if has_rows else None
         vectors = here(dense, False) if has_dense else None
-        return Store.restore_parts(rows, vectors, replica, num_replicas, progress)
+        return Store.restore_parts(rows, vectors, replica, num_replicas, progress, disk)

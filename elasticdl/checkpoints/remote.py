@@ -99,6 +99,7 @@ def restore(
     keep_watermarks: bool = True,
     progress: Progress | None = None,
     scratch: Path | None = None,
+    disk: tuple[str, int] | None = None,
 ) -> Store:
     """Return a replica's part of a checkpoint, wherever that lies; see `Store.restore`.
 
@@ -109,12 +110,12 @@ def restore(
     """
     location = parse(place)
     if not is_remote(location):
-        return Store.restore(str(location), replica, num_replicas, keep_watermarks, progress)
+        return Store.restore(str(location), replica, num_replicas, keep_watermarks, progress, disk)
     if scratch is not None:
         scratch.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="elasticdl-restore-", dir=scratch) as fetched:
         folder = fetch(location, replica, num_replicas, Path(fetched), progress)
-        return Store.restore(str(folder), replica, num_replicas, keep_watermarks, progress)
+        return Store.restore(str(folder), replica, num_replicas, keep_watermarks, progress, disk)
 
 
 def fetch(

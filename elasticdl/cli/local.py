@@ -218,10 +218,10 @@ class _Job:
 def _make_store(config: JobConfig) -> Store:
     source = config.checkpoint.checkpoint_dir_for_init
     if source is None:
-        store = Store()
+        store = Store(disk=config.cluster.ps_room)
         begin_with_pretrained(store, config.checkpoint.pretrained_rows)
     else:
-        store = begin_from(resolve(source))
+        store = begin_from(resolve(source), disk=config.cluster.ps_room)
     if config.training.staleness_lr_modulation:
         store.modulate_learning_rate()
     store.set_memory_limit(config.cluster.ps_memory_limit)

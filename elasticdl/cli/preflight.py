@@ -362,6 +362,8 @@ def _check_destinations(config: JobConfig) -> None:
             check_new_folder(flag, folder)
     if checkpoint.checkpoint_dir is not None:
         _check_folder("checkpoint_dir", checkpoint.checkpoint_dir)
+    if config.cluster.ps_disk is not None and not config.is_on_kubernetes:
+        _check_folder("ps_disk", config.cluster.ps_disk)
     if checkpoint.export_dir is not None:
         _check_folder("export_dir", checkpoint.export_dir)
     if config.seeing.trace_dir is not None:

@@ -53,6 +53,7 @@ _OTHER_FLAGS = frozenset(
         "staleness_lr_modulation",
         "num_ps_pods",
         "ps_memory_limit",
+        "ps_disk",
         "ps_recovery",
         "pretrained_rows",
         "saved_model",

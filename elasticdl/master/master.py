@@ -142,7 +142,7 @@ class Master:
         self._commit = GroupCommit(job, self._carry_out, self._wake, self._break)
         self._labels = LabelClock()
         cluster = self.core.config.cluster
-        self.reports = ProcessReports(cluster.ps_memory_limit)
+        self.reports = ProcessReports(None if cluster.ps_disk else cluster.ps_memory_limit)
         self._autoscale = PsAutoscale(cluster.ps_autoscale)
         self._trackers: Trackers | None = None
         self._bell = asyncio.Event()  # replaced when it rings

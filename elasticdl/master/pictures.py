@@ -19,6 +19,7 @@ MOST_PARTS = 240
 _MOST_TASKS = 1_000_000  # of an epoch: more are not looked at, so that the event loop is not held
 _MOST_DOING = 200
 _TENTHS = "0123456789"
+_OF_TABLE = ("rows", "bytes", "pulled", "found", "rows_on_disk", "disk_reads")
 
 
 def picture_event(core: JobCore, status: JobStatus) -> JobPicture:
@@ -102,10 +103,13 @@ def tables_event(
     sums: dict[str, list[int]] = {}
     for replica in replicas:
         for table in replica["tables"]:
-            of_table = [table[name] for name in ("rows", "bytes", "pulled", "found")]
+            of_table = [table[name] for name in _OF_TABLE]
             before = sums.get(table["name"], [0] * len(of_table))
             sums[table["name"]] = [a + b for a, b in zip(before, of_table, strict=True)]
-    rows, num_bytes, pulled, found = zip(*sums.values(), strict=True) if sums else ((),) * 4
+    empty = ((),) * len(_OF_TABLE)
+    rows, num_bytes, pulled, found, rows_on_disk, disk_reads = (
+        zip(*sums.values(), strict=True) if sums else empty
+    )
     return ParameterTables(
         names=list(sums),
         rows=rows,
@@ -114,6 +118,8 @@ def tables_event(
         replica_bytes=[replica["resident_bytes"] for replica in replicas],
         pulled=pulled,
         found=found,
+        rows_on_disk=rows_on_disk,
+        disk_reads=disk_reads,
         # As text: JavaScript has no integers of 64 bits.
         hot_keys=[
             [(str(key), round(share, 4)) for key, share in (hot_keys or {}).get(name, ())]

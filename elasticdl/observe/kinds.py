@@ -169,6 +169,12 @@ class ParameterTables(Kind):
         "minibatches since the master began",
     ] = ()
     replica_pulled: Annotated[Sequence[int], "of each replica: keys as in `pulled`"] = ()
+    rows_on_disk: Annotated[
+        Sequence[int], "of each table: rows that are on `--ps_disk` and not in memory"
+    ] = ()
+    disk_reads: Annotated[
+        Sequence[int], "of each table: rows that were read from there, since the ps replicas began"
+    ] = ()
 
 
 @dataclass(frozen=True)

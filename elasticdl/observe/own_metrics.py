@@ -108,6 +108,10 @@ def _of_stats(stats: Mapping[str, Any]) -> Iterator[Metric]:
         (GaugeMetricFamily, "bytes", "elasticdl_own_table_bytes", "Memory of them."),
         (CounterMetricFamily, "pulled", "elasticdl_own_table_keys_pulled", "Keys asked for."),
         (CounterMetricFamily, "found", "elasticdl_own_table_keys_found", "With a row already."),
+        (GaugeMetricFamily, "rows_on_disk", "elasticdl_own_table_rows_on_disk", "Not in memory."),
+        (GaugeMetricFamily, "disk_bytes", "elasticdl_own_table_disk_bytes", "File of them."),
+        (CounterMetricFamily, "disk_reads", "elasticdl_own_table_disk_reads", "Rows read there."),
+        (CounterMetricFamily, "disk_writes", "elasticdl_own_table_disk_writes", "Rows written."),
     )
     for family, field, name, words in families:
         metric: Any = family(name, words, labels=["table"])  # type: ignore[call-arg]

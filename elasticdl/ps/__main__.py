@@ -16,7 +16,7 @@ from elasticdl.checkpoints.pretrained import begin_with_pretrained
 from elasticdl.checkpoints.remote import Sender, restore
 from elasticdl.checkpoints.versions import resolve
 from elasticdl.config import JobConfig
-from elasticdl.errors import CheckpointError, ElasticdlError
+from elasticdl.errors import CheckpointError, ElasticdlError, StoreError
 from elasticdl.job import Label, ReplicaStart, Role
 from elasticdl.observe import process_metrics
 from elasticdl.observe.events import EventLog
@@ -89,6 +89,7 @@ def serve(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None
         heartbeats.wants_checkpoint = RedoLog(server).look
 
         def look() -> None:
+            check_rows(server)
             profiler.look()
             process.rotate_log(arguments.config, arguments.job_dir)
 
@@ -106,6 +107,19 @@ def stats_of(server: PsServer) -> str:
     """Return the counters of the store that is served; of none if there is none, as JSON."""
     store = server.store
     return Store().stats() if store is None else store.stats()
+
+
+def check_rows(server: PsServer) -> None:
+    """End this process if rows that were brought to `--ps_disk` cannot be read again.
+
+    Another one takes its place, and restores them from a checkpoint.
+
+    Raises:
+        StoreError: They cannot.
+    """
+    store = server.store
+    if store is not None and (problem := store.lost_rows) is not None:
+        raise StoreError(problem)
 
 
 class RedoLog:
@@ -279,6 +293,7 @@ def _restored(
                 keep_watermarks=True,
                 progress=progress,
                 scratch=scratch,
+                disk=config.cluster.ps_room,
             )
         except CheckpointError as error:
             log.warning("%s cannot be restored, an older one is tried: %s", start.checkpoint, error)
@@ -298,7 +313,7 @@ def _first(
     """Return what the replica had at the start of the job."""
     source = config.checkpoint.checkpoint_dir_for_init
     if source is None:
-        store = Store(replica, replicas)
+        store = Store(replica, replicas, config.cluster.ps_room)
         begin_with_pretrained(store, config.checkpoint.pretrained_rows, progress, replica, replicas)
         return store
     return begin_from(
@@ -308,6 +323,7 @@ def _first(
         has_dense=not config.has_worlds,
         progress=progress,
         scratch=scratch,
+        disk=config.cluster.ps_room,
     )
 
 

@@ -107,7 +107,15 @@ class ClusterSection(Section):
         Field(
             gt=0,
             description="Bytes of embedding rows that each ps replica may hold, such as 4GiB; the "
-            "job fails before it creates more [default: no limit].",
+            "job fails before it creates more, unless --ps_disk takes them [default: no limit].",
+        ),
+        _TRAIN,
+    ] = None
+    ps_disk: Annotated[
+        Path | None,
+        Field(
+            description="Folder on a local disk to which each ps replica brings rows that are not "
+            "used, and that do not fit into --ps_memory_limit [default: all rows are in memory]."
         ),
         _TRAIN,
     ] = None
@@ -177,6 +185,22 @@ class ClusterSection(Section):
     def tls_certificate_seconds(self) -> float:
         """How long a certificate of the job's own is good."""
         return self.tls_certificate_hours * 3600
+
+    @property
+    def ps_room(self) -> tuple[str, int] | None:
+        """Where a ps replica brings rows, and the bytes of rows that it may have in memory."""
+        if self.ps_disk is None or self.ps_memory_limit is None:
+            return None
+        return str(self.ps_disk.absolute()), self.ps_memory_limit
+
+    @model_validator(mode="after")
+    def _disk_has_a_limit(self) -> ClusterSection:
+        if self.ps_disk is not None and self.ps_memory_limit is None:
+            raise ValueError(
+                f"--ps_disk={self.ps_disk} takes what does not fit into memory: expected "
+                "--ps_memory_limit too, the bytes of rows that a ps replica may have in memory"
+            )
+        return self
 
     @model_validator(mode="after")
     def _tls_fits_together(self) -> ClusterSection:

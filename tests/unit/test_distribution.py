@@ -50,6 +50,7 @@ BESIDE_THE_LOCKS = {
     "uv",
     "wandb",
 }
+BESIDE_THE_LOCKS = {"mlflow", "mlflow-skinny", "mlxtend", "rocksdict", "tensorboard", "torch", "uv"}
 
 
 def texts():

@@ -83,11 +83,12 @@ fn kind_of(error: &StoreError) -> ErrorKind {
         StoreError::ModelMismatch(_) => ErrorKind::ModelMismatch,
         StoreError::StaleLease { .. } => ErrorKind::StaleLease,
         StoreError::Checkpoint { .. } => ErrorKind::Checkpoint,
-        StoreError::MemoryLimit { .. } | StoreError::NamesMemoryLimit { .. } => {
-            ErrorKind::MemoryLimit
-        }
+        StoreError::MemoryLimit { .. }
+        | StoreError::NamesMemoryLimit { .. }
+        | StoreError::IndexLimit { .. }
+        | StoreError::DiskFull { .. } => ErrorKind::MemoryLimit,
         // Its process is about to end.
-        StoreError::HalfChanged { .. } => ErrorKind::Unavailable,
+        StoreError::HalfChanged { .. } | StoreError::DiskLost { .. } => ErrorKind::Unavailable,
         StoreError::Gap { .. } => ErrorKind::Gap,
         StoreError::TooStale { .. } => ErrorKind::TooStale,
         StoreError::NotDeclared(_) | StoreError::RowsAwaited { .. } => ErrorKind::NotDeclared,
@@ -96,6 +97,7 @@ fn kind_of(error: &StoreError) -> ErrorKind {
         | StoreError::BadNames { .. }
         | StoreError::WrongReplica { .. }
         | StoreError::Full(_)
+        | StoreError::DiskUnusable { .. }
         | StoreError::BadReplica { .. } => ErrorKind::Store,
     }
 }

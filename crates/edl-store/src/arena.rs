@@ -83,6 +83,34 @@ impl Arena {
         row
     }
 
+    /// Remove the last row. One segment beyond the rows that are left is kept, so that an arena that
+    /// grows and shrinks by a few rows asks nothing of the system.
+    pub(crate) fn pop(&mut self) {
+        self.len -= 1;
+        let used = self.layout.locate(self.len).segment as usize + 1;
+        self.segments.truncate(used + 1);
+    }
+
+    /// Copy the first `width` floats of a row to another one.
+    pub(crate) fn copy_row(&mut self, from: u32, to: u32, width: usize) {
+        let (from, to) = (self.layout.locate(from), self.layout.locate(to));
+        let (source, target) = (from.segment as usize, to.segment as usize);
+        let (from, to) = (from.range(width), to.range(width));
+        if source == target {
+            self.segments[source]
+                .slice_mut::<f32>()
+                .copy_within(from, to.start);
+            return;
+        }
+        let (before, after) = self.segments.split_at_mut(source.max(target));
+        let (source, target) = if source < target {
+            (&before[source], &mut after[0])
+        } else {
+            (&after[0], &mut before[target])
+        };
+        target.slice_mut::<f32>()[to].copy_from_slice(&source.slice::<f32>()[from]);
+    }
+
     /// Return access to the rows for a loop over many.
     #[inline(always)]
     pub(crate) fn view(&self) -> View<'_> {

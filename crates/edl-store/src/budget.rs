@@ -3,10 +3,12 @@
 mod backlog;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use backlog::Backlog;
 
+use crate::cold::Disk;
 use crate::index::MAX_ROWS;
 
 /// Bytes of rows that are copied for a checkpoint and not written yet, at most; updates wait beyond.
@@ -27,6 +29,10 @@ pub(crate) struct Budget {
     limit: AtomicU64,
     /// Rows that a stripe may have.
     stripe_rows: AtomicU64,
+    /// Where rows go that have no room in memory.
+    disk: OnceLock<Arc<Disk>>,
+    /// Nearly all rows have gone there, and what is left takes all that it may.
+    cramped: AtomicBool,
     backlog: Backlog,
     /// Updates did not wait any longer for what is being written.
     given_up: AtomicBool,
@@ -40,6 +46,8 @@ impl Default for Budget {
             used: AtomicU64::new(0),
             limit: AtomicU64::new(0),
             stripe_rows: AtomicU64::new(MAX_ROWS as u64 - HEADROOM),
+            disk: OnceLock::new(),
+            cramped: AtomicBool::new(false),
             backlog: Backlog::new(MAX_SAVED),
             given_up: AtomicBool::new(false),
             patience: AtomicU64::new(DISK_PATIENCE.as_millis() as u64),
@@ -54,6 +62,21 @@ impl Budget {
 
     pub(crate) fn limit(&self) -> Option<u64> {
         Some(self.limit.load(Ordering::Relaxed)).filter(|&limit| limit > 0)
+    }
+
+    /// From now on, tables that are made bring rows to disk that have no room in memory.
+    pub(crate) fn set_disk(&self, disk: Arc<Disk>) {
+        // The first stays: tables have files in it.
+        let _ = self.disk.set(disk);
+    }
+
+    pub(crate) fn disk(&self) -> Option<&Arc<Disk>> {
+        self.disk.get()
+    }
+
+    /// Say whether as many rows as can are on disk, and there is no room all the same.
+    pub(crate) fn set_cramped(&self, cramped: bool) {
+        self.cramped.store(cramped, Ordering::Relaxed);
     }
 
     /// Return how many rows a stripe may have.
@@ -126,8 +149,11 @@ impl Budget {
             .store(patience.as_millis() as u64, Ordering::Relaxed);
     }
 
-    /// Whether `bytes` more may be taken.
+    /// Whether `bytes` more may be taken. Where there is a disk, others make room for them.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
+        if self.disk.get().is_some() && !self.cramped.load(Ordering::Relaxed) {
+            return true;
+        }
         self.limit()
             .is_none_or(|limit| self.used().saturating_add(bytes) <= limit)
     }

@@ -127,6 +127,46 @@ pub enum StoreError {
         /// The limit.
         limit: u64,
     },
+    /// New rows would take more memory than the replica may, though others are on disk.
+    #[error(
+        "table '{table}' cannot take {new_rows} new rows: it has {rows}, and though nearly all rows are on disk (--ps_disk), what tells where they are takes {used} of the {limit} bytes that --ps_memory_limit allows each ps replica; nothing was created or changed. Raise the limit, or spread the rows over more replicas (--num_ps_pods)"
+    )]
+    IndexLimit {
+        /// The table that was to grow.
+        table: String,
+        /// Rows that it has.
+        rows: u64,
+        /// Rows that were to be created.
+        new_rows: usize,
+        /// Bytes that are taken.
+        used: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// The folder of cold rows cannot be used.
+    #[error(
+        "--ps_disk: rows cannot be kept in {problem}. Name a folder on a local disk that this user may write to"
+    )]
+    DiskUnusable {
+        /// The folder, and what the system says.
+        problem: String,
+    },
+    /// The disk takes no more rows.
+    #[error(
+        "the disk of --ps_disk takes no more rows, in {problem}. No row is lost, and a checkpoint can be written; nothing more is trained. Free that disk or name another one, and start the job again from its last checkpoint"
+    )]
+    DiskFull {
+        /// The folder, and what the system says.
+        problem: String,
+    },
+    /// Rows that were brought to disk cannot be read again.
+    #[error(
+        "rows that this ps replica brought to the disk of --ps_disk cannot be read again, in {problem}. It answers nothing more and has to be restored from a checkpoint; if it comes again, look after that disk"
+    )]
+    DiskLost {
+        /// The folder, and what was found.
+        problem: String,
+    },
     /// Names of keys that cannot be.
     #[error("the names of keys of table '{table}' are refused: {problem}")]
     BadNames {

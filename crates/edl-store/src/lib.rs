@@ -12,6 +12,7 @@ compile_error!("checkpoints are little-endian, and are written from memory as it
 mod arena;
 mod budget;
 mod checkpoint;
+mod cold;
 mod error;
 mod fingerprint;
 mod gradient;
@@ -36,6 +37,7 @@ mod vectors;
 pub use edl_optim::Statistics;
 
 pub use checkpoint::{Parts, is_sealed, seal};
+pub use cold::ColdRoom;
 pub use error::StoreError;
 pub use fingerprint::key_of_string;
 pub use gradient::{RoundMember, TableGrads};

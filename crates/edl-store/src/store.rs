@@ -13,6 +13,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::budget::Budget;
 use crate::checkpoint::LastWhole;
+use crate::cold::{ColdRoom, Disk};
 use crate::error::StoreError;
 use crate::gradient::{RoundMember, TableGrads};
 use crate::index::MAX_VERSION;
@@ -23,7 +24,7 @@ use crate::redo::{Change as Noting, Log};
 use crate::route::dense_range;
 use crate::spec::ModelSpec;
 use crate::stripe::Chunk;
-use crate::table::{PullMode, Table, check_statistics};
+use crate::table::{PullMode, Table, check_statistics, make_room};
 use crate::tasks::{TaskAudit, Tasks, Verdict};
 use crate::treatment::Treatment;
 use crate::vectors::{DenseRule, Vectors, check_len};
@@ -195,6 +196,24 @@ impl Store {
         }
     }
 
+    /// Make an empty store whose tables bring rows to disk that have no room in memory; the folder is
+    /// made if it is not there.
+    ///
+    /// # Errors
+    /// A folder that cannot be made.
+    pub fn on_disk(replica: u32, num_replicas: u32, room: &ColdRoom) -> Result<Self, StoreError> {
+        let store = Self::new(replica, num_replicas);
+        store.set_memory_limit(Some(room.memory_limit));
+        store.budget.set_disk(Disk::new(&room.folder)?);
+        Ok(store)
+    }
+
+    /// Return why rows that were brought to disk are lost, if they are: this store answers nothing
+    /// more, and its process should end.
+    pub fn lost_rows(&self) -> Option<StoreError> {
+        self.budget.disk()?.lost()
+    }
+
     /// From now on, divide the learning rate of each update by its staleness, if that is above 1
     /// (Zhang, Gupta, Lian, Liu: "Staleness-aware async-SGD for distributed deep learning", 2016).
     pub fn modulate_learning_rate(&self) {
@@ -326,7 +345,7 @@ impl Store {
                 replica: self.replica,
             });
         }
-        Ok(())
+        self.lost_rows().map_or(Ok(()), Err)
     }
 
     /// Wait while too many rows are copied for a checkpoint, but not for a disk that hangs: its
@@ -381,7 +400,8 @@ impl Store {
             table.check_room(keys)?;
         }
         let _change = self.change();
-        table.pull(keys, mode, model.version(), out);
+        table.pull(keys, mode, model.version(), out)?;
+        make_room(&model.tables);
         Ok(())
     }
 
@@ -440,7 +460,7 @@ impl Store {
         let member = push.member(num_minibatches);
         self.note_update(iter::once(member), push, 1.0, learning_rate);
         let _change = self.change();
-        model.change(push, before, 1.0, learning_rate);
+        model.change(push, before, 1.0, learning_rate)?;
         model.staleness.lock().add(staleness);
         watermark.advance_by(num_minibatches, push.num_records);
         Ok(Applied {
@@ -494,7 +514,7 @@ impl Store {
     /// An unknown table.
     pub fn scan(&self, table: u32, cursor: u64, max_rows: usize) -> Result<Chunk, StoreError> {
         let table = self.declared("a table is scanned")?.table(table)?;
-        Ok(table.scan(cursor, max_rows))
+        table.scan(cursor, max_rows)
     }
 
     /// Forget what has been applied of all tasks before one, and refuse what comes of them.
@@ -606,7 +626,16 @@ impl Model {
     /// newer than what it reads.
     ///
     /// Args: `weight` is the sum of the weights of the minibatches that the push is made of.
-    fn change(&self, push: &Push<'_>, before: u64, weight: f32, learning_rate: f32) {
+    ///
+    /// # Errors
+    /// Rows on disk cannot be read: the store is half changed, and knows.
+    fn change(
+        &self,
+        push: &Push<'_>,
+        before: u64,
+        weight: f32,
+        learning_rate: f32,
+    ) -> Result<(), StoreError> {
         let version = before + 1;
         let occurrence = Occurrence::new(push.task, push.index);
         // Statistics first: keys are admitted by what is known with this update.
@@ -614,7 +643,8 @@ impl Model {
         let (statistics, others): (Vec<_>, Vec<_>) =
             (push.tables.iter()).partition(|grads| of(grads).has_statistics());
         for grads in statistics.into_iter().chain(others) {
-            of(grads).push(&self.tables, grads, learning_rate, version, occurrence);
+            of(grads).push(&self.tables, grads, learning_rate, version, occurrence)?;
+            make_room(&self.tables);
             #[cfg(test)]
             tests::maybe_panic();
         }
@@ -623,5 +653,6 @@ impl Model {
             vectors.apply(push.dense, push.state, weight, learning_rate, version);
         }
         self.version.fetch_add(1, Ordering::Release);
+        Ok(())
     }
 }

@@ -3,6 +3,8 @@
 use edl_optim::{AHEAD, Constraint, Optimizer, Row, Statistics, Step};
 
 use crate::arena::Arena;
+use crate::cold::ColdRows;
+use crate::error::StoreError;
 use crate::index::{ENTRY_BYTES, Entry, GROUP, HashRange, Index, NO_ROW};
 use crate::initial::Generator;
 use crate::life::AdmissionFilter;
@@ -11,6 +13,7 @@ use crate::route::unhash;
 use crate::stages::{Stage, Watch};
 
 mod births;
+mod cold;
 mod cut;
 mod life;
 mod names;
@@ -146,6 +149,11 @@ struct Snapshot {
     since: Option<Since>,
     /// The reader has passed all hashes below.
     cursor: u64,
+    /// Rows that the reader has found in the file of cold rows, a bit for each; it goes through that
+    /// in the order of the disk before it goes by hashes.
+    found: Vec<u64>,
+    /// The part of that file that it reads next; none if it does not, or has come to the end.
+    part: Option<usize>,
     saved: SavedRows,
 }
 
@@ -157,14 +165,26 @@ impl Snapshot {
             None => true,
             Some(since) => version > since.version || row >= since.rows,
         };
-        row < self.rows && version <= self.version && hash >= self.cursor && has_changed
+        row < self.rows
+            && version <= self.version
+            && hash >= self.cursor
+            && has_changed
+            && !self.has_found(row)
+    }
+
+    fn has_found(&self, row: u32) -> bool {
+        let bits = self.found.get(row as usize / 64);
+        bits.is_some_and(|bits| bits >> (row % 64) & 1 == 1)
     }
 }
 
 pub(crate) struct Stripe {
     index: Index,
+    /// Rows by their number; where some are on disk, by the place that `cold` has for it.
     arena: Arena,
-    /// Rows of the arena whose keys have gone.
+    /// Where rows may be on disk.
+    cold: Option<Box<ColdRows>>,
+    /// Rows whose keys have gone.
     free: Vec<u32>,
     /// Who gets a row; everybody without one.
     filter: Option<AdmissionFilter>,
@@ -199,6 +219,7 @@ impl Stripe {
         Self {
             index: Index::new(range, phase),
             arena: Arena::new(width, phase),
+            cold: None,
             free: Vec::new(),
             filter,
             births: None,
@@ -215,13 +236,24 @@ impl Stripe {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.arena.len() as usize - self.free.len()
+        self.num_rows() as usize - self.free.len()
+    }
+
+    /// Return how many rows have been numbered.
+    fn num_rows(&self) -> u32 {
+        let cold = self.cold.as_ref();
+        cold.map_or_else(|| self.arena.len(), |cold| cold.num_rows())
     }
 
     /// Return the bytes that one more row takes at most.
     pub(crate) fn new_row_bytes(&self) -> usize {
         let birth = self.births.as_ref().map_or(0, |_| size_of::<u64>());
-        self.arena.row_bytes() + ENTRY_BYTES + birth
+        // A row that has no room brings another one to disk.
+        let row = match self.cold {
+            None => self.arena.row_bytes(),
+            Some(_) => ColdRows::row_bytes(),
+        };
+        row + ENTRY_BYTES + birth
     }
 
     /// Count the keys without a row.
@@ -243,19 +275,27 @@ impl Stripe {
         let births = self.births.as_ref().map_or(0, Births::bytes);
         let gone = self.gone.as_ref().map_or(0, |gone| gone.hashes.capacity());
         let gone = gone * size_of::<u64>();
-        self.index.bytes() + self.arena.used_bytes() + free + births + names + gone
+        let cold = self.cold.as_ref().map_or(0, |cold| cold.bytes());
+        self.index.bytes() + self.arena.used_bytes() + cold + free + births + names + gone
     }
 
-    /// Copy the weights of `keys` to their places in `out`; those without a row are appended to
-    /// `missing`, as numbers within `keys`.
-    pub(crate) fn pull(&self, keys: Keys<'_>, dim: usize, out: &mut [f32], missing: &mut Vec<u32>) {
+    /// Copy the weights of `keys` to their places in `out`; those without a row in memory are
+    /// appended to `missing`, as numbers within `keys`. `uses`: the others are used.
+    pub(crate) fn pull(
+        &self,
+        keys: Keys<'_>,
+        dim: usize,
+        uses: bool,
+        out: &mut [f32],
+        missing: &mut Vec<u32>,
+    ) {
         match dim {
-            1 => self.pull_rows::<1>(keys, dim, out, missing),
-            8 => self.pull_rows::<8>(keys, dim, out, missing),
-            16 => self.pull_rows::<16>(keys, dim, out, missing),
-            32 => self.pull_rows::<32>(keys, dim, out, missing),
-            64 => self.pull_rows::<64>(keys, dim, out, missing),
-            _ => self.pull_rows::<0>(keys, dim, out, missing),
+            1 => self.pull_rows::<1>(keys, dim, uses, out, missing),
+            8 => self.pull_rows::<8>(keys, dim, uses, out, missing),
+            16 => self.pull_rows::<16>(keys, dim, uses, out, missing),
+            32 => self.pull_rows::<32>(keys, dim, uses, out, missing),
+            64 => self.pull_rows::<64>(keys, dim, uses, out, missing),
+            _ => self.pull_rows::<0>(keys, dim, uses, out, missing),
         }
     }
 
@@ -274,6 +314,7 @@ impl Stripe {
         &self,
         keys: Keys<'_>,
         dim: usize,
+        uses: bool,
         out: &mut [f32],
         missing: &mut Vec<u32>,
     ) {
@@ -284,6 +325,9 @@ impl Stripe {
         let mut watch = Watch::start();
         for (hashes, positions, next) in keys.groups() {
             index.find(hashes, next, &mut rows);
+            if let Some(cold) = &self.cold {
+                cold.find(&mut rows[..hashes.len()], uses);
+            }
             watch.lap(Stage::Index);
             arena.each(
                 rows[..hashes.len()].iter().copied(),
@@ -300,10 +344,17 @@ impl Stripe {
         }
     }
 
-    /// Return the weights of a key, creating the row at `version` if need be.
+    /// Return the weights of a key, creating the row at `version` if need be. It is not on disk.
     pub(crate) fn weights(&mut self, hash: u64, spec: &RowSpec, version: u64) -> &[f32] {
         let row = self.find_or_create(hash, spec, version);
-        self.arena.row_mut(row, spec.dim)
+        self.row_mut(row, spec.dim)
+    }
+
+    /// Return the first floats of a row that is in memory.
+    fn row_mut(&mut self, row: u32, len: usize) -> &mut [f32] {
+        let cold = self.cold.as_ref();
+        let place = cold.map_or(row, |cold| cold.place_of(row));
+        self.arena.row_mut(place, len)
     }
 
     fn find_or_create(&mut self, hash: u64, spec: &RowSpec, version: u64) -> u32 {
@@ -336,8 +387,8 @@ impl Stripe {
         version: u64,
         fill: impl FnOnce(&mut [f32]),
     ) -> u32 {
-        let row = self.take_row(version);
-        let (weights, slots) = self.arena.row_mut(row, spec.width).split_at_mut(spec.dim);
+        let row = self.take_row(hash, version);
+        let (weights, slots) = self.row_mut(row, spec.width).split_at_mut(spec.dim);
         fill(weights);
         if let Some(constraint) = &spec.constraint {
             constraint.apply(weights);
@@ -354,6 +405,9 @@ impl Stripe {
     }
 
     /// Update the rows of `keys` by their gradients in `grads`; missing rows are created first.
+    ///
+    /// # Errors
+    /// Rows on disk that cannot be read; some of the others have changed.
     pub(crate) fn push(
         &mut self,
         keys: Keys<'_>,
@@ -361,7 +415,7 @@ impl Stripe {
         spec: &RowSpec,
         step: &Step,
         version: u64,
-    ) {
+    ) -> Result<(), StoreError> {
         let RowSpec { dim, width, .. } = *spec;
         let mut rows = vec![NO_ROW; keys.group_len()];
         let mut versions = vec![0; keys.group_len()];
@@ -373,12 +427,19 @@ impl Stripe {
             if rows[..hashes.len()].contains(&NO_ROW) {
                 self.create_missing(hashes, spec, version, &mut rows, &mut versions);
             }
-            let rows = &rows[..hashes.len()];
+            let rows = &mut rows[..hashes.len()];
+            if let Some(cold) = &mut self.cold {
+                cold.bring(rows, &mut self.arena)?;
+            }
             if self.snapshot.is_some() {
                 self.save(hashes, rows, &versions, width);
             }
             if let Some(births) = &mut self.births {
                 births.updated(rows, version);
+            }
+            if let Some(cold) = &mut self.cold {
+                cold.find(rows, false);
+                cold.change(rows);
             }
             match dim {
                 1 => self.update::<1>(rows, positions, grads, spec, step),
@@ -390,6 +451,7 @@ impl Stripe {
             }
             watch.lap(Stage::Rows);
         }
+        Ok(())
     }
 
     /// Create the rows that a group of keys lacks.
@@ -450,8 +512,9 @@ impl Stripe {
             let of_wanted = wanted.clone().map(|i| births.of(rows[i]));
             saved.births.extend(of_wanted);
         }
+        let place = |row| self.cold.as_ref().map_or(row, |cold| cold.place_of(row));
         let arena = self.arena.view();
-        arena.each(wanted.map(|i| rows[i]), width, |_, row| {
+        arena.each(wanted.map(|i| place(rows[i])), width, |_, row| {
             saved.rows.extend_from_slice(row.unwrap_or_default());
         });
     }
@@ -466,8 +529,11 @@ impl Stripe {
         if self.index.find(hash).is_some() {
             return false;
         }
-        let number = self.arena.push();
-        self.arena.row_mut(number, row.len()).copy_from_slice(row);
+        let number = match &mut self.cold {
+            None => self.arena.push(),
+            Some(cold) => cold.add(hash, None, &mut self.arena),
+        };
+        self.row_mut(number, row.len()).copy_from_slice(row);
         self.index.insert(hash, number, version);
         if let Some(births) = &mut self.births {
             births.set(number, birth);
@@ -482,7 +548,11 @@ impl Stripe {
                 self.restore(hash, version, 0, row);
             }
             Some((number, here)) if here <= version => {
-                self.arena.row_mut(number, row.len()).copy_from_slice(row);
+                if let Some(cold) = &mut self.cold {
+                    cold.forget(number, &mut self.arena);
+                    cold.add(hash, Some(number), &mut self.arena);
+                }
+                self.row_mut(number, row.len()).copy_from_slice(row);
                 self.index.set(hash, number, version);
             }
             Some(_) => {}
@@ -491,6 +561,9 @@ impl Stripe {
 
     /// Append up to `max` keys and weights from the hash `from` on, in the order of the hash;
     /// return the hash to go on from.
+    ///
+    /// # Errors
+    /// Rows on disk that cannot be read.
     pub(crate) fn scan(
         &self,
         from: u64,
@@ -498,14 +571,38 @@ impl Stripe {
         dim: usize,
         keys: &mut Vec<u64>,
         rows: &mut Vec<f32>,
-    ) -> Option<u64> {
+    ) -> Result<Option<u64>, StoreError> {
         let (entries, next) = self.index.walk(from, max);
-        let arena = self.arena.view();
         keys.extend(entries.iter().map(|entry| unhash(entry.hash)));
-        arena.each(entries.iter().map(Entry::row), dim, |_, row| {
-            rows.extend_from_slice(row.unwrap_or_default());
+        self.copy_rows(&entries, dim, rows)?;
+        Ok(next)
+    }
+
+    /// Append the first floats of rows to `out`, wherever they are.
+    fn copy_rows(
+        &self,
+        entries: &[Entry],
+        len: usize,
+        out: &mut Vec<f32>,
+    ) -> Result<(), StoreError> {
+        let rows: Vec<u32> = entries.iter().map(Entry::row).collect();
+        self.copy_numbered(&rows, len, out)
+    }
+
+    fn copy_numbered(
+        &self,
+        rows: &[u32],
+        len: usize,
+        out: &mut Vec<f32>,
+    ) -> Result<(), StoreError> {
+        if let Some(cold) = &self.cold {
+            return cold.copy(rows, len, &self.arena, out);
+        }
+        let arena = self.arena.view();
+        arena.each(rows.iter().copied(), len, |_, row| {
+            out.extend_from_slice(row.unwrap_or_default());
         });
-        next
+        Ok(())
     }
 
     /// Begin a snapshot of this instant, of all rows or of those that have changed; return the
@@ -513,11 +610,23 @@ impl Stripe {
     pub(crate) fn begin_snapshot(&mut self, version: u64, since: Option<Since>) -> usize {
         self.begin_filter_snapshot(version);
         self.snapshot_version = Some(version);
+        let rows = self.num_rows();
+        // Of what has changed, most is in memory.
+        let by_file = self.cold.is_some() && since.is_none();
         self.snapshot = Some(Snapshot {
             version,
-            rows: self.arena.len(),
+            rows,
             since,
             cursor: 0,
+            found: vec![
+                0;
+                if by_file {
+                    (rows as usize).div_ceil(64)
+                } else {
+                    0
+                }
+            ],
+            part: by_file.then_some(0),
             saved: SavedRows::empty(),
         });
         self.len()
@@ -549,10 +658,21 @@ impl Stripe {
 
     /// Append some more rows of the snapshot to `out`, about `max` beside those copied; return
     /// whether there are more.
-    pub(crate) fn read_snapshot(&mut self, max: usize, width: usize, out: &mut SavedRows) -> bool {
+    ///
+    /// # Errors
+    /// Rows on disk that cannot be read.
+    pub(crate) fn read_snapshot(
+        &mut self,
+        max: usize,
+        width: usize,
+        out: &mut SavedRows,
+    ) -> Result<bool, StoreError> {
         self.take_saved(out);
+        if self.read_part(out)? {
+            return Ok(true);
+        }
         let Some(snapshot) = &mut self.snapshot else {
-            return false;
+            return Ok(false);
         };
         let (mut entries, next) = self.index.walk(snapshot.cursor, max);
         entries.retain(|e| snapshot.wants(e.hash, e.row(), e.version()));
@@ -562,14 +682,11 @@ impl Stripe {
             let of_entries = entries.iter().map(|e| births.of(e.row()));
             out.births.extend(of_entries);
         }
-        let arena = self.arena.view();
-        arena.each(entries.iter().map(Entry::row), width, |_, row| {
-            out.rows.extend_from_slice(row.unwrap_or_default());
-        });
         match next {
             Some(next) => snapshot.cursor = next,
             None => self.snapshot = None,
         }
-        next.is_some()
+        self.copy_rows(&entries, width, &mut out.rows)?;
+        Ok(next.is_some())
     }
 }

@@ -8,6 +8,7 @@ use edl_optim::Step;
 use parking_lot::{RwLock, RwLockWriteGuard};
 
 use crate::budget::Budget;
+use crate::cold::ColdFile;
 use crate::error::StoreError;
 use crate::gradient::TableGrads;
 use crate::index::{ENTRY_BYTES, MAX_ROWS};
@@ -19,13 +20,16 @@ use crate::spec::{MAX_ROW_FLOATS, TableSpec};
 use crate::stages::{Stage, Watch};
 use crate::stripe::{Admitted, Chunk, Keys, RowSpec, SavedRows, Since, Stripe};
 
+mod cold;
 mod cut;
 mod life;
 mod moving;
 mod names;
+mod room;
 mod statistics;
 
 pub(crate) use names::SavedNames;
+pub(crate) use room::make_room;
 pub(crate) use statistics::check_statistics;
 
 use self::statistics::Known;
@@ -39,9 +43,21 @@ pub enum PullMode {
     ReadOnly,
 }
 
+/// What a pull does beside copying rows.
+#[derive(Clone, Copy)]
+struct Pulling {
+    /// Rows are used by it: those on disk come into memory.
+    uses: bool,
+    /// The version as of which missing rows are created, if they are.
+    creates: Option<u64>,
+}
+
 /// Keys that are sorted by stripe at a time: their hashes and gradients stay in the cache, and those
 /// of a stripe, 512 in the mean, are one `GROUP`.
 const BLOCK: usize = 1 << 13;
+
+/// Floats of a row, slots included, from which on it may go to disk.
+const MIN_COLD_WIDTH: usize = 16;
 
 /// Rows of a snapshot that are read under one taking of a stripe's lock: few, since updates wait.
 const READ_ROWS: usize = 512;
@@ -55,6 +71,8 @@ pub(crate) struct Table {
     admission: Option<Admission>,
     expiry: Option<Expiry>,
     keeps_names: bool,
+    /// Whether rows may be on disk.
+    is_cold: bool,
     placement: Placement,
     stripes: Vec<RwLock<Stripe>>,
     /// Set by whoever declares the model; read by each push.
@@ -174,7 +192,13 @@ impl Table {
             Stripe::new(placement.hashes(stripe), width, phase, filter(stripe))
         };
         let stripes = (0..NUM_STRIPES).map(|i| RwLock::new(stripe(i))).collect();
+        // Narrow rows stay in memory, since what tells where a row is takes as much; so do statistics,
+        // for which others ask under their own locks.
+        let goes = width >= MIN_COLD_WIDTH && statistics.is_none();
+        let disk = budget.disk().filter(|_| goes);
+        let file = disk.map(|disk| disk.file()).transpose()?;
         let table = Self {
+            is_cold: file.is_some(),
             budget,
             name: spec.name.clone(),
             spec: RowSpec {
@@ -195,6 +219,12 @@ impl Table {
             newest: AtomicU32::new(0),
             pulls: Default::default(),
         };
+        if let Some(file) = file {
+            for (number, stripe) in table.stripes.iter().enumerate() {
+                let file = ColdFile::new(file.clone(), number, width);
+                stripe.write().keep_cold(file);
+            }
+        }
         if table.has_births() {
             table.begin_births();
         }
@@ -219,6 +249,10 @@ impl Table {
 
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    pub(crate) fn budget(&self) -> &Budget {
+        &self.budget
     }
 
     /// Return the floats of a row's weights.
@@ -254,6 +288,9 @@ impl Table {
 
     /// Check that rows for those of `keys` that have none may be created.
     pub(crate) fn check_room(&self, keys: &[u64]) -> Result<(), StoreError> {
+        if let Some(full) = self.budget.disk().and_then(|disk| disk.full()) {
+            return Err(full);
+        }
         self.check_numbers(keys)?;
         let row_bytes = self.stripes[0].read().new_row_bytes() as u64;
         if self.budget.has_room(keys.len() as u64 * row_bytes) {
@@ -267,12 +304,24 @@ impl Table {
         if new_rows == 0 || self.budget.has_room(new_rows as u64 * row_bytes) {
             return Ok(());
         }
-        Err(StoreError::MemoryLimit {
-            table: self.name.clone(),
-            rows: self.size().0,
-            new_rows,
-            used: self.budget.used(),
-            limit: self.budget.limit().unwrap_or(0),
+        let (table, rows) = (self.name.clone(), self.size().0);
+        let (used, limit) = (self.budget.used(), self.budget.limit().unwrap_or(0));
+        Err(if self.budget.disk().is_some() {
+            StoreError::IndexLimit {
+                table,
+                rows,
+                new_rows,
+                used,
+                limit,
+            }
+        } else {
+            StoreError::MemoryLimit {
+                table,
+                rows,
+                new_rows,
+                used,
+                limit,
+            }
         })
     }
 
@@ -326,23 +375,33 @@ impl Table {
     }
 
     /// Copy rows to `out`. The batch has been checked.
-    pub(crate) fn pull(&self, keys: &[u64], mode: PullMode, version: u64, out: &mut [f32]) {
+    ///
+    /// # Errors
+    /// Rows on disk that cannot be read.
+    pub(crate) fn pull(
+        &self,
+        keys: &[u64],
+        mode: PullMode,
+        version: u64,
+        out: &mut [f32],
+    ) -> Result<(), StoreError> {
         let is_counted = mode == PullMode::Create;
         let mut num_missing = 0;
         // Where keys are admitted, and in statistics, an update creates their rows.
-        let mode = if self.admission.is_some() || self.has_statistics() {
-            PullMode::ReadOnly
-        } else {
-            mode
+        let creates = is_counted && self.admission.is_none() && !self.has_statistics();
+        let pulling = Pulling {
+            uses: is_counted,
+            creates: creates.then_some(version),
         };
         let blocks = out.chunks_mut(BLOCK * self.spec.dim);
         for (keys, out) in keys.chunks(BLOCK).zip(blocks) {
             SORTED.with_borrow_mut(|sorted| {
                 sorted.sort(keys, &self.placement);
                 MISSING.with_borrow_mut(|missing| {
-                    num_missing += self.pull_block(sorted, missing, mode, version, out);
-                });
-            });
+                    num_missing += self.pull_block(sorted, missing, pulling, out)?;
+                    Ok(())
+                })
+            })?;
             self.decay_to_newest(out);
         }
         if is_counted {
@@ -350,6 +409,7 @@ impl Table {
                 sum.fetch_add(count as u64, Ordering::Relaxed);
             }
         }
+        Ok(())
     }
 
     /// Return the keys that training pulls asked for, and how many of them had a row.
@@ -370,10 +430,9 @@ impl Table {
         &self,
         sorted: &Sorted,
         missing: &mut Vec<u32>,
-        mode: PullMode,
-        version: u64,
+        pulling: Pulling,
         out: &mut [f32],
-    ) -> usize {
+    ) -> Result<usize, StoreError> {
         let dim = self.spec.dim;
         let mut num_missing = 0;
         for (number, stripe) in self.stripes.iter().enumerate() {
@@ -383,8 +442,12 @@ impl Table {
             }
             self.prefetch(sorted, number + 1);
             missing.clear();
-            stripe.read().pull(keys, dim, out, missing);
+            stripe.read().pull(keys, dim, pulling.uses, out, missing);
             if missing.is_empty() {
+                continue;
+            }
+            if self.is_cold {
+                num_missing += self.pull_cold(stripe, keys, missing, pulling, out)?;
                 continue;
             }
             num_missing += missing.len();
@@ -392,12 +455,12 @@ impl Table {
                 let (i, at) = (i as usize, keys.positions[i as usize] as usize * dim);
                 (keys.hashes[i], at..at + dim)
             });
-            match mode {
-                PullMode::ReadOnly => {
+            match pulling.creates {
+                None => {
                     let centre = self.spec.generator.centre();
                     missing.for_each(|(_, at)| out[at].fill(centre));
                 }
-                PullMode::Create => {
+                Some(version) => {
                     let mut stripe = stripe.write();
                     let before = stripe.bytes();
                     for (hash, at) in missing {
@@ -407,11 +470,14 @@ impl Table {
                 }
             }
         }
-        num_missing
+        Ok(num_missing)
     }
 
     /// Update rows by their gradients. The batch has been checked. Args: `tables` are all of the
     /// model.
+    ///
+    /// # Errors
+    /// Rows on disk that cannot be read; some of the others have changed.
     pub(crate) fn push(
         &self,
         tables: &[Self],
@@ -419,9 +485,9 @@ impl Table {
         learning_rate: f32,
         version: u64,
         occurrence: Occurrence,
-    ) {
+    ) -> Result<(), StoreError> {
         if !self.is_trainable() {
-            return;
+            return Ok(());
         }
         let (keys, grads) = (grads.keys, grads.grads);
         let step = self.step(learning_rate, version);
@@ -435,10 +501,11 @@ impl Table {
             SORTED.with_borrow_mut(|sorted| {
                 sorted.sort(keys, &self.placement);
                 ADMITTED.with_borrow_mut(|admitted| {
-                    self.push_block(sorted, admitted, grads, known, &step, version, occurrence);
-                });
-            });
+                    self.push_block(sorted, admitted, grads, known, &step, version, occurrence)
+                })
+            })?;
         }
+        Ok(())
     }
 
     /// Return what an update does to rows.
@@ -464,7 +531,7 @@ impl Table {
         step: &Step,
         version: u64,
         occurrence: Occurrence,
-    ) {
+    ) -> Result<(), StoreError> {
         for (number, stripe) in self.stripes.iter().enumerate() {
             let mut keys = sorted.keys(number);
             if keys.hashes.is_empty() {
@@ -478,14 +545,19 @@ impl Table {
                 stripe.admit(keys, version, occurrence, known.as_ref(), admitted);
                 keys = admitted.keys();
             }
-            stripe.push(keys, grads, &self.spec, step, version);
+            let pushed = stripe.push(keys, grads, &self.spec, step, version);
             self.budget.note(before, stripe.bytes());
             self.note_saved(&stripe, saved);
+            pushed?;
         }
+        Ok(())
     }
 
     /// Return up to `max_rows` rows from the hash `cursor` on, in the order of the hash.
-    pub(crate) fn scan(&self, cursor: u64, max_rows: usize) -> Chunk {
+    ///
+    /// # Errors
+    /// Rows on disk that cannot be read.
+    pub(crate) fn scan(&self, cursor: u64, max_rows: usize) -> Result<Chunk, StoreError> {
         let first = if self.placement.owns(cursor) {
             self.placement.stripe(cursor)
         } else if cursor >> 48 < u64::from(self.placement.first_hash_slot(0)) {
@@ -506,13 +578,13 @@ impl Table {
             }
             let stripe = stripe.read();
             let (keys, rows) = (&mut chunk.keys, &mut chunk.rows);
-            chunk.next = stripe.scan(cursor, room, self.spec.dim, keys, rows);
+            chunk.next = stripe.scan(cursor, room, self.spec.dim, keys, rows)?;
             if chunk.next.is_some() {
                 break;
             }
         }
         self.decay_to_newest(&mut chunk.rows);
-        chunk
+        Ok(chunk)
     }
 
     /// Create rows of this replica with given weights, before any other; return the first key that
@@ -548,8 +620,14 @@ impl Table {
             let mut stripe = stripe.write();
             let before = stripe.bytes();
             stripe.reserve(count);
-            // What the rows of a checkpoint take is counted before they are put back.
-            let rows = count * (stripe.new_row_bytes() - ENTRY_BYTES);
+            // What the rows of a checkpoint take is counted before they are put back, unless most
+            // of them go to disk.
+            let row_bytes = if self.is_cold {
+                0
+            } else {
+                stripe.new_row_bytes() - ENTRY_BYTES
+            };
+            let rows = count * row_bytes;
             self.budget.note(before, stripe.bytes() + rows);
         }
         Ok(())
@@ -589,7 +667,12 @@ impl Table {
                     &mut other.insert((number, self.stripes[number].write())).1
                 }
             };
-            !stripe.restore(hash, version, birth, row) && !is_base
+            let before = stripe.bytes();
+            let is_new = stripe.restore(hash, version, birth, row);
+            if self.is_cold {
+                self.budget.note(before, stripe.bytes());
+            }
+            !is_new && !is_base
         });
         twice.map(|((&key, _), _)| key)
     }
@@ -607,18 +690,25 @@ impl Table {
     }
 
     /// Append some more rows of a stripe's snapshot to `out`; return whether there are more.
-    pub(crate) fn read_snapshot(&self, stripe: usize, out: &mut SavedRows) -> bool {
+    ///
+    /// # Errors
+    /// Rows on disk that cannot be read.
+    pub(crate) fn read_snapshot(
+        &self,
+        stripe: usize,
+        out: &mut SavedRows,
+    ) -> Result<bool, StoreError> {
         for _ in 0..READS {
             let mut stripe = self.stripes[stripe].write();
             let saved = stripe.num_saved();
             let more = stripe.read_snapshot(READ_ROWS, self.spec.width, out);
             drop(stripe);
             self.budget.note_taken(saved * self.saved_bytes());
-            if !more {
-                return false;
+            if !more? {
+                return Ok(false);
             }
         }
-        true
+        Ok(true)
     }
 
     /// Append the rows that a stripe has copied for its snapshot to `out`, if they are many.

@@ -214,7 +214,8 @@ const panels = (() => {
     const pulled = t.pulled || [], hot = t.hot_keys || [], asked = t.replica_pulled || [];
     const hits = (at) => pulled[at] ? words.percent(t.found[at] / pulled[at]) : "–";
     const hottest = (at) => (hot[at] || []).map(([key, share]) => `${key} (${words.percent(share)})`).join(", ") || "–";
-    const rows = t.names.map((name, at) => [name, words.count(t.rows[at]), words.bytes(t.num_bytes[at]), hits(at), hottest(at)]);
+    const onDisk = (at) => (t.rows_on_disk || [])[at] ? ` (${words.count(t.rows_on_disk[at])} on disk)` : "";
+    const rows = t.names.map((name, at) => [name, words.count(t.rows[at]) + onDisk(at), words.bytes(t.num_bytes[at]), hits(at), hottest(at)]);
     const replicas = t.replica_rows.map((rows, at) => [`ps-${at}`, words.count(rows), words.bytes(t.replica_bytes[at]), asked.length ? words.count(asked[at]) : "–"]);
     by("tables").replaceChildren(
       words.table(["table", "rows", "memory", "hit rate", "hottest keys"], rows, [0, 4]),

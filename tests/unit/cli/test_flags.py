@@ -1,6 +1,7 @@
 """Flags are the fields of the configuration."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -156,6 +157,18 @@ def test_ps_replicas_do_not_recover_where_there_are_none(strategy):
 def test_all_reduce_refuses_what_it_cannot_do(flag, word, complaint):
     with pytest.raises(ConfigError, match=complaint):
         build_config("train", TRAIN | {"distribution_strategy": "AllreduceStrategy", flag: word})
+
+
+def test_rows_go_to_a_disk_beyond_a_limit_of_memory_and_the_replicas_stay():
+    room = {"ps_disk": "rows", "ps_memory_limit": "1GiB"}
+    config = build_config("train", TRAIN | PS | room)
+    assert config.cluster.ps_room == (str(Path("rows").absolute()), 1 << 30)
+    assert "--ps_disk" in config.why_ps_stay
+    with pytest.raises(ConfigError, match=r"--ps_disk=rows takes .* expected --ps_memory_limit"):
+        build_config("train", TRAIN | PS | {"ps_disk": "rows"})
+    with pytest.raises(ConfigError, match="--ps_disk is about ps replicas"):
+        build_config("train", TRAIN | room | {"distribution_strategy": "AllreduceStrategy"})
+    assert build_config("train", TRAIN | {"ps_memory_limit": "1GiB"}).cluster.ps_room is None
 
 
 def test_all_reduce_has_no_ps_replicas_to_count():

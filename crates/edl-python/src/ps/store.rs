@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use edl_store::{Parts, RoundMember};
+use edl_store::{ColdRoom, Parts, RoundMember};
 use numpy::PyUntypedArrayMethods;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -55,17 +55,23 @@ pub(super) struct Store {
 #[pymethods]
 impl Store {
     #[new]
-    #[pyo3(signature = (replica = 0, num_replicas = 1))]
-    fn new(replica: u32, num_replicas: u32) -> PyResult<Self> {
+    #[pyo3(signature = (replica = 0, num_replicas = 1, disk = None))]
+    fn new(replica: u32, num_replicas: u32, disk: Option<Disk>) -> PyResult<Self> {
         check_replica(replica, num_replicas)?;
+        let store = match room_of(disk) {
+            None => edl_store::Store::new(replica, num_replicas),
+            Some(room) => edl_store::Store::on_disk(replica, num_replicas, &room)
+                .map_err(|error| ps_error(error.into()))?,
+        };
         Ok(Self {
-            store: Arc::new(edl_store::Store::new(replica, num_replicas)),
+            store: Arc::new(store),
         })
     }
 
     #[staticmethod]
     #[pyo3(signature = (
-        checkpoint, replica = 0, num_replicas = 1, keep_watermarks = true, progress = None
+        checkpoint, replica = 0, num_replicas = 1, keep_watermarks = true, progress = None,
+        disk = None
     ))]
     fn restore(
         py: Python<'_>,
@@ -74,8 +80,10 @@ impl Store {
         num_replicas: u32,
         keep_watermarks: bool,
         progress: Option<Py<Progress>>,
+        disk: Option<Disk>,
     ) -> PyResult<Self> {
         check_replica(replica, num_replicas)?;
+        let room = room_of(disk);
         let count = counter(progress);
         let restored = py.detach(|| {
             edl_store::Store::restore_showing(
@@ -83,6 +91,7 @@ impl Store {
                 replica,
                 num_replicas,
                 keep_watermarks,
+                room.as_ref(),
                 &count,
             )
         });
@@ -91,7 +100,9 @@ impl Store {
     }
 
     #[staticmethod]
-    #[pyo3(signature = (rows, vectors, replica = 0, num_replicas = 1, progress = None))]
+    #[pyo3(signature = (
+        rows, vectors, replica = 0, num_replicas = 1, progress = None, disk = None
+    ))]
     fn restore_parts(
         py: Python<'_>,
         rows: Option<PathBuf>,
@@ -99,8 +110,10 @@ impl Store {
         replica: u32,
         num_replicas: u32,
         progress: Option<Py<Progress>>,
+        disk: Option<Disk>,
     ) -> PyResult<Self> {
         check_replica(replica, num_replicas)?;
+        let room = room_of(disk);
         let parts = match (&rows, &vectors) {
             (Some(rows), Some(vectors)) => Parts::Both { rows, vectors },
             (Some(rows), None) => Parts::Rows(rows),
@@ -108,14 +121,20 @@ impl Store {
             (None, None) => return Err(PyValueError::new_err("expected rows or vectors")),
         };
         let count = counter(progress);
-        let restored =
-            py.detach(|| edl_store::Store::restore_parts(parts, replica, num_replicas, &count));
+        let restored = py.detach(|| {
+            edl_store::Store::restore_parts(parts, replica, num_replicas, room.as_ref(), &count)
+        });
         let store = Arc::new(restored.map_err(|error| ps_error(error.into()))?);
         Ok(Self { store })
     }
 
     fn stats(&self, py: Python<'_>) -> PyResult<String> {
         py.detach(|| edl_ps::stats(&self.store)).map_err(ps_error)
+    }
+
+    #[getter]
+    fn lost_rows(&self) -> Option<String> {
+        self.store.lost_rows().map(|error| error.to_string())
     }
 
     fn modulate_learning_rate(&self) {
@@ -243,6 +262,16 @@ impl Store {
         py.detach(|| edl_ps::apply_whole(&self.store, members, learning_rate, dense, state))
             .map_err(ps_error)
     }
+}
+
+/// A folder, and the bytes that rows may take in memory.
+type Disk = (PathBuf, u64);
+
+fn room_of(disk: Option<Disk>) -> Option<ColdRoom> {
+    disk.map(|(folder, memory_limit)| ColdRoom {
+        folder,
+        memory_limit,
+    })
 }
 
 /// Task, lease, first minibatch, how many, records.

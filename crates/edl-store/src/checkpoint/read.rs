@@ -162,7 +162,11 @@ impl Checkpoint {
             .iter()
             .map(|spec| Table::new(spec, model.seed, placement, wanted.budget.clone()))
             .collect::<Result<Vec<_>, _>>()
-            .map_err(|e| self.broken(e))?;
+            .map_err(|e| match e {
+                // The checkpoint is sound: no older one would be better.
+                e @ StoreError::DiskUnusable { .. } => e,
+                e => self.broken(e),
+            })?;
         let slots = hash_slots_of(wanted.replica, wanted.num_replicas);
         self.read_rows(slots.clone(), &tables, false, wanted.progress)?;
         let bases = self.bases()?;

@@ -311,7 +311,7 @@ fn write_all_rows(source: &Source<'_>, dir: &Path) -> Result<Written, StoreError
                 let mut more = true;
                 while more {
                     pacer.begin()?;
-                    more = table.read_snapshot(stripe, &mut saved);
+                    more = table.read_snapshot(stripe, &mut saved)?;
                     pacer.count(&saved, table);
                     part.write(number, &mut saved)?;
                     copied = (copied + 1) % NUM_STRIPES;
@@ -361,7 +361,7 @@ fn write_changed_rows(source: &Source<'_>, dir: &Path) -> Result<Written, StoreE
                 let mut more = true;
                 while more {
                     pacer.begin()?;
-                    more = table.read_snapshot(stripe, &mut saved);
+                    more = table.read_snapshot(stripe, &mut saved)?;
                     pacer.count(&saved, table);
                     all.append(&mut saved);
                     pacer.rest();

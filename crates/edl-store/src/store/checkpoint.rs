@@ -9,6 +9,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::{Model, Store};
 use crate::checkpoint::{self, Base, LastWhole, Parts, Restored, Wanted};
+use crate::cold::ColdRoom;
 use crate::error::StoreError;
 use crate::placement::Placement;
 use crate::progress::{Progress, unseen};
@@ -142,22 +143,31 @@ impl Store {
         num_replicas: u32,
         keep_watermarks: bool,
     ) -> Result<Self, StoreError> {
-        Self::restore_showing(checkpoint, replica, num_replicas, keep_watermarks, &unseen)
+        Self::restore_showing(
+            checkpoint,
+            replica,
+            num_replicas,
+            keep_watermarks,
+            None,
+            &unseen,
+        )
     }
 
-    /// The same, telling of each piece that is read.
+    /// The same, telling of each piece that is read. Args: `room`, as [`Store::on_disk`] has it.
     ///
     /// # Errors
-    /// Those of [`Store::restore`].
+    /// Those of [`Store::restore`], and a folder that cannot be made.
     pub fn restore_showing(
         checkpoint: &Path,
         replica: u32,
         num_replicas: u32,
         keep_watermarks: bool,
+        room: Option<&ColdRoom>,
         progress: Progress<'_>,
     ) -> Result<Self, StoreError> {
         let read = |wanted: &Wanted<'_>| checkpoint::read(checkpoint, wanted);
-        Self::reading(replica, num_replicas, keep_watermarks, progress, read)
+        let store = Self::maybe_on_disk(replica, num_replicas, room)?;
+        store.reading(keep_watermarks, progress, read)
     }
 
     /// Load a part of a model, or both parts from two checkpoints, for a new job.
@@ -168,21 +178,34 @@ impl Store {
         parts: Parts<'_>,
         replica: u32,
         num_replicas: u32,
+        room: Option<&ColdRoom>,
         progress: Progress<'_>,
     ) -> Result<Self, StoreError> {
         let read = |wanted: &Wanted<'_>| checkpoint::read_parts(parts, wanted);
-        Self::reading(replica, num_replicas, false, progress, read)
+        let store = Self::maybe_on_disk(replica, num_replicas, room)?;
+        store.reading(false, progress, read)
     }
 
-    /// Return a store that holds what `read` gives it.
-    fn reading(
+    fn maybe_on_disk(
         replica: u32,
         num_replicas: u32,
+        room: Option<&ColdRoom>,
+    ) -> Result<Self, StoreError> {
+        match room {
+            None => Ok(Self::new(replica, num_replicas)),
+            Some(room) => Self::on_disk(replica, num_replicas, room),
+        }
+    }
+
+    /// Return this store, which is empty, with what `read` gives it.
+    fn reading(
+        self,
         keep_watermarks: bool,
         progress: Progress<'_>,
         read: impl FnOnce(&Wanted<'_>) -> Result<Restored, StoreError>,
     ) -> Result<Self, StoreError> {
-        let store = Self::new(replica, num_replicas);
+        let store = self;
+        let (replica, num_replicas) = (store.replica, store.num_replicas);
         let restored = read(&Wanted {
             replica,
             num_replicas,
@@ -208,6 +231,7 @@ impl Store {
         };
         model.tasks.forget_before(restored.first_task);
         model.treat(&spec, &store)?;
+        store.lost_rows().map_or(Ok(()), Err)?;
         // Nobody else has the store yet.
         let _ = store.model.set(model);
         Ok(store)

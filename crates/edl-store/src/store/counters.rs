@@ -32,6 +32,18 @@ pub struct TableStats {
     /// Those of them that had a row already.
     #[serde(default)]
     pub found: u64,
+    /// Rows that are on disk and not in memory.
+    #[serde(default)]
+    pub rows_on_disk: u64,
+    /// Bytes of the file that they are in.
+    #[serde(default)]
+    pub disk_bytes: u64,
+    /// Rows that were read from it, since this process began.
+    #[serde(default)]
+    pub disk_reads: u64,
+    /// Rows that were written to it, since this process began.
+    #[serde(default)]
+    pub disk_writes: u64,
 }
 
 /// Staleness of the pushes applied.
@@ -79,6 +91,7 @@ impl Store {
                 let tally = table.tally();
                 let names = table.names_tally();
                 let [pulled, found] = table.pulls();
+                let cold = table.cold_tally();
                 TableStats {
                     name: table.name().to_owned(),
                     rows,
@@ -89,6 +102,10 @@ impl Store {
                     name_collisions: names.collisions,
                     pulled,
                     found,
+                    rows_on_disk: cold.rows,
+                    disk_bytes: cold.bytes,
+                    disk_reads: cold.read,
+                    disk_writes: cold.written,
                 }
             })
             .collect();

@@ -173,7 +173,7 @@ impl Store {
             for number in 0..model.tables.len() {
                 let mut more = true;
                 while more {
-                    more = model.tables[number].read_snapshot(stripe, &mut saved);
+                    more = model.tables[number].read_snapshot(stripe, &mut saved)?;
                     give(number, &mut saved)?;
                     // What updates have copied elsewhere shall not become much.
                     copied = (copied + 1) % NUM_STRIPES;

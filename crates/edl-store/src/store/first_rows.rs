@@ -8,7 +8,7 @@ use crate::progress::Progress;
 use crate::redo::Change;
 use crate::route::hash;
 use crate::spec::ModelSpec;
-use crate::table::Table;
+use crate::table::{Table, make_room};
 
 /// Rows of this replica that a table begins with.
 #[derive(Debug)]
@@ -179,6 +179,7 @@ pub(super) fn put(
                     "it has a row of key {key} of table '{name}', which has one already"
                 )));
             }
+            make_room(tables);
             progress();
         }
     }

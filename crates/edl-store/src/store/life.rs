@@ -16,7 +16,7 @@ impl Store {
     /// goes by these notes alone. Returns what was removed, by table.
     ///
     /// # Errors
-    /// No model has been declared.
+    /// No model has been declared, or rows on disk cannot be read.
     pub fn expire(&self, now: u64) -> Result<Vec<Expired>, StoreError> {
         self.expire_showing(now, &unseen)
     }
@@ -24,7 +24,7 @@ impl Store {
     /// The same, telling of progress.
     ///
     /// # Errors
-    /// No model has been declared.
+    /// No model has been declared, or rows on disk cannot be read.
     pub fn expire_showing(
         &self,
         now: u64,
@@ -41,7 +41,7 @@ impl Store {
         let expired = tables.map(|table| {
             // Where no row is updated, none can be told from one that is not used.
             let Some(expiry) = table.expiry().filter(|_| table.is_trainable()) else {
-                return Expired::default();
+                return Ok(Expired::default());
             };
             let cut = Cut::new(expiry, version, &times, now);
             // As an update, a slice comes before a checkpoint's instant or after it.
@@ -50,14 +50,15 @@ impl Store {
                 let _updates = self.updates.read();
                 let _change = self.change();
                 // A list of changed rows cannot say which are gone.
-                let gone = slice();
+                let gone = slice()?;
                 self.removals.fetch_add(gone.rows, Ordering::Relaxed);
                 if gone.named {
                     self.naming.fetch_add(1, Ordering::AcqRel);
                 }
+                Ok(())
             })
         });
-        Ok(expired.collect())
+        expired.collect()
     }
 }
 
@@ -74,10 +75,10 @@ impl Store {
         since: Option<u64>,
     ) -> Result<Chunk, StoreError> {
         let table = self.declared("a table is scanned")?.table(table)?;
-        Ok(match since {
+        match since {
             None => table.scan(cursor, max_rows),
             Some(since) => table.scan_since(cursor, max_rows, since),
-        })
+        }
     }
 }
 

@@ -160,7 +160,7 @@ impl Store {
         model.check(push)?;
         let _change = self.change();
         let before = model.begun.fetch_add(1, Ordering::AcqRel);
-        model.change(push, before, weight, push.learning_rate);
+        model.change(push, before, weight, push.learning_rate)?;
         for member in members {
             let mark = model.tasks.get(member.task);
             let mut mark = mark.lock();

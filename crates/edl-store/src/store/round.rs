@@ -98,7 +98,7 @@ impl Store {
         self.note_update(counted.copied(), &push, gradient.weight, learning_rate);
         let _change = self.change();
         let before = model.begun.fetch_add(1, Ordering::AcqRel);
-        model.change(&push, before, gradient.weight, learning_rate);
+        model.change(&push, before, gradient.weight, learning_rate)?;
         (applied.applied, applied.version) = (true, before + 1);
         let mut staleness = model.staleness.lock();
         for ((member, mark), _) in members.iter().zip(&mut marks).zip(&live).filter(|x| *x.1) {

@@ -12,6 +12,8 @@ use crate::index::MAX_VERSION;
 use crate::spec::ModelSpec;
 use crate::table::PullMode;
 
+mod disk;
+
 thread_local! {
     static PANICS: Cell<bool> = const { Cell::new(false) };
 }

@@ -31,7 +31,7 @@ impl Stripe {
             version,
             rows: mark.rows,
         });
-        let rows = self.arena.len();
+        let rows = self.num_rows();
         self.begin_snapshot(version, changed);
         (StripeMark { rows, gone }, keys)
     }

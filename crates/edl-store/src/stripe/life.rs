@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use super::cold::row_of;
 use super::{Chunk, Keys, KnownStripe, RowSpec, Stripe};
+use crate::error::StoreError;
 use crate::index::NO_ROW;
 use crate::life::{AdmissionFilter, Candidate, Cut, Fate, Occurrence, Tally};
 use crate::route::unhash;
@@ -73,30 +75,36 @@ impl Stripe {
     /// While a snapshot is read only new ones are taken: it tells by the number which rows were
     /// there when it began. Nor is a free one taken at the version of the last snapshot: what has
     /// changed since is told by the version, and of equal ones by the number.
-    pub(super) fn take_row(&mut self, version: u64) -> u32 {
+    pub(super) fn take_row(&mut self, hash: u64, version: u64) -> u32 {
         let is_told = self.snapshot_version.is_none_or(|last| version > last);
         let free = if self.snapshot.is_none() && is_told {
             self.free.pop()
         } else {
             None
         };
-        free.unwrap_or_else(|| self.arena.push())
+        match &mut self.cold {
+            None => free.unwrap_or_else(|| self.arena.push()),
+            Some(cold) => cold.add(hash, free, &mut self.arena),
+        }
     }
 
     /// Remove some of the rows that a pass asks to go, from the hash `from` on; return the hash
     /// to go on from, and what went.
     ///
     /// Args: `known` has the statistics that they go by as well, if they do.
+    ///
+    /// # Errors
+    /// Rows on disk that cannot be read.
     pub(crate) fn expire_rows(
         &mut self,
         from: u64,
         cut: &Cut,
         spec: &RowSpec,
         known: Option<&KnownStripe<'_>>,
-    ) -> Expelled {
+    ) -> Result<Expelled, StoreError> {
         let (entries, next) = self.index.walk(from, SLICE);
-        let (mut removed, mut named) = (0, false);
-        let arena = self.arena.view();
+        let mut going = Vec::new();
+        let (arena, cold) = (self.arena.view(), self.cold.as_deref());
         for entry in entries {
             let (row, version) = (entry.row(), entry.version());
             let goes = match cut.judge(version) {
@@ -104,40 +112,48 @@ impl Stripe {
                 Fate::Goes => true,
                 Fate::ByNorm => {
                     let birth = self.births.as_ref().map(|births| births.of(row));
-                    cut.has_no_grace(birth, version) && cut.is_small(arena.row(row, spec.dim))
+                    cut.has_no_grace(birth, version)
+                        && cut.is_small(&row_of(cold, &arena, &entry, spec.dim)?)
                 }
             };
-            let is_below = |known: &KnownStripe<'_>| {
-                known.is_below(entry.hash, Some(arena.row(row, spec.dim)))
-            };
+            // A row's own statistics are never on disk; those of another table are with that.
+            let own = cold.is_none().then(|| arena.row(row, spec.dim));
+            let is_below = |known: &KnownStripe<'_>| known.is_below(entry.hash, own);
             if !goes && !known.is_some_and(is_below) {
                 continue;
             }
             if let Some(snapshot) = &mut self.snapshot
                 && snapshot.wants(entry.hash, row, version)
             {
-                let saved = arena.row(row, spec.width);
+                let saved = row_of(cold, &arena, &entry, spec.width)?;
                 let birth = self.births.as_ref().map(|births| births.of(row));
-                snapshot.saved.push(entry.hash, version, birth, saved);
+                snapshot.saved.push(entry.hash, version, birth, &saved);
             }
+            going.push(entry);
+        }
+        drop(arena);
+        let (removed, mut named) = (going.len() as u64, false);
+        for entry in going {
             self.index.remove(entry.hash);
-            self.free.push(row);
+            if let Some(cold) = &mut self.cold {
+                cold.forget(entry.row(), &mut self.arena);
+            }
+            self.free.push(entry.row());
             if let Some(gone) = &mut self.gone {
                 gone.hashes.push(entry.hash);
             }
             if let Some(names) = &mut self.names {
                 named |= names.row_went(entry.hash, cut.version);
             }
-            removed += 1;
         }
         if let Some(names) = self.names.as_mut().filter(|_| next.is_none()) {
             names.sweep(cut.version);
         }
-        Expelled {
+        Ok(Expelled {
             next,
             rows: removed,
             named,
-        }
+        })
     }
 
     /// Forget some candidates that are too old; like `expire_rows`.
@@ -152,6 +168,9 @@ impl Stripe {
 
     /// Append the rows updated after `since` among up to `max` entries from the hash `from` on;
     /// return the hash to go on from.
+    ///
+    /// # Errors
+    /// Rows on disk that cannot be read.
     pub(crate) fn scan_since(
         &self,
         from: u64,
@@ -159,14 +178,14 @@ impl Stripe {
         since: u64,
         dim: usize,
         chunk: &mut Chunk,
-    ) -> Option<u64> {
-        let (entries, next) = self.index.walk(from, max);
-        let arena = self.arena.view();
-        for entry in entries.iter().filter(|entry| entry.version() > since) {
-            chunk.keys.push(unhash(entry.hash));
-            chunk.rows.extend_from_slice(arena.row(entry.row(), dim));
-        }
-        next
+    ) -> Result<Option<u64>, StoreError> {
+        let (mut entries, next) = self.index.walk(from, max);
+        entries.retain(|entry| entry.version() > since);
+        chunk
+            .keys
+            .extend(entries.iter().map(|entry| unhash(entry.hash)));
+        self.copy_rows(&entries, dim, &mut chunk.rows)?;
+        Ok(next)
     }
 
     pub(crate) fn tally(&self) -> Tally {
@@ -283,7 +302,8 @@ mod tests {
         };
         let grads = vec![-1.0; hashes.len()];
         let step = sgd().step(1.0, version);
-        stripe.push(keys, &grads, &spec(), &step, version);
+        let pushed = stripe.push(keys, &grads, &spec(), &step, version);
+        pushed.unwrap();
     }
 
     fn expire_up_to(stripe: &mut Stripe, last: u64) -> u64 {
@@ -297,7 +317,7 @@ mod tests {
         let cut = Cut::new(expiry, last, &Times::default(), 0);
         let (mut cursor, mut total) = (Some(0), 0);
         while let Some(from) = cursor {
-            let gone = stripe.expire_rows(from, &cut, &spec(), None);
+            let gone = stripe.expire_rows(from, &cut, &spec(), None).unwrap();
             (cursor, total) = (gone.next, total + gone.rows);
         }
         total
@@ -328,7 +348,7 @@ mod tests {
         let mut found = Vec::new();
         let mut read = |stripe: &mut Stripe| {
             let mut rows = SavedRows::empty();
-            let more = stripe.read_snapshot(1000, 1, &mut rows);
+            let more = stripe.read_snapshot(1000, 1, &mut rows).unwrap();
             let values = rows.versions.iter().zip(&rows.rows);
             let values = values.map(|(&version, &weight)| (version, weight));
             found.extend(rows.keys.iter().copied().zip(values));

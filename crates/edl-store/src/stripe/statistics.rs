@@ -49,7 +49,7 @@ impl Stripe {
         }
     }
 
-    /// Return the first floats of a key's row.
+    /// Return the first floats of a key's row, which is never on disk where rows are statistics.
     fn row(&self, hash: u64, len: usize) -> Option<&[f32]> {
         let row = self.index.find(hash)?;
         Some(self.arena.view().row(row, len))

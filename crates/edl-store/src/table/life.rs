@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Table;
+use crate::error::StoreError;
 use crate::life::{Admission, Candidate, Cut, Expired, Expiry, SKETCH_ROWS, Tally};
 use crate::placement::NUM_STRIPES;
 use crate::route::hash;
@@ -63,12 +64,15 @@ impl Table {
 
     /// Remove what a pass asks to go, a slice at a time; `pass` is called around each slice, which
     /// returns what it has removed. Args: `tables` are all of the model.
+    ///
+    /// # Errors
+    /// Rows on disk that cannot be read.
     pub(crate) fn expire(
         &self,
         cut: &Cut,
         tables: &[Self],
-        mut pass: impl FnMut(&mut dyn FnMut() -> Expelled),
-    ) -> Expired {
+        mut pass: impl FnMut(&mut dyn FnMut() -> Result<Expelled, StoreError>) -> Result<(), StoreError>,
+    ) -> Result<Expired, StoreError> {
         let mut expired = Expired::default();
         let statistic = self.expiry.and_then(|expiry| expiry.statistic);
         let known = statistic.map(|limit| self.known(limit, tables));
@@ -82,10 +86,11 @@ impl Table {
                     let gone = stripe.expire_rows(from, cut, &self.spec, known.as_ref());
                     self.note_saved(&stripe, saved);
                     self.budget.note(before, stripe.bytes());
+                    let gone = gone?;
                     expired.rows += gone.rows;
                     cursor = gone.next;
-                    gone
-                });
+                    Ok(gone)
+                })?;
             }
             let mut cursor = Some(0);
             while let Some(from) = cursor {
@@ -93,20 +98,28 @@ impl Table {
                     let (next, removed) = stripe.write().expire_candidates(from, cut);
                     expired.candidates += removed;
                     cursor = next;
-                    Expelled {
+                    Ok(Expelled {
                         next,
                         rows: removed,
                         named: false,
-                    }
-                });
+                    })
+                })?;
             }
         }
-        expired
+        Ok(expired)
     }
 
     /// Return the rows updated after `since` among some entries from the hash `cursor` on, which
     /// may be none before the end.
-    pub(crate) fn scan_since(&self, cursor: u64, max_rows: usize, since: u64) -> Chunk {
+    ///
+    /// # Errors
+    /// Rows on disk that cannot be read.
+    pub(crate) fn scan_since(
+        &self,
+        cursor: u64,
+        max_rows: usize,
+        since: u64,
+    ) -> Result<Chunk, StoreError> {
         let mut chunk = Chunk {
             keys: Vec::new(),
             rows: Vec::new(),
@@ -114,17 +127,17 @@ impl Table {
         };
         let cursor = cursor.max(self.placement.hashes(0).first);
         if !self.placement.owns(cursor) {
-            return chunk;
+            return Ok(chunk);
         }
         let number = self.placement.stripe(cursor);
         let stripe = self.stripes[number].read();
-        let next = stripe.scan_since(cursor, max_rows.max(1), since, self.spec.dim, &mut chunk);
+        let next = stripe.scan_since(cursor, max_rows.max(1), since, self.spec.dim, &mut chunk)?;
         self.decay_to_newest(&mut chunk.rows);
         chunk.next = next.or_else(|| {
             let following = number + 1;
             (following < NUM_STRIPES).then(|| self.placement.hashes(following).first)
         });
-        chunk
+        Ok(chunk)
     }
 
     /// Return the number of candidates in the snapshot that has begun.

@@ -9,7 +9,7 @@ use crate::checkpoint::format::{FileEntry, TableNames};
 use crate::error::StoreError;
 use crate::progress::Progress;
 use crate::route::hash_slot_of;
-use crate::table::Table;
+use crate::table::{Table, make_room};
 
 /// Bytes of rows that are read at a time.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -47,7 +47,7 @@ pub(super) fn read_rows_file(
         found.push(read_heads(&mut reader, number, table, part)?);
     }
     for (number, (table, heads)) in tables.iter().zip(found).enumerate() {
-        read_rows(&mut reader, number, table, &heads, part)?;
+        read_rows(&mut reader, number, (table, tables), &heads, part)?;
     }
     reader.finish()
 }
@@ -93,7 +93,7 @@ fn read_heads(
 fn read_rows(
     reader: &mut TensorReader,
     number: usize,
-    table: &Table,
+    (table, tables): (&Table, &[Table]),
     heads: &Heads,
     part: &RowsFile<'_>,
 ) -> Result<(), StoreError> {
@@ -114,6 +114,10 @@ fn read_rows(
                 "has key {key} of table '{}' that was read before; it is corrupt",
                 table.name()
             )));
+        }
+        make_room(tables);
+        if let Some(full) = table.budget().disk().and_then(|disk| disk.full()) {
+            return Err(full);
         }
     }
     Ok(())
