@@ -44,13 +44,13 @@ BESIDE_THE_LOCKS = {
     "mlflow",
     "mlflow-skinny",
     "mlxtend",
+    "rocksdict",
     "ray",
     "tensorboard",
     "torch",
     "uv",
     "wandb",
 }
-BESIDE_THE_LOCKS = {"mlflow", "mlflow-skinny", "mlxtend", "rocksdict", "tensorboard", "torch", "uv"}
 
 
 def texts():
