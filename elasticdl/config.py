@@ -629,11 +629,13 @@ class JobConfig(Section):
     def going_on(self, now: JobConfig) -> JobConfig:
         """Return the settings of this job as it goes on by a later command.
 
-        Taken over is how it is looked at, `MAY_DIFFER`, and the model where that may change.
+        Taken over is how it is looked at, `MAY_DIFFER`, what is asked of Slurm, and the model where
+        that may change.
         """
         changed = {name: getattr(now.data, name) for name in MAY_DIFFER}
         sections: dict[str, Any] = {
             "seeing": now.seeing,
+            "slurm": now.slurm,
             "data": self.data.model_copy(update=changed),
             "model": now.model if now.model.model_changes else self.model,
         }

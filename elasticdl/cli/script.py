@@ -123,10 +123,15 @@ def _run(
     shards_only: bool,
     **words: str | None,
 ) -> int:
-    given = [n for n in words if context.get_parameter_source(n) is ParameterSource.COMMANDLINE]
+    # Else a default would look as if somebody had asked for it.
+    given = {
+        name: word
+        for name, word in words.items()
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
     try:
-        refuse_flags_as_values({name: word for name, word in words.items() if word is not None})
-        config = configure(script, arguments, words, shards_only)
+        refuse_flags_as_values({name: word for name, word in given.items() if word is not None})
+        config = configure(script, arguments, given, shards_only)
         check_given(config, given)
     except ConfigError as error:
         raise click.UsageError(str(error), context) from error

@@ -91,9 +91,11 @@ def test_tasks_are_requeued_killed_and_moved_and_each_record_counts_once(tmp_pat
         slurm.run("scontrol", "requeue", job.tasks("worker")[0])
         job.until_event("left", "worker 0", also=lambda e: e["reason"] == "preempted")
         job.until_here("worker", 3)
-        job.send("worker", 0)  # the process alone
+        task = job.tasks("worker")[1]
+        job.send("worker", 0)  # the process alone: its task takes the next one
         job.until_event("lost", "worker 1", also=lambda e: e["reason"] == "killed")
         job.until_here("worker", 4)
+        assert job.tasks("worker")[4] == task
         place_of(job, job.tasks("worker")[2]).kill()  # and all of its task
         job.until_event("lost", "worker 2")
         job.until_here("worker", 5)

@@ -12,7 +12,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,13 @@ from elasticdl.launchers.slurm import commands
 from elasticdl.launchers.slurm.commands import SlurmAwayError, SlurmTask
 from elasticdl.launchers.slurm.options import script_of, words_of
 from elasticdl.launchers.slurm.own_task import HOST, Request, own_task, why_asked
-from elasticdl.launchers.slurm.roster import Occupied, Roster, handle_of
+from elasticdl.launchers.slurm.roster import (
+    FREE_SECONDS,
+    Occupied,
+    Roster,
+    handle_of,
+    is_free_after,
+)
 from elasticdl.runtime.addresses import Listening
 from elasticdl.runtime.process import process_name
 
@@ -104,6 +110,28 @@ def superfluous(
     return found
 
 
+def missing_places(
+    arrays: Mapping[str, Role],
+    tasks: Mapping[str, SlurmTask],
+    wanted: Mapping[Role, int],
+    taken: Container[str],
+) -> dict[Role, int]:
+    """Return how many processes of each role wait for a place that nobody has asked for.
+
+    Args:
+        arrays: The jobs of Slurm that have places.
+        tasks: What Slurm says of all tasks.
+        wanted: How many processes wait.
+        taken: The tasks that have a process.
+    """
+    missing = dict(wanted)
+    for name, task in tasks.items():
+        role = arrays.get(name.partition("_")[0])
+        if role in missing and (task.is_waiting or (task.state == "R" and name not in taken)):
+            missing[role] -= 1
+    return {role: count for role, count in missing.items() if count > 0}
+
+
 class SlurmLauncher:
     """Runs processes as tasks of Slurm; `launchers.base.Launcher` is the contract."""
 
@@ -128,6 +156,8 @@ class SlurmLauncher:
         self._lock = threading.Lock()
         self._processes: dict[str, _Process] = {}  # by reference
         self._strays: list[str] = []  # tasks to cancel
+        self._free: list[tuple[Role, float]] = []  # places of killed processes: until when
+        self._missing: dict[Role, int] = {}  # at the last look
         self._is_closing = False
         self._is_left = False
         self._wake = threading.Event()
@@ -265,8 +295,19 @@ class SlurmLauncher:
                 one.has_place = True
         for role in Role:
             several = [one for one in new if one.handle.role is role]
+            while several and self._has_free(role):
+                several.pop()
             for first in range(0, len(several), _LARGEST_ARRAY):
                 self._want_array(role, several[first : first + _LARGEST_ARRAY])
+
+    def _has_free(self, role: Role) -> bool:
+        """Whether the process of a place was killed just now, so that it takes the next one."""
+        now = time.monotonic()
+        self._free = [(other, until) for other, until in self._free if until > now]
+        found = next((one for one in self._free if one[0] is role), None)
+        if found is not None:
+            self._free.remove(found)
+        return found is not None
 
     def _want_array(self, role: Role, several: list[_Process]) -> None:
         try:
@@ -332,7 +373,11 @@ class SlurmLauncher:
                 one.occupied = running[ref]
                 self._tell(Started(one.handle))
             if ref in ended:
-                self._report(one, self._roster.end_of(one.handle))
+                end = self._roster.end_of(one.handle)
+                if is_free_after(end) and not one.was_asked:
+                    until = time.monotonic() + FREE_SECONDS / 2
+                    self._free.append((one.handle.role, until))
+                self._report(one, end)
             elif ref not in wanted and ref not in running:
                 self._report(one, Exited(one.handle, ExitReason.UNKNOWN, None))
 
@@ -360,7 +405,24 @@ class SlurmLauncher:
         if left_over:
             log.info("nothing is wanted for %s", ", ".join(left_over))
             commands.cancel(left_over, is_waiting=True)
+        taken = {place.task for place in self._roster.running().values()}
+        self._want_missing(missing_places(self._arrays, tasks, counts, taken))
         self._forget_arrays(tasks, now)
+
+    def _want_missing(self, missing: dict[Role, int]) -> None:
+        """Ask again for places that are gone, as when somebody has cancelled them in the queue."""
+        before, self._missing = self._missing, missing
+        with self._lock:
+            for one in self._processes.values():
+                role = one.handle.role
+                # Twice, since a place may have taken a process while all this was asked.
+                if (
+                    one.occupied is None
+                    and one.has_place
+                    and min(missing.get(role, 0), before.get(role, 0))
+                ):
+                    one.has_place = False
+                    missing[role] -= 1
 
     def _forget_arrays(self, tasks: Iterable[str], now: float) -> None:
         listed = {name.partition("_")[0] for name in tasks}

@@ -26,7 +26,7 @@ from elasticdl.launchers.process.out_of_memory import OutOfMemoryKills
 from elasticdl.launchers.signals import STOP_SIGNALS, Signals
 from elasticdl.launchers.slurm import commands
 from elasticdl.launchers.slurm.own_task import HOST, address, own_task
-from elasticdl.launchers.slurm.roster import Roster
+from elasticdl.launchers.slurm.roster import FREE_SECONDS, Occupied, Roster, is_free_after
 from elasticdl.runtime import open_files
 from elasticdl.runtime.log_lines import log_as
 
@@ -67,17 +67,35 @@ class SlurmPlace:
         self._was_asked = False
 
     def run(self) -> int:
-        """Run a process that is wanted; return the exit code.
+        """Run a process that is wanted, and another if that is killed; return the exit code.
 
         Raises:
             LaunchError: This is no task of Slurm.
             OSError: The job's folder cannot be used.
         """
-        taken = self._take()
-        if taken is None:
-            _log.info("no %s is wanted", self._role.words)
-            return 0
-        handle, command = taken
+        own = own_task()
+        code, patience_seconds = 0, _PATIENCE_SECONDS
+        while (taken := self._take(own, patience_seconds)) is not None:
+            code, end = self._run(*taken)
+            if self._was_asked or not is_free_after(end):
+                return code
+            patience_seconds = FREE_SECONDS
+        _log.info("no %s is wanted", self._role.words)
+        return code
+
+    def _take(
+        self, own: Occupied, patience_seconds: float
+    ) -> tuple[ProcessHandle, list[str]] | None:
+        deadline = time.monotonic() + patience_seconds
+        while True:
+            taken = self._roster.take(self._role, own)
+            if taken is not None:
+                return taken
+            if time.monotonic() >= deadline or self._asked(_LOOK_SECONDS):
+                return None
+
+    def _run(self, handle: ProcessHandle, command: list[str]) -> tuple[int, Exited]:
+        """Run a process, and say how it ended; return what to exit with, and that."""
         log = log_path(self._job_dir, handle.role, handle.index)
         lifeline, write_end = os.pipe()
         here = address()
@@ -85,25 +103,17 @@ class SlurmPlace:
             child = spawn([word.replace(HOST, here) for word in command], log, lifeline)
         except OSError as error:
             words = f"cannot start {command[0]}: {error}"
-            self._roster.tell_end(Exited(handle, ExitReason.FAILED, None, words))
-            return 1
+            end = Exited(handle, ExitReason.FAILED, None, words)
+            self._roster.tell_end(end)
+            return 1, end
         _log.info("%s runs as pid %d, log %s", handle.ref, child.pid, log)
         code = self._wait_for(child)
-        os.close(write_end)  # whatever it has started ends too
+        for descriptor in (write_end, lifeline):  # whatever it has started ends too
+            os.close(descriptor)
         end = exited(handle, code, self._was_asked, self._ooms, log)
         _log.info("%s: %s (%s)", handle.ref, end.reason, code)
         self._roster.tell_end(end)
-        return code if code >= 0 else 128 - code
-
-    def _take(self) -> tuple[ProcessHandle, list[str]] | None:
-        own = own_task()
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while True:
-            taken = self._roster.take(self._role, own)
-            if taken is not None:
-                return taken
-            if time.monotonic() >= deadline or self._asked(_LOOK_SECONDS):
-                return None
+        return code if code >= 0 else 128 - code, end
 
     def _wait_for(self, child: subprocess.Popen[bytes]) -> int:
         look_at = time.monotonic() + _MASTER_SECONDS

@@ -23,6 +23,9 @@ from elasticdl.runtime.secret_files import make_private
 FOLDER = "slurm"
 """In a job's folder."""
 
+FREE_SECONDS = 15.0
+"""A place whose process was killed waits so long for the next one."""
+
 _WANTED, _RUNNING, _ENDED = "wanted", "running", "ended"
 _ARRAYS, _MASTER, _ALIVE = "arrays", "master", "alive"
 
@@ -185,6 +188,14 @@ def handle_of(ref: str) -> ProcessHandle:
     """
     role, index, _ = ref.rsplit("-", 2)
     return ProcessHandle(Role(role), int(index), ref)
+
+
+def is_free_after(end: Exited) -> bool:
+    """Whether a place takes another process after one that ended so.
+
+    Not after one that failed: it may be for its node.
+    """
+    return end.reason in (ExitReason.KILLED, ExitReason.OUT_OF_MEMORY)
 
 
 def _taken(ref: str, occupied: Occupied) -> str:

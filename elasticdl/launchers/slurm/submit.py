@@ -9,12 +9,13 @@ from pathlib import Path
 
 from elasticdl.config import JobConfig
 from elasticdl.errors import LaunchError
+from elasticdl.job import Role
 from elasticdl.launchers.base import SubmittedJob
 from elasticdl.launchers.process import folder
 from elasticdl.launchers.process.folder_job import FolderJob
 from elasticdl.launchers.slurm import commands
 from elasticdl.launchers.slurm.commands import SlurmTask
-from elasticdl.launchers.slurm.options import submit_master
+from elasticdl.launchers.slurm.options import submit_master, words_of
 from elasticdl.launchers.slurm.roster import Roster
 from elasticdl.runtime import process
 
@@ -30,6 +31,8 @@ class SlurmSubmitter:
     def submit(self, config: JobConfig, is_tied: bool) -> SubmittedJob:
         """Have the task of the master queued. No job on a cluster is tied to a command."""
         commands.own_tasks()  # makes no folder where there is no Slurm
+        for role in Role:  # nor where it cannot be asked for what the job needs
+            words_of(config, role, Path())
         job_dir = folder.prepare(config)
         roster = Roster(job_dir)
         roster.prepare()

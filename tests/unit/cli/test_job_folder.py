@@ -81,6 +81,14 @@ def test_what_becomes_of_messages_and_who_looks_may_be_another_when_a_job_goes_o
         holds_job(config(folder, seed=9, max_lateness="1h", **words))
 
 
+def test_a_job_goes_on_in_another_partition_of_slurm(tmp_path):
+    folder = prepare(config(tmp_path / "job", launcher="slurm", slurm_partition="a"))
+    now = config(folder, launcher="slurm", slurm_partition="b", slurm_time_limit="8:00:00")
+    assert holds_job(now)
+    prepare(now)
+    assert JobConfig.read(folder / process.CONFIG_FILE).slurm == now.slurm
+
+
 def test_job_that_has_ended_is_refused_with_what_to_do(begun):
     folder, state = begun
     state.append([["ended", "failed", "disk full", 3.0]])

@@ -1,5 +1,6 @@
 """The flags of jobs on Kubernetes, and what is printed for it."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -50,6 +51,18 @@ def test_the_command_of_the_original_is_understood_with_a_strategy_and_without(c
     assert "note: --use_go_ps has no effect: there is one parameter server" in err
     kinds = [item["kind"] for item in yaml.safe_load_all(without)]
     assert kinds == ["ConfigMap", "Service", "Job"]
+
+
+def test_a_script_is_printed_with_the_files_beside_it_and_without_a_volume(capsys, tmp_path):
+    (tmp_path / "loop.py").write_text("import elasticdl.controller")
+    words = ("--launcher=kubernetes", "--training_data=/data", "--dry_run", "--", "--units=3")
+    code, printed, err = run(capsys, "run", str(tmp_path / "loop.py"), *words)
+    assert code == 0, err
+    files, settings, *_ = yaml.safe_load_all(printed)
+    assert files["data"] == {"loop.py": "import elasticdl.controller"}
+    model = json.loads(settings["data"]["job.json"])["model"]
+    assert model["script"] == "/etc/elasticdl/model_zoo/loop.py"
+    assert model["script_arguments"] == ["--units=3"]
 
 
 def test_what_a_lost_master_costs_is_said(capsys):

@@ -5,7 +5,7 @@ import pytest
 from elasticdl.job import Role
 from elasticdl.launchers.base import ExitReason
 from elasticdl.launchers.slurm.commands import SlurmTask, parse
-from elasticdl.launchers.slurm.launcher import silent_end, superfluous
+from elasticdl.launchers.slurm.launcher import missing_places, silent_end, superfluous
 from elasticdl.launchers.slurm.own_task import Request, meaning, own_task
 from elasticdl.launchers.slurm.roster import Occupied
 
@@ -74,6 +74,19 @@ def test_places_in_the_queue_that_nobody_waits_for_are_given_back_youngest_first
     }
     assert superfluous(arrays, tasks, {Role.WORKER: 2, Role.PS: 1}) == ["9_0"]
     assert superfluous(arrays, tasks, {Role.PS: 1}) == ["5_2", "5_10", "9_0"]
+
+
+def test_processes_whose_places_are_gone_lack_one_each():
+    arrays = {"5": Role.WORKER, "6": Role.PS}
+    tasks = {
+        "5_0": SlurmTask("R"),
+        "5_1": SlurmTask("R"),  # about to take one of those that are wanted
+        "5_2": SlurmTask("PD"),
+        "5_3": SlurmTask("CA"),
+        "6_0": SlurmTask("PD", 1),
+    }
+    wanted = {Role.WORKER: 4, Role.PS: 1}
+    assert missing_places(arrays, tasks, wanted, taken={"5_0"}) == {Role.WORKER: 2}
 
 
 def test_a_task_knows_itself_by_what_slurm_tells_it():

@@ -1,5 +1,6 @@
 """The launcher with a Slurm that is played; tests/contract has it with a real one."""
 
+import dataclasses
 import itertools
 import threading
 
@@ -10,8 +11,10 @@ from elasticdl.errors import LaunchError
 from elasticdl.job import Role
 from elasticdl.launchers.base import Exited, ExitReason, PendingProcess, ProcessSpec
 from elasticdl.launchers.slurm import commands
+from elasticdl.launchers.slurm import launcher as room
 from elasticdl.launchers.slurm.commands import SlurmAwayError
 from elasticdl.launchers.slurm.launcher import SlurmLauncher
+from elasticdl.launchers.slurm.roster import Occupied
 
 SECONDS = 30.0
 CONFIG = build_config(
@@ -112,6 +115,31 @@ def test_a_process_that_is_wanted_while_files_are_read_is_not_taken_as_gone(
     monkeypatch.setattr(launcher._roster, "ended", ended)
     assert has_read.wait(SECONDS)
     assert not [event for event in heard[0] if isinstance(event, Exited)]
+
+
+def test_a_place_whose_process_was_killed_takes_the_next_one(launcher, slurm_played, heard):
+    launcher.start(SPEC)
+    until(heard, PendingProcess)
+    handle, _ = launcher._roster.take(Role.WORKER, Occupied("1_0", 0))
+    launcher._roster.tell_end(Exited(handle, ExitReason.KILLED, -9))
+    until(heard, Exited)
+    launcher.start(dataclasses.replace(SPEC, index=1))
+    launcher.start(dataclasses.replace(SPEC, index=2))
+    until(heard, PendingProcess, 2)
+    assert slurm_played.arrays == ["--array=0-0"] * 2
+
+
+def test_a_place_that_was_cancelled_in_the_queue_is_asked_for_again(
+    launcher, slurm_played, heard, monkeypatch
+):
+    monkeypatch.setattr(room, "_ASK_SECONDS", 0.1)
+    launcher.start(SPEC)
+    until(heard, PendingProcess)
+    has_asked = threading.Event()
+    submit = commands.submit
+    monkeypatch.setattr(commands, "submit", lambda *words: (has_asked.set(), submit(*words))[1])
+    assert has_asked.wait(SECONDS)  # Slurm lists no task of it
+    assert slurm_played.arrays == ["--array=0-0"] * 2
 
 
 def test_a_process_that_an_unknown_master_wanted_has_no_place_any_more(launcher, heard, tmp_path):

@@ -7,7 +7,9 @@ import pytest
 from elasticdl.cli.flags import build_config
 from elasticdl.errors import ConfigError
 from elasticdl.job import Role, Strategy
+from elasticdl.launchers.slurm import commands
 from elasticdl.launchers.slurm.options import script_of, words_of
+from elasticdl.launchers.slurm.submit import SlurmSubmitter
 
 HERE = Path("/jobs/x y")
 
@@ -66,3 +68,12 @@ def test_a_resource_that_slurm_does_not_have_is_refused():
     config = configure(worker_resource_request="cpu=1,disk=1Gi")
     with pytest.raises(ConfigError, match="ephemeral-storage is of Kubernetes"):
         words_of(config, Role.WORKER, HERE)
+
+
+def test_a_job_that_slurm_cannot_be_asked_for_leaves_no_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(commands, "own_tasks", dict)
+    job_dir = tmp_path / "job"
+    config = configure(worker_resource_request="cpu=1,disk=1Gi", job_dir=str(job_dir))
+    with pytest.raises(ConfigError, match="--worker_resource_request"):
+        SlurmSubmitter().submit(config, is_tied=False)
+    assert not job_dir.exists()
