@@ -57,6 +57,32 @@ def test_rows_on_disk_are_trained_once_though_ps_replicas_are_killed(tmp_path):
     assert rows.stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.timeout(300)
+def test_a_replica_whose_rows_cannot_be_read_again_ends_and_is_restored(tmp_path):
+    rows, is_lost = tmp_path / "rows", False
+    flags = {**wide_model(tmp_path / "zoo"), "ps_disk": rows, "max_relaunches": 1}
+    with CountingJob(tmp_path, seed=7, **flags) as job:
+        for status in job.statuses():
+            if not is_lost and status.records_done > 0.3 * max(status.records_total, 1):
+                empty_files(job.processes("ps")[0].pid, rows)
+                is_lost = True
+        summary = job.finish()
+
+    job.check_counts(summary)
+    assert len(summary["recoveries"]) == 1
+    logs = "".join(path.read_text() for path in (job.job_dir / "logs").glob("ps-*"))
+    assert "cannot be read again" in logs
+
+
+def empty_files(pid, folder):
+    """Take away what a process has written to files without a name in a folder."""
+    opened = [f"/proc/{pid}/fd/{number}" for number in os.listdir(f"/proc/{pid}/fd")]
+    files = [path for path in opened if os.readlink(path).startswith(str(folder))]
+    assert files
+    for path in files:
+        os.truncate(path, 0)
+
+
 @pytest.fixture
 def small_disk(tmp_path):
     """A disk for a few hundred rows."""
