@@ -35,7 +35,7 @@ endif
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name Cargo.toml)
 # What is measured against PyTorch has targets of its own, which install it.
 BENCHMARKS := $(filter-out benchmarks/readme.py benchmarks/allreduce.py benchmarks/torch_models.py \
-    benchmarks/allreduce_recovery.py benchmarks/allreduce_join.py benchmarks/join_neighbour.py benchmarks/zoo.py benchmarks/criteo_run.py benchmarks/elastic_quality.py benchmarks/quality.py benchmarks/stream.py, \
+    benchmarks/allreduce_recovery.py benchmarks/allreduce_join.py benchmarks/join_neighbour.py benchmarks/zoo.py benchmarks/criteo_run.py benchmarks/elastic_quality.py benchmarks/quality.py benchmarks/ray_preemption.py benchmarks/stream.py, \
     $(shell grep -ls '^if __name__ == "__main__"' benchmarks/*.py))
 STORE_BENCHMARKS := $(filter benchmarks/store%,$(BENCHMARKS))
 
@@ -249,7 +249,12 @@ bench-recovery: build $(TORCH) ## Measure all-reduce when workers are killed, be
 	PYTHONPATH=$(TORCH) $(PYTHON) benchmarks/allreduce_recovery.py
 	@$(PYTHON) -m benchmarks.readme
 
-.PHONY: bench-join bench-stream
+.PHONY: bench-join bench-ray bench-stream
+bench-ray: build ## Count what is computed again when workers on Ray are preempted, beside Ray Train (installs Ray, 260 MB).
+	@$(PYTHON) -m pip install --quiet --target $(CACHE)/ray 'ray>=2.60,<2.61'
+	PYTHONPATH=$(CACHE)/ray $(PYTHON) benchmarks/ray_preemption.py
+	@$(PYTHON) -m benchmarks.readme
+
 bench-stream: kafka ## Measure jobs on a topic of Kafka against the same job on files (needs Java 17, Maven).
 	$(PYTHON) benchmarks/stream.py
 	@$(PYTHON) -m benchmarks.readme

@@ -46,6 +46,7 @@ PARTS = {
     "allreduce": "All-reduce against gloo",
     "allreduce_recovery": "All-reduce when workers are killed, leave and join",
     "allreduce_join": "All-reduce when a worker joins a large model",
+    "ray_preemption": "Minibatches computed again when workers on Ray are preempted",
     "model_servers": "A tower on model servers beside the same in each worker",
     "recordio": "Record files",
     "data_formats": "Formats of data, by processor time",

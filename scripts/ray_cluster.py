@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -45,8 +46,16 @@ class RayCluster:
         )
 
     def kill_node(self, node: Any) -> None:
-        """Kill all processes of a node."""
+        """Kill all processes of a node, and all that they have started, as if it lost its power."""
+        below = [
+            process
+            for raylet in node.all_processes["raylet"]
+            for process in psutil.Process(raylet.process.pid).children(recursive=True)
+        ]
         self._cluster.remove_node(node, allow_graceful=False)
+        for process in below:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
 
     def kill_nodes(self) -> None:
         """Kill all nodes but the head."""

@@ -1,10 +1,18 @@
 """Jobs on a Ray cluster whose processes, actors and nodes are killed or taken away."""
 
+import queue
+import sys
+
 import pytest
+
+from elasticdl.cli.flags import build_config
+from elasticdl.job import Role
+from elasticdl.launchers.base import Exited, ExitReason, ProcessSpec
 
 pytest.importorskip("ray", reason="pip install 'ray>=2.60,<2.61'")
 
 from tests.elastic.ray_job import RayJob, keeper_of
+from tests.elastic.test_shards_job import SCRIPT, ShardsJob
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
@@ -89,3 +97,28 @@ def test_a_process_that_fits_on_no_node_is_told_and_starts_when_one_comes(cluste
         summary = job.finish()
     assert "no node of the Ray cluster is large enough: asked is CPU 3" in job.printed()
     job.check_counts(summary)
+
+
+def test_a_loop_of_ones_own_runs_on_ray(cluster, tmp_path):
+    """Its scripts are started in actors as model files are."""
+    (tmp_path / "hurry").touch()
+    flags = {"launcher": "ray", "ray_address": cluster.address, "job_name": "loop"}
+    flags |= {f"{role}_resource_request": "cpu=0.5" for role in ("master", "ps", "worker")}
+    with ShardsJob(tmp_path, SCRIPT, 995, num_workers=2, **flags) as job:
+        job.finish()
+    assert job.seen() == dict.fromkeys(range(995), 1)
+
+
+def test_a_node_that_does_not_see_the_folder_of_the_job_is_named(ray_cluster, tmp_path):
+    """Everything is found by path: without a shared file system nothing would work."""
+    words = {"model_def": "a.forward", "training_data": "/data", "launcher": "ray"}
+    config = build_config("train", words | {"worker_resource_request": "cpu=1"})
+    events = queue.Queue()
+    launcher = ray_cluster.launcher_of(config, tmp_path)(events.put)
+    (tmp_path / "job.json").unlink()
+    launcher.start(ProcessSpec(Role.WORKER, 0, (sys.executable, "-c", "pass")))
+    while not isinstance(event := events.get(timeout=60.0), Exited):
+        pass
+    launcher.close(grace_seconds=0.0)
+    assert event.reason is ExitReason.FAILED
+    assert f"of the Ray cluster does not see {tmp_path}/job.json: expected" in event.last_words

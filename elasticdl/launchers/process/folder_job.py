@@ -94,9 +94,10 @@ class FolderJob:
         deadline = time.monotonic() + timeout_seconds
         while (address := process.master_address(self._job_dir)) is None:
             if self._wait(_LOOK_SECONDS) or time.monotonic() >= deadline:
+                log = log_path(self._job_dir, Role.MASTER, 0)
+                why = self._root.waiting() or f"its log is {log}"
                 raise UnavailableError(
-                    f"the job in {self._job_dir} has no master that listens; its log is "
-                    f"{log_path(self._job_dir, Role.MASTER, 0)}"
+                    f"the job in {self._job_dir} has no master that listens; {why}"
                 )
         if self._wait(0.0):
             raise UnavailableError(f"the job in {self._job_dir} has ended")

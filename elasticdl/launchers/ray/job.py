@@ -18,6 +18,7 @@ from elasticdl.runtime import process
 
 _BEGIN_SECONDS = 15.0  # that a command waits for the first master; it may wait for room for longer
 _LOOK_SECONDS = 1.0
+_ANSWER_SECONDS = 3.0  # of a keeper that runs
 
 
 class RaySubmitter:
@@ -117,4 +118,6 @@ class _Keeper:
     def end(self, at_once: bool) -> None:
         actor = None if self._has_ended else cluster.find_actor(self._name)
         if actor is not None:
-            actor.send.remote(stop_signals(at_once))
+            sent = actor.send.remote(stop_signals(at_once))
+            if not cluster.library().wait([sent], timeout=_ANSWER_SECONDS)[0]:
+                cluster.kill_actor(self._name)  # it waits for a node

@@ -84,7 +84,7 @@ class RoleKeeper:
     """The actor of a worker or ps replica."""
 
     def __init__(self, where: Surroundings, role: str, index: int, command: list[str]) -> None:
-        """Start the process; if that fails `place` says why."""
+        """Start the process; if that fails `end` says why."""
         self._problem = ""
         self._ended: Future[tuple[str, int | None, str]] = Future()
         self._job_name = where.job_name
@@ -146,6 +146,7 @@ class JobKeeper:
         self._restarts = Restarts(at=time.monotonic())
         context = cluster.library().get_runtime_context()
         self._me, self._node = context.current_actor, context.get_node_id()
+        self._due: list[int] = []  # signals that came before there was a root
         self._notice = 0.0  # seconds in which this node was to be gone, when that was seen
         self._is_second = context.was_current_actor_reconstructed
         threading.Thread(target=self._keep, name="keep", daemon=True).start()
@@ -156,13 +157,17 @@ class JobKeeper:
 
     async def send(self, numbers: list[int]) -> None:
         """Send signals to the root: one for an end in order, two for now."""
-        for number in numbers:
-            if self._root is not None and self._root.poll() is None:
+        if self._root is None:
+            self._due += numbers
+        elif self._root.poll() is None:
+            for number in numbers:
                 self._root.send_signal(number)
 
     def _keep(self) -> None:
         try:
-            problem = self._start()
+            # An actor before may have been killed after the end of the job.
+            is_over = self._is_second and (self._job_dir / process.PICTURE_FILE).exists()
+            problem = "" if is_over else self._start()
             self._begun.set_result(problem)
             while not problem and not self._has_ended():
                 problem = self._start_again()
@@ -183,15 +188,24 @@ class JobKeeper:
         while True:
             try:
                 self._where.enter()
-                bind = cluster.library().util.get_node_ip_address()
-                read_end, self._leash = os.pipe()
-                self._root = start_root(self._job_dir, read_end, bind)
-                self._is_second = True
+                self._start_root()
                 return ""
             except LaunchError as error:
                 if time.monotonic() >= deadline:
                     return str(error)
             time.sleep(_LOOK_SECONDS)
+
+    def _start_root(self) -> None:
+        bind = cluster.library().util.get_node_ip_address()
+        read_end, self._leash = os.pipe()
+        try:
+            self._root = start_root(self._job_dir, read_end, bind)
+        except LaunchError:
+            os.close(self._leash)
+            raise
+        self._is_second = True
+        for number in self._due:
+            self._root.send_signal(number)
 
     def _start_again(self) -> str:
         """Start a root that was lost; return what is wrong."""
@@ -204,12 +218,12 @@ class JobKeeper:
 
     def _has_ended(self) -> bool:
         """Wait for the end of the root; return whether that is the end of the job."""
-        assert self._root is not None
-        while self._root.poll() is None:
+        while self._root is not None and self._root.poll() is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._root.wait(_LOOK_SECONDS)
             self._move_if_drained()
-        os.close(self._leash)
+        if self._root is not None:
+            os.close(self._leash)
         ends = (process.PICTURE_FILE, END_FILE)
         return any((self._job_dir / name).exists() for name in ends)
 

@@ -96,6 +96,7 @@ class RayLauncher:
         self._authority = authority
         self._on_event = on_event
         self._where = Surroundings(config.cluster.job_name, str(job_dir), str(Path.cwd()))
+        self._before = cluster.actors_below(f"{cluster.keeper_name(config.cluster.job_name)}/")
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._kept: dict[str, _Kept] = {}  # by handle.ref
@@ -118,7 +119,7 @@ class RayLauncher:
             known = set(self._kept)
         self._certify(spec.role, spec.index)
         try:
-            for stray in set(cluster.actors_below(prefix)) - known:
+            for stray in {name for name in self._before if name.startswith(prefix)} - known:
                 log.warning("%s was made by a master that is gone; ended", stray)
                 cluster.kill_actor(stray)
             actor = self._make(handle, spec)
