@@ -33,6 +33,7 @@ from elasticdl.errors import ConfigError, DataError, ElasticdlError, ModelError
 from elasticdl.job import Strategy
 from elasticdl.locations import Location, is_remote, reaching
 from elasticdl.model_spec import parse_params
+from elasticdl.observe.wandb_run import has_key
 from elasticdl.state.open import check_state
 from elasticdl.statistics import read_statistics
 
@@ -114,6 +115,13 @@ def _check_packages(config: JobConfig) -> None:
             raise ConfigError(
                 f"--{flag} needs a package that is missing ({', '.join(missing)}): {install(extra)}"
             )
+    # On a cluster the master's machine may have what this one lacks.
+    logs_in = bool(config.seeing.wandb_project) and not config.is_on_cluster
+    if logs_in and not has_key(os.environ, Path.home()):
+        raise ConfigError(
+            "--wandb_project needs a key: expected WANDB_API_KEY, or a login by `wandb login`, or "
+            "WANDB_MODE=offline"
+        )
 
 
 def _check_for_pods(config: JobConfig) -> None:

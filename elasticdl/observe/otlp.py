@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl.config import JobConfig
 from elasticdl.distribution import install, is_missing
-from elasticdl.errors import ConfigError
+from elasticdl.errors import ConfigError, ElasticdlError
 from elasticdl.job import Event, JobStatus
 from elasticdl.observe.history.fold import History
 from elasticdl.observe.job_spans import JobSpan, JobSpans
@@ -36,6 +36,8 @@ _PACKAGES = ("prometheus_client", "opentelemetry.exporter.otlp.proto.http")
 _SECONDS_BETWEEN = 10.0
 _OVERLAP_SECONDS = 30.0  # before a master began; what ended then its predecessor may have kept
 _SCOPE = "elasticdl"
+
+log = logging.getLogger(__name__)
 
 
 class OtlpExport:
@@ -103,10 +105,13 @@ class OtlpExport:
         """Add what has happened to the history and the spans."""
         if not self._has_past:
             self._has_past = True
-            for event in self._past():
-                if event["time"] < self._since:
-                    self._history.add(event)
-                    self._spans.add(event)
+            try:
+                for event in self._past():
+                    if event["time"] < self._since:
+                        self._history.add(event)
+                        self._spans.add(event)
+            except ElasticdlError as error:
+                log.warning("%s: what was before this master is not sent: %s", self.flag, error)
             self._unsent += self._spans.take_ended(self._since - _OVERLAP_SECONDS)
         while not self._events.empty():
             event = self._events.get()

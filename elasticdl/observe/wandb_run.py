@@ -8,6 +8,7 @@ killed. Entity, key, server and mode are read from the library's own variables, 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,23 @@ if TYPE_CHECKING:  # it comes with an extra
 _SECONDS_BETWEEN = 2.0
 _FLUSH_SECONDS = 2.0  # so many are lost of a master that is killed
 _ENDED = ("finished", "failed", "stopped")
+
+
+def has_key(environment: Mapping[str, str], home: Path) -> bool:
+    """Whether the library may find what it proves itself with, or needs nothing.
+
+    Args:
+        environment: The variables of a process that would log in.
+        home: The folder of whoever runs it, where the library and `netrc` have files.
+    """
+    if environment.get("WANDB_MODE", "online") != "online":
+        return True
+    if environment.get("WANDB_API_KEY") or environment.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    settings = Path(environment.get("WANDB_CONFIG_DIR") or home / ".config" / "wandb") / "settings"
+    netrc = Path(environment.get("NETRC") or home / ".netrc")
+    of_folder = Path("wandb", "settings")  # where it is started; `wandb offline` writes it
+    return any(path.is_file() for path in (netrc, home / "_netrc", settings, of_folder))
 
 
 class WandbRun:

@@ -2,14 +2,16 @@
 
 import contextlib
 import json
+import signal
 import struct
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
 from tests.elastic.counting_job import CountingJob
-from tests.elastic.running_job import elasticdl, run
+from tests.elastic.running_job import run
 from tests.elastic.wandb_server import Server
 
 pytest.importorskip("wandb", reason="pip install wandb")
@@ -93,7 +95,7 @@ def test_a_server_has_one_run_of_a_job_whose_master_was_killed(tmp_path, monkeyp
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_a_job_is_one_run_over_restarts_of_its_master_and_of_itself(tmp_path, monkeypatch):
+def test_a_job_is_one_run_over_restarts_of_its_master_and_of_itself(tmp_path, monkeypatch, server):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     flags = {"wandb_project": "clicks", "model_def": "counting.staged.forward"}
@@ -106,7 +108,7 @@ def test_a_job_is_one_run_over_restarts_of_its_master_and_of_itself(tmp_path, mo
         job.send("master")
         job.until_trained(6_000, lambda: len(parts_of(job)) == 2)
         masters += [process.pid for process in job.processes("master")]
-        run(elasticdl("stop", job.job_dir, "--pause"))
+        job.send("master", number=signal.SIGTERM)  # another one can go on
         job.process.wait()
     with CountingJob(tmp_path, seed=7, **flags) as job:
         summary = job.finish()
@@ -133,5 +135,14 @@ def test_a_job_is_one_run_over_restarts_of_its_master_and_of_itself(tmp_path, mo
     assert len(steps) > 3
     assert steps[max(steps)]["throughput/records_per_second"] > 0
     assert max(steps) == summary["model_version"]
+    monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.server_port}")
+    for folder in sorted(job.job_dir.glob("wandb/offline-*")):
+        run([sys.executable, "-m", "wandb", "sync", str(folder)])
+    (sent,) = server.runs.values()
+    steps = [row["_step"] for row in sent.rows]
+    assert steps == sorted(set(steps))  # one that is behind, for a checkpoint, comes after the last
+    assert len(steps) == sum(len(history(part)) for part in parts)
+    assert max(steps) == summary["model_version"]
+    assert sent.exit_code == 0
     files = [path for path in job.job_dir.rglob("*") if path.is_file()]
     assert not [path for path in files if KEY.encode() in path.read_bytes()]
