@@ -177,6 +177,18 @@ def described():
     }
 
 
+def no_class():
+    """Say what a job tells of a label that is no class, which JAX would train with a loss of 0."""
+
+    def of_classes():
+        numbers = keras.Input((3,), name="numbers")
+        return keras.Model({"numbers": numbers}, keras.layers.Dense(4)(numbers))
+
+    made = trainer(of_classes, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    made.build(Minibatch({"numbers": NUMBERS}, np.ones((N, 1), np.int64), N))
+    return made.problem_of_labels(np.array([0, 3, 4]))
+
+
 if __name__ == "__main__":
     found = {name: said_of(*case) for name, case in CASES.items()}
-    print(json.dumps({**found, "described": described()}))
+    print(json.dumps({**found, "no_class": no_class(), "described": described()}))

@@ -17,11 +17,32 @@ _OF_TWO = (keras.losses.BinaryCrossentropy, keras.losses.BinaryFocalCrossentropy
 _FUNCTIONS_OF_TWO = (keras.losses.binary_crossentropy, keras.losses.binary_focal_crossentropy)
 
 
-def problem_of_labels(loss: Callable[..., object] | None, outputs: Nested, labels: Array) -> str:
+def is_refused(loss: Callable[..., object], label: Array, num_classes: int) -> bool:
+    """Say whether a loss on TensorFlow raises on a label because of its number."""
+    try:
+        loss(tf.constant(label), tf.zeros((1, num_classes)))
+    except Exception as error:  # others are of something else, which training will tell
+        return isinstance(error, tf.errors.InvalidArgumentError)
+    return False
+
+
+def problem_of_labels(
+    loss: Callable[..., object] | None,
+    outputs: Nested,
+    labels: Array,
+    is_no_class: Callable[[Callable[..., object], Array, int], bool] = is_refused,
+) -> str:
     """Say which label is none of a model's classes; "" if that is not seen.
 
     Whole numbers may be no classes. So the loss is asked for one that is out of range, on an output
     of zeros, and only then.
+
+    Args:
+        loss: `loss` of the model file.
+        outputs: What the model gives.
+        labels: Some labels.
+        is_no_class: Given the loss, a label out of range and the number of classes, says whether
+            labels are classes.
     """
     outside_of_two = (labels < 0) | (labels > 1) if labels.dtype.kind in "iuf" else np.zeros(0)
     if outside_of_two.any() and _is_of_two(loss):
@@ -38,16 +59,12 @@ def problem_of_labels(loss: Callable[..., object] | None, outputs: Nested, label
     if num_classes < 2 or not is_one_each or not outside.any():
         return ""
     wrong = labels[outside.reshape(len(labels), -1).any(axis=1)]
-    try:
-        loss(tf.constant(wrong[:1]), tf.zeros((1, num_classes)))
-    except Exception as error:
-        if not isinstance(error, tf.errors.InvalidArgumentError):
-            return ""  # of something else, which training will tell
-        return (
-            f"a label is {int(wrong.flat[0])}, and the model's output has {num_classes} classes, "
-            f"0 to {num_classes - 1}; {len(wrong):,} of {len(labels):,} labels are outside"
-        )
-    return ""
+    if not is_no_class(loss, wrong[:1], num_classes):
+        return ""
+    return (
+        f"a label is {int(wrong.flat[0])}, and the model's output has {num_classes} classes, "
+        f"0 to {num_classes - 1}; {len(wrong):,} of {len(labels):,} labels are outside"
+    )
 
 
 def _is_of_two(loss: object) -> bool:

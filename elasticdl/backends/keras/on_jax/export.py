@@ -7,7 +7,8 @@ operation, `XlaCallModule`, of any number of records. Whoever serves it needs ne
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import jax
@@ -21,6 +22,7 @@ from elasticdl.backends.keras.export import NOTES, named_features, signatures_of
 from elasticdl.backends.keras.export_beside import DENSE, DESCRIPTION, MODEL, describe_beside
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
 from elasticdl.backends.keras.metrics.kinds import mask_of
+from elasticdl.backends.keras.on_jax.any_size import plain, shape_of_any
 from elasticdl.backends.keras.on_jax.lookups import JaxCollector
 from elasticdl.backends.keras.on_jax.placed import JaxModel
 from elasticdl.backends.keras.on_jax.step import GivenArrays, JaxInference
@@ -60,7 +62,7 @@ class ServedByTensorFlow(tf.Module):  # type: ignore[misc]  # tensorflow has no 
         self._inference = JaxInference(placed, collector.tables, sample.structure)
         self._seed = np.uint32(0)
         # What each size may be: the number of records is free.
-        self._shapes = [_symbolic(spec.shape, k) for k, spec in enumerate(self._specs)]
+        self._shapes = [shape_of_any(spec.shape, k) for k, spec in enumerate(self._specs)]
 
     @property
     def _specs(self) -> Sequence[tf.TensorSpec]:
@@ -82,7 +84,7 @@ class ServedByTensorFlow(tf.Module):  # type: ignore[misc]  # tensorflow has no 
 
     def outputs_of(self, features: Nested, rows: Sequence[tf.Tensor]) -> Nested:
         """Return what the model gives for features and the rows of each lookup."""
-        of_rows = [_symbolic(part.shape, 0) for part in rows]
+        of_rows = [shape_of_any(part.shape, 0) for part in rows]
         num_dense, num_state = len(self.dense), len(self.state)
 
         def infer(*arrays: jax.Array) -> list[jax.Array]:
@@ -131,7 +133,8 @@ def export_inside(
     specs = named_features(sample.structure, placed.model)
     served.serve = tf.function(serve, input_signature=[specs], autograph=False)
     served.tables = saved
-    _save(served, directory, signatures_of(served.serve, specs))
+    signatures = signatures_of(served.serve, specs)
+    tf.saved_model.save(served, str(directory), signatures=signatures)
     if saved:
         write_rows(saved, tables, directory)
     notes = directory / NOTES
@@ -158,21 +161,26 @@ def export_with_rows_beside(
         for shape, table in zip(shapes, collector.tables, strict=True)
     ]
     served.score = tf.function(served.outputs_of, input_signature=[specs, rows], autograph=False)
-    _save(served, directory / MODEL, {})
+    tf.saved_model.save(served, str(directory / MODEL))
     values = {v.path: value for v, value in _named(placed, served)}
     np.savez(directory / DENSE, allow_pickle=False, **values)
     description = describe_beside(placed, collector.tables)
     (directory / DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n")
 
 
-def _save(served: tf.Module, directory: Path, signatures: dict[str, object]) -> None:
+@contextmanager
+def compiling_for_any_size() -> Iterator[None]:
+    """Say what it is where JAX cannot compile a model for any number of records.
+
+    Raises:
+        ModelError: It cannot.
+    """
     try:
-        tf.saved_model.save(served, str(directory), signatures=signatures)
+        yield
     except (TypeError, ValueError, NotImplementedError) as error:
-        said = " ".join(str(error).split())[:1000]
         raise ModelError(
-            "--output: JAX cannot compile the model for any number of records, as a model that is "
-            f"served needs it: {said}"
+            "--output: JAX cannot compile the model for any number of records, as one that is "
+            f"served needs it: {plain(error)}"
         ) from error
 
 
@@ -187,14 +195,6 @@ def _named(placed: JaxModel, served: ServedByTensorFlow) -> list[tuple[keras.Var
     variables = [*placed.dense.variables, *placed.state.variables]
     held = [*served.dense, *served.state]
     return [(v, one.numpy()) for v, one in zip(variables, held, strict=True)]
-
-
-def _symbolic(shape: tf.TensorShape, number: int) -> str:
-    """Return a shape as JAX says it: `b` records, and a name for each other size that is free."""
-    sizes = [str(size) if size is not None else f"d{number}_{k}" for k, size in enumerate(shape)]
-    if sizes and shape[0] is None:
-        sizes[0] = "b"
-    return f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
 
 
 def _cut(arrays: Sequence[jax.Array], ends: Sequence[int]) -> list[Sequence[jax.Array]]:

@@ -116,11 +116,15 @@ class JaxCollector:
         placed.call(note, folded, self._training, *split, seed)
         return ids
 
-    def computed(self, seed: jax.Array, *features: jax.Array) -> list[jax.Array]:
-        """Return the ids of the sites that are not features as they are."""
+    def ids_of_all(self, seed: jax.Array, *features: jax.Array) -> list[jax.Array]:
+        """Return the ids of all sites, of arrays that JAX traces."""
         dense = jnp.zeros(self._placed.dense.size, jnp.float32)
         state = jnp.zeros(self._placed.state.size, jnp.float32)
-        ids = self._trace(dense, state, None, seed, features)
+        return self._trace(dense, state, None, seed, features)
+
+    def computed(self, seed: jax.Array, *features: jax.Array) -> list[jax.Array]:
+        """Return the ids of the sites that are not features as they are."""
+        ids = self.ids_of_all(seed, *features)
         return [one for one, site in zip(ids, self.sites, strict=True) if site.feature is None]
 
     def _analyse(self, features: Sequence[Array]) -> list[JaxSite]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 import keras
+import numpy as np
 
 from elasticdl.backends.keras.feed.minibatch import describe
 from elasticdl.backends.keras.internals import (
@@ -20,6 +21,7 @@ from elasticdl.backends.keras.model.loss import is_for_keras
 from elasticdl.backends.keras.on_jax.placed import only_in_feed
 from elasticdl.backends.keras.types import Nested
 from elasticdl.backends.user_code import no_place, user_code
+from elasticdl.data.strings import Array
 from elasticdl.errors import ModelError
 
 
@@ -135,6 +137,22 @@ def _as_float(value: jax.Array) -> jax.Array:
     if mask is not None:
         set_keras_mask(made, mask)
     return made
+
+
+def costs_nothing(loss: Callable[..., object], label: Array, num_classes: int) -> bool:
+    """Say whether a loss is 0, or no number, for a label out of range alone.
+
+    On TensorFlow such a loss raises. On JAX the label is a row of zeros, or is cut off.
+    """
+
+    def of(one: Array) -> float:
+        return float(np.mean(np.asarray(loss(jnp.asarray(one), jnp.zeros((1, num_classes))))))
+
+    try:
+        found, usual = of(label), of(np.zeros_like(label))
+    except Exception:  # of something else, which training will tell
+        return False
+    return usual > 0 and (found == 0 or not np.isfinite(found))
 
 
 def _without_tensorflow(error: Exception) -> str:

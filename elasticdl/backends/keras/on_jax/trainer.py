@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,12 +23,18 @@ from elasticdl.backends.base import (
     tell_nobody,
 )
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
+from elasticdl.backends.keras.model.expected_data import problem_of_labels
 from elasticdl.backends.keras.model.state import Momenta
 from elasticdl.backends.keras.model.trial import check_traces, note
+from elasticdl.backends.keras.on_jax.any_size import problem_of_any_size
 from elasticdl.backends.keras.on_jax.arrays import in_arrays
-from elasticdl.backends.keras.on_jax.export import export_inside, export_with_rows_beside
+from elasticdl.backends.keras.on_jax.export import (
+    compiling_for_any_size,
+    export_inside,
+    export_with_rows_beside,
+)
 from elasticdl.backends.keras.on_jax.lookups import JaxCollector
-from elasticdl.backends.keras.on_jax.loss import JaxLoss
+from elasticdl.backends.keras.on_jax.loss import JaxLoss, costs_nothing
 from elasticdl.backends.keras.on_jax.placed import JaxModel
 from elasticdl.backends.keras.on_jax.state import JaxTrials
 from elasticdl.backends.keras.on_jax.step import (
@@ -40,9 +47,12 @@ from elasticdl.backends.keras.on_jax.variables import seed_of
 from elasticdl.backends.keras.trainer import KerasTrainer, tell_without_training, writing
 from elasticdl.backends.keras.types import Nested
 from elasticdl.data.base import Metadata, Records
+from elasticdl.data.strings import Array
 from elasticdl.errors import ModelError
 from elasticdl.job import Mode
 from elasticdl.model_spec import ModelSpec
+
+log = logging.getLogger(__name__)
 
 _TENSORFLOW = "say KERAS_BACKEND=tensorflow"
 
@@ -87,6 +97,13 @@ class JaxTrainer(KerasTrainer):
     ) -> Iterator[Minibatch]:
         """Run the user's `feed`; see `Predictor.minibatches`."""
         return map(self._of, super().minibatches(records, mode, minibatch_size, seed))
+
+    def problem_of_labels(self, labels: Array) -> str:
+        """Say which label is none of the classes of the model; see `ChecksData`."""
+        if self._sample is None:
+            return ""
+        outputs = self._placed.sample_outputs
+        return problem_of_labels(self._spec.loss, outputs, labels, costs_nothing)
 
     def ids(self, minibatch: Minibatch) -> Sequence[Int64]:
         """Return the ids that each site looks up.
@@ -146,7 +163,7 @@ class JaxTrainer(KerasTrainer):
         if self._sample is None:
             raise ModelError("a model is exported after it was built; call build first")
         sample = replace(self._sample, mode=Mode.PREDICTION)
-        with writing(directory), self._held.open():
+        with writing(directory), self._held.open(), compiling_for_any_size():
             given = self._array_model, self._found_in(sample), sample, directory, dense, state
             if tables is None:
                 export_with_rows_beside(*given)
@@ -187,9 +204,21 @@ class JaxTrainer(KerasTrainer):
         step.prepare(sample, given)
         if before.differences(note(*functions)):
             check_traces(*functions, lambda: step.prepare(sample, given))
+        self._warn_of_export(sample)
         missing, missing_tables = step.without_gradient(given)
         self._tell_untrained(missing, missing_tables)
         return missing, missing_tables
+
+    def _warn_of_export(self, sample: KerasMinibatch) -> None:
+        inferred = replace(sample, mode=Mode.PREDICTION)
+        model, found = self._array_model, self._found_in(inferred)
+        if problem := problem_of_any_size(model, found, inferred):
+            log.warning(
+                "--output could not export this model: JAX cannot trace it for any number of "
+                "records, as one that is served needs it: %s. Take the sizes of shapes from "
+                "keras.ops.shape(x), say -1 in a reshape, or KERAS_BACKEND=tensorflow",
+                problem,
+            )
 
     def _first_given(self, sample: KerasMinibatch) -> GivenArrays:
         """Return the initial values, and small rows."""
