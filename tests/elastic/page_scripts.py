@@ -63,6 +63,9 @@ TREATMENTS = {
     "docs/elasticity.md": Treatment(None, OF_MAKE),
     "docs/images.md": Treatment(None, {"elasticdl zoo": "needs a container engine and a registry"}),
     "docs/install.md": Treatment(HERE + "test_install", OF_MAKE | OF_A_WHEEL),
+    "docs/jax.md": Treatment(
+        None, {"": "needs JAX; tests/elastic/test_jax_job.py trains such a model by it"}
+    ),
     "docs/own-loops.md": Treatment(
         None, {"": "the script is the reader's; tests/elastic/test_script_job.py runs some"}
     ),
