@@ -117,12 +117,12 @@ class JobConfig(Section):
     def why_ps_stay(self) -> str:
         """Why the number of ps replicas cannot change while the job runs; "": it can."""
         training, checkpoint = self.training, self.checkpoint
-        strategy = Strategy.PARAMETER_SERVER
         found = [
             (self.command != "train", "this is no training job, expected one"),
             (
-                not self.num_ps or self.has_worlds,
-                f"--distribution_strategy={training.distribution_strategy}, expected {strategy}",
+                not self.num_ps,
+                f"--distribution_strategy={training.distribution_strategy}, expected "
+                f"{Strategy.PARAMETER_SERVER} or {Strategy.HYBRID}",
             ),
             (training.staleness_lr_modulation, "--staleness_lr_modulation, expected none"),
             (

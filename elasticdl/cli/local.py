@@ -132,6 +132,9 @@ class StoreAccess:
         finally:
             timer.cancel()
 
+    def write_dense(self, directory: Location) -> None:
+        """Write nothing: one store has all."""
+
     def export(self, request: str) -> list[str]:
         """Have the store write its part of an export, which is all."""
         return self._sender.export(request, self._client.export)

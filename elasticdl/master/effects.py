@@ -127,6 +127,15 @@ class JobAccess:
         Raises:
             CheckpointError: A file cannot be written.
         """
+        self.write_dense(directory)
+        return self._with_rows().checkpoint(str(directory))
+
+    def write_dense(self, directory: Location) -> None:
+        """Have rank 0 write what workers hold beside ps replicas, if they do.
+
+        Raises:
+            CheckpointError: A file cannot be written.
+        """
         if len(self._by_role) > 1:
             dense = self._by_role[Role.WORKER].reach()
 
@@ -135,7 +144,6 @@ class JobAccess:
                 return entry
 
             write_hand_over(directory / DENSE, write)
-        return self._with_rows().checkpoint(str(directory))
 
     def applied_by(self, address: str, role: Role) -> Applied:
         """Ask one process, which nobody else knows yet, what it has applied of each task."""

@@ -79,6 +79,10 @@ class ParameterAccess(Protocol):
         """Have all parameters written into a folder; return the entries of its manifest."""
         ...
 
+    def write_dense(self, directory: Location) -> None:
+        """Have what workers hold beside ps replicas written into a folder, if they do."""
+        ...
+
     def export(self, request: str) -> list[str]:
         """Have all parameters written as `edl_export::ExportRequest` says, as JSON."""
         ...
@@ -394,6 +398,7 @@ class Interpreter:
         def write(parts: Callable[[Location], list[str]]) -> None:
             def write_parts(partial: Location) -> list[str]:
                 with self._disk.elsewhere():  # the replicas show their progress themselves
+                    self._access.write_dense(partial)
                     return parts(partial)
 
             def write_all() -> Location:

@@ -325,6 +325,7 @@ def merged(marks: Sequence[Told]) -> dict[str, Any]:
             known = watermarks.setdefault(task, [task, lease, next_index, records])
             known[1] = max(known[1], lease)
             known[2], known[3] = max(known[2], next_index), max(known[3], records)
+    periods = [of_replica["periods"] for of_replica in marks]
     num_rests = max(len(of_replica["rests"]) for of_replica in marks)
     rests = [[*m["rests"], *[0] * (num_rests - len(m["rests"]))] for m in marks]
     return {
@@ -332,4 +333,17 @@ def merged(marks: Sequence[Told]) -> dict[str, Any]:
         "first_task": max(of_replica["first_task"] for of_replica in marks),
         "watermarks": [watermarks[task] for task in sorted(watermarks)],
         "rests": [max(of_variable) for of_variable in zip(*rests, strict=True)],
+        "times": common_times([of_replica["times"] for of_replica in marks]),
+        "periods": [max(of_table) for of_table in zip(*periods, strict=True)],
     }
+
+
+def common_times(notes: Sequence[Sequence[Sequence[int]]]) -> list[list[int]]:
+    """Return when versions were, as all replicas say: at each time that all noted, the lowest.
+
+    Args:
+        notes: Of each replica versions and times in seconds, rising.
+    """
+    found = [{time: version for version, time in of_replica} for of_replica in notes]
+    shared = [time for time in found[0] if all(time in known for known in found)]
+    return [[min(known[time] for known in found), time] for time in shared]

@@ -122,6 +122,23 @@ def test_a_ps_replica_that_is_killed_is_given_its_half_again(tmp_path, recovery_
 
 @pytest.mark.long
 @pytest.mark.timeout(400)
+@pytest.mark.parametrize("max_staleness", [None, 2])
+def test_rows_move_to_other_numbers_of_ps_replicas(max_staleness, tmp_path):
+    flags = {"max_staleness": max_staleness, "recovery_seconds": 900}
+    with hybrid_job(tmp_path, num_records=32_000, seconds=0.1, **flags) as job:
+        job.until_trained(1_000)
+        for count, struck in ((3, "ps"), (1, "worker"), (2, "ps")):
+            with job.master() as master:
+                master.set_num_ps(count)
+            job.until_event("ps moved", also=lambda event, n=count: event["replicas"] == n)
+            job.send(struck)  # a ps replica begins with the checkpoint of the move
+        summary = job.finish()
+    check_counts(job, summary)
+    check_hashes(job)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
 def test_tables_begin_with_pretrained_rows_also_after_a_kill(tmp_path):
     keys = np.arange(9_000)
     pretrained = tmp_path / "rows.npz"

@@ -4,6 +4,7 @@ import os
 import signal
 
 import numpy as np
+import pyarrow.dataset
 import pytest
 
 from scripts.chaos import job as counting
@@ -116,33 +117,94 @@ def forward():
 """
 
 
-class DecayingJob(RunningJob):
-    """A job of one worker whose gradients are a function of all updates before, by Adagrad."""
+LIVING = """
+import time
 
-    def __init__(self, folder):
+import numpy as np
+from elasticdl import (
+    ArrayModel, ArrayOptimizer, ArrayTable, CountAdmission, Expiry, Initializer, RowStatistics,
+    StatisticAdmission,
+)
+
+SMALL = Initializer("uniform", {"low": -0.05, "high": 0.05})
+SHOWS = RowStatistics(("show",), decay=0.5, decay_steps=100)
+
+
+def forward():
+    return ArrayModel(
+        tables=[
+            ArrayTable(
+                "often", 2, SMALL, admission=CountAdmission(3), expiry=Expiry(steps=2_000),
+                keep_names=True,
+            ),
+            ArrayTable(
+                "sketched", 2, SMALL, admission=CountAdmission(4, sketch_bytes=1 << 18),
+                expiry=Expiry(min_norm=0.1, grace_steps=1_000),
+            ),
+            ArrayTable(
+                "shown", 2, SMALL, statistics=SHOWS, admission=StatisticAdmission("show", 3),
+                expiry=Expiry(statistic="show", below=0.5),
+            ),
+        ],
+        ids=lambda features: [features] * 3,
+        predict=lambda dense, rows, features: rows[0][..., 0],
+        gradients=gradients,
+    )
+
+
+def gradients(dense, rows, features, labels):
+    time.sleep(0.005)
+    return 0.0, [0.1 * of_table - 0.01 for of_table in rows], {}
+
+
+def optimizer():
+    return ArrayOptimizer(0.05, "adagrad")
+
+
+def feed(records, mode, metadata):
+    words = [[f"word-{int(number)}" for number in record.split()] for record in records]
+    return np.array(words), np.zeros(len(words), np.float32)
+"""
+
+
+class DecayingJob(RunningJob):
+    """A job of one worker whose gradients are a function of all updates before, by Adagrad.
+
+    Rows go when it exports, and not before: when a pass comes while it trains is chance.
+    """
+
+    def __init__(self, folder, model):
         (folder / "zoo").mkdir(parents=True)
-        (folder / "zoo" / "decaying.py").write_text(DECAYING)
+        (folder / "zoo" / "decaying.py").write_text(model)
         counting.write_data(folder / "data", counting.make_ids(9))
         places = (folder / "data", folder / "export", folder / "job", folder / "summary.json")
         flags = {"model_zoo": folder / "zoo", "model_def": "decaying.forward", "num_epochs": 1}
-        flags |= {"num_workers": 1, "max_staleness": 0, "num_ps_pods": 2}
+        flags |= {"num_workers": 1, "max_staleness": 0, "num_ps_pods": 2, "recovery_seconds": 900}
+        flags |= {"export_tables": folder / "tables"}
         env = {**os.environ, "PYTHONPATH": str(counting.ROOT / "model_zoo")}
         super().__init__(folder, counting.train_command(*places, **flags), env=env)
 
     def trained(self):
-        """Return the exported arrays as bytes."""
+        """Return what was exported: arrays as bytes, and the names of keys."""
+        found = {}
         with np.load(self.folder / "export" / "model.npz", allow_pickle=False) as arrays:
-            order = {n: np.argsort(arrays[n]) for n in arrays.files if n.endswith("/keys")}
-            (rows,) = order.values()
-            return {n: arrays[n][rows if "table" in n else ...].tobytes() for n in arrays.files}
+            for name in arrays.files:
+                keys = f"{name.rpartition('/')[0]}/keys"
+                order = np.argsort(arrays[keys]) if keys in arrays.files else ...
+                found[name] = arrays[name][order].tobytes()
+        for table in self.folder.glob("tables/*/"):
+            rows = pyarrow.dataset.dataset(table, format="parquet").to_table().sort_by("key")
+            found[table.name] = rows.to_pydict()
+        return found
 
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_a_job_whose_model_moves_has_the_bits_of_one_whose_model_stays(tmp_path):
-    with DecayingJob(tmp_path / "stays") as stays:
+@pytest.mark.parametrize("model", [DECAYING, LIVING], ids=["rows", "rows with a life"])
+def test_a_job_whose_model_moves_has_the_bits_of_one_whose_model_stays(model, tmp_path):
+    with DecayingJob(tmp_path / "stays", model) as stays:
         stays.finish()
-    with DecayingJob(tmp_path / "moves") as moves:
+    with DecayingJob(tmp_path / "moves", model) as moves:
         for count in (3, 1):
             moves.until_trained(4_000)
             run(elasticdl("scale", moves.job_dir, ps=count))

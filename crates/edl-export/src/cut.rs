@@ -115,7 +115,7 @@ pub fn export_cut(
         replica,
         num_replicas: count,
         version: cut.version,
-        whole: cut.is_whole,
+        whole: cut.since.is_none(),
         slots: [cut.hash_slots.start, cut.hash_slots.end],
         vectors: write_vectors(directory, &of_replica, &cut)?,
         tables,

@@ -723,20 +723,7 @@ impl PsClient {
         if sites.is_empty() && !sent_before.is_unconfirmed() {
             return Ok(());
         }
-        let mut batch = sent_before.unsent(sites, self.replicas().count());
-        let mut sent: Batch = vec![Vec::new(); batch.len()];
-        loop {
-            let answers = self.replicas().name(&batch)?;
-            let lost = sent_before.heard(&batch, &answers);
-            for (sent, names) in sent.iter_mut().zip(&mut batch) {
-                sent.append(names);
-            }
-            if lost.is_empty() {
-                sent_before.keep(sent);
-                return Ok(());
-            }
-            batch = sent_before.again(sites, &lost);
-        }
+        self.asked(|replicas| name_at(replicas, sites, &mut sent_before))
     }
 
     /// Reaches a relaunched replica at its new address; calls that wait for it go on there.
@@ -780,6 +767,33 @@ impl PsClient {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push(scratch);
+    }
+}
+
+/// Has the replicas of one layout know strings of ids.
+fn name_at(
+    replicas: &dyn Replicas,
+    sites: &[NameSite<'_>],
+    sent_before: &mut SentNames,
+) -> Result<(), PsError> {
+    let count = replicas.count();
+    let mut batch = sent_before.go_over_to(replicas.layout(), count);
+    let unsent = sent_before.unsent(sites, count);
+    for (names, more) in batch.iter_mut().zip(unsent) {
+        names.extend(more);
+    }
+    let mut sent: Batch = vec![Vec::new(); count];
+    loop {
+        let answers = replicas.name(&batch)?;
+        let lost = sent_before.heard(&batch, &answers);
+        for (sent, names) in sent.iter_mut().zip(&mut batch) {
+            sent.append(names);
+        }
+        if lost.is_empty() {
+            sent_before.keep(sent);
+            return Ok(());
+        }
+        batch = sent_before.again(sites, &lost);
     }
 }
 

@@ -24,6 +24,7 @@ mod names;
 mod placement;
 mod progress;
 mod redo;
+mod remembered;
 mod route;
 mod spec;
 mod stages;
@@ -45,6 +46,7 @@ pub use life::{AdmissionSpec, Expired, ExpirySpec, StatisticSpec};
 pub use names::MAX_NAME_BYTES;
 pub use progress::{Progress, unseen};
 pub use redo::RedoLogState;
+pub use remembered::{Remembered, RememberedItem, RememberedKind};
 pub use route::{
     NUM_HASH_SLOTS, dense_range, hash_of_key, hash_of_name, hash_slot_of, hash_slots_of, replica_of,
 };
@@ -55,8 +57,8 @@ pub use spec::{
 #[cfg(feature = "stages")]
 pub use stages::take_stages;
 pub use store::{
-    Applied, Cut, MovedMarks, Named, Piece, Push, Redone, RoundGradient, STALENESS_BUCKETS,
-    Staleness, Stats, Store, TableStats,
+    Applied, Cut, MovedMarks, Named, Piece, Push, Redone, RoundGradient, RowsToPut,
+    STALENESS_BUCKETS, Staleness, Stats, Store, TableStats,
 };
 pub use stripe::Chunk;
 pub use table::PullMode;

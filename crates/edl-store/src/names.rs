@@ -57,8 +57,8 @@ pub(crate) struct Names {
     text_bytes: usize,
     /// Names that waited when the last sweep was over.
     swept_len: usize,
-    /// Strings that have the key of another one, by a hash of both.
-    collisions: HashSet<u64>,
+    /// Strings that have the key of another one: the key's hash, and one of the string.
+    collisions: HashSet<(u64, u64)>,
 }
 
 impl Names {
@@ -67,14 +67,14 @@ impl Names {
     pub(crate) fn add(&mut self, hash: u64, text: &str, version: u64, has_row: bool) -> bool {
         if let Some(name) = self.kept.get(&hash) {
             if *name.text != *text {
-                self.collisions.insert(xxh64(text.as_bytes(), hash));
+                self.collisions.insert((hash, xxh64(text.as_bytes(), hash)));
             }
             return true;
         }
         if let Some(name) = self.waiting.get_mut(&hash) {
             name.version = version;
             if *name.text != *text {
-                self.collisions.insert(xxh64(text.as_bytes(), hash));
+                self.collisions.insert((hash, xxh64(text.as_bytes(), hash)));
             }
             if has_row {
                 self.row_came(hash);
@@ -146,15 +146,32 @@ impl Names {
 
     pub(crate) fn bytes(&self) -> usize {
         let count = self.kept.len() + self.waiting.len();
-        Self::bytes_of(count, self.text_bytes) + self.collisions.capacity() * size_of::<u64>()
+        Self::bytes_of(count, self.text_bytes)
+            + self.collisions.capacity() * size_of::<(u64, u64)>()
     }
 
     /// Return the names that came at a version or later, also those that wait: an update that is
     /// under way may need them.
     pub(crate) fn since(&self, version: u64) -> impl Iterator<Item = (u64, &str)> {
+        self.with_versions(version)
+            .map(|(hash, _, text)| (hash, text))
+    }
+
+    /// Return the same, each with its version before its text.
+    pub(crate) fn with_versions(&self, version: u64) -> impl Iterator<Item = (u64, u64, &str)> {
         let all = self.kept.iter().chain(&self.waiting);
         all.filter(move |(_, name)| name.version >= version)
-            .map(|(&hash, name)| (hash, &*name.text))
+            .map(|(&hash, name)| (hash, name.version, &*name.text))
+    }
+
+    /// Return the strings that have the key of another one, by hashes.
+    pub(crate) fn collisions(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.collisions.iter().copied()
+    }
+
+    /// Note a string that has the key of another one, by hashes.
+    pub(crate) fn add_collision(&mut self, collision: (u64, u64)) {
+        self.collisions.insert(collision);
     }
 }
 

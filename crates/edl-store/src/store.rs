@@ -34,7 +34,7 @@ use self::first_rows::FirstRows;
 
 pub use self::counters::{STALENESS_BUCKETS, Staleness, Stats, TableStats};
 pub use self::cut::{Cut, Piece};
-pub use self::moving::MovedMarks;
+pub use self::moving::{MovedMarks, RowsToPut};
 pub use self::names::Named;
 pub use self::redo::Redone;
 pub use self::round::RoundGradient;

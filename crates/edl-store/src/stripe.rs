@@ -16,6 +16,7 @@ mod births;
 mod cold;
 mod cut;
 mod life;
+mod moving;
 mod names;
 mod statistics;
 
@@ -539,24 +540,6 @@ impl Stripe {
             births.set(number, birth);
         }
         true
-    }
-
-    /// Have a row as another store has it, unless a later version of it is here.
-    pub(crate) fn put(&mut self, hash: u64, version: u64, row: &[f32]) {
-        match self.index.get(hash) {
-            None => {
-                self.restore(hash, version, 0, row);
-            }
-            Some((number, here)) if here <= version => {
-                if let Some(cold) = &mut self.cold {
-                    cold.forget(number, &mut self.arena);
-                    cold.add(hash, Some(number), &mut self.arena);
-                }
-                self.row_mut(number, row.len()).copy_from_slice(row);
-                self.index.set(hash, number, version);
-            }
-            Some(_) => {}
-        }
     }
 
     /// Append up to `max` keys and weights from the hash `from` on, in the order of the hash;

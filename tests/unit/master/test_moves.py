@@ -176,7 +176,8 @@ def test_jobs_whose_model_does_not_move_are_told_the_flag(recovery_game, setting
 
 def marks(first_task=0, **watermarks):
     found = [[int(task[1:]), *values] for task, values in watermarks.items()]
-    return {"version": 5, "first_task": first_task, "watermarks": found, "rests": []}
+    nothing = {"rests": [], "times": [], "periods": [0, 0]}
+    return {"version": 5, "first_task": first_task, "watermarks": found, **nothing}
 
 
 def test_replicas_agree_if_all_have_applied_the_same():
@@ -192,3 +193,10 @@ def test_of_each_task_the_newest_lease_counts():
     found = merged([marks(t1=(1, 3, 30)), {**marks(t1=(2, 3, 30), t4=(7, 0, 0)), "rests": [0, 2]}])
     assert found["watermarks"] == [[1, 2, 3, 30], [4, 7, 0, 0]]
     assert found["rests"] == [0, 2]
+
+
+def test_of_versions_and_times_that_counts_which_all_know():
+    one = {**marks(), "times": [[3, 100], [7, 200], [9, 300]], "periods": [0, 5]}
+    found = merged([one, {**marks(), "times": [[2, 100], [8, 200]], "periods": [0, 6]}])
+    assert found["times"] == [[2, 100], [7, 200]]
+    assert found["periods"] == [0, 6]

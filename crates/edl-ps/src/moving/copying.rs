@@ -2,7 +2,11 @@
 
 use std::ops::Range;
 
-use edl_store::{Piece, Progress, Store, StoreError, dense_range, replica_of};
+use edl_store::{
+    Piece, Progress, Remembered, RowsToPut, Store, dense_range, replica_of,
+};
+
+use edl_wire::op::take::Given;
 
 use crate::error::PsError;
 
@@ -15,66 +19,138 @@ pub(crate) struct MovedRows {
     pub(crate) keys: Vec<u64>,
     /// The version of each one's last update.
     pub(crate) versions: Vec<u64>,
+    /// That of each one's first update, where it is noted.
+    pub(crate) births: Vec<u64>,
     /// Weights and slots of each.
     pub(crate) rows: Vec<f32>,
 }
 
-/// Give the rows of a store to the replicas of another layout: all, or what has changed since an
-/// earlier copy of that name. Return how many.
+impl MovedRows {
+    fn clear(&mut self) {
+        self.keys.clear();
+        self.versions.clear();
+        self.births.clear();
+        self.rows.clear();
+    }
+}
+
+/// What of a table goes to a replica of another layout.
+pub(crate) enum Moved<'m> {
+    Rows(&'m MovedRows),
+    /// With the table's number.
+    Remembered(u32, &'m Remembered),
+}
+
+impl Moved<'_> {
+    /// Have it in a store that is filled.
+    pub(crate) fn put_into(&self, store: &Store) -> Result<(), PsError> {
+        match *self {
+            Self::Rows(rows) => {
+                let given = RowsToPut {
+                    keys: &rows.keys,
+                    versions: &rows.versions,
+                    births: &rows.births,
+                    rows: &rows.rows,
+                };
+                Ok(store.put_moved(rows.table, &given)?)
+            }
+            Self::Remembered(table, found) => Ok(store.put_remembered(table, found)?),
+        }
+    }
+
+    /// The same, as it travels.
+    pub(crate) fn given(&self) -> Given<'_> {
+        match *self {
+            Self::Rows(rows) => Given::Rows {
+                table: rows.table,
+                keys: &rows.keys,
+                versions: &rows.versions,
+                births: &rows.births,
+                rows: &rows.rows,
+            },
+            Self::Remembered(table, found) => Given::Remembered {
+                table,
+                kind: found.kind.number(),
+                keys: &found.keys,
+                versions: &found.versions,
+                ends: &found.ends,
+                bytes: &found.bytes,
+            },
+        }
+    }
+}
+
+/// Give what a store has in its tables to the replicas of another layout: all, or what has changed
+/// since an earlier copy of that name. Return how many rows.
+///
+/// Rows come first: what is remembered of a key depends on whether it has one.
 ///
 /// # Errors
-/// What cannot move, or what `take` returns for one of the replicas.
-pub(crate) fn copy_rows(
+/// Rows have gone since the earlier copy, or what `take` returns for one of the replicas.
+pub(crate) fn copy_tables(
     from: &Store,
     num_replicas: u32,
     (name, since): (&str, Option<&str>),
     progress: Progress<'_>,
-    mut take: impl FnMut(u32, &MovedRows) -> Result<(), PsError>,
+    mut take: impl FnMut(u32, Moved<'_>) -> Result<(), PsError>,
 ) -> Result<u64, PsError> {
-    from.check_movable()?;
     let mut copied = 0;
     let mut parts: Vec<MovedRows> = Vec::new();
     parts.resize_with(num_replicas as usize, MovedRows::default);
-    from.cut(name, since, progress, |piece| {
+    let cut = from.cut(name, since, progress, |piece| {
         let Piece::Rows {
             table,
             keys,
             versions,
+            births,
             rows,
             width,
         } = piece
         else {
-            let problem = "a row has gone from a table without expiry".to_owned();
-            return Err(StoreError::BadModel(problem).into());
+            return Err(rows_have_gone());
         };
-        split(&mut parts, table as u32, (keys, versions), rows, width);
+        let given = RowsToPut {
+            keys,
+            versions,
+            births,
+            rows,
+        };
+        split(&mut parts, table as u32, &given, width);
         copied += keys.len() as u64;
         for (replica, part) in (0..).zip(&mut parts) {
             if !part.keys.is_empty() {
-                take(replica, part)?;
-                part.keys.clear();
-                part.versions.clear();
-                part.rows.clear();
+                take(replica, Moved::Rows(part))?;
+                part.clear();
             }
         }
         Ok::<_, PsError>(())
     })?;
+    if cut.has_removals {
+        return Err(rows_have_gone());
+    }
+    from.give_remembered(cut.since, |table, found| {
+        progress();
+        found.split(num_replicas, |replica, part| {
+            take(replica, Moved::Remembered(table, part))
+        })
+    })?;
     Ok(copied)
 }
 
-fn split(
-    parts: &mut [MovedRows],
-    table: u32,
-    (keys, versions): (&[u64], &[u64]),
-    rows: &[f32],
-    width: usize,
-) {
+/// The master has no rows expire while the model moves; one before it may have asked for that.
+fn rows_have_gone() -> PsError {
+    PsError::System("rows have expired while the model moved; it is to be tried again".to_owned())
+}
+
+fn split(parts: &mut [MovedRows], table: u32, given: &RowsToPut<'_>, width: usize) {
     let num_replicas = parts.len() as u32;
-    for ((&key, &version), row) in keys.iter().zip(versions).zip(rows.chunks_exact(width)) {
+    let rows = given.rows.chunks_exact(width);
+    for (i, (&key, row)) in given.keys.iter().zip(rows).enumerate() {
         let part = &mut parts[replica_of(key, num_replicas) as usize];
         part.table = table;
         part.keys.push(key);
-        part.versions.push(version);
+        part.versions.push(given.versions[i]);
+        part.births.extend(given.births.get(i));
         part.rows.extend_from_slice(row);
     }
 }

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use edl_store::{MovedMarks, Progress, Store};
+use edl_store::{MovedMarks, Progress, Remembered, RememberedKind, RowsToPut, Store};
 use edl_wire::handshake::Place;
 use edl_wire::op::take;
 use edl_wire::service::PS;
 use edl_wire::{Credentials, WireError};
 
-use super::copying::{copy_rows, copy_vectors};
+use super::copying::{copy_tables, copy_vectors};
 use super::gate::Update;
 use super::steps::{Described, MoveStep, RedoLog, Told};
 use super::{Entrance, Host, Layout};
@@ -257,7 +257,6 @@ impl Hosted {
 
     fn describe(&self) -> Result<Described, PsError> {
         let store = self.current()?;
-        store.check_movable()?;
         let (model, is_restored) = store.model_to_move()?;
         let model = serde_json::to_string(&*model)
             .map_err(|error| PsError::System(format!("the model cannot be written: {error}")))?;
@@ -287,13 +286,11 @@ impl Hosted {
         let since = round.checked_sub(1).map(name);
         let names = (&*name(round), since.as_deref());
         let num_replicas = targets.len() as u32;
-        let copied = copy_rows(store, num_replicas, names, progress, |replica, rows| {
-            givers[replica as usize].give(take::Given::Rows {
-                table: rows.table,
-                keys: &rows.keys,
-                versions: &rows.versions,
-                rows: &rows.rows,
-            })
+        let copied = copy_tables(store, num_replicas, names, progress, |replica, moved| {
+            match &mut givers[replica as usize] {
+                Giver::Here(store) => moved.put_into(store),
+                there @ Giver::There(..) => there.give(moved.given()),
+            }
         })?;
         for (replica, giver) in (0..).zip(&mut givers).filter(|_| is_last) {
             copy_vectors(store, (replica, num_replicas), |part, values| {
@@ -445,8 +442,35 @@ fn take_into(store: &Store, given: &take::Given<'_>) -> Result<(), PsError> {
             table,
             keys,
             versions,
+            births,
             rows,
-        } => Ok(store.put_moved(table, keys, versions, rows)?),
+        } => {
+            let given = RowsToPut {
+                keys,
+                versions,
+                births,
+                rows,
+            };
+            Ok(store.put_moved(table, &given)?)
+        }
+        take::Given::Remembered {
+            table,
+            kind,
+            keys,
+            versions,
+            ends,
+            bytes,
+        } => {
+            let unknown = || PsError::Invalid(format!("nothing of kind {kind} is remembered"));
+            let given = Remembered {
+                kind: RememberedKind::of_number(kind).ok_or_else(unknown)?,
+                keys: keys.to_vec(),
+                versions: versions.to_vec(),
+                ends: ends.to_vec(),
+                bytes: bytes.to_vec(),
+            };
+            Ok(store.put_remembered(table, &given)?)
+        }
         take::Given::Part { first, end, values } => {
             Ok(store.write_part(first as usize..end as usize, values)?)
         }

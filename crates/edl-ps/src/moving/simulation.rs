@@ -14,7 +14,7 @@ use edl_store::{
 };
 use tempfile::TempDir;
 
-use super::copying::{copy_rows, copy_vectors};
+use super::copying::{copy_tables, copy_vectors};
 use super::*;
 
 const MODEL: &str = r#"{"tables": [{"name": "t", "dim": 1,
@@ -280,9 +280,9 @@ impl Job {
         for source in self.hosts.iter().take(self.count as usize) {
             let store = source.store().unwrap().clone();
             let names = (&*name(round), since.as_deref());
-            copy_rows(&store, after, names, &unseen, |replica, rows| {
+            copy_tables(&store, after, names, &unseen, |replica, moved| {
                 let target = self.hosts[replica as usize].filled(number)?;
-                Ok(target.put_moved(rows.table, &rows.keys, &rows.versions, &rows.rows)?)
+                moved.put_into(&target)
             })
             .unwrap();
             for replica in (0..after).filter(|_| is_last) {

@@ -122,9 +122,31 @@ pub(crate) struct SentNames {
     /// By replica, what was sent in the last call: the update that follows it may meet a successor
     /// that never heard of it.
     last: Batch,
+    /// Under which layout.
+    layout: u64,
 }
 
 impl SentNames {
+    /// Forget what was sent to replicas of another layout than this one; of what was sent in the last
+    /// call, which a successor may lack, return what each replica of this one is to be sent.
+    pub(crate) fn go_over_to(&mut self, layout: u64, num_replicas: usize) -> Batch {
+        let mut batch: Batch = vec![Vec::new(); num_replicas];
+        if layout == self.layout {
+            return batch;
+        }
+        let before = std::mem::take(self);
+        self.layout = layout;
+        for earlier in before.last.iter().flatten() {
+            for (&key, name) in earlier.keys.iter().zip(earlier.names().unwrap_or_default()) {
+                let names = &mut batch[replica_of(key, num_replicas as u32) as usize];
+                add(names, earlier.table).push(key, name);
+            }
+        }
+        // Until they have heard it.
+        self.last.clone_from(&batch);
+        batch
+    }
+
     /// Return what is to be sent: to each of some replicas, the strings that it may not have.
     pub(crate) fn unsent(&mut self, sites: &[NameSite<'_>], num_replicas: usize) -> Batch {
         let mut batch: Batch = vec![Vec::new(); num_replicas];
@@ -289,6 +311,22 @@ mod tests {
         assert_eq!(keys(&again), [9, 1, 1, 2, 3]);
         assert!(sent.heard(&again, &answer(8, &[])).is_empty());
         assert!(keys(&sent.unsent(&[site(), other], 1)).is_empty());
+    }
+
+    #[test]
+    fn replicas_of_another_layout_are_sent_all_again_and_those_of_the_last_time() {
+        let mut sent = SentNames::default();
+        let batch = sent.unsent(&[site()], 1);
+        sent.heard(&batch, &answer(7, &[]));
+        sent.keep(batch);
+        assert!(keys(&sent.go_over_to(0, 1)).is_empty());
+        let mut again = keys(&sent.go_over_to(4, 2));
+        again.sort_unstable();
+        assert_eq!(again, [1, 2, 3]);
+        let mut unsent = keys(&sent.unsent(&[site()], 2));
+        unsent.sort_unstable();
+        assert_eq!(unsent, [1, 2, 3]);
+        assert!(keys(&sent.go_over_to(4, 2)).is_empty());
     }
 
     #[test]

@@ -148,6 +148,33 @@ impl AdmissionFilter {
         }
     }
 
+    /// Return some candidates from a hash on, about `max`, and the hash to go on from; `None` if
+    /// that is not how this filter counts.
+    pub(crate) fn walk_candidates(
+        &self,
+        from: u64,
+        max: usize,
+    ) -> Option<(Vec<Candidate>, Option<u64>)> {
+        match &self.memory {
+            Memory::Count { candidates, .. } => Some(candidates.walk(from, max)),
+            Memory::Sketch { .. } | Memory::Probability { .. } | Memory::Statistic => None,
+        }
+    }
+
+    /// Give the cells of each slot that has changed since the last time, or of all.
+    pub(crate) fn take_sketches(&mut self, all: bool, take: impl FnMut(u32, &[u8])) {
+        if let Memory::Sketch { sketch, .. } = &mut self.memory {
+            sketch.take_changed(all, take);
+        }
+    }
+
+    /// Have at least the counts of another sketch in a slot.
+    pub(crate) fn put_sketch(&mut self, slot: u32, cells: &[u8]) {
+        if let Memory::Sketch { sketch, .. } = &mut self.memory {
+            sketch.put(slot, cells);
+        }
+    }
+
     pub(crate) fn begin_snapshot(&mut self, version: u64) {
         match &mut self.memory {
             Memory::Count { candidates, .. } => {

@@ -109,6 +109,31 @@ impl Candidates {
         true
     }
 
+    /// Have a candidate as another store has it, unless it was seen later here.
+    pub(crate) fn put(&mut self, candidate: Candidate) {
+        let Candidate {
+            hash,
+            version,
+            count,
+        } = candidate;
+        match self.index.get(hash) {
+            None => self.index.insert(hash, count, version),
+            Some((_, here)) if here <= version => self.index.set(hash, count, version),
+            Some(_) => {}
+        }
+    }
+
+    /// Return some candidates from a hash on, about `max`, and the hash to go on from.
+    pub(crate) fn walk(&self, from: u64, max: usize) -> (Vec<Candidate>, Option<u64>) {
+        let (entries, next) = self.index.walk(from, max);
+        let found = entries.iter().map(|entry| Candidate {
+            hash: entry.hash,
+            version: entry.version(),
+            count: entry.row(),
+        });
+        (found.collect(), next)
+    }
+
     pub(crate) fn reserve(&mut self, additional: usize) {
         self.index.reserve(additional);
     }

@@ -20,6 +20,8 @@ pub(crate) struct Sketch {
     width: usize,
     /// By slot, row, cell. Copied by the first update after a snapshot.
     cells: Arc<Vec<u8>>,
+    /// Slots of which something was counted since they were given to another store.
+    changed: Vec<bool>,
 }
 
 impl Sketch {
@@ -29,12 +31,14 @@ impl Sketch {
             first_hash_slot,
             width,
             cells: Arc::new(vec![0; num_hash_slots * NUM_ROWS * width]),
+            changed: vec![false; num_hash_slots],
         }
     }
 
     /// Count one more occurrence of a key; return how many there were, this one included.
     pub(crate) fn add(&mut self, key_hash: u64) -> u8 {
         let places = self.places(key_hash);
+        self.changed[(key_hash >> 48) as usize - self.first_hash_slot as usize] = true;
         let cells = Arc::make_mut(&mut self.cells);
         let least = places.iter().map(|&at| cells[at]).min().unwrap_or(0);
         let count = least.saturating_add(1);
@@ -65,6 +69,28 @@ impl Sketch {
     pub(crate) fn restore(&mut self, slot: u32, cells: &[u8]) {
         let at = (slot - self.first_hash_slot) as usize * NUM_ROWS * self.width;
         Arc::make_mut(&mut self.cells)[at..at + cells.len()].copy_from_slice(cells);
+    }
+
+    /// Give the cells of each slot that has changed since the last time; or, of all, those of which
+    /// something was counted.
+    pub(crate) fn take_changed(&mut self, all: bool, mut take: impl FnMut(u32, &[u8])) {
+        let len = NUM_ROWS * self.width;
+        let slots = (self.first_hash_slot..).zip(self.cells.chunks_exact(len));
+        for ((slot, cells), changed) in slots.zip(&mut self.changed) {
+            if std::mem::take(changed) || (all && cells.iter().any(|&count| count > 0)) {
+                take(slot, cells);
+            }
+        }
+    }
+
+    /// Have at least the counts of another sketch in a slot. Counts never fall, so it does not
+    /// matter in which order they come, or how often.
+    pub(crate) fn put(&mut self, slot: u32, cells: &[u8]) {
+        let at = (slot - self.first_hash_slot) as usize * NUM_ROWS * self.width;
+        let own = &mut Arc::make_mut(&mut self.cells)[at..at + NUM_ROWS * self.width];
+        for (own, &other) in own.iter_mut().zip(cells) {
+            *own = other.max(*own);
+        }
     }
 
     pub(crate) fn bytes(&self) -> usize {

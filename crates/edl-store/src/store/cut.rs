@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::checkpoint::Snapshot;
@@ -27,6 +28,8 @@ pub(super) struct Marks(Vec<Mark>);
 struct Mark {
     name: String,
     version: u64,
+    /// How many rows and counts of keys had gone.
+    removals: u64,
     /// By table.
     stripes: Vec<Vec<StripeMark>>,
 }
@@ -36,8 +39,10 @@ struct Mark {
 pub struct Cut {
     /// Updates that it had applied.
     pub version: u64,
-    /// Whether the pieces were all its rows, and not only those that had changed.
-    pub is_whole: bool,
+    /// The version of the earlier cut, if the pieces were what had changed since, and not all.
+    pub since: Option<u64>,
+    /// Whether rows or counts of keys have gone since then.
+    pub has_removals: bool,
     /// The hash slots of its keys.
     pub hash_slots: Range<u32>,
     /// Its range of the dense vector.
@@ -64,6 +69,8 @@ pub enum Piece<'a> {
         keys: &'a [u64],
         /// The version of each one's last update.
         versions: &'a [u64],
+        /// The version of each one's first update, in tables that note it; none in others.
+        births: &'a [u64],
         /// A row of each: its weights, then the optimizer's slots.
         rows: &'a [f32],
         /// Floats in a row.
@@ -122,6 +129,7 @@ impl Store {
         self.check_whole()?;
         self.budget.begin_snapshot();
         let version = model.version();
+        let removals = self.removals.load(Ordering::Acquire);
         let (mut stripes, mut gone) = (Vec::new(), Vec::new());
         for (number, table) in model.tables.iter().enumerate() {
             let since = since.map(|mark| (mark.version, &mark.stripes[number][..]));
@@ -133,11 +141,13 @@ impl Store {
         let mark = Mark {
             name: name.to_owned(),
             version,
+            removals,
             stripes,
         };
         let cut = Cut {
             version,
-            is_whole: since.is_none(),
+            since: since.map(|mark| mark.version),
+            has_removals: since.is_some_and(|mark| mark.removals != removals),
             hash_slots: hash_slots_of(self.replica, self.num_replicas),
             dense: values.dense,
             state: values.state,
@@ -160,6 +170,7 @@ impl Store {
                     table,
                     keys,
                     versions: &saved.versions,
+                    births: &saved.births,
                     rows,
                     width,
                 })?;

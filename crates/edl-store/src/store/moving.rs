@@ -1,8 +1,9 @@
 //! What moves when the number of replicas changes: rows, parts of the vectors, watermarks.
 //!
 //! A store is of one number of replicas. So whoever is to hold another part of the model fills a
-//! second store beside it, from what others and the first one give: rows by [`Store::cut`], the
-//! vectors by [`Store::read_part`]. `docs/designs/resharding.md` tells when that counts.
+//! second store beside it, from what others and the first one give: rows by [`Store::cut`], what is
+//! remembered beside them by [`Store::give_remembered`], the vectors by [`Store::read_part`].
+//! `docs/designs/resharding.md` tells when that counts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,6 +15,7 @@ use super::{Model, Store};
 use crate::error::StoreError;
 use crate::life::Times;
 use crate::placement::Placement;
+use crate::remembered::Remembered;
 use crate::route::dense_range;
 use crate::spec::ModelSpec;
 use crate::table::Table;
@@ -31,25 +33,29 @@ pub struct MovedMarks {
     pub watermarks: Vec<(u64, u32, u32, u64)>,
     /// In how many updates each dense variable rested; none as long as none did.
     pub rests: Vec<u64>,
+    /// Versions, and the times in seconds since 1970 at which they were there; rising.
+    #[serde(default)]
+    pub times: Vec<(u64, u64)>,
+    /// By table, the newest period that was added to, as the bits of a float; 0 where rows are no
+    /// statistics.
+    #[serde(default)]
+    pub periods: Vec<u32>,
+}
+
+/// Rows of one table that move.
+#[derive(Debug, Clone, Copy)]
+pub struct RowsToPut<'a> {
+    /// Keys.
+    pub keys: &'a [u64],
+    /// The version of each one's last update.
+    pub versions: &'a [u64],
+    /// The version of each one's first update, in tables that note it; none in others.
+    pub births: &'a [u64],
+    /// Weights and slots of each.
+    pub rows: &'a [f32],
 }
 
 impl Store {
-    /// Check that nothing of this store is beyond what can move.
-    ///
-    /// # Errors
-    /// No model has been declared, a table with a life cycle, statistics or names.
-    pub fn check_movable(&self) -> Result<(), StoreError> {
-        let model = self.declared("its rows move")?;
-        match model.tables.iter().find(|table| !table.is_movable()) {
-            None => Ok(()),
-            Some(table) => Err(StoreError::BadModel(format!(
-                "rows of table '{}' cannot move, since it has admission, expiry, statistics or \
-                 keep_names; expected a table without them",
-                table.name()
-            ))),
-        }
-    }
-
     /// Return the model, and whether it is a checkpoint's that nobody has declared since.
     ///
     /// # Errors
@@ -110,15 +116,44 @@ impl Store {
     ///
     /// # Errors
     /// An unknown table, arrays that do not fit, keys of another replica, or no memory for them.
-    pub fn put_moved(
-        &self,
-        table: u32,
-        keys: &[u64],
-        versions: &[u64],
-        rows: &[f32],
-    ) -> Result<(), StoreError> {
+    pub fn put_moved(&self, table: u32, given: &RowsToPut<'_>) -> Result<(), StoreError> {
         let model = self.declared("rows move to it")?;
-        model.table(table)?.put(keys, versions, rows)
+        let RowsToPut {
+            keys,
+            versions,
+            births,
+            rows,
+        } = *given;
+        model.table(table)?.put(keys, versions, births, rows)
+    }
+
+    /// Give `take` what is remembered of keys beside rows, with the number of each table: all, or
+    /// what has changed after the version of an earlier cut. Updates may go on meanwhile, and may
+    /// be part of it. Whoever has that of one version, and what has changed after it while
+    /// nothing was updated, has all.
+    ///
+    /// # Errors
+    /// No model has been declared, or what `take` returns.
+    pub fn give_remembered<E: From<StoreError>>(
+        &self,
+        since: Option<u64>,
+        mut take: impl FnMut(u32, &Remembered) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let model = self.declared("what is remembered moves")?;
+        for (number, table) in (0..).zip(&model.tables) {
+            table.give_remembered(since, &mut |found| take(number, found))?;
+        }
+        Ok(())
+    }
+
+    /// Remember what another store remembers of keys of this one. What comes late, or again, changes
+    /// nothing, if the rows of those keys are here.
+    ///
+    /// # Errors
+    /// An unknown table, arrays that do not fit, or keys of another replica.
+    pub fn put_remembered(&self, table: u32, given: &Remembered) -> Result<(), StoreError> {
+        let model = self.declared("what is remembered moves to it")?;
+        model.table(table)?.put_remembered(given)
     }
 
     /// Return what this store holds beside rows and vectors, at one instant.
@@ -137,6 +172,8 @@ impl Store {
                 .map(|(task, mark)| (task, mark.lease, mark.next_index, mark.num_records))
                 .collect(),
             rests: model.vectors.read().rests().to_vec(),
+            times: model.times.lock().notes().to_vec(),
+            periods: model.tables.iter().map(Table::newest_period).collect(),
         })
     }
 
@@ -160,6 +197,10 @@ impl Store {
             }));
         model.tasks.forget_before(marks.first_task);
         model.vectors.write().take_rests(marks.rests.clone());
+        *model.times.lock() = Times::restored(marks.times.clone());
+        for (table, &period) in model.tables.iter().zip(&marks.periods) {
+            table.note_newest_period(period);
+        }
         model.begun.store(marks.version, Ordering::Release);
         model.version.store(marks.version, Ordering::Release);
         Ok(())

@@ -72,7 +72,7 @@ impl Table {
         }
     }
 
-    fn newest(&self) -> f32 {
+    pub(super) fn newest(&self) -> f32 {
         f32::from_bits(self.newest.load(Ordering::Acquire))
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::common::moving::Move;
 use crate::common::{Grads, Replicas, WholePush, constant, model, params, table, uniform};
 use edl_optim::Optimizer;
 use edl_store::{
@@ -76,6 +77,12 @@ enum Call {
     Restore {
         count: u32,
     },
+    /// Begin to move to so many replicas, or copy what has changed since.
+    Copy {
+        count: u32,
+    },
+    /// Go over to those of the move that has begun.
+    GoOver,
 }
 
 fn keys() -> impl Strategy<Value = Vec<u64>> {
@@ -95,6 +102,8 @@ fn call() -> impl Strategy<Value = Call> {
         2 => (0_u64..30).prop_map(|hours| Call::Expire { hours }),
         1 => Just(Call::Whole),
         1 => (1_u32..6).prop_map(|count| Call::Restore { count }),
+        2 => (1_u32..6).prop_map(|count| Call::Copy { count }),
+        2 => Just(Call::GoOver),
     ]
 }
 
@@ -293,6 +302,7 @@ struct Run {
     num_checkpoints: usize,
     /// The folder of the last one with all rows.
     base: Option<String>,
+    moving: Option<Move>,
 }
 
 impl Run {
@@ -303,6 +313,7 @@ impl Run {
             checkpoints: tempfile::tempdir().unwrap(),
             num_checkpoints: 0,
             base: None,
+            moving: None,
         }
     }
 
@@ -336,6 +347,23 @@ impl Run {
             None => self.replicas.checkpoint(&dir),
         }
         self.replicas = Replicas::restore(&dir, count, true).unwrap();
+        self.moving = None;
+    }
+
+    fn copy(&mut self, count: u32) {
+        let begun = self.moving.take();
+        let mut moving = begun.unwrap_or_else(|| Move::to(count, &self.replicas));
+        // If rows have gone meanwhile it is given up.
+        self.moving = moving.copy(&self.replicas).map(|_| moving);
+    }
+
+    fn go_over(&mut self) {
+        self.copy(1);
+        if let Some(moving) = self.moving.take() {
+            self.dropped = self.dropped();
+            self.replicas = moving.end(&self.replicas);
+            self.base = None;
+        }
     }
 
     fn expire(&self, now: u64) -> (u64, u64) {
@@ -405,6 +433,12 @@ fn check(calls: Vec<Call>) {
                     run.restore(count + more);
                 }
             }
+            Call::Copy { count } => {
+                for (run, more) in runs.iter_mut().zip(0..) {
+                    run.copy(count + more);
+                }
+            }
+            Call::GoOver => runs.iter_mut().for_each(Run::go_over),
         }
         runs.iter().for_each(|run| run.assert_equals(&plain));
     }
@@ -433,6 +467,29 @@ fn rows_and_candidates_go_on_from_what_has_changed_since_a_base() {
         push(0..60),
         Call::Restore { count: 1 },
         push(0..3000),
+        push(0..60),
+    ]);
+}
+
+#[test]
+fn rows_and_all_that_is_remembered_move() {
+    let push = |keys: std::ops::Range<u64>| Call::Push {
+        keys: keys.collect(),
+        grad: 0.5,
+    };
+    check(vec![
+        push(0..3000),
+        Call::Expire { hours: 1 },
+        push(0..2000),
+        Call::Copy { count: 2 },
+        push(1000..3000),
+        Call::Copy { count: 2 },
+        push(0..1500),
+        Call::GoOver,
+        push(0..3500),
+        Call::Expire { hours: 24 },
+        push(0..40),
+        Call::GoOver,
         push(0..60),
     ]);
 }

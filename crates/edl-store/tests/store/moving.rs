@@ -1,9 +1,8 @@
 //! Rows, vectors and watermarks that move to stores of another number of replicas.
 
-use std::ops::Range;
+use edl_store::{PullMode, RowsToPut, Store, key_of_string, replica_of};
 
-use edl_store::{MovedMarks, Piece, PullMode, Store, StoreError, dense_range, replica_of, unseen};
-
+use crate::common::moving::Move;
 use crate::common::{Grads, Replicas, WholePush, model, ramp};
 
 const DENSE: usize = 70;
@@ -38,88 +37,6 @@ fn push(replicas: &Replicas, index: u32) {
     replicas.push(&push).unwrap();
 }
 
-/// What two replicas hold of a vector, each counted from its own first element.
-fn common(len: usize, from: &Store, to: &Store) -> Option<(Range<usize>, Range<usize>)> {
-    let here = dense_range(len, from.replica(), from.num_replicas());
-    let there = dense_range(len, to.replica(), to.num_replicas());
-    let (first, end) = (here.start.max(there.start), here.end.min(there.end));
-    (first < end).then(|| {
-        (
-            first - here.start..end - here.start,
-            first - there.start..end - there.start,
-        )
-    })
-}
-
-fn to_be_filled(from: &Replicas, count: u32) -> Replicas {
-    let (spec, is_restored) = from.0[0].model_to_move().unwrap();
-    let stores = (0..count).map(|replica| {
-        Store::to_be_filled((*spec).clone(), is_restored, replica, count, &[400, 400]).unwrap()
-    });
-    Replicas(stores.collect())
-}
-
-fn copy_rows(from: &Replicas, to: &Replicas, name: &str, since: Option<&str>) -> usize {
-    let mut copied = 0;
-    for source in &from.0 {
-        let cut = source.cut(name, since, &unseen, |piece| {
-            let Piece::Rows {
-                table,
-                keys,
-                versions,
-                rows,
-                width,
-            } = piece
-            else {
-                panic!("no key has gone");
-            };
-            for (i, (&key, &version)) in keys.iter().zip(versions).enumerate() {
-                let target = &to.0[replica_of(key, to.count()) as usize];
-                let row = &rows[i * width..(i + 1) * width];
-                target.put_moved(table as u32, &[key], &[version], row)?;
-                copied += 1;
-            }
-            Ok::<_, StoreError>(())
-        });
-        assert_eq!(cut.unwrap().is_whole, since.is_none());
-    }
-    copied
-}
-
-fn copy_vectors(from: &Replicas, to: &Replicas) {
-    for source in &from.0 {
-        for target in &to.0 {
-            let num_slots = source.num_slots().unwrap();
-            if let Some((here, there)) = common(DENSE, source, target) {
-                let mut values = vec![0.0; here.len() * (1 + num_slots)];
-                source.read_part(here, &mut values).unwrap();
-                target.write_part(there, &values).unwrap();
-            }
-            if let Some((here, there)) = common(STATE, source, target) {
-                let behind = |store: &Store, part: Range<usize>| {
-                    let held = dense_range(DENSE, store.replica(), store.num_replicas()).len();
-                    held + part.start..held + part.end
-                };
-                let mut values = vec![0.0; here.len()];
-                source.read_part(behind(source, here), &mut values).unwrap();
-                target.write_part(behind(target, there), &values).unwrap();
-            }
-        }
-    }
-}
-
-fn take_marks(from: &Replicas, to: &Replicas) {
-    let marks: Vec<MovedMarks> = from.0.iter().map(|s| s.marks_to_move().unwrap()).collect();
-    assert!(
-        marks
-            .iter()
-            .all(|found| found.watermarks == marks[0].watermarks)
-    );
-    for target in &to.0 {
-        target.take_moved_marks(&marks[0]).unwrap();
-    }
-}
-
 /// All of a model: each row's weights and slots are in what the next updates make of it.
 fn assert_same(one: &Replicas, other: &Replicas) {
     for (table, dim) in [(0, 16), (1, 1)] {
@@ -146,13 +63,12 @@ fn updates_go_on_after_a_move_as_if_there_had_been_none() {
         };
         both(&now, 5);
         for count in [3, 1, 4] {
-            let next = to_be_filled(&now, count);
-            let all = copy_rows(&now, &next, "first", None);
+            let mut next = Move::to(count, &now);
+            let all = next.copy(&now).unwrap();
             both(&now, 1);
-            let changed = copy_rows(&now, &next, "second", Some("first"));
+            let changed = next.copy(&now).unwrap();
             assert!(0 < changed && changed < all, "{changed} of {all}");
-            copy_vectors(&now, &next);
-            take_marks(&now, &next);
+            let next = next.end(&now);
             assert_same(&now, &next);
             both(&next, 4);
             now = next;
@@ -166,7 +82,13 @@ fn a_row_that_comes_late_does_not_take_the_place_of_a_later_one() {
     let spec = model("sgd", 16, 0);
     let store = Store::to_be_filled(spec, false, 0, 1, &[]).unwrap();
     for (version, value) in [(7, 1.0), (5, 2.0), (7, 3.0)] {
-        store.put_moved(1, &[9], &[version], &[value]).unwrap();
+        let given = RowsToPut {
+            keys: &[9],
+            versions: &[version],
+            births: &[],
+            rows: &[value],
+        };
+        store.put_moved(1, &given).unwrap();
     }
     let mut found = [0.0];
     store
@@ -182,21 +104,71 @@ fn rows_of_others_and_rows_that_do_not_fit_are_refused() {
     let foreign = (0..).find(|&key| replica_of(key, 2) == 1).unwrap();
     let own = (0..).find(|&key| replica_of(key, 2) == 0).unwrap();
     for (key, row) in [(foreign, &[1.0][..]), (own, &[1.0, 2.0])] {
-        assert!(store.put_moved(1, &[key], &[1], row).is_err());
+        let given = RowsToPut {
+            keys: &[key],
+            versions: &[1],
+            births: &[],
+            rows: row,
+        };
+        assert!(store.put_moved(1, &given).is_err());
     }
     assert_eq!(store.scan(1, 0, 10).unwrap().keys, [] as [u64; 0]);
 }
 
 #[test]
-fn a_table_with_a_life_cycle_does_not_move() {
+fn names_move_with_their_rows_and_before_them() {
     let mut spec = model("sgd", 16, 0);
     spec.tables[1].keep_names = true;
-    let replicas = Replicas::declared(1, &spec);
-    let refused = replicas.0[0].check_movable().unwrap_err().to_string();
-    assert!(refused.contains("table 'linear' cannot move"), "{refused}");
-    assert!(
-        Replicas::declared(1, &model("sgd", 16, 0)).0[0]
-            .check_movable()
-            .is_ok()
-    );
+    let text = |number: u64| format!("word {number}");
+    let key = |number: u64| key_of_string(text(number).as_bytes());
+    let name = |replicas: &Replicas, number: u64, text: &str| {
+        let replica = replica_of(key(number), replicas.count());
+        let store = &replicas.0[replica as usize];
+        store.name_keys(1, &[key(number)], &[text]).unwrap();
+    };
+    let mut now = Replicas::declared(2, &spec);
+    let collisions = |replicas: &Replicas| -> u64 {
+        let stats = replicas.0.iter().map(Store::stats);
+        stats.map(|found| found.tables[1].name_collisions).sum()
+    };
+    let create = |replicas: &Replicas, numbers: std::ops::Range<u64>| {
+        let keys: Vec<u64> = numbers.map(key).collect();
+        replicas.pull(1, 1, &keys, PullMode::Create);
+    };
+    let mut known = 0;
+    for count in [3, 1, 2] {
+        let mut next = Move::to(count, &now);
+        (known..known + 20).for_each(|number| name(&now, number, &text(number)));
+        create(&now, known..known + 10);
+        next.copy(&now).unwrap();
+        // Some get their rows between two copies, some after the move; and one has a name twice.
+        create(&now, known + 10..known + 15);
+        name(&now, known, &format!("not {}", text(known)));
+        name(&now, known + 20, &text(known + 20));
+        let after = next.end(&now);
+        create(&after, known + 15..known + 21);
+        known += 21;
+        now = after;
+        for number in 0..known {
+            let store = &now.0[replica_of(key(number), count) as usize];
+            let found = store.names_of(1, &[key(number)]).unwrap();
+            assert_eq!(found, [Some(text(number))]);
+        }
+        assert_eq!(collisions(&now), known / 21);
+    }
+}
+
+#[test]
+fn a_row_that_expires_between_two_copies_is_seen() {
+    let mut spec = model("sgd", DENSE as u64, STATE as u64);
+    spec.tables[1].expiry = Some(edl_store::ExpirySpec {
+        steps: Some(1),
+        ..Default::default()
+    });
+    let now = Replicas::declared(1, &spec);
+    (0..4).for_each(|index| push(&now, index));
+    let mut next = Move::to(2, &now);
+    next.copy(&now).unwrap();
+    now.0[0].expire(0).unwrap();
+    assert!(next.copy(&now).is_none());
 }

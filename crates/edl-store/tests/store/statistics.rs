@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::common::moving::Move;
 use crate::common::{Grads, Replicas, WholePush, constant, model, params, table};
 use edl_store::{
     AdmissionSpec, ExpirySpec, ModelSpec, PullMode, StatisticSpec, StatisticsSpec, Store,
@@ -161,6 +162,7 @@ fn any_number_of_replicas_has_the_statistics_of_a_plain_model_and_goes_by_them()
     let folder = tempfile::tempdir().unwrap();
     let mut replicas = Replicas::declared(3, &spec());
     let (mut plain, mut waited, mut gone) = (Plain::default(), 0, 0);
+    let mut moving: Option<Move> = None;
     for index in 0..200 {
         push(&replicas, &mut plain, index);
         waited += plain.statistics.len() - plain.rows.len();
@@ -177,6 +179,13 @@ fn any_number_of_replicas_has_the_statistics_of_a_plain_model_and_goes_by_them()
             replicas.checkpoint(&dir);
             replicas = Replicas::restore(&dir, 1 + index % 4, true).unwrap();
             replicas.declare(&spec()).unwrap();
+        }
+        if index % 50 == 30 {
+            let begun = moving.get_or_insert_with(|| Move::to(1 + index % 3, &replicas));
+            begun.copy(&replicas).unwrap();
+        }
+        if let Some(begun) = moving.take_if(|_| index % 50 == 40) {
+            replicas = begun.end(&replicas);
         }
         plain.check(&replicas);
     }

@@ -23,6 +23,8 @@ pub enum Kind {
     Audit = 6,
     /// Quadruples (task, lease and index, records and weight, 0), u64: the parts of a round.
     Parts = 7,
+    /// Bytes of any meaning.
+    Bytes = 8,
 }
 
 impl Kind {
@@ -35,6 +37,7 @@ impl Kind {
             5 => Self::Text,
             6 => Self::Audit,
             7 => Self::Parts,
+            8 => Self::Bytes,
             _ => return None,
         })
     }
@@ -44,7 +47,7 @@ impl Kind {
         match self {
             Self::Keys | Self::Audit | Self::Parts => Element::U64,
             Self::Rows | Self::Dense | Self::State => Element::F32,
-            Self::Text => Element::U8,
+            Self::Text | Self::Bytes => Element::U8,
         }
     }
 }
@@ -211,10 +214,14 @@ impl<'a> Array<'a> {
         self.elements(self.entry.element)
     }
 
+    /// The bytes of a text, or of an array of bytes.
+    pub fn u8s(&self) -> Result<&'a [u8], WireError> {
+        self.elements(Element::U8)
+    }
+
     /// The characters of a text.
     pub fn text(&self) -> Result<&'a str, WireError> {
-        let bytes: &[u8] = self.elements(Element::U8)?;
-        std::str::from_utf8(bytes)
+        std::str::from_utf8(self.u8s()?)
             .map_err(|error| WireError::malformed(format!("a text is not UTF-8: {error}")))
     }
 

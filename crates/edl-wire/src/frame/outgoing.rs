@@ -80,6 +80,11 @@ impl<'a> Outgoing<'a> {
         self.array(Kind::Parts, 0, 4, bytemuck::cast_slice(parts))
     }
 
+    /// Adds bytes.
+    pub fn bytes(self, bytes: &'a [u8]) -> Self {
+        self.array(Kind::Bytes, 0, 1, bytes)
+    }
+
     fn array(self, kind: Kind, table: u32, width: u32, data: &'a [u8]) -> Self {
         self.elements(kind, kind.element(), table, width, data)
     }

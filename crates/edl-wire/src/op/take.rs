@@ -1,4 +1,5 @@
-//! Rows, or a part of the vectors, that move from one replica to another.
+//! Rows, what is remembered beside them, or a part of the vectors: it moves from one replica to
+//! another.
 
 use super::{Op, exactly, operand};
 use crate::error::WireError;
@@ -13,7 +14,7 @@ pub struct Request<'a> {
     pub given: Given<'a>,
 }
 
-/// Rows or a part of the vectors.
+/// Rows, what is remembered beside them, or a part of the vectors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Given<'a> {
     /// Rows of one table.
@@ -24,8 +25,25 @@ pub enum Given<'a> {
         keys: &'a [u64],
         /// The version of each one's last update.
         versions: &'a [u64],
+        /// The version of each one's first update, where it is noted.
+        births: &'a [u64],
         /// Weights and slots of each.
         rows: &'a [f32],
+    },
+    /// What a table remembers of keys beside rows.
+    Remembered {
+        /// The table's number.
+        table: u32,
+        /// The number of the kind.
+        kind: u64,
+        /// Keys.
+        keys: &'a [u64],
+        /// The version at which each was seen last.
+        versions: &'a [u64],
+        /// Where the bytes of each end.
+        ends: &'a [u64],
+        /// What is remembered.
+        bytes: &'a [u8],
     },
     /// A part of the vectors, counted as the replica that is told does.
     Part {
@@ -48,12 +66,27 @@ impl<'a> super::Request<'a> for Request<'a> {
                 table,
                 keys,
                 versions,
+                births,
                 rows,
             } => frame
                 .args([self.layout, u64::from(table), 0, 0])
                 .keys(table, keys)
                 .keys(table, versions)
+                .keys(table, births)
                 .dense(rows),
+            Given::Remembered {
+                table,
+                kind,
+                keys,
+                versions,
+                ends,
+                bytes,
+            } => frame
+                .args([self.layout, u64::from(table), kind, 0])
+                .keys(table, keys)
+                .keys(table, versions)
+                .keys(table, ends)
+                .bytes(bytes),
             Given::Part { first, end, values } => {
                 frame.args([self.layout, 0, first, end]).dense(values)
             }
@@ -61,21 +94,38 @@ impl<'a> super::Request<'a> for Request<'a> {
     }
 
     fn decode(header: &Header, arrays: &[Array<'a>]) -> Result<Self, WireError> {
-        let given = if arrays.len() == 1 {
-            let [values] = exactly(arrays, [Kind::Dense])?;
-            Given::Part {
-                first: header.args[2],
-                end: header.args[3],
-                values: values.f32s()?,
+        let table = operand(header, 1)?;
+        let given = match arrays.last().map(|array| array.entry.kind) {
+            Some(Kind::Bytes) => {
+                let kinds = [Kind::Keys, Kind::Keys, Kind::Keys, Kind::Bytes];
+                let [keys, versions, ends, bytes] = exactly(arrays, kinds)?;
+                Given::Remembered {
+                    table,
+                    kind: header.args[2],
+                    keys: keys.u64s()?,
+                    versions: versions.u64s()?,
+                    ends: ends.u64s()?,
+                    bytes: bytes.u8s()?,
+                }
             }
-        } else {
-            let kinds = [Kind::Keys, Kind::Keys, Kind::Dense];
-            let [keys, versions, rows] = exactly(arrays, kinds)?;
-            Given::Rows {
-                table: operand(header, 1)?,
-                keys: keys.u64s()?,
-                versions: versions.u64s()?,
-                rows: rows.f32s()?,
+            _ if arrays.len() == 1 => {
+                let [values] = exactly(arrays, [Kind::Dense])?;
+                Given::Part {
+                    first: header.args[2],
+                    end: header.args[3],
+                    values: values.f32s()?,
+                }
+            }
+            _ => {
+                let kinds = [Kind::Keys, Kind::Keys, Kind::Keys, Kind::Dense];
+                let [keys, versions, births, rows] = exactly(arrays, kinds)?;
+                Given::Rows {
+                    table,
+                    keys: keys.u64s()?,
+                    versions: versions.u64s()?,
+                    births: births.u64s()?,
+                    rows: rows.f32s()?,
+                }
             }
         };
         Ok(Self {

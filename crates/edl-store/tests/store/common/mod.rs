@@ -10,6 +10,8 @@ use edl_store::{
     TableGrads, TableSpec, VariableSpec, dense_range, replica_of,
 };
 
+pub mod moving;
+
 pub fn params(values: &[(&str, f64)]) -> BTreeMap<String, f64> {
     values.iter().map(|&(k, v)| (k.to_owned(), v)).collect()
 }
