@@ -63,7 +63,7 @@ def lead(layout: int, now: list[str], after: list[str], folder: str) -> None:
         return tuple(Seated(index, "", address) for index, address in enumerate(addresses))
 
     mover = Mover(connect)
-    mover.prepare(PrepareMove(layout, 0, seated(now), seated(after)), write)
+    mover.prepare(PrepareMove(layout, 0, seated(now), seated(after)), write, lambda *_: None)
     whom = seated(max(now, after, key=len))
     assert mover.tell(TellMoved(layout, len(after), whom, tuple(after)))
 

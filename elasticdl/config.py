@@ -124,7 +124,6 @@ class JobConfig(Section):
                 f"--distribution_strategy={training.distribution_strategy}, expected "
                 f"{Strategy.PARAMETER_SERVER} or {Strategy.HYBRID}",
             ),
-            (training.staleness_lr_modulation, "--staleness_lr_modulation, expected none"),
             (
                 checkpoint.recovery_seconds == 0,
                 "--recovery_seconds=0, expected more: a move writes a checkpoint into the folder "

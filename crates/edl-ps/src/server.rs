@@ -90,8 +90,10 @@ impl PsServer {
             replica: store.replica(),
             num_replicas: store.num_replicas(),
         };
+        let modulates = store.modulates();
         let host = Host::new((!awaits_move).then_some(store), layout);
-        let hosted = Hosted::new(host, coordinator, synchrony, door.token, door.tls);
+        let how = (synchrony, modulates);
+        let hosted = Hosted::new(host, coordinator, how, door.token, door.tls);
         let hosted = Arc::new(hosted);
         let replica = Replica {
             spans: spans.clone(),

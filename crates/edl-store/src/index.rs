@@ -413,6 +413,21 @@ impl Index {
         }
         cut(found, max)
     }
+
+    /// Return the entries of some listed hashes, which rise, from the hash `from` on: of about `max`
+    /// of them; and the hash to go on from.
+    pub(crate) fn pick(&self, listed: &[u64], from: u64, max: usize) -> (Vec<Entry>, Option<u64>) {
+        let listed = &listed[listed.partition_point(|&hash| hash < from)..];
+        let (now, later) = listed.split_at(max.min(listed.len()));
+        let entry = |&hash: &u64| {
+            let (row, version) = self.get(hash)?;
+            Some(Entry::new(hash, row, version))
+        };
+        (
+            now.iter().filter_map(entry).collect(),
+            later.first().copied(),
+        )
+    }
 }
 
 /// What it takes to tell where the search for a hash begins.

@@ -220,6 +220,11 @@ impl Store {
         self.modulates.store(true, Ordering::Relaxed);
     }
 
+    /// Whether it does so.
+    pub fn modulates(&self) -> bool {
+        self.modulates.load(Ordering::Relaxed)
+    }
+
     /// From now on, refuse to apply a gradient that is later than so many updates.
     pub fn bound_staleness(&self, max_staleness: u64) {
         self.max_staleness.store(max_staleness, Ordering::Relaxed);
@@ -227,7 +232,7 @@ impl Store {
 
     /// Return by what the learning rate of an update is multiplied.
     pub fn modulation(&self, staleness: u64) -> f32 {
-        if self.modulates.load(Ordering::Relaxed) {
+        if self.modulates() {
             1.0 / staleness.max(1) as f32
         } else {
             1.0

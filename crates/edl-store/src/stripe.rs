@@ -21,6 +21,7 @@ mod names;
 mod statistics;
 
 use births::Births;
+use cut::Changed;
 
 pub(crate) use cut::StripeMark;
 pub(crate) use life::{Admitted, Expelled};
@@ -148,6 +149,8 @@ struct Snapshot {
     rows: u32,
     /// Only what has changed since is wanted, if given.
     since: Option<Since>,
+    /// The hashes of what may be wanted, in their order, if they are known.
+    listed: Option<Vec<u64>>,
     /// The reader has passed all hashes below.
     cursor: u64,
     /// Rows that the reader has found in the file of cold rows, a bit for each; it goes through that
@@ -198,6 +201,8 @@ pub(crate) struct Stripe {
     snapshot_version: Option<u64>,
     /// Hashes of the rows that went, in that order, from the first cut on.
     gone: Option<Gone>,
+    /// Rows that change from one cut to the next, where that is wanted.
+    changed: Option<Changed>,
 }
 
 /// Rows that went.
@@ -228,6 +233,7 @@ impl Stripe {
             snapshot: None,
             snapshot_version: None,
             gone: None,
+            changed: None,
         }
     }
 
@@ -275,7 +281,7 @@ impl Stripe {
         let free = self.free.capacity() * size_of::<u32>();
         let births = self.births.as_ref().map_or(0, Births::bytes);
         let gone = self.gone.as_ref().map_or(0, |gone| gone.hashes.capacity());
-        let gone = gone * size_of::<u64>();
+        let gone = gone * size_of::<u64>() + self.changed.as_ref().map_or(0, Changed::bytes);
         let cold = self.cold.as_ref().map_or(0, |cold| cold.bytes());
         self.index.bytes() + self.arena.used_bytes() + cold + free + births + names + gone
     }
@@ -402,6 +408,9 @@ impl Stripe {
         if let Some(names) = &mut self.names {
             names.row_came(hash);
         }
+        if let Some(changed) = &mut self.changed {
+            changed.note(&[hash], self.index.len());
+        }
         row
     }
 
@@ -441,6 +450,9 @@ impl Stripe {
             if let Some(cold) = &mut self.cold {
                 cold.find(rows, false);
                 cold.change(rows);
+            }
+            if let Some(changed) = &mut self.changed {
+                changed.note(hashes, self.index.len());
             }
             match dim {
                 1 => self.update::<1>(rows, positions, grads, spec, step),
@@ -600,6 +612,7 @@ impl Stripe {
             version,
             rows,
             since,
+            listed: None,
             cursor: 0,
             found: vec![
                 0;
@@ -657,7 +670,10 @@ impl Stripe {
         let Some(snapshot) = &mut self.snapshot else {
             return Ok(false);
         };
-        let (mut entries, next) = self.index.walk(snapshot.cursor, max);
+        let (mut entries, next) = match &snapshot.listed {
+            None => self.index.walk(snapshot.cursor, max),
+            Some(listed) => self.index.pick(listed, snapshot.cursor, max),
+        };
         entries.retain(|e| snapshot.wants(e.hash, e.row(), e.version()));
         out.keys.extend(entries.iter().map(|e| unhash(e.hash)));
         out.versions.extend(entries.iter().map(Entry::version));

@@ -2,10 +2,7 @@
 
 use std::ops::Range;
 
-use edl_store::{
-    Piece, Progress, Remembered, RowsToPut, Store, dense_range, replica_of,
-};
-
+use edl_store::{Piece, Progress, Remembered, RowsToPut, Store, dense_range, replica_of};
 use edl_wire::op::take::Given;
 
 use crate::error::PsError;
@@ -94,6 +91,9 @@ pub(crate) fn copy_tables(
     progress: Progress<'_>,
     mut take: impl FnMut(u32, Moved<'_>) -> Result<(), PsError>,
 ) -> Result<u64, PsError> {
+    if since.is_none() {
+        from.note_changes()?;
+    }
     let mut copied = 0;
     let mut parts: Vec<MovedRows> = Vec::new();
     parts.resize_with(num_replicas as usize, MovedRows::default);

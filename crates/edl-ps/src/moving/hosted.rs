@@ -32,6 +32,8 @@ pub(crate) struct Hosted {
     state: Mutex<State>,
     changed: Condvar,
     synchrony: Synchrony,
+    /// Late gradients are applied with a smaller learning rate.
+    modulates: bool,
     /// To speak with other replicas.
     token: Vec<u8>,
     tls: Option<Arc<Credentials>>,
@@ -67,7 +69,7 @@ impl Hosted {
     pub(crate) fn new(
         host: Host,
         coordinator: Coordinator,
-        synchrony: Synchrony,
+        (synchrony, modulates): (Synchrony, bool),
         token: &[u8],
         tls: Option<&Arc<Credentials>>,
     ) -> Self {
@@ -79,6 +81,7 @@ impl Hosted {
             }),
             changed: Condvar::new(),
             synchrony,
+            modulates,
             token: token.to_vec(),
             tls: tls.cloned(),
         }
@@ -201,7 +204,11 @@ impl Hosted {
                 };
                 let mut state = self.lock();
                 state.host.begin(layout, &model, is_restored, &num_rows)?;
-                state.host.filled(number)?.set_memory_limit(memory_limit);
+                let filled = state.host.filled(number)?;
+                filled.set_memory_limit(memory_limit);
+                if self.modulates {
+                    filled.modulate_learning_rate();
+                }
             }
             MoveStep::Copy {
                 number,
@@ -286,12 +293,17 @@ impl Hosted {
         let since = round.checked_sub(1).map(name);
         let names = (&*name(round), since.as_deref());
         let num_replicas = targets.len() as u32;
-        let copied = copy_tables(store, num_replicas, names, progress, |replica, moved| {
-            match &mut givers[replica as usize] {
-                Giver::Here(store) => moved.put_into(store),
-                there @ Giver::There(..) => there.give(moved.given()),
-            }
-        })?;
+        let copied =
+            copy_tables(
+                store,
+                num_replicas,
+                names,
+                progress,
+                |replica, moved| match &mut givers[replica as usize] {
+                    Giver::Here(store) => moved.put_into(store),
+                    there @ Giver::There(..) => there.give(moved.given()),
+                },
+            )?;
         for (replica, giver) in (0..).zip(&mut givers).filter(|_| is_last) {
             copy_vectors(store, (replica, num_replicas), |part, values| {
                 giver.give(take::Given::Part {

@@ -3,7 +3,8 @@
 //! them, and messages that come late.
 //!
 //! The table counts: a key is of one minibatch, and each training of that adds one. So does each dense
-//! value, for all minibatches.
+//! value, for all minibatches. In a second table a key is of two minibatches, and the second one brings
+//! it its row: what is counted of a key without one moves too.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,11 +15,14 @@ use edl_store::{
 };
 use tempfile::TempDir;
 
-use super::copying::{copy_tables, copy_vectors};
+use super::copying::{Moved, copy_tables, copy_vectors};
 use super::*;
 
 const MODEL: &str = r#"{"tables": [{"name": "t", "dim": 1,
     "initializer": {"kind": "constant", "params": {"value": 0.0}},
+    "optimizer": {"kind": "sgd"}}, {"name": "twice", "dim": 1,
+    "initializer": {"kind": "constant", "params": {"value": 0.0}},
+    "admission": {"kind": "count", "params": {"count": 2}},
     "optimizer": {"kind": "sgd"}}], "dense": [{"name": "w", "shape": [70], "offset": 0}],
     "state": [], "optimizer": {"kind": "sgd"}, "seed": 0}"#;
 const DENSE: usize = 70;
@@ -66,6 +70,8 @@ enum Sabotage {
     Agreement,
     /// What has changed since the copy before stays where it is.
     LastCopy,
+    /// What is remembered of keys without a row stays where it is.
+    Remembered,
     /// Nobody is held while the last changes are copied.
     Hold,
 }
@@ -95,6 +101,11 @@ fn declared(replica: u32, count: u32) -> Store {
 
 fn keys(task: u64, index: u32) -> impl Iterator<Item = u64> {
     (0..KEYS).map(move |i| (task * 1_000 + u64::from(index)) * 10 + i)
+}
+
+/// Keys of the second table: the next minibatch, or the one before, has the same.
+fn shared_keys(task: u64, index: u32) -> impl Iterator<Item = u64> {
+    keys(task, index / 2)
 }
 
 impl Job {
@@ -197,6 +208,7 @@ impl Job {
     fn push(&self, store: &Store, task: u64, lease: u32, index: u32) {
         let own = |key: &u64| replica_of(*key, store.num_replicas()) == store.replica();
         let keys: Vec<u64> = keys(task, index).filter(own).collect();
+        let shared: Vec<u64> = shared_keys(task, index).filter(own).collect();
         let held = dense_range(DENSE, store.replica(), store.num_replicas()).len();
         let push = Push {
             task,
@@ -205,11 +217,18 @@ impl Job {
             num_records: 1,
             learning_rate: 1.0,
             pulled_version: 0,
-            tables: &[TableGrads {
-                table: 0,
-                keys: &keys,
-                grads: &vec![-1.0; keys.len()],
-            }],
+            tables: &[
+                TableGrads {
+                    table: 0,
+                    keys: &keys,
+                    grads: &vec![-1.0; keys.len()],
+                },
+                TableGrads {
+                    table: 1,
+                    keys: &shared,
+                    grads: &vec![-1.0; shared.len()],
+                },
+            ],
             dense: &vec![-1.0; held],
             state: &[],
         };
@@ -281,6 +300,10 @@ impl Job {
             let store = source.store().unwrap().clone();
             let names = (&*name(round), since.as_deref());
             copy_tables(&store, after, names, &unseen, |replica, moved| {
+                let is_remembered = matches!(moved, Moved::Remembered(..));
+                if is_remembered && self.sabotage == Some(Sabotage::Remembered) {
+                    return Ok(());
+                }
                 let target = self.hosts[replica as usize].filled(number)?;
                 moved.put_into(&target)
             })
@@ -406,13 +429,16 @@ impl Job {
     fn check(&self) {
         let held: Vec<_> = self.hosts.iter().take(self.count as usize).collect();
         for task in 0..TASKS {
-            for key in (0..MINIBATCHES).flat_map(|index| keys(task, index)) {
+            let own = (0..MINIBATCHES).flat_map(|index| keys(task, index));
+            let shared = (0..MINIBATCHES).flat_map(|index| shared_keys(task, index));
+            let all = own.map(|key| (0, key)).chain(shared.map(|key| (1, key)));
+            for (table, key) in all {
                 let store = held[replica_of(key, self.count) as usize].store().unwrap();
                 let mut count = [0.0];
                 store
-                    .pull_rows(0, &[key], PullMode::ReadOnly, &mut count)
+                    .pull_rows(table, &[key], PullMode::ReadOnly, &mut count)
                     .unwrap();
-                assert_eq!(count, [1.0], "key {key}");
+                assert_eq!(count, [1.0], "key {key} of table {table}");
             }
         }
         for host in held {
@@ -455,7 +481,13 @@ fn every_minibatch_counts_once_whatever_goes_wrong_in_a_move() {
 
 #[test]
 fn a_move_without_one_of_its_safeguards_is_found() {
-    for sabotage in [Sabotage::Agreement, Sabotage::LastCopy, Sabotage::Hold] {
+    let sabotages = [
+        Sabotage::Agreement,
+        Sabotage::LastCopy,
+        Sabotage::Remembered,
+        Sabotage::Hold,
+    ];
+    for sabotage in sabotages {
         let is_found = |seed| std::panic::catch_unwind(|| run(seed, Some(sabotage))).is_err();
         assert!((0..60).any(is_found));
     }

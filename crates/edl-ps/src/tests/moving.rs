@@ -221,6 +221,26 @@ fn a_job_whose_replicas_move_has_the_bits_of_one_whose_replicas_stay() {
 }
 
 #[test]
+fn who_gives_late_gradients_less_weight_does_so_after_a_move() {
+    let cluster = Cluster::start(1);
+    declare(&cluster.client());
+    let door = Door {
+        service: &PS,
+        host: "127.0.0.1",
+        port: 0,
+        token: TOKEN,
+        tls: None,
+    };
+    let store = Arc::new(Store::new(1, 2));
+    store.modulate_learning_rate();
+    let other = PsServer::start_in(store, &door, Synchrony::Asynchronous, None, 0, true).unwrap();
+    let (now, number) = (cluster.addresses(), 1);
+    let next = [now.clone(), vec![other.address().to_owned()]].concat();
+    Leader { number, now, next }.lead();
+    assert!(other.store().unwrap().modulates());
+}
+
+#[test]
 fn pushes_of_several_clients_count_once_while_replicas_move() {
     let moved = Moved::with(Synchrony::Asynchronous);
     moved.check_watermarks();

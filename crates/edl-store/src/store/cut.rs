@@ -13,6 +13,7 @@ use crate::placement::NUM_STRIPES;
 use crate::progress::Progress;
 use crate::route::hash_slots_of;
 use crate::stripe::{SavedRows, StripeMark};
+use crate::table::Table;
 
 /// Cuts that a later one may be the difference to. Whoever asks tries a cut that came to nothing
 /// again, and goes on from the one before it.
@@ -115,6 +116,17 @@ impl Store {
         marks.0.retain(|other| other.name != name);
         marks.0.push(mark);
         Ok(cut)
+    }
+
+    /// From now on, note which rows change from each cut to the next: then a cut of few changes takes
+    /// a time of these alone, and not of all rows.
+    ///
+    /// # Errors
+    /// No model has been declared.
+    pub fn note_changes(&self) -> Result<(), StoreError> {
+        let model = self.declared("a cut is made")?;
+        model.tables.iter().for_each(Table::note_changes);
+        Ok(())
     }
 
     /// Mark one instant; return also the keys that have gone, by table.

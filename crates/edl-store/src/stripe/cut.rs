@@ -3,8 +3,39 @@
 use super::{Gone, Since, Stripe};
 use crate::route::unhash;
 
+/// Rows whose updates are noted from one cut to the next, as a share of all: for more of them a
+/// walk over all is as fast.
+const LISTED_SHARE: usize = 8;
+
+/// Fewer than so many are noted in any case.
+const MIN_LISTED: usize = 4096;
+
+/// Hashes of the rows that were updated or created since a cut, in that order.
+#[derive(Default)]
+pub(super) struct Changed {
+    hashes: Vec<u64>,
+    /// The cut; `None` before the first, and where too many have changed since.
+    since: Option<(u64, StripeMark)>,
+}
+
+impl Changed {
+    pub(super) fn note(&mut self, hashes: &[u64], num_rows: usize) {
+        if self.since.is_none() {
+            return;
+        }
+        self.hashes.extend_from_slice(hashes);
+        if self.hashes.len() > MIN_LISTED.max(num_rows / LISTED_SHARE) {
+            *self = Self::default();
+        }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.hashes.capacity() * size_of::<u64>()
+    }
+}
+
 /// Where a stripe stood at a cut.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct StripeMark {
     /// Rows that there were, free ones too.
     rows: u32,
@@ -33,7 +64,38 @@ impl Stripe {
         });
         let rows = self.num_rows();
         self.begin_snapshot(version, changed);
-        (StripeMark { rows, gone }, keys)
+        let mark = StripeMark { rows, gone };
+        let listed = self.take_changed(since, (version, mark));
+        if let Some(snapshot) = &mut self.snapshot {
+            snapshot.listed = listed;
+        }
+        (mark, keys)
+    }
+
+    /// Note what changes from each cut to the next from now on.
+    pub(crate) fn note_changes(&mut self) {
+        self.changed.get_or_insert_default();
+    }
+
+    /// Return what has changed since a cut, if that was the last one and it is known; note from now
+    /// on what changes after another.
+    fn take_changed(
+        &mut self,
+        since: Option<(u64, StripeMark)>,
+        now: (u64, StripeMark),
+    ) -> Option<Vec<u64>> {
+        let next = Changed {
+            hashes: Vec::new(),
+            since: Some(now),
+        };
+        let taken = std::mem::replace(self.changed.as_mut()?, next);
+        if since.is_none() || taken.since != since {
+            return None;
+        }
+        let mut hashes = taken.hashes;
+        hashes.sort_unstable();
+        hashes.dedup();
+        Some(hashes)
     }
 
     /// Forget the rows that had gone when a mark was made; nobody will ask for them.

@@ -14,11 +14,21 @@ impl Table {
         let (mut marks, mut gone) = (Vec::new(), Vec::new());
         for (number, stripe) in self.stripes.iter().enumerate() {
             let since = since.map(|(version, marks)| (version, marks[number]));
-            let (mark, keys) = stripe.write().begin_cut(version, since);
+            let mut stripe = stripe.write();
+            let before = stripe.bytes();
+            let (mark, keys) = stripe.begin_cut(version, since);
+            self.budget.note(before, stripe.bytes());
             marks.push(mark);
             gone.extend(keys);
         }
         (marks, gone)
+    }
+
+    /// Note what changes from each cut to the next from now on, so that few changes take little time.
+    pub(crate) fn note_changes(&self) {
+        for stripe in &self.stripes {
+            stripe.write().note_changes();
+        }
     }
 
     /// Forget the rows that had gone when marks were made.

@@ -78,6 +78,47 @@ fn updates_go_on_after_a_move_as_if_there_had_been_none() {
 }
 
 #[test]
+fn what_has_changed_is_found_whether_it_is_little_or_much() {
+    let spec = model("sgd", 0, 0);
+    let now = Replicas::declared(2, &spec);
+    let index = std::cell::Cell::new(0);
+    let push = |(first, end): (u64, u64)| {
+        let push = WholePush {
+            task: 0,
+            lease: 1,
+            index: index.replace(index.get() + 1),
+            learning_rate: 0.5,
+            tables: vec![Grads {
+                table: 1,
+                keys: (first..end).collect(),
+                grads: vec![1.0; (end - first) as usize],
+            }],
+            dense: Vec::new(),
+            state: Vec::new(),
+        };
+        now.push(&push).unwrap();
+    };
+    push((0, 300_000));
+    let mut next = Move::to(4, &now);
+    assert_eq!(next.copy(&now), Some(300_000));
+    // More than are noted, some that are there twice, new ones, none, and some again.
+    let rounds: [(&[(u64, u64)], usize); 5] = [
+        (&[(0, 200_000)], 200_000),
+        (&[(0, 100), (50, 200)], 200),
+        (&[(299_990, 300_010)], 20),
+        (&[], 0),
+        (&[(0, 3), (200_000, 200_003)], 6),
+    ];
+    for (pushes, changed) in rounds {
+        pushes.iter().copied().for_each(&push);
+        assert_eq!(next.copy(&now), Some(changed));
+    }
+    now.pull(1, 1, &[900_000], PullMode::Create);
+    assert_eq!(next.copy(&now), Some(1));
+    assert_eq!(next.end(&now).scan(1, 1, 1_000), now.scan(1, 1, 1_000));
+}
+
+#[test]
 fn a_row_that_comes_late_does_not_take_the_place_of_a_later_one() {
     let spec = model("sgd", 16, 0);
     let store = Store::to_be_filled(spec, false, 0, 1, &[]).unwrap();

@@ -16,6 +16,9 @@ impl Move {
     /// Begin to fill so many stores with what others have.
     pub fn to(count: u32, from: &Replicas) -> Self {
         let (spec, is_restored) = from.0[0].model_to_move().unwrap();
+        // Changes are found by a walk over all rows, or are noted.
+        let notes = from.0.iter().filter(|_| count.is_multiple_of(2));
+        notes.for_each(|store| store.note_changes().unwrap());
         let to = (0..count).map(|replica| {
             Store::to_be_filled((*spec).clone(), is_restored, replica, count, &[400, 400]).unwrap()
         });
