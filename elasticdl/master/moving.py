@@ -22,7 +22,8 @@ log = logging.getLogger(__name__)
 
 _FEW_ROWS = 20_000  # that the last copy may have, while nothing is let in
 _MOST_ROUNDS = 16  # of copies before that
-_STILL_FEWER = 0.9  # a round that has more than this of the one before is as good as it gets
+_STILL_FEWER = 0.9  # a round that has more than this of the best one before is no better
+_MOST_NO_BETTER = 3  # rounds one after the other: then that is as good as it gets
 _TIMES = 7  # that all are held for one instant at which they agree; fewer than half of MAX_HOLDS
 _SETTLE_MS = 150
 _PAUSE_SECONDS = 0.3  # after a hold in which they did not agree
@@ -190,10 +191,12 @@ class MoveSteps:
 
         Returns what the next layout is to begin with. From here on all are held.
         """
-        num_rows = self._copy()
+        fewest, num_no_better = self._copy(), 0
         for _ in range(_MOST_ROUNDS):
-            before, num_rows = num_rows, self._copy()
-            if num_rows <= _FEW_ROWS or num_rows > _STILL_FEWER * before:
+            num_rows = self._copy()
+            num_no_better = num_no_better + 1 if num_rows > _STILL_FEWER * fewest else 0
+            fewest = min(fewest, num_rows)
+            if num_rows <= _FEW_ROWS or num_no_better == _MOST_NO_BETTER:
                 break
         began = time.monotonic()
         _, marks = self._agree(first=1 + _TIMES)
