@@ -6,7 +6,7 @@ trace: nothing else is computed for them, and ids that depend on a parameter or 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
@@ -54,7 +54,7 @@ class JaxCollector:
         self._training = training
         self._structure = minibatch.structure
         self._num_features = len(self._structure.feature_specs)
-        self._found: list[tuple[int, str]] = []  # table, dtype of ids
+        self._met: list[int] = []  # the table of each lookup of the newest trace
         with explaining(placed.model, minibatch), jax.enable_x64(True):
             self.sites = self._analyse(minibatch.tensors[: self._num_features])
             self._function = jax.jit(self.computed)
@@ -100,12 +100,12 @@ class JaxCollector:
         """Return the ids of each lookup; rows are zeros if none are given."""
         placed = self._placed
         ids: list[jax.Array] = []
-        self._found = []
+        self._met = []
 
         def note(layer: keras.layers.Layer, of_layer: jax.Array) -> jax.Array:
             given = jnp.asarray(of_layer)
             number = len(ids)
-            self._found.append((placed.table_of(layer), str(given.dtype)))
+            self._met.append(placed.table_of(layer))
             ids.append(given.astype(jnp.int64))
             if rows is not None:
                 return rows[number]
@@ -132,7 +132,7 @@ class JaxCollector:
         dense, state = (jnp.zeros(size, jnp.float32) for size in sizes)
         seed = jnp.zeros([], jnp.uint32)
         shapes = jax.eval_shape(lambda *f: self._trace(dense, state, None, seed, f), *features)
-        tables = [table for table, _ in self._found]
+        tables = list(self._met)
         rows = [
             jnp.zeros((*ids.shape, self._placed.tables[table].dim), jnp.float32)
             for ids, table in zip(shapes, tables, strict=True)
@@ -189,6 +189,3 @@ def _floats_made_whole(jaxpr: jex.Jaxpr) -> list[str]:
             if isinstance(inner, jex.Jaxpr):
                 found += _floats_made_whole(inner)
     return found
-
-
-Collect = Callable[[KerasMinibatch], JaxCollector]
