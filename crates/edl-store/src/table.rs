@@ -667,11 +667,12 @@ impl Table {
                     &mut other.insert((number, self.stripes[number].write())).1
                 }
             };
+            if !self.is_cold {
+                return !stripe.restore(hash, version, birth, row) && !is_base;
+            }
             let before = stripe.bytes();
             let is_new = stripe.restore(hash, version, birth, row);
-            if self.is_cold {
-                self.budget.note(before, stripe.bytes());
-            }
+            self.budget.note(before, stripe.bytes());
             !is_new && !is_base
         });
         twice.map(|((&key, _), _)| key)
