@@ -628,13 +628,14 @@ class JobConfig(Section):
     def going_on(self, now: JobConfig) -> JobConfig:
         """Return the settings of this job as it goes on by a later command.
 
-        Taken over is how it is looked at, `MAY_DIFFER`, what is asked of Slurm, and the model where
-        that may change.
+        Taken over is how it is looked at, `MAY_DIFFER`, what is asked of Slurm or Ray, and the
+        model where that may change.
         """
         changed = {name: getattr(now.data, name) for name in MAY_DIFFER}
         sections: dict[str, Any] = {
             "seeing": now.seeing,
             "slurm": now.slurm,
+            "ray": now.ray,
             "data": self.data.model_copy(update=changed),
             "model": now.model if now.model.model_changes else self.model,
         }

@@ -297,7 +297,7 @@ def differing_flags(
         now: That with which it is to go on.
         may_model_change: Whether the model's may be others.
     """
-    free = {"seeing", "slurm"} | ({"model"} if may_model_change else set())
+    free = {"seeing", "slurm", "ray"} | ({"model"} if may_model_change else set())
     others = {"cluster.job_dir", *(f"data.{name}" for name in MAY_DIFFER)}
     return [
         f"--{name.rpartition('.')[2]} was {_shown(name, old)}, is {_shown(name, new)}"
