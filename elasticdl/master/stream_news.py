@@ -32,7 +32,7 @@ def of_task(
     if _is_news(num_late, report.num_late):
         text = _told(num_late, f"came more than {data.max_lateness} late", report.num_late, shard)
         news = f"{text}; {_FATES[data.on_late]}"
-        yield Note(kinds.Late(num_late, shard.name), news, is_warning=True)
+        yield Note(kinds.MessagesLate(num_late, shard.name), news, is_warning=True)
 
 
 def of_window(window: WindowStatus) -> Note:

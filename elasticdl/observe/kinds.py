@@ -301,10 +301,10 @@ class Unreadable(Kind):
 
 
 @dataclass(frozen=True)
-class Late(Kind):
+class MessagesLate(Kind):
     """Messages came late; told of the first, and when there are twice."""
 
-    event: ClassVar[str] = "late"
+    event: ClassVar[str] = "messages late"
     num_messages: Annotated[int, "messages that came late so far"]
     partition: Annotated[str, "partition of the last ones"]
 

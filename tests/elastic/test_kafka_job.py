@@ -122,7 +122,7 @@ def test_an_endless_job_whose_broker_is_killed_trains_each_message_once(
     bad = [each for each in bad if each not in late]
     assert [base64.b64decode(each["value"]) for each in bad] == [BAD] * topic.num_bad
     assert {each["why"] for each in bad} == {"has 3 fields, expected 4"}
-    assert job.events("late")[0]["partition"].startswith("small-")
+    assert job.events("messages late")[0]["partition"].startswith("small-")
     assert job.events("unreadable")[0]["partition"].startswith("small-")
 
 

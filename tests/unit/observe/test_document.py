@@ -7,7 +7,7 @@ import pytest
 import elasticdl
 from elasticdl.job import Label
 from elasticdl.observe.document import rewritten
-from elasticdl.observe.kinds import KINDS, fields_of
+from elasticdl.observe.kinds import KINDS, Kind, fields_of
 
 PACKAGE = Path(elasticdl.__file__).parent
 PAGE = PACKAGE.parent / "docs" / "events.md"
@@ -30,6 +30,10 @@ def test_a_kind_says_what_its_fields_mean_and_hides_none_that_every_line_has(kin
     taken = {"time", "role", "index", "event", "text"}
     assert not taken & {field.name for field in fields}
     assert dataclasses.is_dataclass(kind)
+
+
+def test_each_kind_has_a_name_of_its_own():
+    assert len(KINDS) == len(Kind.__subclasses__())
 
 
 def test_each_kind_is_written_somewhere():
