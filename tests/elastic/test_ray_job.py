@@ -11,6 +11,7 @@ from elasticdl.launchers.base import Exited, ExitReason, ProcessSpec
 
 pytest.importorskip("ray", reason="pip install 'ray>=2.60,<2.61'")
 
+from scripts.ray_cluster import RayCluster
 from tests.elastic.ray_job import RayJob, keeper_of
 from tests.elastic.test_shards_job import SCRIPT, ShardsJob
 
@@ -96,6 +97,23 @@ def test_a_process_that_fits_on_no_node_is_told_and_starts_when_one_comes(cluste
         cluster.add_node(num_cpus=6)
         summary = job.finish()
     assert "no node of the Ray cluster is large enough: asked is CPU 3" in job.printed()
+    job.check_counts(summary)
+
+
+def test_a_job_whose_cluster_is_lost_goes_on_on_another_one(tmp_path):
+    """Its folder has all; the address of the cluster is no setting of the job."""
+    for _ in range(2):
+        cluster = RayCluster()
+        cluster.add_node()
+        cluster.add_node()
+        with RayJob(cluster, tmp_path, seed=5) as job:
+            job.until_trained(30_000)
+            if not (tmp_path / "lost").exists():
+                (tmp_path / "lost").touch()
+                cluster.close()
+                continue
+            summary = job.finish()
+        cluster.close()
     job.check_counts(summary)
 
 
