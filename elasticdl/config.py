@@ -306,11 +306,6 @@ class JobConfig(Section):
             if said:
                 raise ValueError(f"--{said[0]} needs --export_dir, where to write the versions")
             return
-        if self.model.script is not None:
-            raise ValueError(
-                "--export_dir needs a model file, of which a program for serving is made; a script "
-                "(--script) exports its model itself"
-            )
         if self.has_worlds:
             raise ValueError(
                 "--export_dir is written by those who hold all parameters: ps replicas, or a job "
@@ -520,7 +515,6 @@ class JobConfig(Section):
                 "--launcher=kubernetes": self.is_on_kubernetes,
                 "--launcher=slurm": self.is_on_slurm,
                 "--launcher=ray": self.is_on_ray,
-                "--script": self.model.script is not None,
                 "--trace": bool(self.seeing.trace),
                 "--export_dir": self.checkpoint.export_dir is not None,
                 "--on_nan=skip": self.training.on_nan == "skip",

@@ -40,6 +40,7 @@ _OTHER_FLAGS = frozenset(
         "validation_data",
         "prediction_data",
         "learning_rate",
+        "keep_best",
         # What it draws, it draws by itself.
         "deterministic",
         # It is all-reduce that makes the updates.
@@ -54,8 +55,19 @@ _OTHER_FLAGS = frozenset(
         "num_ps_pods",
         "ps_memory_limit",
         "ps_disk",
+        "ps_autoscale",
         "ps_recovery",
+        "ps_redo_mb",
         "pretrained_rows",
+        # They are about a model file.
+        "num_model_servers",
+        "model_server_window_seconds",
+        "export_dir",
+        "export_every",
+        "export_full_every",
+        "keep_exports",
+        "trace",
+        "trace_dir",
         "saved_model",
         "output_tables",
         "export_tables",
