@@ -112,7 +112,12 @@ def run_master():
     if restarted:
         wanted = json.loads((arguments.job_dir / "master.json").read_text())["address"]
     authority = JobAuthority.of_job(arguments.tls_dir, "job", 3600)
-    address = f"127.0.0.1:{add_port(server, wanted, authority.issue(Role.MASTER, 0))}"
+    tls = authority.issue(Role.MASTER, 0)
+    try:
+        port = add_port(server, wanted, tls)
+    except RuntimeError:  # another process has taken it meanwhile
+        port = add_port(server, "127.0.0.1:0", tls)
+    address = f"127.0.0.1:{port}"
     for n in range(NUM_WORKERS):
         authority.issue(Role.WORKER, n)
     if restarted:

@@ -14,7 +14,7 @@ from tests.elastic.counting_job import CountingJob
 from tests.elastic.running_job import run
 from tests.elastic.wandb_server import Server
 
-pytest.importorskip("wandb", reason="pip install wandb")
+pytest.importorskip("wandb.proto", reason="pip install wandb")
 
 from wandb.proto.wandb_internal_pb2 import Record
 
@@ -137,7 +137,7 @@ def test_a_job_is_one_run_over_restarts_of_its_master_and_of_itself(tmp_path, mo
     assert max(steps) == summary["model_version"]
     monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.server_port}")
     for folder in sorted(job.job_dir.glob("wandb/offline-*")):
-        run([sys.executable, "-m", "wandb", "sync", str(folder)])
+        run([sys.executable, "-m", "wandb", "sync", str(folder)], cwd=tmp_path)
     (sent,) = server.runs.values()
     steps = [row["_step"] for row in sent.rows]
     assert steps == sorted(set(steps))  # one that is behind, for a checkpoint, comes after the last

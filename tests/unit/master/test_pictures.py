@@ -28,13 +28,15 @@ def test_picture_has_what_is_done_and_who_is_at_what(master_kit):
 def test_tables_are_added_up_over_replicas():
     def replica(rows):
         counts = {"rows": rows, "bytes": 10 * rows, "pulled": 100 * rows, "found": 90 * rows}
-        return {"tables": [{"name": "user", **counts}], "resident_bytes": 20 * rows}
+        disk = {"rows_on_disk": 2 * rows, "disk_reads": 30 * rows}
+        return {"tables": [{"name": "user", **counts, **disk}], "resident_bytes": 20 * rows}
 
     told = tables_event(json.dumps([replica(3), replica(4)]), {"user": [(-7, 0.25)]})
     assert (list(told.names), list(told.rows), list(told.num_bytes)) == (["user"], [7], [70])
     assert (list(told.replica_rows), list(told.replica_bytes)) == ([3, 4], [60, 80])
     assert (list(told.pulled), list(told.found)) == ([700], [630])
     assert list(told.replica_pulled) == [300, 400]
+    assert (list(told.rows_on_disk), list(told.disk_reads)) == ([14], [210])
     assert told.hot_keys == [[("-7", 0.25)]]
 
 

@@ -4,6 +4,7 @@ import json
 import socket
 import struct
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -93,7 +94,11 @@ def test_a_master_that_had_to_take_another_port_is_found_where_the_jobs_folder_s
     assert beats[0] == beats[1]
 
 
-def test_a_master_of_another_machine_is_never_looked_for_in_a_folder(tmp_path):
+@pytest.mark.parametrize(("shares_folder", "found"), [(False, None), (True, "127.0.0.1:1")])
+def test_a_master_of_another_machine_is_looked_for_in_a_folder_that_is_shared(
+    tmp_path, shares_folder, found
+):
     (tmp_path / ADDRESS_FILE).write_text(json.dumps({"address": "127.0.0.1:1"}))
-    arguments = ProcessArguments(None, TOKEN, tmp_path, "10.0.0.7:5000", 0, Listening())
-    assert arguments.master_now() is None
+    config = SimpleNamespace(shares_folder=shares_folder)
+    arguments = ProcessArguments(config, TOKEN, tmp_path, "10.0.0.7:5000", 0, Listening())
+    assert arguments.master_now() == found
