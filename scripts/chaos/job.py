@@ -117,7 +117,11 @@ def connect(job_dir: Path, job: subprocess.Popen[bytes]) -> JobClient | None:
 
 
 def processes(job_dir: Path, role: str) -> list[psutil.Process]:
-    """Find the living processes of one role of the job, oldest first."""
+    """Find the living processes of one role of the job, oldest first.
+
+    Workers are started several at a time, in any order; so these are sorted by their numbers, which
+    grow as others take their place.
+    """
     found = []
     for process in psutil.process_iter(["pid", "cmdline", "create_time", "status"]):
         command = process.info["cmdline"] or []
@@ -127,7 +131,16 @@ def processes(job_dir: Path, role: str) -> list[psutil.Process]:
             and process.info["status"] != psutil.STATUS_ZOMBIE
         ):
             found.append(process)
-    return sorted(found, key=lambda process: float(process.info["create_time"]))
+    return sorted(found, key=_number if role == "worker" else _age)
+
+
+def _number(process: psutil.Process) -> float:
+    words = process.info["cmdline"]
+    return int(words[words.index("--index") + 1])
+
+
+def _age(process: psutil.Process) -> float:
+    return float(process.info["create_time"])
 
 
 def read_model(export: Path, num_ids: int = NUM_IDS) -> Model:
