@@ -205,6 +205,7 @@ def test_a_job_that_is_taken_back_as_a_whole_goes_on_exactly(job):
     assert job.is_suspended(job.name)
 
     job.namespace.delete(URGENT)
+    job.until_running(workers=3)  # of a job that is suspended still there would be nothing to show
     attached = subprocess.run(
         [*CLI, "attach", job.full_name],
         env=job.environment,
