@@ -66,7 +66,7 @@ def main() -> None:
     if args.short:
         args.runs, args.rows, args.seconds = 1, 100_000, 2.0
     batches = drawn(args.rows)
-    with tempfile.TemporaryDirectory(prefix="ps-disk-") as folder:
+    with tempfile.TemporaryDirectory(prefix="ps-disk-", ignore_cleanup_errors=True) as folder:
         memory = Store()
         steps: dict[str, Step] = {"in memory": of_store(memory, args.rows)}
         taken = json.loads(memory.stats())["tables"][0]["bytes"]
