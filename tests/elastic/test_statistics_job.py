@@ -105,13 +105,14 @@ AS_MODES = [
     pytest.param({"max_staleness": 3}, marks=pytest.mark.long),
     pytest.param({"use_async": "false"}, marks=pytest.mark.long),
     pytest.param({"ps_redo_mb": 16}, marks=pytest.mark.long),
+    pytest.param({"distribution_strategy": "HybridStrategy"}, marks=pytest.mark.long),
 ]
 
 
 @pytest.mark.parametrize("mode", AS_MODES, ids=lambda mode: "-".join(mode) or "async")
 def test_statistics_are_exact_though_ps_replicas_and_workers_are_killed(tmp_path, mode):
     places = {"recovery_seconds": 0.5, "checkpoint_dir": tmp_path / "checkpoints"}
-    with StatisticsJob(tmp_path, **places, **PS, **mode) as job:
+    with StatisticsJob(tmp_path, **places, **(PS | mode)) as job:
         job.strike((0.2, "worker", 0), (0.4, "ps", 0), (0.6, "ps", 1), (0.7, "worker", 1))
         summary = job.finish()
 
