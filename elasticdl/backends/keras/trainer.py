@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import keras
 import numpy as np
@@ -79,6 +79,14 @@ from elasticdl.model_spec import ModelSpec
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+
+class _HasTables(Protocol):
+    @property
+    def tables(self) -> list[int]: ...
+
+
+_Collects = TypeVar("_Collects", bound=_HasTables)
 _RESTING = (
     keras.layers.BatchNormalization,
     keras.layers.Dropout,
@@ -528,16 +536,34 @@ class KerasTrainer:
         return inference(minibatch, rows, dense, state)
 
     def _collector(self, minibatch: KerasMinibatch) -> Collector:
+        def make(training: bool) -> Collector:
+            return Collector(self._placed, minibatch, training)
+
+        return self._collected(self._collectors, minibatch, make)
+
+    def _collected(
+        self,
+        collectors: dict[tuple[object, bool], _Collects],
+        minibatch: KerasMinibatch,
+        make: Callable[[bool], _Collects],
+    ) -> _Collects:
+        """Return what collects the lookups of a minibatch, made once for each structure.
+
+        `make` is told whether the minibatch is trained on.
+
+        Raises:
+            ModelError: It looks up other tables than those that were made before.
+        """
         training = minibatch.mode == Mode.TRAINING
         key = (minibatch.structure.key, training)
         with self._compiling:
-            collector = self._collectors.get(key)
+            collector = collectors.get(key)
             if collector is None:
-                collector = Collector(self._placed, minibatch, training)
-                known = next(iter(self._collectors.values()), None)
+                collector = make(training)
+                known = next(iter(collectors.values()), None)
                 if known is not None:
                     self._refuse_other_tables(known.tables, collector.tables)
-                self._collectors[key] = collector
+                collectors[key] = collector
             return collector
 
     def _refuse_other_tables(self, known: Sequence[int], found: Sequence[int]) -> None:

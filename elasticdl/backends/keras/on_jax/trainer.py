@@ -262,17 +262,10 @@ class JaxTrainer(KerasTrainer):
         return step
 
     def _found_in(self, minibatch: KerasMinibatch) -> JaxCollector:
-        training = minibatch.mode is Mode.TRAINING
-        key = (minibatch.structure.key, training)
-        with self._compiling:
-            collector = self._found.get(key)
-            if collector is None:
-                collector = JaxCollector(self._array_model, minibatch, training)
-                known = next(iter(self._found.values()), None)
-                if known is not None:
-                    self._refuse_other_tables(known.tables, collector.tables)
-                self._found[key] = collector
-            return collector
+        def make(training: bool) -> JaxCollector:
+            return JaxCollector(self._array_model, minibatch, training)
+
+        return self._collected(self._found, minibatch, make)
 
     @property
     def _array_model(self) -> JaxModel:
