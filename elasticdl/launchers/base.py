@@ -6,6 +6,7 @@ There are two. `Launcher` is what the master uses to start workers and ps replic
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -81,6 +82,16 @@ class Exited:
 
 ProcessEvent = PendingProcess | Started | Exited
 OnEvent = Callable[[ProcessEvent], None]
+
+_log = logging.getLogger(__name__)
+
+
+def tell(on_event: OnEvent, event: ProcessEvent) -> None:
+    """Call `on_event`; what it raises is logged, for other processes are to be watched still."""
+    try:
+        on_event(event)
+    except Exception:
+        _log.exception("on_event failed for %s", event)
 
 
 class Launcher(Protocol):

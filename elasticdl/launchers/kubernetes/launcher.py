@@ -30,6 +30,7 @@ from elasticdl.launchers.base import (
     ProcessHandle,
     ProcessSpec,
     Started,
+    tell,
 )
 from elasticdl.launchers.kubernetes import memory, names, process_one, suspension
 from elasticdl.launchers.kubernetes.admission import (
@@ -604,11 +605,7 @@ class KubernetesLauncher:
     def _tell(self, event: PendingProcess | Started | Exited) -> None:
         if self._closed.is_set():
             return
-        try:
-            self._on_event(event)
-        except Exception:
-            # Other pods are to be watched still.
-            log.exception("on_event failed for %s", event)
+        tell(self._on_event, event)
 
 
 def _is_queued(pod: Pod) -> bool:

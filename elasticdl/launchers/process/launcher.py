@@ -25,10 +25,10 @@ from elasticdl.job import Role
 from elasticdl.launchers.base import (
     Exited,
     OnEvent,
-    ProcessEvent,
     ProcessHandle,
     ProcessSpec,
     Started,
+    tell,
 )
 from elasticdl.launchers.process.children import spawn
 from elasticdl.launchers.process.exits import exited
@@ -179,7 +179,7 @@ class ProcessLauncher:
                     if watched.pidfd is None:
                         self._report(watched)
                     else:
-                        self._tell(Started(watched.handle))
+                        tell(self._on_event, Started(watched.handle))
                 with self._lock:
                     if self._closing and not self._watched:
                         break
@@ -224,14 +224,7 @@ class ProcessLauncher:
             shutil.rmtree(left, ignore_errors=True)
         with self._lock:
             del self._watched[watched.handle.ref]
-        self._tell(end)
-
-    def _tell(self, event: ProcessEvent) -> None:
-        try:
-            self._on_event(event)
-        except Exception:
-            # Other processes are to be watched still.
-            _log.exception("on_event failed for %s", event)
+        tell(self._on_event, end)
 
     def _exited(self, watched: _Watched) -> Exited:
         code = _reap(watched)

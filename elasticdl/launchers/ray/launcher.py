@@ -24,10 +24,10 @@ from elasticdl.launchers.base import (
     ExitReason,
     OnEvent,
     PendingProcess,
-    ProcessEvent,
     ProcessHandle,
     ProcessSpec,
     Started,
+    tell,
 )
 from elasticdl.launchers.ray import cluster
 from elasticdl.launchers.ray.keepers import NODE_IP, RoleKeeper, Surroundings, as_actor
@@ -155,7 +155,7 @@ class RayLauncher:
         actor = cluster.find_actor(handle.ref)
         if actor is None:
             threading.Thread(
-                target=self._tell, args=(Exited(handle, ExitReason.UNKNOWN, None),)
+                target=tell, args=(self._on_event, Exited(handle, ExitReason.UNKNOWN, None))
             ).start()
         else:
             self._add(handle, actor)
@@ -245,7 +245,7 @@ class RayLauncher:
         except ray.exceptions.RayError as error:
             log.debug("%s: %s", kept.handle.ref, error)  # its end says the same
         else:
-            self._tell(Started(kept.handle))
+            tell(self._on_event, Started(kept.handle))
         kept.place = None
 
     def _take_end(self, kept: _Kept) -> None:
@@ -262,7 +262,7 @@ class RayLauncher:
             exited = self._lost(kept, error)
         with self._lock:
             self._kept.pop(kept.handle.ref, None)
-        self._tell(exited)
+        tell(self._on_event, exited)
         with self._changed:
             self._changed.notify_all()
 
@@ -338,17 +338,10 @@ class RayLauncher:
     def _tell_waiting(self, kept: _Kept, why: str) -> None:
         if why and why != kept.why:
             kept.why = why
-            self._tell(PendingProcess(kept.handle, why))
+            tell(self._on_event, PendingProcess(kept.handle, why))
 
     def _certify_again(self, kept: _Kept, now: float) -> None:
         """Renew the certificate of a process that waits for longer than it is good."""
         if now - kept.certified > self._config.cluster.tls_certificate_seconds / 3:
             self._certify(kept.handle.role, kept.handle.index)
             kept.certified = now
-
-    def _tell(self, event: ProcessEvent) -> None:
-        try:
-            self._on_event(event)
-        except Exception:
-            # Other processes are to be watched still.
-            log.exception("on_event failed for %s", event)

@@ -26,10 +26,10 @@ from elasticdl.launchers.base import (
     ExitReason,
     OnEvent,
     PendingProcess,
-    ProcessEvent,
     ProcessHandle,
     ProcessSpec,
     Started,
+    tell,
 )
 from elasticdl.launchers.slurm import commands
 from elasticdl.launchers.slurm.commands import SlurmAwayError, SlurmTask
@@ -371,7 +371,7 @@ class SlurmLauncher:
             ref = one.handle.ref
             if one.occupied is None and ref in running:
                 one.occupied = running[ref]
-                self._tell(Started(one.handle))
+                tell(self._on_event, Started(one.handle))
             if ref in ended:
                 end = self._roster.end_of(one.handle)
                 if is_free_after(end) and not one.was_asked:
@@ -449,21 +449,14 @@ class SlurmLauncher:
     def _tell_waiting(self, one: _Process, why: str) -> None:
         if why and why != one.why:
             one.why = why
-            self._tell(PendingProcess(one.handle, why))
+            tell(self._on_event, PendingProcess(one.handle, why))
 
     def _report(self, one: _Process, end: Exited) -> None:
         with self._lock:
             if self._processes.pop(one.handle.ref, None) is None:
                 return
         self._roster.forget(one.handle.ref, one.occupied)
-        self._tell(end)
-
-    def _tell(self, event: ProcessEvent) -> None:
-        try:
-            self._on_event(event)
-        except Exception:
-            # Other processes are to be watched still.
-            log.exception("on_event failed for %s", event)
+        tell(self._on_event, end)
 
 
 def _ask(one: _Process, grace_seconds: float) -> None:
