@@ -146,6 +146,13 @@ class AbandonMove:
 
 
 @dataclass(frozen=True, slots=True)
+class LostInMove:
+    """A process is lost while the model moves: nobody waits any longer for what it answers."""
+
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """Something for the log and the event log."""
 
@@ -168,5 +175,6 @@ Action = (
     | PrepareMove
     | TellMoved
     | AbandonMove
+    | LostInMove
     | Note
 )

@@ -215,6 +215,8 @@ class Interpreter:
                 self._run(lambda: self._tell_moved(action), Line.STORAGE)
             case actions.AbandonMove():
                 self._run(lambda: self._abandon_move(action), Line.STORAGE)
+            case actions.LostInMove(session):
+                self._its_mover.losses.add(session)
 
     def close(self) -> None:
         """Wait for no disk any more: the master is about to end."""

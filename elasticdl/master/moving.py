@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, TypedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any, Protocol, TypedDict, TypeVar
 
 from elasticdl.errors import ElasticdlError, NotDeclaredError, StoreError, UnavailableError
 from elasticdl.locations import Location
@@ -31,6 +32,7 @@ _TELL_SECONDS = 20.0
 _AGAIN_SECONDS = 0.2
 
 Told = Mapping[str, Any]
+T = TypeVar("T")
 
 
 class RedoLogPlace(TypedDict):
@@ -56,16 +58,69 @@ class NotSettledError(ElasticdlError):
     """The replicas had not applied the same: a minibatch was lost on its way to some of them."""
 
 
+class Losses:
+    """Which processes were lost while the model moves; for threads that wait for their answers.
+
+    Else they would wait for as long as a process that lives may be out of reach, and with them all
+    replicas that are held.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sessions: set[str] = set()
+        self._next: Future[None] = Future()
+
+    def add(self, session: str) -> None:
+        """Note that a process is lost, and wake those who wait."""
+        with self._lock:
+            self._sessions.add(session)
+            told, self._next = self._next, Future()
+        told.set_result(None)
+
+    def has(self, seated: Seated) -> bool:
+        """Return whether a process is lost."""
+        with self._lock:
+            return seated.session in self._sessions
+
+    def answers(
+        self, asked: Mapping[Seated, Future[T]], needed: Sequence[Seated] = ()
+    ) -> dict[Seated, T]:
+        """Wait for the answers of processes; return those of all that are not lost, in order.
+
+        Args:
+            asked: What each is to answer.
+            needed: None of these may be lost.
+
+        Raises:
+            UnavailableError: One of those is lost.
+            Exception: What one that was asked raised.
+        """
+        while True:
+            with self._lock:
+                loss, sessions = self._next, set(self._sessions)
+            for seated in needed:
+                if seated.session in sessions:
+                    raise UnavailableError(f"ps replica {seated.index} was lost")
+            here = {s: answer for s, answer in asked.items() if s.session not in sessions}
+            done = {s: answer.result() for s, answer in here.items() if answer.done()}
+            if len(done) == len(here):
+                return done
+            awaited: list[Future[Any]] = [here[s] for s in here.keys() - done.keys()]
+            wait([*awaited, loss], return_when=FIRST_COMPLETED)
+
+
 class Mover:
     """Leads moves. Calls block.
 
     connect: Reaches one replica. memory_limit: bytes of rows that each may hold; None: any.
+    losses: who was lost since; may be told from any thread.
     """
 
     def __init__(
         self, connect: Callable[[str], MovingReplica], memory_limit: int | None = None
     ) -> None:
         self._connect, self._memory_limit = connect, memory_limit
+        self.losses = Losses()
 
     def prepare(
         self,
@@ -84,7 +139,7 @@ class Mover:
             MoveRefusedError: The model cannot move at all.
             ElasticdlError: A replica is lost, or cannot do a step. The move has been given up.
         """
-        with MoveSteps(self._connect, action) as steps:
+        with MoveSteps(self._connect, action, self.losses) as steps:
             try:
                 steps.begin(self._memory_limit)
                 write(steps.cut)
@@ -105,43 +160,44 @@ class Mover:
         return self._does(action.whom, step)
 
     def abandon(self, action: AbandonMove) -> None:
-        """Have replicas stay as they are; those that cannot be reached are asked for some time."""
+        """Have replicas stay as they are; those out of reach are asked for some time."""
         self._does(action.whom, lambda _: {"abandon": {"number": action.layout}})
 
     def _does(self, whom: Sequence[Seated], step: Callable[[Seated], Told]) -> bool:
-        """Have all do a step, at the same time; return whether all have."""
+        """Have all do a step, at the same time; return whether all have that are not lost."""
+        deadline = time.monotonic() + _TELL_SECONDS
 
         def is_done(seated: Seated) -> bool:
-            try:
-                self._connect(seated.address).move_step(0, json.dumps(step(seated)))
-            except (ElasticdlError, ValueError) as error:
-                log.info("ps replica %d, of a move: %s", seated.index, error)
-                return False
-            return True
+            while True:
+                try:
+                    self._connect(seated.address).move_step(0, json.dumps(step(seated)))
+                    return True
+                except (ElasticdlError, ValueError) as error:
+                    log.info("ps replica %d, of a move: %s", seated.index, error)
+                time.sleep(_AGAIN_SECONDS)
+                if time.monotonic() > deadline or self.losses.has(seated):
+                    return False
 
-        waiting = list(whom)
-        deadline = time.monotonic() + _TELL_SECONDS
-        with ThreadPoolExecutor(max(1, len(waiting)), "move") as pool:
-            while waiting and time.monotonic() < deadline:
-                done = pool.map(is_done, waiting)
-                waiting = [s for s, is_its in zip(waiting, done, strict=True) if not is_its]
-                if waiting:
-                    time.sleep(_AGAIN_SECONDS)
-        return not waiting
+        pool = ThreadPoolExecutor(max(1, len(whom)), "move")
+        asked = {seated: pool.submit(is_done, seated) for seated in whom}
+        pool.shutdown(wait=False)  # nobody waits for what a process that is lost would answer
+        return all(self.losses.answers(asked).values())
 
 
 class MoveSteps:
     """The steps of one move, in their order; each asked of all at the same time."""
 
-    def __init__(self, connect: Callable[[str], MovingReplica], action: PrepareMove) -> None:
+    def __init__(
+        self, connect: Callable[[str], MovingReplica], action: PrepareMove, losses: Losses
+    ) -> None:
         self._number = action.layout
-        self._now = [seated.address for seated in action.now]
-        self._after = [seated.address for seated in action.after]
+        self._now, self._after = action.now, action.after
         self.everybody = tuple(
             {seated.index: seated for seated in (*action.now, *action.after)}.values()
         )
+        self._losses = losses
         self._connect = connect
-        self._clients: dict[str, MovingReplica] = {}
+        self._clients: dict[Seated, MovingReplica] = {}
         self._pool = ThreadPoolExecutor(len(self.everybody), "move")
         self._round = 0
 
@@ -149,17 +205,11 @@ class MoveSteps:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._pool.shutdown()
+        self._pool.shutdown(wait=False)  # nobody waits for what one that is lost would answer
 
     def begin(self, memory_limit: int | None) -> None:
         """Have those of the next layout begin to fill their stores."""
-        self._clients = dict(
-            zip(
-                (seated.address for seated in self.everybody),
-                self._pool.map(self._connect, (seated.address for seated in self.everybody)),
-                strict=True,
-            )
-        )
+        self._clients = self._all(self.everybody, lambda seated: self._connect(seated.address))
         try:
             described = [told["described"] for told in self._each(self._now, {"describe": {}})]
         except NotDeclaredError:
@@ -178,7 +228,7 @@ class MoveSteps:
             "num_rows": [sum(of_table) // count for of_table in rows],
             "memory_limit": memory_limit,
         }
-        self._ask({a: {"begin": {**step, "replica": i}} for i, a in enumerate(self._after)})
+        self._ask({s: {"begin": {**step, "replica": i}} for i, s in enumerate(self._after)})
 
     def cut(self, directory: Location) -> list[str]:
         """Have all write a checkpoint of one instant, at which they have applied the same."""
@@ -216,17 +266,17 @@ class MoveSteps:
     ) -> None:
         """Tell those of the next layout that they have everything."""
         began, steps = time.monotonic(), {}
-        for replica, address in enumerate(self._after):
+        for replica, seated in enumerate(self._after):
             redo_log = redo_log_of(replica, self._number)
             step = {"number": self._number, "marks": marks, "redo_log": redo_log}
-            steps[address] = {"ready": step}
+            steps[seated] = {"ready": step}
         self._ask(steps)
         log.info("layout %d: ready in %.3f s", self._number, time.monotonic() - began)
 
     def _copy(self, is_last: bool = False) -> int:
         steps = {}
         for source in self._now:
-            targets = ["" if target == source else target for target in self._after]
+            targets = ["" if target == source else target.address for target in self._after]
             step = {"number": self._number, "targets": targets, "round": self._round}
             steps[source] = {"copy": {**step, "is_last": is_last}}
         self._round += 1
@@ -255,18 +305,27 @@ class MoveSteps:
             f"{_TIMES} instants: a worker may have been lost"
         )
 
-    def _each(self, addresses: Sequence[str], step: Told) -> list[Told]:
-        return self._ask(dict.fromkeys(addresses, step))
+    def _each(self, whom: Sequence[Seated], step: Told) -> list[Told]:
+        return self._ask(dict.fromkeys(whom, step))
 
-    def _ask(self, steps: Mapping[str, Told]) -> list[Told]:
-        def ask(address: str) -> Told:
-            told: Told = json.loads(self._clients[address].move_step(0, json.dumps(steps[address])))
+    def _ask(self, steps: Mapping[Seated, Told]) -> list[Told]:
+        def ask(seated: Seated) -> Told:
+            told: Told = json.loads(self._clients[seated].move_step(0, json.dumps(steps[seated])))
             return told
 
         try:
-            return list(self._pool.map(ask, steps))
+            return list(self._all(steps, ask).values())
         except ValueError as error:  # it knows nothing of this move: another process is there now
             raise UnavailableError(f"a ps replica cannot go on with a move: {error}") from error
+
+    def _all(self, whom: Iterable[Seated], call: Callable[[Seated], T]) -> dict[Seated, T]:
+        """Call something for processes, all at the same time; return what it returned for each.
+
+        Raises:
+            UnavailableError: A process of the move is lost, be it one that is not asked.
+        """
+        asked = {seated: self._pool.submit(call, seated) for seated in whom}
+        return self._losses.answers(asked, needed=self.everybody)
 
 
 def check_room(bytes_now: Sequence[int], count: int, limit: int | None) -> None:

@@ -64,7 +64,7 @@ class Moves:
         """
         if not 1 <= count <= _MOST:
             raise ElasticdlError(f"expected 1 to {_MOST} ps replicas, found {count}")
-        if self.is_under_way or self._untold is not None:
+        if self.is_going_on:
             raise ElasticdlError(
                 f"the model moves to {self.wanted or self.number} ps replicas now; ask again when "
                 "it has"
@@ -121,6 +121,11 @@ class Moves:
     def is_under_way(self) -> bool:
         """Whether there are to be more replicas, or fewer."""
         return self.wanted != 0
+
+    @property
+    def is_going_on(self) -> bool:
+        """Whether replicas may be asked for a move, or are told of one."""
+        return self.is_under_way or self._untold is not None
 
     def may_begin(self, now: float) -> bool:
         """Whether a move is wanted, and all are there that take part."""

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from elasticdl.config import JobConfig
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import JointGeneration, PsRoute, Recovery, Role, Strategy
-from elasticdl.master.actions import AbandonMove, Action, Note
+from elasticdl.master.actions import AbandonMove, Action, LostInMove, Note
 from elasticdl.master.history import JobHistory
 from elasticdl.master.journal import Journal
 from elasticdl.master.ledger import Ledger
@@ -148,6 +148,8 @@ class JobParameters:
 
     def lost(self, member: Member, now: float) -> None:
         """A process is lost, of whatever role."""
+        if member.role is Role.PS and self.replicas and self.replicas.moves.is_going_on:
+            self._act(LostInMove(member.session))
         if (part := self._by_role.get(member.role)) is not None:
             part.lost(member, now)
 

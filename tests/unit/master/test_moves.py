@@ -5,7 +5,14 @@ import pytest
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import Lease, PsRoute, Role
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
-from elasticdl.master.actions import AbandonMove, PrepareMove, StartProcess, StopProcess, TellMoved
+from elasticdl.master.actions import (
+    AbandonMove,
+    LostInMove,
+    PrepareMove,
+    StartProcess,
+    StopProcess,
+    TellMoved,
+)
 from elasticdl.master.moving import do_agree, merged, next_of_tasks
 from elasticdl.master.parameters.answers import MoveFailed, MovePrepared, MoveTold
 from elasticdl.master.parameters.schedule import WholeCheckpoint
@@ -120,6 +127,22 @@ def test_a_replica_that_is_lost_before_the_model_has_moved_ends_the_try(job):
     assert done.after[2].session == "another"
     job.answer(MovePrepared(done))
     assert job.route().layout == done.layout
+
+
+def test_who_leads_a_move_hears_of_replicas_that_are_lost_in_it_alone(job):
+    done = job.begin(3)
+    job.game.lose(2)
+    assert job.one(LostInMove).session == done.after[2].session
+    job.game.play.register_ps(2, session="another")
+    job.answer(MovePrepared(done))
+    job.game.play.now += 2.0
+    job.core.tick(job.game.play.now)
+    job.answer(MovePrepared(job.one(PrepareMove)))
+    job.game.lose(2)  # before it was told
+    assert job.one(LostInMove).session == "another"
+    job.answer(MoveTold(job.one(TellMoved).layout, is_everybody=True))
+    job.game.lose(0)
+    assert job.game.play.do(LostInMove) == []
 
 
 def test_a_replica_that_is_lost_after_it_begins_with_the_checkpoint_of_the_move(job):
