@@ -18,6 +18,7 @@ from elasticdl.compat.earlier_calls import check_metrics_fn, feed_of_three, loss
 from elasticdl.config import STATISTICS_VARIABLE, ModelSection
 from elasticdl.distribution import how_to_get
 from elasticdl.errors import ModelError
+from elasticdl.runtime.deferred import SELDOM_USED, defer
 from elasticdl.runtime.start_up import quiet_tensorflow
 from elasticdl.settings.model import KERAS_VARIABLE
 
@@ -184,6 +185,7 @@ def _import_module(section: ModelSection) -> tuple[ModuleType, str]:
         sys.path.insert(0, str(zoo))
     path = zoo.joinpath(*module_name.split("."))
     quiet_tensorflow()
+    defer(SELDOM_USED)
     offer_earlier_modules()
     try:
         return importlib.import_module(module_name), function

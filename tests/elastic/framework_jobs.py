@@ -14,8 +14,11 @@ from tests.elastic.synthetic import write_flights, write_stripes
 ZOO = Path(__file__).resolve().parents[2] / "model_zoo"
 PS, RING = "ParameterServerStrategy", "AllreduceStrategy"
 HYBRID = "HybridStrategy"
-# Nobody imports what is not of the framework of a job.
-FOREIGN = {"keras": ("torch",), "torch": ("tensorflow", "keras")}
+# Nobody imports what is not of the framework of a job, nor what Keras itself seldom needs.
+FOREIGN = {
+    "keras": ("torch", "sklearn", "pandas", "matplotlib"),
+    "torch": ("tensorflow", "keras"),
+}
 
 
 @dataclass(frozen=True)
