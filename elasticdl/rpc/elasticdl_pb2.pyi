@@ -96,22 +96,28 @@ class ForwardRequest(_message.Message):
     TOWER_FIELD_NUMBER: _builtins.int
     IDS_FIELD_NUMBER: _builtins.int
     TRAINING_FIELD_NUMBER: _builtins.int
+    DENSE_FIELD_NUMBER: _builtins.int
     tower: _builtins.int
     """its number in the model"""
     ids: _builtins.bytes
     """each at most once"""
     training: _builtins.bool
     """missing rows of the tower's tables are created"""
+    dense: _builtins.bytes
+    """Its dense parameters, one after the other, where workers have these and not ps replicas. Only
+    requests with the same ones are computed together.
+    """
     def __init__(
         self,
         *,
         tower: _builtins.int = ...,
         ids: _builtins.bytes = ...,
         training: _builtins.bool = ...,
+        dense: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ids", b"ids", "tower", b"tower", "training", b"training"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dense", b"dense", "ids", b"ids", "tower", b"tower", "training", b"training"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -149,6 +155,7 @@ class BackwardRequest(_message.Message):
     IDS_FIELD_NUMBER: _builtins.int
     GRADIENTS_FIELD_NUMBER: _builtins.int
     WINDOW_FIELD_NUMBER: _builtins.int
+    DENSE_FIELD_NUMBER: _builtins.int
     tower: _builtins.int
     ids: _builtins.bytes
     """each at most once"""
@@ -156,6 +163,8 @@ class BackwardRequest(_message.Message):
     """of the outputs, in the order of the ids"""
     window: _builtins.int
     """that gave the outputs"""
+    dense: _builtins.bytes
+    """as in ForwardRequest"""
     def __init__(
         self,
         *,
@@ -163,10 +172,11 @@ class BackwardRequest(_message.Message):
         ids: _builtins.bytes = ...,
         gradients: _builtins.bytes = ...,
         window: _builtins.int = ...,
+        dense: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gradients", b"gradients", "ids", b"ids", "tower", b"tower", "window", b"window"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dense", b"dense", "gradients", b"gradients", "ids", b"ids", "tower", b"tower", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

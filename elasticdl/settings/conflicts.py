@@ -82,11 +82,12 @@ def check_model_servers(number: int, strategy: Strategy, refused: Mapping[str, b
         ValueError: Says what was expected.
     """
     flag = f"--num_model_servers={number}"
-    if strategy is not Strategy.PARAMETER_SERVER:
+    if strategy not in (Strategy.PARAMETER_SERVER, Strategy.HYBRID):
         raise ValueError(
-            f"{flag}: a model server takes its parameters from ps replicas: expected "
-            f"--distribution_strategy={Strategy.PARAMETER_SERVER}, found {strategy}; without the "
-            "flag each worker computes what is in elasticdl.layers.Remote itself"
+            f"{flag}: a model server takes rows from ps replicas: expected "
+            f"--distribution_strategy={Strategy.PARAMETER_SERVER} or {Strategy.HYBRID}, found "
+            f"{strategy}; without the flag each worker computes what is in elasticdl.layers.Remote "
+            "itself"
         )
     given = [name for name, is_given in refused.items() if is_given]
     if given:

@@ -27,7 +27,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from elasticdl._core import PsClient
+from elasticdl._core import PsClient, Pulled
 from elasticdl.backends.base import Int64, ModelDescription, StepResult
 from elasticdl.errors import ModelError
 from elasticdl.job import JointGeneration, Lease, Strategy
@@ -96,7 +96,7 @@ class Exchange:
         of_stores, of_ring = model, model
         if self.has_halves:
             _check_halves(model)
-            of_stores, of_ring = replace(model, dense=(), state=()), replace(model, tables=())
+            of_stores, of_ring = half_of_stores(model), replace(model, tables=())
         if self.stores is not None:
             self.stores.declare(of_stores)
         if self.ring is not None:
@@ -169,18 +169,26 @@ class Exchange:
         of_stores = None if self.stores is None else self.stores.pull(ids, step)
         if self.ring is None or (self.has_halves and step is not None):
             return Parameters(of_stores)
-        # Last, so that the dense parameters are the newest.
-        return Parameters(of_stores, self.ring.pull(step))
+        return self._with_ring(of_stores, self.ring, step)
 
     def take_dense(self, given: Parameters, step: Step) -> Parameters:
         """Return the rows of a training step with the newest dense parameters."""
         assert self.ring is not None
-        return replace(given, of_ring=self.ring.pull(step))
+        return self._with_ring(given.of_stores, self.ring, step)
 
     def look_up(self, sites: Sequence[tuple[int, Int64]], training: bool) -> Parameters:
         """Fetch the rows for (table, ids) of each site, and all else."""
         of_stores = None if self.stores is None else self.stores.look_up(sites, training)
-        return Parameters(of_stores, None if self.ring is None else self.ring.pull())
+        return Parameters(of_stores) if self.ring is None else self._with_ring(of_stores, self.ring)
+
+    def _with_ring(
+        self, of_stores: Pulled | None, ring: RingExchange, step: Step | None = None
+    ) -> Parameters:
+        """Add what is with this worker, last, so that it is the newest."""
+        of_ring = ring.pull(step)
+        if self.stores is not None and of_stores is not None:
+            of_stores = self.stores.with_dense(of_stores, of_ring.dense)
+        return Parameters(of_stores, of_ring)
 
     def push(
         self,
@@ -204,6 +212,8 @@ class Exchange:
         numbers = (learning_rate, lease, index, num_records)
         if self.ring is not None:
             assert given.of_ring is not None
+            if self.stores is not None and given.of_stores is not None:
+                result = self.stores.completed(given.of_stores, result)
             return Committed(self.ring.push(given.of_ring, result, *numbers), 0)
         assert self.stores is not None, "a saved model is not trained"
         assert given.of_stores is not None
@@ -279,6 +289,11 @@ class Exchange:
             return self.stores.client
         assert self.ring is not None, "a saved model has its own parameters"
         return self.ring.client
+
+
+def half_of_stores(model: ModelDescription) -> ModelDescription:
+    """Return what the stores have of a model whose workers have the dense parameters."""
+    return replace(model, dense=(), state=())
 
 
 def _check_halves(model: ModelDescription) -> None:

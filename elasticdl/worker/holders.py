@@ -80,7 +80,9 @@ class Holders:
         towers = model.towers()
         servers = ModelServers(towers, master.model_servers, arguments.token, arguments.tls)
         model.place_towers()
-        return TowerStores(client, trainer, servers, towers, self.route, steps)
+        return TowerStores(
+            client, trainer, servers, towers, self.route, steps, arguments.config.has_worlds
+        )
 
     def _join(self, trainer: Trainer) -> RingExchange:
         """Return the part in a world; nothing happens before a model is declared to it."""

@@ -112,8 +112,12 @@ class ModelServers:
         calls = []
         for part in parts:
             asked = questions[part.question]
-            ids = asked.ids[part.places].astype("<i8").tobytes()
-            request = pb.ForwardRequest(tower=asked.tower, ids=ids, training=asked.training)
+            request = pb.ForwardRequest(
+                tower=asked.tower,
+                ids=asked.ids[part.places].astype("<i8").tobytes(),
+                training=asked.training,
+                dense=_bytes_of(asked.dense),
+            )
             calls.append(_Call(part.server, "Forward", request))
         self._ask(calls)
         values = [
@@ -141,6 +145,7 @@ class ModelServers:
                 ids=asked.ids[part.places].astype("<i8").tobytes(),
                 gradients=gradients[part.places].astype("<f4").tobytes(),
                 window=windows[part.question].pop(0),
+                dense=_bytes_of(asked.dense),
             )
             calls.append(_Call(part.server, "Backward", request))
         self._ask(calls)
@@ -242,6 +247,10 @@ class ModelServers:
                     channel.close()  # what the other thread has asked there is asked again
                 channel = newer
         return ModelServerStub(channel)
+
+
+def _bytes_of(dense: Float32 | None) -> bytes:
+    return b"" if dense is None else dense.astype("<f4").tobytes()
 
 
 def _site_of(site: pb.SiteGradients) -> SiteGradient:

@@ -129,6 +129,22 @@ class StoreExchange:
         """Pull the rows for (table, ids) of each site, and the vectors."""
         return self._declared(lambda: self.client.pull(sites, training))
 
+    def with_dense(self, pulled: Pulled, dense: Float32) -> Pulled:
+        """Return a pull with what is computed of it elsewhere: here there is nothing.
+
+        Args:
+            pulled: The rows.
+            dense: The dense parameters, which somebody else holds.
+        """
+        return pulled
+
+    def completed(self, pulled: Pulled, result: StepResult) -> StepResult:
+        """Return gradients with those that are computed elsewhere, of which here are none.
+
+        Before the dense ones are handed in to somebody else; `push` is for the rows then.
+        """
+        return result
+
     def name(self, minibatch: Minibatch, ids: Sequence[Int64]) -> None:
         """Before a push: send the replicas the strings of the ids that they do not have yet."""
         if not self._named_sites:

@@ -42,6 +42,21 @@ def floats_of(message: bytes, width: int) -> Float32:
     return np.frombuffer(message, "<f4").reshape(-1, width)
 
 
+def dense_of(message: bytes, tower: Tower) -> Float32 | None:
+    """Return the dense parameters of a tower; None if the message has none.
+
+    Raises:
+        MessageError: They are not as many as the tower has.
+    """
+    if not message:
+        return None
+    size = sum(part.stop - part.start for part in tower.dense)
+    found = floats_of(message, size)
+    if len(found) != 1:
+        raise MessageError(f"expected {size} dense parameters, found {found.size}")
+    return found.reshape(size)
+
+
 def check_size(tower: Tower) -> None:
     """Refuse a tower whose gradients do not fit a message.
 

@@ -3,7 +3,12 @@
 Below a step nothing changes. What a tower gives is looked up as rows are; before a push the
 gradients of what is inside come from the model servers, and are pushed with those of the worker in
 one frame to each replica. So a minibatch is counted as one, by the worker's own push, and a model
-server keeps nothing that could be lost. See docs/designs/model-servers.md.
+server keeps nothing that could be lost.
+
+In a hybrid job the workers have the dense parameters. A step's are known when it begins, so towers
+are asked then, and given their own. The gradients within them come before the dense half of the
+minibatch goes around the ring; those of rows wait with the worker for the other half. See
+docs/designs/model-servers.md.
 """
 
 from __future__ import annotations
@@ -52,12 +57,14 @@ class TowerGradients:
 class Question:
     """What a tower is asked for: the outputs of ids, each of them once.
 
-    tower: Its number. ids: Shape (n,), in order. training: Missing rows are created.
+    tower: Its number. ids: Shape (n,), in order. training: Missing rows are created. dense: Its
+    dense parameters, if the worker has them.
     """
 
     tower: int
     ids: Int64
     training: bool
+    dense: Float32 | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +111,24 @@ class _Asked:
 
 
 class PulledWithTowers:
-    """A pull of rows and vectors, and what towers gave; see `Pulled`."""
+    """A pull of rows and vectors, and what towers gave; see `Pulled`.
 
-    def __init__(self, pulled: Pulled, ids: Sequence[Int64], asked: Sequence[_Asked]) -> None:
+    sites: (table, ids) of each, those of towers among them. completed: The bare pull and the
+    gradients of the minibatch, once its dense half is handed in to somebody else.
+    """
+
+    def __init__(
+        self,
+        pulled: Pulled,
+        sites: Sequence[tuple[int, Int64]],
+        training: bool,
+        asked: Sequence[_Asked] = (),
+    ) -> None:
         self.pulled = pulled
+        self.sites = sites
+        self.training = training
         self.asked = asked
-        self.ids = ids
+        self.completed: tuple[Pulled, StepResult] | None = None
         self.dense, self.state, self.version = pulled.dense, pulled.state, pulled.version
 
     @property
@@ -124,16 +143,19 @@ class PulledWithTowers:
         for asked in self.asked:
             values, at = asked.outputs.values, 0
             for site in asked.sites:
-                ids = self.ids[site]
+                _, ids = self.sites[site]
                 places = asked.places[at : at + ids.size]
                 found[site] = values[places].reshape(*ids.shape, values.shape[1])
                 at += ids.size
         rows = iter(self.pulled.rows)
-        return [found[site] if site in found else next(rows) for site in range(len(self.ids))]
+        return [found[site] if site in found else next(rows) for site in range(len(self.sites))]
 
 
 class TowerStores(StoreExchange):
-    """A worker's exchange with stores and model servers."""
+    """A worker's exchange with stores and model servers.
+
+    With `is_half` the worker has the dense parameters: `with_dense` asks towers, not `pull`.
+    """
 
     def __init__(
         self,
@@ -143,10 +165,12 @@ class TowerStores(StoreExchange):
         towers: Sequence[Tower],
         route: Route | None = None,
         get_model_steps: int = 1,
+        is_half: bool = False,
     ) -> None:
         super().__init__(client, trainer, route, get_model_steps)
         self._servers = servers
         self._towers = towers
+        self._is_half = is_half
         self._num_tables = 0
 
     def declare(self, model: ModelDescription) -> None:
@@ -168,14 +192,31 @@ class TowerStores(StoreExchange):
 
         So their staleness is at most the one that is counted.
         """
-        pulled = super().pull(ids, step)
-        return self._with_towers(pulled, self._tables, ids, step is not None) if ids else pulled
+        sites = list(zip(self._tables, ids, strict=True)) if ids else []
+        return self._with_towers(super().pull(ids, step), sites, step is not None)
 
     def look_up(self, sites: Sequence[tuple[int, Int64]], training: bool) -> Pulled:
         """Pull the rows for (table, ids) of each site, and the vectors."""
         pulled = super().look_up([s for s in sites if s[0] < self._num_tables], training)
-        tables, ids = [table for table, _ in sites], [ids for _, ids in sites]
-        return self._with_towers(pulled, tables, ids, training) if ids else pulled
+        return self._with_towers(pulled, sites, training)
+
+    def with_dense(self, pulled: Pulled, dense: Float32) -> Pulled:
+        """Return a pull with what towers give on these dense parameters, and on newer rows."""
+        if (found := _with_towers_of(pulled)) is None:
+            return pulled
+        asked = self._ask(found.sites, found.training, dense)
+        return _as_pulled(PulledWithTowers(found.pulled, found.sites, found.training, asked))
+
+    def completed(self, pulled: Pulled, result: StepResult) -> StepResult:
+        """Return the gradients with those within towers; of them `push` has the rows' half.
+
+        Raises:
+            NonFiniteLossError: A gradient within a tower is not finite.
+        """
+        found = _with_towers_of(pulled)
+        assert found is not None
+        found.completed = self._completed(found, result)
+        return found.completed[1]
 
     def push(
         self,
@@ -192,8 +233,14 @@ class TowerStores(StoreExchange):
         Raises:
             NonFiniteLossError: A gradient within a tower is not finite.
         """
-        pulled, result = self._completed(pulled, result)
-        return super().push(pulled, result, learning_rate, lease, index, num_records)
+        found = _with_towers_of(pulled)
+        assert found is not None
+        if found.completed is None:
+            bare, result = self._completed(found, result)
+        else:
+            bare, whole = found.completed
+            result = replace(result, row_grads=whole.row_grads)
+        return super().push(bare, result, learning_rate, lease, index, num_records)
 
     def push_several(
         self,
@@ -206,7 +253,9 @@ class TowerStores(StoreExchange):
         completed = []
         for each in minibatches:
             assert each.given.of_stores is not None
-            pulled, result = self._completed(each.given.of_stores, each.result)
+            found = _with_towers_of(each.given.of_stores)
+            assert found is not None
+            pulled, result = self._completed(found, each.result)
             given = replace(each.given, of_stores=pulled)
             completed.append(ComputedMinibatch(given, result, each.num_records))
         return super().push_several(completed, learning_rate, lease, index)
@@ -215,26 +264,34 @@ class TowerStores(StoreExchange):
         return [site for site in super()._sites(ids) if site[0] < self._num_tables]
 
     def _with_towers(
-        self, pulled: Pulled, tables: Sequence[int], ids: Sequence[Int64], training: bool
+        self, pulled: Pulled, sites: Sequence[tuple[int, Int64]], training: bool
     ) -> Pulled:
+        """Add what towers give, or leave that to `with_dense`."""
+        if not sites:
+            return pulled
+        asked = [] if self._is_half else self._ask(sites, training, None)
+        return _as_pulled(PulledWithTowers(pulled, sites, training, asked))
+
+    def _ask(
+        self, sites: Sequence[tuple[int, Int64]], training: bool, dense: Float32 | None
+    ) -> list[_Asked]:
         """Ask each tower that is looked up, for each id once."""
         questions, sites_of, places = [], [], []
-        for tower in range(len(self._towers)):
-            sites = [k for k, table in enumerate(tables) if table == self._num_tables + tower]
-            if not sites:
+        for number, tower in enumerate(self._towers):
+            own = [k for k, (table, _) in enumerate(sites) if table == self._num_tables + number]
+            if not own:
                 continue
-            flat = np.concatenate([ids[k].ravel() for k in sites])
+            flat = np.concatenate([sites[k][1].ravel() for k in own])
             unique, inverse = np.unique(flat, return_inverse=True)
-            questions.append(Question(tower, unique, training))
-            sites_of.append(sites)
+            brought = None if dense is None else dense_part(tower, dense)
+            questions.append(Question(number, unique, training, brought))
+            sites_of.append(own)
             places.append(inverse.ravel())
         outputs = self._servers.forward(questions)
-        asked = [_Asked(*each) for each in zip(questions, outputs, sites_of, places, strict=True)]
-        return PulledWithTowers(pulled, ids, asked)  # type: ignore[return-value]  # has all of it
+        return [_Asked(*each) for each in zip(questions, outputs, sites_of, places, strict=True)]
 
-    def _completed(self, pulled: Pulled, result: StepResult) -> tuple[Pulled, StepResult]:
+    def _completed(self, pulled: PulledWithTowers, result: StepResult) -> tuple[Pulled, StepResult]:
         """Return the pull and the gradients of a minibatch with those within its towers."""
-        assert isinstance(pulled, PulledWithTowers)
         asked = pulled.asked
         found = self._servers.backward(
             [(one.question, one.outputs, one.merged(result.row_grads)) for one in asked]
@@ -260,13 +317,23 @@ class TowerStores(StoreExchange):
         self, pulled: PulledWithTowers, of_towers: set[int], sites: Sequence[SiteGradient]
     ) -> Pulled:
         """Return a pull that has the sites within towers as well."""
-        own = [
-            (table, ids)
-            for k, (table, ids) in enumerate(zip(self._tables, pulled.ids, strict=True))
-            if k not in of_towers
-        ]
+        own = [site for k, site in enumerate(pulled.sites) if k not in of_towers]
         within = [(site.table, site.ids) for site in sites]
         return self._declared(lambda: self.client.with_sites(pulled.pulled, [*own, *within]))
+
+
+def dense_part(tower: Tower, dense: Float32) -> Float32:
+    """Return a tower's own of the dense parameters of a model, one after the other."""
+    parts = [dense[part] for part in tower.dense]
+    return np.concatenate(parts) if parts else np.zeros(0, np.float32)
+
+
+def _as_pulled(pulled: PulledWithTowers) -> Pulled:
+    return pulled  # type: ignore[return-value]  # it has all that a pull has
+
+
+def _with_towers_of(pulled: object) -> PulledWithTowers | None:
+    return pulled if isinstance(pulled, PulledWithTowers) else None
 
 
 def _check_finite(tower: Tower, gradients: TowerGradients) -> None:

@@ -8,7 +8,9 @@ from tests.elastic.running_job import run
 from tests.elastic.towers_job import (
     IDS,
     NUM_IDS,
+    STRATEGIES,
     check_counts_of_a_struck_job,
+    comparable,
     rows_of,
     words,
     write,
@@ -17,21 +19,22 @@ from tests.elastic.towers_job import (
 pytestmark = pytest.mark.keras
 
 
-def test_what_is_in_a_tower_is_counted_once_whoever_is_killed(tmp_path):
-    expected = check_counts_of_a_struck_job(tmp_path, "towers_keras")
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_what_is_in_a_tower_is_counted_once_whoever_is_killed(tmp_path, strategy):
+    expected = check_counts_of_a_struck_job(tmp_path, "towers_keras", strategy)
     loaded = tf.saved_model.load(tmp_path / "model")
     (within,) = loaded.used_variables
     np.testing.assert_array_equal(within.numpy(), expected)
 
 
 @pytest.mark.long
-def test_a_model_is_trained_as_with_its_tower_within_the_worker(tmp_path):
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_model_is_trained_as_with_its_tower_within_the_worker(tmp_path, strategy):
     predicted = []
     for number in (0, 2):
         folder = tmp_path / str(number)
         write(folder, "clicks_keras")
-        flags = {"use_async": "false", "num_epochs": 1, "seed": 5, "num_model_servers": number}
-        run(words(folder, "clicks_keras", **flags))
+        run(words(folder, "clicks_keras", num_model_servers=number, **comparable(strategy)))
         loaded = tf.saved_model.load(folder / "model")
         ids = np.arange(NUM_IDS // IDS * IDS).reshape(-1, IDS)
         predicted.append(loaded.serve(tf.constant(ids)).numpy())

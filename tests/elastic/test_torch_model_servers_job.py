@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from tests.elastic.running_job import run
-from tests.elastic.towers_job import check_counts_of_a_struck_job, words, write
+from tests.elastic.towers_job import (
+    STRATEGIES,
+    check_counts_of_a_struck_job,
+    comparable,
+    words,
+    write,
+)
 
 pytest.importorskip("torch", reason="PyTorch is not installed; make test-torch has it")
 
@@ -13,19 +19,20 @@ from safetensors.numpy import load_file
 pytestmark = pytest.mark.torch
 
 
-def test_what_is_in_a_tower_is_counted_once_whoever_is_killed(tmp_path):
-    expected = check_counts_of_a_struck_job(tmp_path, "towers_torch")
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_what_is_in_a_tower_is_counted_once_whoever_is_killed(tmp_path, strategy):
+    expected = check_counts_of_a_struck_job(tmp_path, "towers_torch", strategy)
     weights = load_file(tmp_path / "model" / "model.safetensors")
     np.testing.assert_array_equal(weights["meetings.tower.count"], expected)
 
 
-def test_a_model_is_trained_as_with_its_tower_within_the_worker(tmp_path):
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_model_is_trained_as_with_its_tower_within_the_worker(tmp_path, strategy):
     found = []
     for number in (0, 2):
         folder = tmp_path / str(number)
         write(folder, "clicks_torch")
-        flags = {"use_async": "false", "num_epochs": 1, "seed": 5, "num_model_servers": number}
-        run(words(folder, "clicks_torch", **flags))
+        run(words(folder, "clicks_torch", num_model_servers=number, **comparable(strategy)))
         weights = load_file(folder / "model" / "model.safetensors")
         rows = load_file(folder / "model" / "tables" / "inner.safetensors")
         order = np.argsort(rows["keys"])

@@ -13,6 +13,8 @@ from tests.elastic.running_job import RunningJob, elasticdl
 HERE = Path(__file__).parent
 SERVER = "worker.model_server"  # the module that a model server runs
 NUM_RECORDS, NUM_IDS, IDS, NUM_EPOCHS = 12_000, 500, 3, 6
+MINIBATCH = 16  # of which each file has a whole number
+STRATEGIES = ["ParameterServerStrategy", "HybridStrategy"]
 
 
 def write(folder, model):
@@ -31,26 +33,37 @@ def words(folder, model, **flags):
         model_zoo=folder / "zoo",
         model_def=f"{model}.forward",
         training_data=folder / "data",
-        distribution_strategy="ParameterServerStrategy",
         num_ps_pods=2,
-        minibatch_size=16,
+        minibatch_size=MINIBATCH,
         num_minibatches_per_task=20,
         heartbeat_seconds=0.2,
         job_dir=folder / "job",
         summary=folder / "summary.json",
         output=folder / "model",
-        **flags,
+        **{"distribution_strategy": "ParameterServerStrategy", **flags},
     )
 
 
-def check_counts_of_a_struck_job(folder, model):
-    """Train while processes of each kind are killed: each occurrence is in each row's count."""
+def comparable(strategy):
+    """Return the flags of a job of one worker that computes each step on the newest parameters."""
+    in_turn = {"max_staleness": 0} if strategy == "HybridStrategy" else {"use_async": "false"}
+    return {"distribution_strategy": strategy, "num_epochs": 1, "seed": 5, **in_turn}
+
+
+def check_counts_of_a_struck_job(folder, model, strategy):
+    """Train while processes of each kind are killed: each occurrence is in each row's count.
+
+    Returns:
+        What the tower's own variable must count: each occurrence, too, or in a hybrid job the mean
+        number of them in a minibatch with each update.
+    """
     counts = write(folder, model)
     job = RunningJob(
         folder,
         words(
             folder,
             model,
+            distribution_strategy=strategy,
             num_workers=2,
             num_model_servers=2,
             num_epochs=NUM_EPOCHS,
@@ -67,6 +80,8 @@ def check_counts_of_a_struck_job(folder, model):
     for table in ("met", "beside"):
         expected = np.stack([counts, counts], axis=1) * NUM_EPOCHS
         np.testing.assert_array_equal(rows_of(folder, table), expected)
+    if strategy == "HybridStrategy":
+        return [MINIBATCH * IDS * summary["model_version"]] * 2
     return [NUM_RECORDS * IDS * NUM_EPOCHS] * 2
 
 

@@ -20,6 +20,7 @@ from elasticdl.rpc.security import add_port
 from elasticdl.runtime import process
 from elasticdl.runtime.addresses import join
 from elasticdl.worker.data_check import metadata_of
+from elasticdl.worker.exchange import half_of_stores
 from elasticdl.worker.heartbeat import Heartbeat
 from elasticdl.worker.holders import dial_replicas
 from elasticdl.worker.model_server.computer import TowerComputer
@@ -63,7 +64,8 @@ def build(
     towers = having_towers(trainer).towers()
     client = connect(master.ps_route, lambda found: dial_replicas(arguments, found), route)
     stores = StoreExchange(client, trainer, route)
-    stores.declare(description)
+    # In a hybrid job workers have all else, and bring what towers need of it.
+    stores.declare(half_of_stores(description) if config.has_worlds else description)
 
     def pull(sites: Sequence[tuple[int, Int64]], training: bool) -> Pulled:
         return stores.look_up(sites, training)

@@ -12,7 +12,7 @@ import numpy as np
 from elasticdl.backends.base import Float32, Int64, Lookup, Tower
 from elasticdl.errors import ModelError
 from elasticdl.worker.model_server.frozen_rows import FrozenRows
-from elasticdl.worker.tower_stores import SiteGradient, TowerGradients
+from elasticdl.worker.tower_stores import SiteGradient, TowerGradients, dense_part
 
 _KEPT_BYTES = 256 * 1024 * 1024
 _KEPT_WINDOWS = 64
@@ -21,7 +21,10 @@ _SAME = 1e-3  # of outputs of one id, computed in two ways
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What a window was computed with: for its gradients, and only to save a pull."""
+    """What a window was computed with: for its gradients, and only to save a pull.
+
+    dense: Empty if workers bring it.
+    """
 
     tower: int
     ids: Int64
@@ -44,6 +47,8 @@ class _Kept:
 class TowerComputer:
     """Computes towers on the newest parameters, in one thread.
 
+    Where workers have the dense parameters they bring those of the tower, as they have them.
+
     Args:
         towers: Those of the model.
         are_trained: By table, whether its rows have gradients, or are to be fetched each time.
@@ -62,25 +67,36 @@ class TowerComputer:
         self._next = 1 + secrets.randbits(62)
         self._checked: set[int] = set()
 
-    def forward(self, tower: int, training: bool, ids: Int64) -> tuple[Float32, int]:
+    def forward(
+        self, tower: int, training: bool, ids: Int64, brought: Float32 | None = None
+    ) -> tuple[Float32, int]:
         """Return the outputs of ids, and a number by which `backward` knows this window.
 
         Args:
             tower: Which tower.
             training: Whether it is trained; rows that are missing are created then.
             ids: Shape (n,), each once, in order.
+            brought: The tower's dense parameters; None: the ps replicas have them.
         """
         computes = self._towers[tower]
-        rows, dense = self._parameters(computes, ids, training)
+        rows, dense = self._parameters(computes, ids, training, brought)
         outputs = computes.forward(ids, rows, dense, training)
-        self._check_each_alone(tower, ids, outputs, training)
+        self._check_each_alone(tower, ids, outputs, training, brought)
         if not training:
             return outputs, 0
         number, self._next = self._next, self._next + 1
-        self._keep(number, _Kept(tower, ids, rows, dense))
+        own = dense if brought is None else np.zeros(0, np.float32)
+        self._keep(number, _Kept(tower, ids, rows, own))
         return outputs, number
 
-    def backward(self, tower: int, ids: Int64, gradients: Float32, window: int) -> TowerGradients:
+    def backward(
+        self,
+        tower: int,
+        ids: Int64,
+        gradients: Float32,
+        window: int,
+        brought: Float32 | None = None,
+    ) -> TowerGradients:
         """Return the gradients within a tower, given those of what it gave.
 
         Args:
@@ -89,21 +105,22 @@ class TowerComputer:
             gradients: Shape (n, dim).
             window: That gave the outputs. If it is not known (any more), as to another server,
                 the gradients are computed on the newest parameters.
+            brought: The dense parameters that were brought to `forward`.
         """
         computes = self._towers[tower]
         kept = self._kept.get(window)
         rows: Sequence[Float32] | None = None
         if kept is not None and kept.tower == tower and np.isin(ids, kept.ids).all():
-            rows, dense = kept.rows_of(ids), kept.dense
+            rows, dense = kept.rows_of(ids), kept.dense if brought is None else brought
         if rows is None:
-            rows, dense = self._parameters(computes, ids, training=True)
+            rows, dense = self._parameters(computes, ids, True, brought)
         of_rows, of_dense = computes.backward(ids, gradients, rows, dense)
         sites = zip(computes.tables, computes.ids(ids), of_rows, strict=True)
         trained = [SiteGradient(*site) for site in sites if self._are_trained[site[0]]]
         return TowerGradients(of_dense, trained)
 
     def _parameters(
-        self, computes: Tower, ids: Int64, training: bool
+        self, computes: Tower, ids: Int64, training: bool, brought: Float32 | None
     ) -> tuple[Sequence[Float32], Float32]:
         sites = list(zip(computes.tables, computes.ids(ids), strict=True))
         frozen = [self._frozen.get(table) for table, _ in sites]
@@ -123,8 +140,7 @@ class TowerComputer:
             if training:  # an evaluation creates no rows, and reads others in their place
                 new = kept.missing(missing)  # fewer, if another site of the table had some
                 kept.keep(new, found[np.searchsorted(missing, new)])
-        parts = [pulled.dense[part] for part in computes.dense]
-        return rows, np.concatenate(parts) if parts else np.zeros(0, np.float32)
+        return rows, dense_part(computes, pulled.dense) if brought is None else brought
 
     def _keep(self, number: int, kept: _Kept) -> None:
         self._kept[number] = kept
@@ -133,7 +149,14 @@ class TowerComputer:
             _, oldest = self._kept.popitem(last=False)
             total -= oldest.num_bytes
 
-    def _check_each_alone(self, tower: int, ids: Int64, outputs: Float32, training: bool) -> None:
+    def _check_each_alone(
+        self,
+        tower: int,
+        ids: Int64,
+        outputs: Float32,
+        training: bool,
+        brought: Float32 | None,
+    ) -> None:
         """Refuse a tower whose output for an id depends on the others, at its first window.
 
         Raises:
@@ -143,7 +166,7 @@ class TowerComputer:
             return
         self._checked.add(tower)
         computes = self._towers[tower]
-        rows, dense = self._parameters(computes, ids[:1], training)
+        rows, dense = self._parameters(computes, ids[:1], training, brought)
         alone = computes.forward(ids[:1], rows, dense, training)
         if not np.allclose(alone[0], outputs[0], rtol=_SAME, atol=_SAME):
             raise ModelError(

@@ -21,7 +21,7 @@ from elasticdl.rpc.elasticdl_pb2_grpc import (
 )
 from elasticdl.worker.model_server.computer import TowerComputer
 from elasticdl.worker.model_server.windows import MAX_IDS, RequestWindows, ServerCounts
-from elasticdl.worker.tower_messages import SIZE_LIMITS, floats_of, ids_of
+from elasticdl.worker.tower_messages import SIZE_LIMITS, dense_of, floats_of, ids_of
 from elasticdl.worker.tower_stores import SiteGradient
 
 T = TypeVar("T")
@@ -49,8 +49,9 @@ class TowerService(ModelServerServicer):
 
         async def answer() -> pb.ForwardResponse:
             self._width(request.tower)
-            ids = _bounded(ids_of(request.ids))
-            asked = self._windows.ask(context.peer(), request.tower, request.training, ids)
+            ids, dense = _bounded(ids_of(request.ids)), request.dense
+            dense_of(dense, self._towers[request.tower])
+            asked = self._windows.ask(context.peer(), request.tower, request.training, ids, dense)
             outputs, window = await asked
             return pb.ForwardResponse(outputs=outputs.astype("<f4").tobytes(), window=window)
 
@@ -68,7 +69,8 @@ class TowerService(ModelServerServicer):
             if len(gradients) != len(ids):
                 raise MessageError(f"expected a gradient for each of {len(ids)} ids")
             self.counts.backwards += 1
-            asked = request.tower, ids, gradients, request.window
+            dense = dense_of(request.dense, self._towers[request.tower])
+            asked = request.tower, ids, gradients, request.window, dense
             async with self._free:
                 found = await self._computed(lambda: self._computer.backward(*asked))
             return pb.BackwardResponse(
@@ -101,8 +103,11 @@ class TowerService(ModelServerServicer):
             raise MessageError(f"no tower {tower}: the model has {len(self._towers)}")
         return self._towers[tower].dim
 
-    async def _forward(self, tower: int, training: bool, ids: Int64) -> tuple[Float32, int]:
-        return await self._computed(lambda: self._computer.forward(tower, training, ids))
+    async def _forward(
+        self, tower: int, training: bool, dense: bytes, ids: Int64
+    ) -> tuple[Float32, int]:
+        brought = dense_of(dense, self._towers[tower])
+        return await self._computed(lambda: self._computer.forward(tower, training, ids, brought))
 
     async def _computed(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)

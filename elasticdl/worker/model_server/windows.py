@@ -16,8 +16,11 @@ MAX_IDS = 4096
 
 _ASKS_STILL_SECONDS = 1.0  # a worker that has not asked for so long is not waited for
 
-Compute = Callable[[int, bool, Int64], Awaitable[tuple[Float32, int]]]
-"""Given a tower, whether it is trained, and ids, returns their outputs and the window's number."""
+Compute = Callable[[int, bool, bytes, Int64], Awaitable[tuple[Float32, int]]]
+"""Given a tower, whether it is trained, the dense parameters that workers have brought, and ids,
+returns their outputs and the window's number."""
+
+_Kind = tuple[int, bool, bytes]  # of requests: only equal ones are computed together
 
 
 @dataclass(slots=True)
@@ -74,11 +77,13 @@ class RequestWindows:
         self._counts = counts
         self._free = free
         self._now = now
-        self._open: dict[tuple[int, bool], _Window] = {}
+        self._open: dict[_Kind, _Window] = {}
         self._asked_at: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def ask(self, peer: str, tower: int, training: bool, ids: Int64) -> tuple[Float32, int]:
+    async def ask(
+        self, peer: str, tower: int, training: bool, ids: Int64, dense: bytes = b""
+    ) -> tuple[Float32, int]:
         """Return the outputs of ids, and the number of the window that they were computed in.
 
         Args:
@@ -86,8 +91,9 @@ class RequestWindows:
             tower: Which tower.
             training: Whether it is trained.
             ids: Shape (n,), each once.
+            dense: What the worker has brought of the tower's dense parameters.
         """
-        loop, key = asyncio.get_running_loop(), (tower, training)
+        loop, key = asyncio.get_running_loop(), (tower, training, dense)
         self._counts.requests += 1
         self._counts.ids += len(ids)
         self._asked_at[peer] = self._now()
@@ -110,7 +116,7 @@ class RequestWindows:
         self._asked_at = {peer: at for peer, at in self._asked_at.items() if at >= since}
         return set(self._asked_at)
 
-    def _is_due(self, key: tuple[int, bool], by_time: bool) -> None:
+    def _is_due(self, key: _Kind, by_time: bool) -> None:
         window = self._open[key]
         if window.is_due:
             return
@@ -122,19 +128,18 @@ class RequestWindows:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, key: tuple[int, bool], window: _Window) -> None:
+    async def _answer(self, key: _Kind, window: _Window) -> None:
         async with self._free:
             if self._open.get(key) is window:
                 del self._open[key]
             await self._computed(key, window)
 
-    async def _computed(self, key: tuple[int, bool], window: _Window) -> None:
-        tower, training = key
+    async def _computed(self, key: _Kind, window: _Window) -> None:
         asked = [ids for ids, _ in window.requests]
         unique, places = np.unique(np.concatenate(asked), return_inverse=True)
         self._counts.computed += len(unique)
         try:
-            outputs, number = await self._compute(tower, training, unique)
+            outputs, number = await self._compute(*key, unique)
         except Exception as error:
             for _, answer in window.requests:
                 if not answer.done():

@@ -3,6 +3,7 @@
 import asyncio
 
 import numpy as np
+import pytest
 
 from elasticdl.worker.model_server.windows import MAX_IDS, RequestWindows, ServerCounts
 
@@ -23,12 +24,12 @@ class Server:
             self.compute, seconds, self.counts, self.free, lambda: self.time
         )
 
-    async def compute(self, tower, training, unique):
+    async def compute(self, tower, training, dense, unique):
         self.computed.append(unique.tolist())
         return (unique[:, None] * 10).astype(np.float32), len(self.computed)
 
-    def ask(self, peer, *numbers, tower=0):
-        return self.windows.ask(peer, tower, True, ids(*numbers))
+    def ask(self, peer, *numbers, tower=0, dense=b""):
+        return self.windows.ask(peer, tower, True, ids(*numbers), dense)
 
 
 def run(test):
@@ -101,16 +102,17 @@ def test_who_asks_while_something_else_is_computed_is_answered_with_the_others()
     run(test())
 
 
-def test_towers_have_windows_of_their_own():
+@pytest.mark.parametrize("kind", [{"tower": 1}, {"dense": b"newer"}])
+def test_towers_and_what_workers_bring_have_windows_of_their_own(kind):
     async def test():
         server = Server(LONG)
         await server.ask("a", 1)
         one = asyncio.create_task(server.ask("b", 2))
         await asyncio.sleep(0)
-        other = asyncio.create_task(server.ask("a", 3, tower=1))
+        other = asyncio.create_task(server.ask("a", 3, **kind))
         await asyncio.sleep(0)
         assert server.computed == [[1]]
-        await asyncio.gather(server.ask("a", 4), server.ask("b", 5, tower=1), one, other)
+        await asyncio.gather(server.ask("a", 4), server.ask("b", 5, **kind), one, other)
         assert sorted(server.computed) == [[1], [2, 4], [3, 5]]
 
     run(test())
@@ -121,7 +123,7 @@ def test_what_fails_in_a_window_is_told_to_all_who_asked():
         server = Server(LONG)
         await server.ask("a", 1)
 
-        async def fails(tower, training, unique):
+        async def fails(tower, training, dense, unique):
             raise ValueError("no")
 
         server.windows._compute = fails

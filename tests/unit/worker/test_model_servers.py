@@ -27,13 +27,15 @@ class Tens:
     """Computes ids times ten; the gradient of its variables is the sum of what it is given."""
 
     def __init__(self):
-        self.computed = []
+        self.computed, self.brought = [], []
 
-    def forward(self, tower, training, ids):
+    def forward(self, tower, training, ids, brought):
         self.computed.append(ids.tolist())
+        self.brought.append(brought)
         return np.stack([ids, ids * 10], 1).astype(np.float32), len(self.computed)
 
-    def backward(self, tower, ids, gradients, window):
+    def backward(self, tower, ids, gradients, window, brought):
+        self.brought.append(brought)
         site = SiteGradient(4, ids, gradients)
         return TowerGradients(np.full(3, gradients.sum(), np.float32), [site])
 
@@ -67,8 +69,8 @@ def asking(*addresses, token=TOKEN):
     return contextlib.closing(ModelServers([Tower()], lambda: addresses, token, None))
 
 
-def question(*numbers):
-    return Question(0, np.array(numbers, np.int64), True)
+def question(*numbers, dense=None):
+    return Question(0, np.array(numbers, np.int64), True, dense)
 
 
 def test_ids_are_dealt_to_servers_and_answers_come_in_the_order_of_the_ids():
@@ -82,6 +84,20 @@ def test_ids_are_dealt_to_servers_and_answers_come_in_the_order_of_the_ids():
         (found,) = servers.backward([(asked, answer, np.ones((40, 2), np.float32))])
         assert found.dense.tolist() == [80.0] * 3
         assert sorted(np.concatenate([site.ids for site in found.sites])) == list(range(40))
+
+
+def test_dense_parameters_that_a_worker_has_come_with_its_questions():
+    computer, dense = Tens(), np.array([1, 2, 3], np.float32)
+    with served(computer) as a, asking(a) as servers:
+        for brought in (dense, None):
+            asked = question(4, dense=brought)
+            (answer,) = servers.forward([asked])
+            servers.backward([(asked, answer, np.ones((1, 2), np.float32))])
+        of_forward, of_backward, *without = computer.brought
+        np.testing.assert_array_equal([of_forward, of_backward], [dense, dense])
+        assert without == [None, None]
+        with pytest.raises(ElasticdlError, match="expected 3 dense parameters, found 6"):
+            servers.forward([question(4, dense=np.tile(dense, 2))])
 
 
 def test_a_server_that_is_away_or_lost_is_replaced_by_the_next_one():
@@ -127,7 +143,7 @@ def test_ids_that_are_not_in_order_are_refused(asked):
 
 def test_what_is_wrong_with_a_tower_is_told_to_the_worker():
     class Wrong(Tens):
-        def forward(self, tower, training, ids):
+        def forward(self, tower, training, ids, brought):
             raise ModelError("the tower is wrong")
 
     with (

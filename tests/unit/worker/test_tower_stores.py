@@ -1,7 +1,6 @@
 """What a worker asks towers for, what comes back, and that a minibatch is pushed as one."""
 
-import json
-from dataclasses import asdict
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ from elasticdl.backends.base import (
 )
 from elasticdl.errors import ModelError, NonFiniteLossError
 from elasticdl.job import Lease, Shard, Task, TaskKind
+from elasticdl.worker.exchange import half_of_stores
 from elasticdl.worker.model_server.computer import TowerComputer
 from elasticdl.worker.model_server.frozen_rows import FrozenRows
 from elasticdl.worker.parameters import ComputedMinibatch, Parameters, Step
@@ -25,6 +25,7 @@ from elasticdl.worker.tower_stores import TowerAnswer, TowerGradients, TowerStor
 
 ZEROS, SGD = Initializer("constant", {"value": 0.0}), OptimizerSpec("sgd")
 OUTER, INNER, TOWER = 0, 1, 2
+NOTHING = np.zeros(0, np.float32)
 MODEL = ModelDescription(
     tables=(TableDescription("outer", 1, ZEROS, SGD), TableDescription("inner", 2, ZEROS, SGD)),
     dense=(VariableDescription("rest", (3,), 0), VariableDescription("within", (2,), 3)),
@@ -73,26 +74,31 @@ class Servers:
 
     def forward(self, questions):
         self.asked += [q.ids.tolist() for q in questions]
-        answers = [self.computer.forward(q.tower, q.training, q.ids) for q in questions]
+        answers = [self.computer.forward(q.tower, q.training, q.ids, q.dense) for q in questions]
         return [TowerAnswer(values, [window]) for values, window in answers]
 
     def backward(self, questions):
         return [
-            self.computer.backward(q.tower, q.ids, grad, 0 if self.lose else answer.windows[0])
+            self.computer.backward(
+                q.tower, q.ids, grad, 0 if self.lose else answer.windows[0], q.dense
+            )
             for q, answer, grad in questions
         ]
 
 
-@pytest.fixture
-def stores():
+def exchange(is_half=False):
     client, trainer, tower = PsClient.in_process(Store()), Trainer(), SumTower()
     of_server = StoreExchange(client, trainer)
     servers = Servers(TowerComputer([tower], [True, True], of_server.look_up))
-    found = TowerStores(client, trainer, servers, [tower])
-    client.declare(json.dumps(asdict(MODEL)), *trainer.initial_values())
-    found.declare(MODEL)
+    found = TowerStores(client, trainer, servers, [tower], is_half=is_half)
+    found.declare(half_of_stores(MODEL) if is_half else MODEL)
     found.servers, found.tower = servers, tower
     return found
+
+
+@pytest.fixture
+def stores():
+    return exchange()
 
 
 def ids(*numbers):
@@ -133,6 +139,26 @@ def test_gradients_of_equal_ids_add_up_within_a_tower_whichever_server_is_asked(
     assert inner.dense.tolist() == [0, 1, 2, 6, 16]  # four occurrences
     outer = stores.client.pull([(OUTER, ids(1, 7))], training=False).rows[0]
     assert outer.tolist() == [[-1], [-1]]
+
+
+@pytest.mark.parametrize("lose", [False, True])
+def test_dense_parameters_of_the_worker_are_brought_and_their_gradients_go_elsewhere(lose):
+    stores = exchange(is_half=True)
+    stores.servers.lose = lose
+    stores.start_index(LEASE)
+    pulled = stores.pull(SITES, Step(LEASE, 0))
+    assert stores.servers.asked == []  # before the step's dense parameters are known
+    given = stores.with_dense(pulled, np.array([1, 2, 3, 5, 7], np.float32))
+    assert [rows.tolist() for rows in given.rows] == [[[5, 7]] * 3, [[0], [0]], [[5, 7]]]
+    whole = stores.completed(given, ones(given))
+    assert whole.dense_grad.tolist() == [1, 1, 1, 4, 4]
+    rows = replace(ones(given), dense_grad=NOTHING, state_delta=NOTHING)
+    stores.push(given, rows, 1.0, LEASE, 0, 1)
+    inner = stores.client.pull([(INNER, ids(5, 7))], training=False)
+    assert inner.rows[0].tolist() == [[-2, -2], [-2, -2]]
+    assert inner.dense.size == 0
+    seen = stores.with_dense(stores.pull(SITES), np.zeros(5, np.float32))
+    assert seen.rows[2].tolist() == [[-2, -2]]
 
 
 def test_a_minibatch_that_is_pushed_again_is_counted_once(stores):
