@@ -236,7 +236,12 @@ def ask(job: SubmittedJob, question: Callable[[JobClient], T]) -> T:
         UnavailableError: It does not answer, or the job has ended.
     """
     with contextlib.closing(job.connect(ANSWER_SECONDS)) as client:
-        return question(client)
+        try:
+            return question(client)
+        except UnavailableError:
+            if job.end(0.0) is None:
+                raise
+            raise UnavailableError(f"the job {job.name} has ended") from None
 
 
 def _cancel(client: JobClient) -> JobStatus:

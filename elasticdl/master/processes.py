@@ -20,6 +20,8 @@ from elasticdl.master.phases import CLOSING
 from elasticdl.master.progress import Meter
 from elasticdl.observe import kinds
 
+_MOST_WORKERS = 10_000  # that a job may be asked to have: a slip of the finger stops here
+
 
 @dataclass(frozen=True, slots=True)
 class Loss:
@@ -119,10 +121,10 @@ class Processes:
         pending, who are not started at all, and then the youngest.
 
         Raises:
-            ElasticdlError: The number is not positive, or the job needs no workers any more.
+            ElasticdlError: The number is out of range, or the job needs no workers any more.
         """
-        if num_workers < 1:
-            raise ElasticdlError(f"expected at least one worker, found {num_workers}")
+        if not 1 <= num_workers <= _MOST_WORKERS:
+            raise ElasticdlError(f"expected 1 to {_MOST_WORKERS:,} workers, found {num_workers:,}")
         if not self.are_workers_needed:
             phase = self._history.phase
             raise ElasticdlError(f"the job is {phase}, it needs no workers any more")
