@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import signal
+import threading
 import time
 from collections.abc import Iterable, Iterator
+from types import FrameType
 
 from elasticdl.checkpoints.in_use import all_claimed
 from elasticdl.cli import job_folder, preflight, summary
@@ -90,7 +93,7 @@ def _run(config: JobConfig, stay: Stay, display: Display, places: dict[str, str]
     if config.training.distribution_strategy is Strategy.LOCAL:
         from elasticdl.cli import local  # the whole worker, and so perhaps a framework
 
-        with _claims(config, display):
+        with _claims(config, display), ends_in_order():
             return local.run(config, display)
     for note in choose.notes(config):
         display.note(note)
@@ -99,6 +102,27 @@ def _run(config: JobConfig, stay: Stay, display: Display, places: dict[str, str]
     job = choose.submitter_for(config).submit(config, is_tied=stay is Stay.TIED)
     places |= job.places
     return view(job, display, since)
+
+
+@contextlib.contextmanager
+def ends_in_order() -> Iterator[None]:
+    """Let SIGTERM end a job in this process as Ctrl-C does, so that its summary says how it ended.
+
+    A second one ends the process at once.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # whoever called us has signals of its own
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _tell(notes: Iterable[str]) -> None:
