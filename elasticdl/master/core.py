@@ -356,7 +356,7 @@ class JobCore:
         if self.intake is None or self.has_ended:
             return
         if self.intake.away:
-            self.intake.away = ""
+            self.intake.answers_again(now)
             self._note(kinds.StreamNews(), "the source of the stream answers")
             if self.event_time is not None:
                 self.event_time.answers_again(now)

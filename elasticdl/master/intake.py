@@ -25,6 +25,8 @@ SHORTEST_LOOK_SECONDS = 0.1
 LONGEST_LOOK_SECONDS = 0.25
 """The same, while tasks wait for workers."""
 _NEWEST_WEIGHT = 0.5  # of the newest task in what is believed of the next ones
+_SETTLED_SECONDS = 10.0
+"""For a broker that was killed to finish the transactions that it had acknowledged before."""
 _PATIENCE_SECONDS = 60.0
 """For a broker that knows less than was read: one that has just started may."""
 
@@ -80,6 +82,7 @@ class Intake:
         self._times: dict[str, float] = {}  # of partitions: of the newest trained message; no fact
         self.away = ""
         """Why the source does not answer; "": it does. No fact."""
+        self._back_at: float | None = None  # when it answered again; no fact
         self.trouble = ""
         """What is wrong with what it said; no fact either."""
         self.when_cut: Callable[[str, int], None] = lambda name, task_id: None
@@ -99,11 +102,19 @@ class Intake:
         """
         self.trouble = ""
         seen = list(found)
-        if self._is_draining and self._ends is None:
+        if self._is_draining and self._ends is None and self._is_settled(now):
             known = [each for each in seen if each.name in self._table.next]
             self._journal.record("ends", [[each.name, each.end] for each in known])
         problems = [self._heard(each, now) for each in self._wanted(seen)]
         return "; ".join(problem for problem in problems if problem)
+
+    def answers_again(self, now: float) -> None:
+        """The source was away, and is back."""
+        self.away, self._back_at = "", now
+
+    def _is_settled(self, now: float) -> bool:
+        """Whether all that had arrived can be seen."""
+        return self._back_at is None or now - self._back_at >= _SETTLED_SECONDS
 
     def trained(self, name: str, time: float) -> None:
         """Messages of a partition are trained, the newest of them of a time."""

@@ -270,6 +270,21 @@ def test_a_job_that_is_drained_ends_with_what_has_arrived(take_up):
     assert job.ledger.is_trained
 
 
+def test_what_has_arrived_is_asked_when_a_broker_that_was_away_has_had_time_to_finish():
+    job = Job()
+    job.arrived(t_0=14)
+    job.intake.drain()
+    job.intake.away = "no broker answers"
+    job.intake.answers_again(3.0)
+    job.arrived(3.0, t_0=14)
+    job.arrived(12.0, t_0=25)  # a transaction that it had acknowledged before it was killed
+    job.arrived(13.0, t_0=25)
+    job.arrived(14.0, t_0=90)
+    job.arrived(16.0, t_0=90)
+    assert job.intake.is_over
+    assert job.table.next == {"t-0": 25, "t-1": 0}
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_the_order_of_each_partition_is_kept(seed):
     flags = {"keeps_order": True, "ends_at_once": True}
