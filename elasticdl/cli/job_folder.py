@@ -15,6 +15,12 @@ from elasticdl.runtime import process
 _INIT = "checkpoint_dir_for_init"
 
 
+def is_of_job(config: JobConfig) -> bool:
+    """Whether `--job_dir` holds a job, whichever it is, and whatever has become of it."""
+    job_dir = config.cluster.job_dir
+    return job_dir is not None and (job_dir / process.CONFIG_FILE).is_file()
+
+
 def holds_job(config: JobConfig) -> bool:
     """Whether `--job_dir` holds this very job, begun before, with which one can go on.
 
@@ -25,7 +31,7 @@ def holds_job(config: JobConfig) -> bool:
         LaunchError: The job is running now.
     """
     job_dir = config.cluster.job_dir
-    if job_dir is None or not (job_dir / process.CONFIG_FILE).is_file():
+    if job_dir is None or not is_of_job(config):
         return False
     _check_settings(job_dir, config)
     _check_not_ended(job_dir, config)
@@ -46,7 +52,7 @@ def reopen(config: JobConfig) -> None:
     if job_dir is None or config.is_on_kubernetes:
         return
     path = state_file(config.cluster.state, job_dir)
-    is_known = (job_dir / process.CONFIG_FILE).is_file()  # its journal may be in an etcd
+    is_known = is_of_job(config)  # its journal may be in an etcd
     if not is_known or (path is not None and not path.is_file()):
         return  # it is a new one
     with held(job_dir), contextlib.closing(open_state(config.cluster.state, job_dir)) as state:

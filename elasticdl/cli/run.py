@@ -45,6 +45,7 @@ def run(config: JobConfig, stay: Stay = Stay.TIED, look: str = "text") -> int:
         loading=preflight.framework(config),
     )
     places: dict[str, str] = {}
+    found_job = job_folder.is_of_job(config)
     try:
         _tell(preflight.check(config))
         with display:
@@ -52,6 +53,8 @@ def run(config: JobConfig, stay: Stay = Stay.TIED, look: str = "text") -> int:
     except LeftError as left:
         return left_alone(str(left))
     except BaseException as error:
+        if found_job and "job_dir" not in places:
+            raise  # nothing has begun: the summary is that of the job in the folder
         # Whatever ended the job, the last job's summary must not be taken for this one's.
         interrupted = isinstance(error, KeyboardInterrupt)
         _write_summary(
