@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import threading
 from collections.abc import Sequence
 
 from elasticdl._core import traffic
@@ -34,6 +35,7 @@ from elasticdl.worker.worker_process import build_trainer
 
 log = logging.getLogger(__name__)
 _TOLD_SECONDS = 10.0
+_EXIT_SECONDS = 2.0  # to say what was done
 
 
 def main() -> None:
@@ -83,11 +85,13 @@ async def serve(
     service: TowerService,
     route: Route,
 ) -> None:
-    """Answer workers until this process is asked to end."""
+    """Answer workers until this process is asked to end, which it does at once."""
     loop, is_over = asyncio.get_running_loop(), asyncio.Event()
 
     def end() -> None:
         loop.call_soon_threadsafe(is_over.set)
+        threading.Event().wait(_EXIT_SECONDS)
+        process.end_now(process.STOPPED_EXIT_CODE)
 
     process.when_asked_to_end(end)
     server = make_server(service, arguments.token)
@@ -108,15 +112,13 @@ async def serve(
     beats.follow = follow
     serving = process_metrics.serving(arguments, Role.MODEL_SERVER, labels, traffic)
     told = ServerCounts()
-    try:
-        with beats, serving:
-            while not is_over.is_set():
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(is_over.wait(), _TOLD_SECONDS)
-                told = tell(service.counts, told)
-    finally:
-        await server.stop(grace=None)
-    raise SystemExit(process.STOPPED_EXIT_CODE)
+    with beats, serving:
+        while not is_over.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(is_over.wait(), _TOLD_SECONDS)
+            told = tell(service.counts, told)
+    # Nothing here is handed over, and a framework takes seconds to end. Workers ask others.
+    process.end_now(process.STOPPED_EXIT_CODE)
 
 
 def tell(counts: ServerCounts, told: ServerCounts) -> ServerCounts:
