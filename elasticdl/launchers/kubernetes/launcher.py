@@ -89,6 +89,7 @@ class _Pod:
     is_started: bool = False  # `Started` was told
     has_certificate: bool = False  # it was made, or is being made
     was_asked: bool = False  # to end
+    grace_seconds: float = GRACE_SECONDS  # it has so long then
     why: str = ""  # what was told of its waiting
     priority: str = ""
     is_member: bool = False  # of the minimum that a queue admits at once
@@ -186,6 +187,7 @@ class KubernetesLauncher:
             if pod is None:
                 return
             pod.was_asked = True
+            pod.grace_seconds = grace_seconds
         self._submit(lambda: self._delete(handle.ref, grace_seconds))
 
     def close(self, grace_seconds: float) -> None:
@@ -282,9 +284,10 @@ class KubernetesLauncher:
         with self._lock:
             pod.is_there = True
             is_unwanted = pod.was_asked or not self._is_admitted
+            grace_seconds = pod.grace_seconds
         log.debug("asked for the pod %s", pod.handle.ref)
         if is_unwanted:
-            self._delete(pod.handle.ref, GRACE_SECONDS)
+            self._delete(pod.handle.ref, grace_seconds)
         self._look_at(pod.handle.ref, or_gone=False)
 
     def _manifest(self, pod: _Pod) -> Manifest:
