@@ -512,7 +512,6 @@ class JobConfig(Section):
             self.num_model_servers,
             self.training.distribution_strategy,
             {
-                "--launcher=kubernetes": self.is_on_kubernetes,
                 "--launcher=slurm": self.is_on_slurm,
                 "--launcher=ray": self.is_on_ray,
                 "--trace": bool(self.seeing.trace),

@@ -99,7 +99,8 @@ def status(name: str, as_json: bool) -> None:
 def logs(name: str, processes: tuple[str, ...], follow: bool) -> None:
     """Print what processes of a job have printed.
 
-    PROCESS is master, worker-3 or ps-0; without one, all of them, each line with its process.
+    PROCESS is master, worker-3, ps-0 or modelserver-0; without one, all of them, each line with its
+    process.
     """
     job = _find(name)
     wanted = [_process(word) for word in processes]
@@ -257,9 +258,11 @@ def _process(word: str) -> tuple[Role, int]:
     role, _, index = word.partition("-")
     if word == Role.MASTER:
         return Role.MASTER, 0
-    if role in (Role.WORKER, Role.PS) and index.isdecimal():
+    if role in (Role.WORKER, Role.PS, Role.MODEL_SERVER) and index.isdecimal():
         return Role(role), int(index)
-    raise ConfigError(f"PROCESS: expected master, worker-NUMBER or ps-NUMBER, found {word!r}")
+    raise ConfigError(
+        f"PROCESS: expected master, worker-NUMBER, ps-NUMBER or modelserver-NUMBER, found {word!r}"
+    )
 
 
 def _all_logs(

@@ -60,6 +60,11 @@ _NAME = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"
 _NAME_OR_NONE = r"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?)?$"
 
 
+def asks_as(role: Role) -> Role:
+    """Return the role whose flags say what a process asks for: a model server computes, too."""
+    return Role.WORKER if role is Role.MODEL_SERVER else role
+
+
 class KubernetesSection(Section):
     """Kubernetes."""
 
@@ -103,10 +108,15 @@ class KubernetesSection(Section):
         str, Field(description="Limits of the master [default: what it requests].")
     ] = ""
     worker_resource_request: Annotated[
-        str, Field(description='What each worker requests: "cpu=1,memory=4096Mi,gpu=1".')
+        str,
+        Field(
+            description="What each worker, and each model server, requests: "
+            '"cpu=1,memory=4096Mi,gpu=1".'
+        ),
     ] = "cpu=1,memory=4096Mi"
     worker_resource_limit: Annotated[
-        str, Field(description="Limits of each worker [default: what it requests].")
+        str,
+        Field(description="Limits of each worker and model server [default: what it requests]."),
     ] = ""
     ps_resource_request: Annotated[
         str, Field(description='What each ps replica requests: "cpu=1,memory=4096Mi,gpu=1".')
@@ -132,7 +142,9 @@ class KubernetesSection(Section):
             "them high, at least one, and the others low."
         ),
     ] = ""
-    ps_pod_priority: Annotated[str, Field(description="PriorityClass of the ps replicas.")] = ""
+    ps_pod_priority: Annotated[
+        str, Field(description="PriorityClass of ps replicas and model servers.")
+    ] = ""
     volume: Annotated[
         str,
         _read("volume", pods.parse_volumes),
@@ -152,15 +164,16 @@ class KubernetesSection(Section):
         Field(
             pattern=_NAME_OR_NONE,
             description="Queue of Kueue (its LocalQueue) that the job waits in: for its master, "
-            "then for all ps replicas and the first workers at once, then for each further worker.",
+            "then for all ps replicas, model servers and the first workers at once, then for each "
+            "further worker.",
         ),
     ] = ""
     queue_min_workers: Annotated[
         int,
         Field(
             ge=1,
-            description="Workers that --queue_name admits together with the ps replicas; those up "
-            "to --num_workers join one by one, and are taken back first.",
+            description="Workers that --queue_name admits together with the ps replicas and model "
+            "servers; those up to --num_workers join one by one, and are taken back first.",
         ),
     ] = 1
     scheduler_name: Annotated[
@@ -205,7 +218,7 @@ class KubernetesSection(Section):
 
     @model_validator(mode="after")
     def _resources_fit(self) -> KubernetesSection:
-        for role in (Role.MASTER, Role.WORKER, Role.PS):  # no pods of model servers so far
+        for role in (Role.MASTER, Role.WORKER, Role.PS):
             for flag, read in (("request", self.requests), ("limit", self.limits)):
                 try:
                     read(role)
@@ -234,11 +247,11 @@ class KubernetesSection(Section):
 
     def requests(self, role: Role) -> dict[str, str]:
         """Return what a pod of a role requests."""
-        return pods.parse_resources(getattr(self, f"{role}_resource_request"))
+        return pods.parse_resources(getattr(self, f"{asks_as(role)}_resource_request"))
 
     def limits(self, role: Role) -> dict[str, str]:
         """Return the limits of a pod of a role."""
-        limit = pods.parse_resources(getattr(self, f"{role}_resource_limit"))
+        limit = pods.parse_resources(getattr(self, f"{asks_as(role)}_resource_limit"))
         return pods.limits_of(self.requests(role), limit)
 
     def volumes(self) -> tuple[pods.Volume, ...]:

@@ -16,6 +16,7 @@ from cryptography import x509
 
 from scripts.cluster.namespace import Namespace
 from scripts.job_lines import processes
+from tests.elastic import towers_job
 from tests.kubernetes.job import CLI, ClusterJob
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
@@ -97,6 +98,33 @@ def test_a_script_with_a_loop_of_its_own_survives_the_loss_of_a_pod_exactly(job,
     with h5py.File(tmp_path / "model" / "model.weights.h5") as file:
         visits = max((np.asarray(value) for value in file["vars"].values()), key=np.size)
     np.testing.assert_allclose(visits, np.ones(num_records), rtol=1e-5)
+
+
+@restricted
+@pytest.mark.keras
+@pytest.mark.timeout(600)  # six processes load TensorFlow
+def test_towers_are_computed_in_pods_of_their_own_that_may_be_lost(job, tmp_path):
+    counts = towers_job.write(tmp_path / "towers", "towers_keras")
+    job.start(
+        model_zoo=tmp_path / "towers" / "zoo",
+        model_def="towers_keras.forward",
+        training_data="/data/towers/data",
+        export_tables="/data/tables",
+        num_workers=2,
+        num_model_servers=2,
+        worker_resource_request="cpu=1,memory=1024Mi",
+    )
+    job.until_records(1)
+    for role in ("modelserver", "worker"):
+        job.namespace.delete(sorted(job.running(role))[0])
+    assert job.end() == 0, "".join(job.lines)
+    told = "".join(job.lines)
+    for name in ("model server 0", "worker 0"):
+        assert f"{name} was " in told, told
+    assert job.has_exact_ledger()
+    expected = np.stack([counts, counts], axis=1) * job.epochs
+    for table in ("met", "beside"):
+        np.testing.assert_array_equal(towers_job.rows_of(tmp_path, table), expected)
 
 
 @restricted

@@ -2,9 +2,9 @@
 
 Kueue admits a Job of Kubernetes as a whole, or not at all. That of the master is the master alone,
 which asks for all others. So the master makes a second Job, NAME-minimum: its one pod would request
-what all ps replicas and the first workers request together. No pod is ever made of it, because its
-`managedBy` names us as its controller. When Kueue lets it go there is room for all of them at once,
-and their pods are made. When Kueue suspends it, they hand over and go.
+what all ps replicas, model servers and the first workers request together. No pod is ever made of
+it, because its `managedBy` names us as its controller. When Kueue lets it go there is room for all
+of them at once, and their pods are made. When Kueue suspends it, they hand over and go.
 
 Each further worker is a pod of its own in the queue: admitted by itself, and taken back by itself.
 """
@@ -33,7 +33,11 @@ log = logging.getLogger(__name__)
 
 def members_of_minimum(config: JobConfig) -> dict[Role, int]:
     """Return how many processes of each role are admitted together."""
-    return {Role.PS: config.num_ps, Role.WORKER: config.kubernetes.queue_min_workers}
+    return {
+        Role.PS: config.num_ps,
+        Role.MODEL_SERVER: config.num_model_servers,
+        Role.WORKER: config.kubernetes.queue_min_workers,
+    }
 
 
 def minimum_job(config: JobConfig, samples: Mapping[Role, Manifest], owner: Manifest) -> Manifest:

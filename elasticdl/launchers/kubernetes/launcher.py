@@ -1,4 +1,4 @@
-"""The launcher of a job's master on Kubernetes: its workers and ps replicas are bare pods.
+"""The launcher of a job's master on Kubernetes: its processes are bare pods.
 
 A handle is the name of a pod, which is drawn before the pod is asked for. So a pod whose creation
 was not answered is found again (409: it exists), and none exists that no journal names, but for one
@@ -137,10 +137,10 @@ class KubernetesLauncher:
         self._is_handing_over = False
         self._closed = threading.Event()
         self._listed_once = threading.Event()
-        # A role that waits for room keeps neither the other one waiting, nor what is to end.
+        # A role that waits for room keeps neither the others waiting, nor what is to end.
         self._creators = {
             role: ThreadPoolExecutor(_CREATORS, thread_name_prefix=f"create-{role}")
-            for role in (Role.PS, Role.WORKER)
+            for role in names.REPLICAS
         }
         self._signers = ThreadPoolExecutor(_SIGNERS, thread_name_prefix="certificates")
         self._others = ThreadPoolExecutor(_OTHERS, thread_name_prefix="kubernetes")
@@ -221,7 +221,7 @@ class KubernetesLauncher:
         with self._lock:
             self._is_closing = True
         if suspension.is_suspended(self._api, self._config.cluster.job_name):
-            log.info("the Job is suspended: its workers and ps replicas hand over and go")
+            log.info("the Job is suspended: its processes hand over and go")
             self._close(_SUSPENDED_GRACE_SECONDS, _SUSPENDED_GONE_SECONDS)
             if self._admission is not None:
                 self._admission.give_up()
@@ -352,8 +352,10 @@ class KubernetesLauncher:
 
     def _priority(self, role: Role) -> str:
         settings = self._config.kubernetes
-        if role is not Role.WORKER or not settings.worker_pod_priority:
-            return settings.ps_pod_priority if role is Role.PS else settings.worker_pod_priority
+        if role is not Role.WORKER:  # the workers wait for both of the others
+            return settings.ps_pod_priority
+        if not settings.worker_pod_priority:
+            return ""
         share = parse_worker_priority(settings.worker_pod_priority)
         if isinstance(share, str):
             return share
@@ -474,7 +476,8 @@ class KubernetesLauncher:
         self._submit(self._hand_over)
 
     def _hand_over(self) -> None:
-        for role in (Role.WORKER, Role.PS):  # what a worker has goes to ps replicas
+        # What a worker has goes to ps replicas, and it needs model servers for that.
+        for role in (Role.WORKER, Role.MODEL_SERVER, Role.PS):
             with self._lock:
                 found = {
                     name

@@ -15,12 +15,14 @@ CONTROLLER_VARIABLE = "ELASTICDL_SERVICE_UID"  # the same of the Service, see `p
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"  # Kueue's own, of the queue that a thing waits in
 PICTURE_ANNOTATION = "elasticdl.org/picture"  # of the Job: the last picture, from the master
 
+REPLICAS = (Role.WORKER, Role.PS, Role.MODEL_SERVER)  # the roles of pods that a master asks for
+
 MASTER_PORT = 50001
 JOB_DIR = "/job"
 SETTINGS_DIR = "/etc/elasticdl/settings"  # the ConfigMap NAME
 SECRET_DIR = "/etc/elasticdl/secret"  # the Secret NAME
 DATA_SECRET_DIR = "/etc/elasticdl/data_secret"  # the Secret NAME-data, if there is one
-TLS_DIR = "/etc/elasticdl/tls"  # the Secret of the name of the pod, of a worker or ps replica
+TLS_DIR = "/etc/elasticdl/tls"  # the Secret of the name of the pod, of any but the master
 AUTHORITY_DIR = "/etc/elasticdl/authority"  # the Secret NAME.authority, of the master
 MODEL_DIR = "/etc/elasticdl/model_zoo"  # the ConfigMap NAME-model
 CONFIG_KEY = "job.json"
@@ -48,7 +50,7 @@ def selector_of_job(job_name: str) -> str:
 
 def selector_of_replicas(job_name: str) -> str:
     """Return what selects the pods that a master has asked for."""
-    return f"{JOB_LABEL}={job_name},{ROLE_LABEL} in ({Role.WORKER},{Role.PS})"
+    return f"{JOB_LABEL}={job_name},{ROLE_LABEL} in ({','.join(REPLICAS)})"
 
 
 def model_map_of(job_name: str) -> str:
@@ -57,7 +59,7 @@ def model_map_of(job_name: str) -> str:
 
 
 def minimum_of(job_name: str) -> str:
-    """Return the name of the Job that stands in a queue for the workers and ps replicas."""
+    """Return the name of the Job that stands in a queue for what the master asks for."""
     return f"{job_name}-minimum"
 
 

@@ -42,7 +42,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class WantedPod:
-    """A worker or ps replica that is to get a pod.
+    """A process that its master has put into a pod: a worker, ps replica or model server.
 
     priority_class: "" for the cluster's default. memory: what it requests and may use, if not as
     the settings say. queue: the queue that it waits in by itself, if any.
@@ -103,7 +103,7 @@ def pod_spec(
 
 
 def replica_pod(plan: Plan, replica: WantedPod, owners: Sequence[Manifest]) -> Manifest:
-    """Return the pod of a worker or a ps replica; see `owners`."""
+    """Return the pod of a process that its master asks for; see `owners`."""
     config = plan.config
     own = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}  # its master asks for another
     own |= scraped(config)
@@ -147,7 +147,7 @@ def owner_reference(job_name: str, uid: str) -> Manifest:
 
 
 def owners(job_name: str, job_uid: str, service_uid: str) -> tuple[Manifest, ...]:
-    """Return the owners of the pods of workers and ps replicas: the Job, and a controller.
+    """Return the owners of the pods that a master asks for: the Job, and a controller.
 
     `kubectl drain` evicts only pods that have a controller, because somebody then makes others in
     their place. That is the master here, which is known by its Service. The Service goes when the

@@ -7,7 +7,7 @@ from elasticdl.launchers.kubernetes.pods import Manifest
 _NAME = "elasticdl"
 
 RULES: list[Manifest] = [
-    # Its workers and ps replicas. Others' pods in the namespace can be seen, too: Kubernetes has no
+    # Those of its processes. Others' pods in the namespace can be seen, too: Kubernetes has no
     # right that ends at a label.
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "list", "watch", "delete"]},
     # The job's token, its authority, and the certificate of each pod. It makes them and reads none:
@@ -20,7 +20,7 @@ RULES: list[Manifest] = [
     {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "patch"]},
 ]
 
-# To stand in a queue for its workers and ps replicas, to say whether they run, and to leave it.
+# To stand in a queue for its processes, to say whether they run, and to leave it.
 _OF_QUEUES: list[Manifest] = [
     {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["create", "delete"]},
     {"apiGroups": ["batch"], "resources": ["jobs/status"], "verbs": ["patch"]},

@@ -45,7 +45,7 @@ def is_suspended(api: Api, job_name: str) -> bool:
 
 
 def main() -> None:
-    """Delete the workers and ps replicas of a suspended Job, in place of its master."""
+    """Delete the processes of a suspended Job, in place of its master."""
     log_as("master")
     try:
         config = JobConfig.read(Path(names.SETTINGS_DIR, names.CONFIG_KEY))

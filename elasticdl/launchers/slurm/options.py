@@ -13,6 +13,7 @@ from elasticdl.errors import ConfigError
 from elasticdl.job import Role
 from elasticdl.launchers.slurm import commands
 from elasticdl.launchers.slurm.roster import FOLDER
+from elasticdl.settings.kubernetes import asks_as
 from elasticdl.settings.pods import parse_quantity
 
 NOTICE_SECONDS = 60
@@ -38,7 +39,7 @@ def words_of(config: JobConfig, role: Role, job_dir: Path, num_tasks: int = 0) -
         f"--signal=B:TERM@{NOTICE_SECONDS}",
         "--nodes=1",
         "--ntasks=1",
-        *_resources(config.kubernetes.requests(_like(role)), role),
+        *_resources(config.kubernetes.requests(role), role),
     ]
     if num_tasks:
         words.append(f"--array=0-{num_tasks - 1}")
@@ -70,10 +71,6 @@ def submit_master(config: JobConfig, job_dir: Path) -> str:
     return commands.submit(script_of(Role.MASTER, job_dir), words_of(config, Role.MASTER, job_dir))
 
 
-def _like(role: Role) -> Role:
-    return Role.WORKER if role is Role.MODEL_SERVER else role
-
-
 def _resources(requests: Mapping[str, str], role: Role) -> list[str]:
     words = []
     for name, quantity in requests.items():
@@ -86,7 +83,7 @@ def _resources(requests: Mapping[str, str], role: Role) -> list[str]:
             words.append(f"--gpus-per-node={math.ceil(amount)}")
         else:
             raise ConfigError(
-                f"--{_like(role)}_resource_request: {name} is of Kubernetes: expected cpu, memory "
-                "and gpu on Slurm, and --slurm_options for all else"
+                f"--{asks_as(role)}_resource_request: {name} is of Kubernetes: expected cpu, "
+                "memory and gpu on Slurm, and --slurm_options for all else"
             )
     return words

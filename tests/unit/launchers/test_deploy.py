@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[3]
 DEPLOY = ROOT / "deploy"
 FOLDERS = sorted(path.parent for path in DEPLOY.rglob("kustomization.yaml"))
 NAME = "my-clicks"
-ROLES = ("master", "worker", "ps")
+ROLES = ("master", "worker", "ps", "modelserver")
 
 
 def documents(path):

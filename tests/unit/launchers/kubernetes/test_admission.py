@@ -8,7 +8,7 @@ from kubernetes import client
 from elasticdl.errors import ConfigError, LaunchError
 from elasticdl.job import Role
 from elasticdl.launchers.base import Exited, ExitReason, PendingProcess, Started
-from elasticdl.launchers.kubernetes.admission import minimum_job, place
+from elasticdl.launchers.kubernetes.admission import members_of_minimum, minimum_job, place
 from elasticdl.launchers.kubernetes.client import Api, ApiError
 from elasticdl.launchers.kubernetes.in_master import leftovers
 from elasticdl.launchers.kubernetes.job import KubernetesJob
@@ -52,7 +52,8 @@ def sample(config, role, **words):
 
 
 def minimum_of(config):
-    samples = {role: sample(config, role) for role in (Role.PS, Role.WORKER)}
+    roles = (role for role, number in members_of_minimum(config).items() if number)
+    samples = {role: sample(config, role) for role in roles}
     return minimum_job(config, samples, owner_reference("test-edl", "uid-1"))
 
 
@@ -67,6 +68,7 @@ def test_the_minimum_requests_what_its_pods_do_together(make_queued):
     config = make_queued(
         num_workers=5,
         num_ps_pods=3,
+        num_model_servers=2,
         queue_min_workers=2,
         worker_resource_request="cpu=1.5,memory=1Gi,gpu=1",
         ps_resource_request="cpu=250m,memory=512Mi",
@@ -80,6 +82,7 @@ def test_the_minimum_requests_what_its_pods_do_together(make_queued):
     }
     assert requests == {
         "ps": {"cpu": "750m", "memory": str(3 * 512 * 2**20)},
+        "modelserver": {"cpu": "3", "memory": str(2 * 2**30), "nvidia.com/gpu": "2"},
         "worker": {"cpu": "3", "memory": str(2 * 2**30), "nvidia.com/gpu": "2"},
     }
     assert job["spec"]["suspend"] is True

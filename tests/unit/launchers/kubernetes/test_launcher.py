@@ -230,22 +230,24 @@ def test_pods_of_a_job_before_of_the_same_name_are_not_ours(server, make_config)
     cluster.launcher.leave(0)
 
 
-def test_a_pod_that_no_master_speaks_of_is_deleted(server, make_config):
+@pytest.mark.parametrize("role", [Role.PS, Role.MODEL_SERVER])
+def test_a_pod_that_no_master_speaks_of_is_deleted(server, make_config, role):
     killed = Cluster(server, make_config())
-    stray = killed.start(Role.PS, 1)
+    stray = killed.start(role, 1)
     killed.is_there(stray)
     killed.launcher.leave(0)
     cluster = Cluster(server, make_config())
-    handle = cluster.start(Role.PS, 1)
+    handle = cluster.start(role, 1)
     cluster.is_there(handle)
     server.wait_until(lambda: stray.ref not in server.pods())
     cluster.launcher.leave(0)
 
 
-def test_a_role_that_runs_out_of_memory_gets_more(server, make_config):
+@pytest.mark.parametrize("role", [Role.WORKER, Role.MODEL_SERVER])
+def test_a_role_that_runs_out_of_memory_gets_more(server, make_config, role):
     cluster = Cluster(server, make_config(worker_resource_request="cpu=1,memory=1Gi"))
     for memory in ("1Gi", "1536Mi", "2304Mi", "3456Mi", "4096Mi", "4096Mi"):
-        handle = cluster.start()
+        handle = cluster.start(role)
         cluster.is_there(handle)
         (container,) = server.pods()[handle.ref]["spec"]["containers"]
         assert container["resources"]["limits"]["memory"] == memory
@@ -266,9 +268,10 @@ def test_a_share_of_the_workers_has_high_priority(server, make_config):
         cluster.is_there(handle)
     classes = [server.pods()[handle.ref]["spec"]["priorityClassName"] for handle in handles]
     assert sorted(classes) == ["high", "high", "high", "low", "low"]
-    ps = cluster.start(Role.PS)
-    cluster.is_there(ps)
-    assert server.pods()[ps.ref]["spec"]["priorityClassName"] == "top"
+    for role in (Role.PS, Role.MODEL_SERVER):  # workers wait for both
+        handle = cluster.start(role)
+        cluster.is_there(handle)
+        assert server.pods()[handle.ref]["spec"]["priorityClassName"] == "top"
     cluster.launcher.leave(0)
 
 

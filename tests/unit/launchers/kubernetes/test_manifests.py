@@ -87,6 +87,9 @@ def test_passwords_of_the_data_reader_travel_in_a_secret_alone(make_config):
     mount = {"name": "data-secret", "mountPath": where, "readOnly": True}
     for spec in (pod_spec_of(objects), pod_of(config)["spec"]):
         assert mount in spec["containers"][0]["volumeMounts"]
+    server = WantedPod(Role.MODEL_SERVER, 0, "test-edl-modelserver-0-abcde", ["python", "-m", "x"])
+    pod = replica_pod(Plan(settle(config)), server, owners("test-edl", "uid-1", "uid-2"))
+    assert mount in pod["spec"]["containers"][0]["volumeMounts"]  # it builds the model from records
     ps = WantedPod(Role.PS, 0, "test-edl-ps-0-abcde", ["python", "-m", "x"])
     spec = replica_pod(Plan(settle(config)), ps, owners("test-edl", "uid-1", "uid-2"))["spec"]
     assert mount not in spec["containers"][0]["volumeMounts"]
