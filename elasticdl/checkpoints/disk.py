@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from elasticdl.errors import CheckpointError
+from elasticdl.runtime.ending import Beside
 
 T = TypeVar("T")
 
@@ -91,7 +92,7 @@ class _Piece(Generic[T]):
         self._result: list[T] = []
         self._error: BaseException | None = None
         self.began = time.monotonic()
-        self.thread = threading.Thread(target=self._run, name="disk", daemon=True)
+        self.thread = Beside(self._run, "disk")
 
     def start(self) -> None:
         self.go_on()

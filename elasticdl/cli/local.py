@@ -36,6 +36,7 @@ from elasticdl.master.parameters.proof import Replicas
 from elasticdl.model_spec import load_model_spec
 from elasticdl.observe.labels import LabelClock
 from elasticdl.observe.tensorboard import Summaries
+from elasticdl.runtime.ending import Beside
 from elasticdl.worker.cores import threads_of
 from elasticdl.worker.exchange import Exchange
 from elasticdl.worker.heartbeat import Heartbeat
@@ -79,10 +80,11 @@ def _run(config: JobConfig, display: Display, sender: Sender) -> JobStatus:
         tell=lambda note: take_histograms(summaries, note.kind, config, master.job_id),
     )
     job = _Job(config, master, client)
-    thread = threading.Thread(target=job.run, name="job", daemon=True)
+    thread = Beside(job.run, "job")
     thread.start()
     try:
-        while not job.ended.wait(_SECONDS_BETWEEN_PICTURES):
+        while thread.is_alive():
+            thread.join(_SECONDS_BETWEEN_PICTURES)
             job.tell(display)
             status = master.status()
             display.show(status)
@@ -163,7 +165,6 @@ class _Job:
         self._config = config
         self._master = master
         self._client = client
-        self.ended = threading.Event()
         self.error: BaseException | None = None
         self._notes: queue.SimpleQueue[str] = queue.SimpleQueue()
 
@@ -178,8 +179,6 @@ class _Job:
             self._work()
         except BaseException as error:
             self.error = error
-        finally:
-            self.ended.set()
 
     def _work(self) -> None:
         self._master.register_worker(_WORKER_ID, os.getpid())

@@ -36,6 +36,7 @@ from elasticdl.cli.zoo import zoo
 from elasticdl.config import Command
 from elasticdl.distribution import DISTRIBUTION
 from elasticdl.errors import ConfigError, ElasticdlError
+from elasticdl.runtime.ending import end
 
 _FAILED, _WRONG_USAGE, _INTERRUPTED = 1, 2, 130
 _CONTEXT = {
@@ -197,7 +198,7 @@ cli.add_command(kubernetes.rbac)
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run `elasticdl` and end the process with its exit code."""
-    sys.exit(run_command(sys.argv[1:] if argv is None else argv))
+    end(run_command(sys.argv[1:] if argv is None else argv))
 
 
 def run_command(argv: Sequence[str]) -> int:

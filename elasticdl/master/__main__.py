@@ -28,6 +28,7 @@ from elasticdl.model_spec import load_model_spec
 from elasticdl.runtime import process
 from elasticdl.runtime.credentials.files import TlsFiles
 from elasticdl.runtime.credentials.job_authority import JobAuthority
+from elasticdl.runtime.ending import end_now
 from elasticdl.runtime.process import ProcessArguments
 from elasticdl.state.open import open_state
 
@@ -41,7 +42,7 @@ def main() -> None:
         arguments = process.start(Role.MASTER)
     except OSError as error:  # of a machine that is short of something
         _tell(error)
-        process.end_now(process.OWN_FAILURE_EXIT_CODE)
+        end_now(process.OWN_FAILURE_EXIT_CODE)
     try:
         code = asyncio.run(_run(arguments))
         is_final = True
@@ -57,7 +58,7 @@ def main() -> None:
         code = 1 if is_decided else process.OWN_FAILURE_EXIT_CODE
     if is_final:
         for_master.tell_end(arguments.config, arguments.job_dir, code)
-    process.end_now(code)
+    end_now(code)
 
 
 class _LostError(Exception):

@@ -17,7 +17,8 @@ from typing import Protocol
 
 from elasticdl.checkpoints.hand_over import write_hand_over
 from elasticdl.errors import ElasticdlError
-from elasticdl.runtime.process import STOPPED_EXIT_CODE, end_now
+from elasticdl.runtime.ending import end_now
+from elasticdl.runtime.process import STOPPED_EXIT_CODE
 
 log = logging.getLogger(__name__)
 

@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
 
+from elasticdl.runtime.ending import Beside
+
 
 class Background(ABC):
     """A thread of its own; used as a context. At the end of the block it is asked to end.
@@ -17,7 +19,7 @@ class Background(ABC):
     def __init__(self, name: str) -> None:
         """Prepare a thread of that name."""
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = Beside(self._run, name)
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -30,6 +30,7 @@ from elasticdl.runtime import log_lines, open_files
 from elasticdl.runtime.addresses import LOOPBACK, Listening, is_loopback
 from elasticdl.runtime.credentials import job as credentials
 from elasticdl.runtime.credentials.files import TlsFiles
+from elasticdl.runtime.ending import end_now
 from elasticdl.runtime.secret_files import check_secret
 
 LIFELINE_VARIABLE = "ELASTICDL_LIFELINE_FD"
@@ -239,18 +240,6 @@ def fail_now(error: BaseException) -> NoReturn:
     """End this process as `run_to_own_failure` does, from a thread that nobody waits for."""
     _log_uncaught(type(error), error, error.__traceback__)
     end_now(OWN_FAILURE_EXIT_CODE)
-
-
-def end_now(code: int) -> NoReturn:
-    """End this process whatever its threads wait for, such as a disk that does not answer.
-
-    Python's own end joins threads of executors, for as long as it takes.
-    """
-    logging.shutdown()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)
 
 
 def process_name(role: Role, index: int) -> str:

@@ -13,7 +13,7 @@ from elasticdl.observe.events import EventLog
 from elasticdl.observe.kinds import FeedPath
 from elasticdl.observe.labels import LabelClock
 from elasticdl.rpc.client import GrpcMasterClient
-from elasticdl.runtime import process
+from elasticdl.runtime import ending, process
 from elasticdl.settings.devices import names
 from elasticdl.worker.departure import WorkerDeparture
 from elasticdl.worker.device_seat import take_seat
@@ -117,4 +117,4 @@ class OwnProcess:
 
 
 if __name__ == "__main__":
-    main()
+    ending.run(main)

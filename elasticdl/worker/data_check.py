@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
@@ -21,6 +20,7 @@ from elasticdl.errors import ElasticdlError
 from elasticdl.job import DataCheckTurn, Mode, Shard, TaskKind
 from elasticdl.model_spec import ModelSpec
 from elasticdl.rpc.base import MasterClient
+from elasticdl.runtime.ending import Beside
 from elasticdl.worker.findings import DataSet, Fed, findings
 
 _FEED_SECONDS = 1.0  # after the first minibatch, which a framework compiles: then it is enough
@@ -155,7 +155,7 @@ def _fed_in_time(model: Predictor, sample: Sample, mode: Mode, minibatch_size: i
             found.append(error)
 
     drawn = random.getstate(), np.random.get_state()
-    thread = threading.Thread(target=run, name="data check", daemon=True)
+    thread = Beside(run, "data check")
     thread.start()
     thread.join(_MOST_SECONDS)
     random.setstate(drawn[0])

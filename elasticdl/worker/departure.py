@@ -14,7 +14,8 @@ from collections.abc import Callable
 from elasticdl.errors import ElasticdlError, UnavailableError
 from elasticdl.job import Role
 from elasticdl.rpc.client import GrpcMasterClient
-from elasticdl.runtime.process import STOPPED_EXIT_CODE, end_now
+from elasticdl.runtime.ending import Beside, end_now
+from elasticdl.runtime.process import STOPPED_EXIT_CODE
 from elasticdl.worker.loop import Worker
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ class WorkerDeparture:
     def begin(self) -> None:
         """Hand over and end the process; in a limited time, whoever is waited for."""
         self._has_begun = True
-        hand_over = threading.Thread(target=self._hand_over, name="hand-over", daemon=True)
+        hand_over = Beside(self._hand_over, "hand-over")
         hand_over.start()
         hand_over.join(_LONGEST_SECONDS)
         self._is_over.set()

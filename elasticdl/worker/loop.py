@@ -45,6 +45,7 @@ from elasticdl.job import (
 )
 from elasticdl.observe.labels import LabelClock
 from elasticdl.rpc.base import MasterClient
+from elasticdl.runtime.ending import Beside
 from elasticdl.runtime.process import STOPPED_EXIT_CODE
 from elasticdl.worker import side_files
 from elasticdl.worker.activity import LABELS, Activity, Thread
@@ -202,9 +203,7 @@ class Worker:
         self._exchange.settle()
 
     def _thread(self, stage: Callable[[], None]) -> threading.Thread:
-        return threading.Thread(
-            target=self._beside, args=(stage,), name=stage.__name__, daemon=True
-        )
+        return Beside(self._beside, stage.__name__, (stage,))
 
     def _beside(self, stage: Callable[[], None]) -> None:
         """Run a stage beside the one that computes."""

@@ -23,6 +23,7 @@ from elasticdl._core import RingListener
 from elasticdl.backends.base import Float32
 from elasticdl.errors import CheckpointError, ElasticdlError, RingError, UnavailableError
 from elasticdl.job import Attendance, Finished, Restore, Seat, Wait
+from elasticdl.runtime.ending import Beside
 from elasticdl.worker.collective import Group, WorldView, form_ring
 from elasticdl.worker.collective.rounds import Offer, OfferOutcome
 from elasticdl.worker.replica import Replica
@@ -90,8 +91,8 @@ class RingMember:
         self._tell_forming: Callable[[bool], None] = lambda _: None
         self._is_forming = True
         self._made: tuple[Pair, Pair] | None = None  # see `_arrays`
-        self._thread = threading.Thread(target=self._guarded, name="ring", daemon=True)
-        self._teller = threading.Thread(target=self._tell, name="settled", daemon=True)
+        self._thread = Beside(self._guarded, "ring")
+        self._teller = Beside(self._tell, "settled")
 
     def start(self) -> None:
         """Go to the rendezvous; the model has been declared."""

@@ -214,10 +214,44 @@ def test_process_ends_now_though_a_thread_of_an_executor_waits_for_ever():
     body = """
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from elasticdl.runtime import process
+from elasticdl.runtime.ending import end_now
 print("said")
 ThreadPoolExecutor(1).submit(threading.Event().wait)
-process.end_now(3)
+end_now(3)
 """
     done = subprocess.run([sys.executable, "-c", body], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (3, "said\n")
+
+
+@pytest.mark.parametrize(
+    ("thread", "printed"),
+    [("ends_late", "done\nflushed\ntorn down\n"), ("goes_on", "flushed\n")],
+)
+def test_python_ends_no_thread_of_ours_in_its_midst(thread, printed):
+    # Within PyTorch's C++ code this would abort the process.
+    body = """
+import atexit, sys, threading
+from elasticdl.runtime import ending
+begun = threading.Event()
+class Last:
+    def __del__(self):
+        print("torn down")
+last = Last()
+def ends_late():
+    begun.set()
+    threading.Event().wait(0.2)
+    print("done")
+def goes_on():
+    begun.set()
+    while True:
+        threading.Event().wait(0.01)
+def main():
+    atexit.register(print, "flushed")
+    ending.Beside(globals()[sys.argv[1]], "beside").start()
+    begun.wait()
+    raise SystemExit(3)
+ending.run(main)
+"""
+    words = [sys.executable, "-c", body, thread]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (3, printed, "")

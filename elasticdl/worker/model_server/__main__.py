@@ -18,7 +18,7 @@ from elasticdl.observe.events import EventLog
 from elasticdl.observe.labels import LabelClock
 from elasticdl.rpc.client import GrpcMasterClient
 from elasticdl.rpc.security import add_port
-from elasticdl.runtime import process
+from elasticdl.runtime import ending, process
 from elasticdl.runtime.addresses import join
 from elasticdl.worker.data_check import metadata_of
 from elasticdl.worker.exchange import half_of_stores
@@ -91,7 +91,7 @@ async def serve(
     def end() -> None:
         loop.call_soon_threadsafe(is_over.set)
         threading.Event().wait(_EXIT_SECONDS)
-        process.end_now(process.STOPPED_EXIT_CODE)
+        ending.end_now(process.STOPPED_EXIT_CODE)
 
     process.when_asked_to_end(end)
     server = make_server(service, arguments.token)
@@ -118,7 +118,7 @@ async def serve(
                 await asyncio.wait_for(is_over.wait(), _TOLD_SECONDS)
             told = tell(service.counts, told)
     # Nothing here is handed over, and a framework takes seconds to end. Workers ask others.
-    process.end_now(process.STOPPED_EXIT_CODE)
+    ending.end_now(process.STOPPED_EXIT_CODE)
 
 
 def tell(counts: ServerCounts, told: ServerCounts) -> ServerCounts:
@@ -143,4 +143,4 @@ def tell(counts: ServerCounts, told: ServerCounts) -> ServerCounts:
 
 
 if __name__ == "__main__":
-    main()
+    ending.run(main)

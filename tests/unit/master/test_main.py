@@ -34,7 +34,7 @@ def test_only_a_decided_end_is_the_last(monkeypatch, capsys, error, code, is_fin
     told = []
     arguments = SimpleNamespace(config=None, job_dir=None)
     monkeypatch.setattr(process, "start", lambda role: arguments)
-    monkeypatch.setattr(process, "end_now", told.append)
+    monkeypatch.setattr(main_of_master, "end_now", told.append)
     monkeypatch.setattr(
         main_of_master.for_master, "tell_end", lambda config, job_dir, code: told.append("final")
     )
