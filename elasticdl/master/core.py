@@ -687,6 +687,8 @@ class JobCore:
     def process_started(self, handle: ProcessHandle, now: float) -> None:
         """The launcher has taken a planned process on."""
         self.members.started(handle.role, handle.index, handle.ref, now)
+        if handle.role is Role.PS:
+            self.processes.end_superfluous()  # a move that it was for may have been called off
 
     def process_pending(self, pending: PendingProcess, now: float) -> None:
         """A process waits to be started."""

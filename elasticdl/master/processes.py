@@ -157,7 +157,12 @@ class Processes:
             member = self._members.find(Role.PS, index)
             if member is None or member.gone:
                 self._plan(Role.PS, now, index)
-        for member in moves.superfluous():
+        self.end_superfluous()
+
+    def end_superfluous(self) -> None:
+        """End the ps replicas that have no part of the model, and will have none."""
+        replicas = self._parameters.replicas
+        for member in [] if replicas is None else replicas.moves.superfluous():
             self._members.stopping(member)
             text = f"{member.name} is to leave"
             self._act(Note(kinds.ProcessStopping(member.name), text))
@@ -370,6 +375,13 @@ class Processes:
     def _carry_out(
         self, verdict: relaunch.RelaunchVerdict, member: Member, text: str, now: float
     ) -> str:
+        replicas = self._parameters.replicas
+        is_of_replicas = replicas is not None and member.role is Role.PS
+        if replicas and is_of_replicas and member.index >= replicas.moves.number:
+            if verdict.is_failure and replicas.moves.place_failed():
+                self._parameters.stays(text)
+            self.fill_places(now)
+            return ""  # it had no part of the model so far: the job lacks nothing
         if verdict.is_failure:
             self._history.process_failed()
         match verdict.decision:

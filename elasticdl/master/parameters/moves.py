@@ -21,6 +21,7 @@ from elasticdl.state.base import Snapshot
 
 _PAUSE_SECONDS = 1.0  # after a try that came to nothing
 _MOST = 1_000  # ps replicas that a job may be asked to have
+_MOST_FAILURES = 5  # of processes that were to take part in a move
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +49,12 @@ class Moves:
         self.wanted = 0
         self._tried = 0  # the last layout number that was used
         self._untold: list[Seated] | None = None  # who is to be told that it has moved
+        self._failures = 0  # of processes that the move that is wanted waits for
         self._not_before = 0.0  # time; not journalled
+        self._is_tried = False  # by this master, just now; not journalled
         journal.handle("move wanted", self._apply_wanted)
         journal.handle("move tried", self._apply_tried)
+        journal.handle("move place failed", self._apply_place_failed)
         journal.handle("moved", self._apply_moved)
         journal.handle("move told", self._apply_told)
 
@@ -59,26 +63,31 @@ class Moves:
     def want(self, count: int) -> None:
         """Note how many replicas there are to be.
 
+        As many as there are: a move that waits for its processes is called off.
+
         Raises:
             ElasticdlError: The number is out of range, or the move before is not over.
         """
         if not 1 <= count <= _MOST:
             raise ElasticdlError(f"expected 1 to {_MOST} ps replicas, found {count}")
-        if self.is_going_on:
+        waits = self.is_under_way and self._untold is None and not self._is_tried
+        if self.is_going_on and not (waits and count == self.number):
+            stays = f", or for {self.number} to have it stay" if waits else ""
             raise ElasticdlError(
                 f"the model moves to {self.wanted or self.number} ps replicas now; ask again when "
-                "it has"
+                f"it has{stays}"
             )
         self._journal.record("move wanted", 0 if count == self.number else count)
 
     def begin(self, version: int) -> PrepareMove:
         """Try the move; return what is to be done."""
-        layout = self._tried + 1
+        layout, self._is_tried = self._tried + 1, True
         self._journal.record("move tried", layout)
         return PrepareMove(layout, version, self._seated(self.number), self._seated(self.wanted))
 
     def moved(self, done: PrepareMove) -> TellMoved:
         """Decide that the next layout counts; return what is to be done."""
+        self._is_tried = False
         sessions = [seated.session for seated in done.after]
         self._journal.record("moved", done.layout, sessions)
         return self._tell()
@@ -95,7 +104,19 @@ class Moves:
 
     def failed(self, now: float) -> None:
         """A try came to nothing; there will be another."""
+        self._is_tried = False
         self._not_before = now + _PAUSE_SECONDS
+
+    def place_failed(self) -> bool:
+        """A process failed that was to have a part of the model; return whether that is enough.
+
+        Then the model stays where it is: the job lacks nothing.
+        """
+        self._journal.record("move place failed")
+        if self._failures < _MOST_FAILURES:
+            return False
+        self.give_up()
+        return True
 
     def give_up(self) -> None:
         """The model stays where it is."""
@@ -145,8 +166,11 @@ class Moves:
         return ReplicaPlace(self.num_places, self.layout, awaits_move=True)
 
     def superfluous(self) -> list[Member]:
-        """Return the processes that have no part of the model, and will have none."""
-        members = self._members.present(Role.PS)
+        """Return the processes that have no part of the model, and will have none.
+
+        One that is being started is none of them until it can be ended.
+        """
+        members = (m for m in self._members.present(Role.PS) if m.handle or m.session)
         return [m for m in members if m.index >= self.num_places and not m.is_stopping]
 
     def _seated(self, count: int) -> tuple[Seated, ...]:
@@ -166,7 +190,10 @@ class Moves:
     # --- facts -----------------------------------------------------------------------------------
 
     def _apply_wanted(self, count: int) -> None:
-        self.wanted = count
+        self.wanted, self._failures = count, 0
+
+    def _apply_place_failed(self) -> None:
+        self._failures += 1
 
     def _apply_tried(self, layout: int) -> None:
         self._tried = layout
@@ -190,6 +217,7 @@ class Moves:
             "layout": self.layout,
             "wanted": self.wanted,
             "tried": self._tried,
+            "failures": self._failures,
             "untold": untold,
         }
 
@@ -199,6 +227,7 @@ class Moves:
             return
         self.number, self.layout = snapshot["number"], snapshot["layout"]
         self.wanted, self._tried = snapshot["wanted"], snapshot["tried"]
+        self._failures = snapshot.get("failures", 0)
         untold = snapshot["untold"]
         self._untold = None if untold is None else [Seated(*values) for values in untold]
 

@@ -251,17 +251,27 @@ class JobParameters:
     # --- another number of ps replicas -----------------------------------------------------------
 
     def set_num_ps(self, count: int) -> None:
-        """Have the model move to so many ps replicas, as soon as those are there.
+        """Have the model move to so many ps replicas, as soon as those are there; or stay.
 
         Raises:
             ElasticdlError: It cannot move, or moves already.
         """
         check_may_move(self._config)
         assert self.replicas is not None
-        self.replicas.moves.want(count)
-        if self.replicas.moves.is_under_way:
-            text = f"the model is to move from {self.replicas.number} to {count} ps replicas"
+        moves = self.replicas.moves
+        was_wanted = moves.is_under_way
+        moves.want(count)
+        if moves.is_under_way:
+            text = f"the model is to move from {moves.number} to {count} ps replicas"
             self._act(Note(PsMoveWanted(count), text))
+        elif was_wanted:
+            self.stays("it was asked to")
+
+    def stays(self, why: str) -> None:
+        """Say that the model does not move, though that was wanted."""
+        assert self.replicas is not None
+        text = f"the model stays on {self.replicas.moves.number} ps replicas: {why}"
+        self._act(Note(PsNotMoved(why), text, is_warning=True))
 
     def _move_answered(self, answer: MovePrepared | MoveFailed | MoveTold, now: float) -> None:
         assert self.replicas is not None, "only ps replicas move"
@@ -281,7 +291,8 @@ class JobParameters:
             case MoveFailed(done, message, is_refused):
                 self._requests.move_ended()
                 moves.failed(now)
-                again = "" if is_refused else "; it will be tried again"
+                is_wanted = moves.is_under_way and not is_refused
+                again = "; it will be tried again" if is_wanted else ""
                 text = f"the model has not moved to other ps replicas: {message}{again}"
                 self._act(Note(PsNotMoved(message), text, is_warning=True))
                 if is_refused:

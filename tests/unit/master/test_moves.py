@@ -8,6 +8,7 @@ from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master.actions import (
     AbandonMove,
     LostInMove,
+    Note,
     PrepareMove,
     StartProcess,
     StopProcess,
@@ -143,6 +144,50 @@ def test_who_leads_a_move_hears_of_replicas_that_are_lost_in_it_alone(job):
     job.answer(MoveTold(job.one(TellMoved).layout, is_everybody=True))
     job.game.lose(0)
     assert job.game.play.do(LostInMove) == []
+
+
+def starts(job):
+    return [start.index for start in job.game.play.do(StartProcess)]
+
+
+def test_a_job_whose_new_replicas_fail_goes_on_where_it_is(job):
+    job.want(3)
+    assert starts(job) == [2]
+    for _ in range(4):
+        job.game.lose(2)
+        assert starts(job) == [2]
+    job.game.master_restarts()
+    job.game.play.do(StartProcess)
+    assert job.core.history.failures == 0
+    job.game.lose(2)
+    assert starts(job) == []
+    assert any("the model stays on 2 ps replicas" in note.text for note in job.game.play.do(Note))
+    assert isinstance(job.game.play.lease(), Lease)
+    job.want(3)  # which may go better now
+    assert starts(job) == [2]
+
+
+def test_a_move_that_waits_for_its_processes_is_called_off_by_asking_for_as_many_as_there_are(job):
+    job.want(3)
+    with pytest.raises(ElasticdlError, match="ask again when it has, or for 2 to have it stay"):
+        job.want(4)
+    job.want(2)
+    assert starts(job) == [2]
+    assert job.game.play.do(StopProcess) == []  # it cannot be ended before it is there
+    handle = ProcessHandle(Role.PS, 2, "pid")
+    job.core.process_started(handle, job.game.play.now)
+    assert job.one(StopProcess).handle == handle
+    job.core.process_exited(Exited(handle, ExitReason.PREEMPTED, 143), job.game.play.now)
+    assert starts(job) == []
+
+
+def test_a_move_that_is_tried_is_not_called_off(job):
+    done = job.begin(3)
+    with pytest.raises(ElasticdlError, match=r"ask again when it has$"):
+        job.want(2)
+    job.answer(MoveFailed(done, "out of reach", is_refused=False))
+    job.want(2)
+    assert job.one(StopProcess).handle.index == 2
 
 
 def test_a_replica_that_is_lost_after_it_begins_with_the_checkpoint_of_the_move(job):
