@@ -123,8 +123,12 @@ class Processes:
         Raises:
             ElasticdlError: The number is out of range, or the job needs no workers any more.
         """
-        if not 1 <= num_workers <= _MOST_WORKERS:
-            raise ElasticdlError(f"expected 1 to {_MOST_WORKERS:,} workers, found {num_workers:,}")
+        if num_workers < 1:
+            raise ElasticdlError(f"expected at least one worker, found {num_workers}")
+        if num_workers > _MOST_WORKERS:
+            raise ElasticdlError(
+                f"expected {_MOST_WORKERS:,} workers at most, found {num_workers:,}"
+            )
         if not self.are_workers_needed:
             phase = self._history.phase
             raise ElasticdlError(f"the job is {phase}, it needs no workers any more")

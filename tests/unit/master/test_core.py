@@ -383,11 +383,16 @@ def test_a_worker_that_has_not_spoken_yet_is_ended_when_it_is_taken_away(master_
     assert play.core.history.failures == 0
 
 
-@pytest.mark.parametrize("number", [0, -1, 2_000_000_000])
-def test_a_job_has_a_worker_and_no_more_than_can_be_started(number, master_kit):
+def test_job_needs_a_worker(master_kit):
     play = start(master_kit)
-    with pytest.raises(ElasticdlError, match=f"expected 1 to 10,000 workers, found {number:,}"):
-        play.core.set_num_workers(number, 0.0)
+    with pytest.raises(ElasticdlError, match="at least one worker, found 0"):
+        play.core.set_num_workers(0, 0.0)
+
+
+def test_a_number_of_workers_that_nobody_has_is_a_slip_of_the_finger(master_kit):
+    play = start(master_kit)
+    with pytest.raises(ElasticdlError, match="expected 10,000 workers at most, found 20,000"):
+        play.core.set_num_workers(20_000, 0.0)
 
 
 # --- failing tasks --------------------------------------------------------------------------------
