@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+
+if __name__ == "__main__":
+    gc.disable()  # what is imported stays; process.start has it looked for again
 
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader, Stream

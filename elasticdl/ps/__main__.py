@@ -1,5 +1,6 @@
 """`python -m elasticdl.ps`: one ps replica. Python starts it; Rust serves."""
 
+import gc
 import logging
 import os
 import threading
@@ -9,6 +10,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+
+if __name__ == "__main__":
+    gc.disable()  # what is imported stays; process.start has it looked for again
 
 from elasticdl._core import Progress, PsServer, Store, traffic
 from elasticdl.checkpoints.dense import begin_from

@@ -32,6 +32,7 @@ from elasticdl.runtime.credentials import job as credentials
 from elasticdl.runtime.credentials.files import TlsFiles
 from elasticdl.runtime.ending import end_now
 from elasticdl.runtime.secret_files import check_secret
+from elasticdl.runtime.start_up import collect_garbage
 
 LIFELINE_VARIABLE = "ELASTICDL_LIFELINE_FD"
 """Environment variable with the file descriptor of the lifeline's read end."""
@@ -151,6 +152,7 @@ def start(role: Role, argv: Sequence[str] | None = None) -> ProcessArguments:
         ConfigError: The configuration or the token cannot be read, or the process may not listen
             where it is told to.
     """
+    collect_garbage()
     open_files.raise_limit()
     words = _parse(role, argv)
     log_lines.outlast_full_disks()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
+
+if __name__ == "__main__":
+    gc.disable()  # what is imported stays; process.start has it looked for again
 
 from elasticdl._core import take_hot_keys, traffic
 from elasticdl.backends import own_profile

@@ -13,7 +13,11 @@ NOISE = (
 PROGRAM = """
 from elasticdl.runtime.start_up import quiet_tensorflow
 quiet_tensorflow()
-import tensorflow
+import gc
+try:
+    import tensorflow
+finally:
+    assert gc.isenabled()
 assert tensorflow.__spec__.loader.get_source("tensorflow")
 import os
 os.write(2, b"after\\n")
@@ -54,6 +58,10 @@ def test_what_is_said_before_a_crash_comes_through(start):
     code, stderr = start("os.write(2, b'no AVX here\\n'); os.abort()")
     assert code < 0
     assert "no AVX here" in stderr
+
+
+def test_nothing_looks_for_garbage_meanwhile(start):
+    assert start("import gc\nassert not gc.isenabled()") == (0, "a line\nafter\n")
 
 
 def test_an_import_that_fails_is_told(start):
