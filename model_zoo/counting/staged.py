@@ -1,7 +1,8 @@
 """The counting model with a tempo of its own, for what happens to a job in the middle of it.
 
-A minibatch takes at least `seconds`. A worker holds `mebibytes` from its first minibatch on. While
-there is a file `halt`, no minibatch goes on; so a test may do in peace what it does.
+A minibatch takes at least `seconds`, until there is a file `hurry`. A worker holds `mebibytes` from
+its first minibatch on. While there is a file `halt`, no minibatch goes on; so a test may do in
+peace what it does.
 """
 
 import time
@@ -18,7 +19,7 @@ __all__ = ["eval_metrics_fn", "feed", "forward", "optimizer"]
 _LOOK_SECONDS = 0.05
 
 
-def forward(seconds=0.0, mebibytes=0, halt=""):
+def forward(seconds=0.0, mebibytes=0, halt="", hurry=""):
     """The model of `counting.model`, whose counts say how often each record was trained."""
     counting = model.forward()
     held = []
@@ -28,7 +29,8 @@ def forward(seconds=0.0, mebibytes=0, halt=""):
             held.append(np.ones(mebibytes << 20, np.uint8))
         while halt and Path(halt).exists():
             time.sleep(_LOOK_SECONDS)
-        time.sleep(seconds)
+        if not (hurry and Path(hurry).exists()):
+            time.sleep(seconds)
         return counting.gradients(dense, rows, features, labels)
 
     return replace(counting, gradients=gradients)

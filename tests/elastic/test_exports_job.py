@@ -72,7 +72,9 @@ def test_base_and_deltas_are_the_full_export_whoever_is_killed_or_moves(tmp_path
         export_tables=tmp_path / "tables",
         recovery_seconds=1,
         model_def="counting.staged.forward",
-        model_params="seconds=0.01",
+        model_params="seconds=0.04",
+        minibatch_size=64,
+        num_minibatches_per_task=6,
     )
     follower = Follower(tmp_path / "exports")
     due = [(0.1, "move"), (0.3, "ps"), (0.4, "master"), (0.5, "ps"), (0.7, "worker")]

@@ -11,9 +11,22 @@ from scripts.chaos import job as counting
 from tests.elastic.counting_job import CountingJob
 from tests.elastic.running_job import RunningJob, elasticdl, run
 
-SLOW = {"model_def": "counting.staged.forward", "model_params": "seconds=0.02"}
 LIMIT = 300_000  # bytes of rows that a ps replica may hold; one holds 161,088
 MOVES = [(3, ("ps", 0)), (1, ("master", 0)), (2, ("worker", 1))]
+
+
+class SlowJob(CountingJob):
+    """A counting job of few minibatches that take long, until it is to hurry."""
+
+    def __init__(self, folder, seed, **flags):
+        self._hurry = folder / "hurry"
+        tempo = {"model_def": "counting.staged.forward", "minibatch_size": 64}
+        tempo |= {"model_params": f"seconds=0.08;hurry={self._hurry}"}
+        super().__init__(folder, seed, num_minibatches_per_task=6, **tempo, **flags)
+
+    def hurry(self):
+        """Let the job go to its end as fast as it can."""
+        self._hurry.touch()
 
 
 def moved(job, count):
@@ -33,11 +46,12 @@ def moved(job, count):
     ],
 )
 def test_the_model_of_a_job_moves_by_a_command(flags, tmp_path):
-    with CountingJob(tmp_path, seed=7, **flags, **SLOW) as job:
+    with SlowJob(tmp_path, seed=7, **flags) as job:
         job.until_trained(500)
         for count in (3, 1):
             run(elasticdl("scale", job.job_dir, ps=count))
             moved(job, count)
+        job.hurry()
         summary = job.finish()
     job.check_ledger(summary)
     # A gradient is averaged with those of its round, or counts less by its staleness.
@@ -54,7 +68,7 @@ def test_the_model_of_a_job_moves_by_a_command(flags, tmp_path):
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("ps_redo_mb", [0, pytest.param(64, marks=pytest.mark.long)])
 def test_each_record_counts_once_whoever_is_killed_in_a_move(ps_redo_mb, tmp_path):
-    with CountingJob(tmp_path, seed=8, max_relaunches=20, ps_redo_mb=ps_redo_mb, **SLOW) as job:
+    with SlowJob(tmp_path, seed=8, max_relaunches=20, ps_redo_mb=ps_redo_mb) as job:
         job.until_trained(500)
         for count, struck in MOVES:
             with job.master() as master:
@@ -66,6 +80,7 @@ def test_each_record_counts_once_whoever_is_killed_in_a_move(ps_redo_mb, tmp_pat
             num_before = len(job.events("ps recovered"))
             job.send("ps", number=signal.SIGKILL)
             job.until_trained(0, also=lambda n=num_before: len(job.events("ps recovered")) > n)
+        job.hurry()
         summary = job.finish()
     job.check_counts(summary)
     assert [event["replicas"] for event in job.events("ps moved")] == [n for n, _ in MOVES]
@@ -73,7 +88,7 @@ def test_each_record_counts_once_whoever_is_killed_in_a_move(ps_redo_mb, tmp_pat
 
 @pytest.mark.timeout(120)
 def test_a_job_whose_model_does_not_move_is_told_the_flag(tmp_path):
-    with CountingJob(tmp_path, seed=7, recovery_seconds=0, **SLOW) as job:
+    with SlowJob(tmp_path, seed=7, recovery_seconds=0) as job:
         job.until_trained(100)
         words = elasticdl("scale", job.job_dir, ps=3)
         with pytest.raises(AssertionError, match="--recovery_seconds=0"):
@@ -84,9 +99,7 @@ def test_a_job_whose_model_does_not_move_is_told_the_flag(tmp_path):
 @pytest.mark.timeout(200)
 def test_a_full_replica_is_relieved_by_itself(tmp_path):
     # The rows of one replica take more than half of this, and with two of them less.
-    with CountingJob(
-        tmp_path, seed=7, num_ps_pods=1, ps_autoscale=3, ps_memory_limit=LIMIT, **SLOW
-    ) as job:
+    with SlowJob(tmp_path, seed=7, num_ps_pods=1, ps_autoscale=3, ps_memory_limit=LIMIT) as job:
         moved(job, 2)
         summary = job.finish()
     job.check_counts(summary)

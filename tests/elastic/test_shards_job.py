@@ -49,6 +49,10 @@ class ShardsJob(RunningJob):
         words = elasticdl("run", folder / "loop.py", "--shards_only", **wanted)
         super().__init__(folder, [*words, "--", str(folder)])
 
+    def num_begun(self):
+        """Return how many workers have begun their script."""
+        return len(list(self.folder.glob("seen-*")))
+
     def seen(self):
         """Return how often scripts have computed each record."""
         words = [file.read_text().split() for file in self.folder.glob("seen-*")]
@@ -72,11 +76,11 @@ def test_undisturbed_workers_see_each_record_once(tmp_path):
 
 def test_what_lost_workers_had_in_hand_comes_to_others(tmp_path):
     with ShardsJob(tmp_path, SCRIPT, 9_000, num_workers=3) as job:
-        job.until_trained(300)
+        job.until_trained(300, also=lambda: job.num_begun() == 3)
         job.send("worker", 1)
         job.until_trained(900)
         job.send("worker", 1, signal.SIGTERM)
-        job.until(lambda _: len(list(tmp_path.glob("seen-*"))) >= 5)  # successors have begun
+        job.until(lambda _: job.num_begun() == 5)  # successors too
         (tmp_path / "hurry").touch()
         summary = job.finish()
         seen = job.seen()

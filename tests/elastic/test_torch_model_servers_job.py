@@ -21,7 +21,7 @@ pytestmark = pytest.mark.torch
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_what_is_in_a_tower_is_counted_once_whoever_is_killed(tmp_path, strategy):
-    expected = check_counts_of_a_struck_job(tmp_path, "towers_torch", strategy)
+    expected = check_counts_of_a_struck_job(tmp_path, "towers_torch", strategy, num_epochs=6)
     weights = load_file(tmp_path / "model" / "model.safetensors")
     np.testing.assert_array_equal(weights["meetings.tower.count"], expected)
 

@@ -12,7 +12,7 @@ from tests.elastic.running_job import RunningJob, elasticdl
 
 HERE = Path(__file__).parent
 SERVER = "worker.model_server"  # the module that a model server runs
-NUM_RECORDS, NUM_IDS, IDS, NUM_EPOCHS = 12_000, 500, 3, 6
+NUM_RECORDS, NUM_IDS, IDS = 12_000, 500, 3
 MINIBATCH = 16  # of which each file has a whole number
 STRATEGIES = ["ParameterServerStrategy", "HybridStrategy"]
 
@@ -50,7 +50,7 @@ def comparable(strategy):
     return {"distribution_strategy": strategy, "num_epochs": 1, "seed": 5, **in_turn}
 
 
-def check_counts_of_a_struck_job(folder, model, strategy):
+def check_counts_of_a_struck_job(folder, model, strategy, num_epochs):
     """Train while processes of each kind are killed: each occurrence is in each row's count.
 
     Returns:
@@ -66,7 +66,7 @@ def check_counts_of_a_struck_job(folder, model, strategy):
             distribution_strategy=strategy,
             num_workers=2,
             num_model_servers=2,
-            num_epochs=NUM_EPOCHS,
+            num_epochs=num_epochs,
             recovery_seconds=1,
             export_tables=folder / "tables",
         ),
@@ -76,13 +76,13 @@ def check_counts_of_a_struck_job(folder, model, strategy):
         job.strike((0.1, SERVER, 0), (0.3, "worker", 0), (0.45, "ps", 1), (0.6, SERVER, 0))
         summary = job.finish()
         assert len([e for e in job.events("lost") if "server" in e["process"]]) == 2
-    assert [epoch["trained_once"] for epoch in summary["ledger"]] == [NUM_RECORDS] * NUM_EPOCHS
+    assert [epoch["trained_once"] for epoch in summary["ledger"]] == [NUM_RECORDS] * num_epochs
     for table in ("met", "beside"):
-        expected = np.stack([counts, counts], axis=1) * NUM_EPOCHS
+        expected = np.stack([counts, counts], axis=1) * num_epochs
         np.testing.assert_array_equal(rows_of(folder, table), expected)
     if strategy == "HybridStrategy":
         return [MINIBATCH * IDS * summary["model_version"]] * 2
-    return [NUM_RECORDS * IDS * NUM_EPOCHS] * 2
+    return [NUM_RECORDS * IDS * num_epochs] * 2
 
 
 def rows_of(folder, table):

@@ -23,7 +23,7 @@ def compute_with(device):
         [sys.executable, "-c", COMPUTE, device],
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=140,
     )
     return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
 

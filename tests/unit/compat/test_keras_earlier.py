@@ -129,7 +129,7 @@ def test_a_file_of_then_trains_as_it_is(tmp_path):
         *("--num_epochs=2", "--summary=summary.json"),
     ]
 
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads((tmp_path / "summary.json").read_text())["metrics"]["auc"] > 0.95
