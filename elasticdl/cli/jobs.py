@@ -147,9 +147,7 @@ def scale(name: str, workers: int | None, ps: int | None) -> None:
         echo(f"{job.name} goes on with {workers} workers")
     if ps is not None:
         ask(job, lambda client: client.set_num_ps(ps, ANSWER_SECONDS))
-        echo(
-            f"the model of {job.name} moves to {ps} ps replicas; elasticdl events tells when it has"
-        )
+        echo(f"the model of {job.name} is to be on {ps} ps replicas: elasticdl events tells when")
 
 
 @click.command()
