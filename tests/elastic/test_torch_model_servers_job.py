@@ -16,7 +16,7 @@ pytest.importorskip("torch", reason="PyTorch is not installed; make test-torch h
 
 from safetensors.numpy import load_file
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
