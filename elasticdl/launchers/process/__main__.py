@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import os
 from pathlib import Path
+
+if __name__ == "__main__":
+    gc.disable()  # what is imported stays; main has it looked for again
 
 from elasticdl.checkpoints.in_use import all_claimed
 from elasticdl.config import JobConfig
@@ -20,10 +24,12 @@ from elasticdl.runtime import open_files, process
 from elasticdl.runtime.addresses import LOOPBACK, Listening
 from elasticdl.runtime.credentials import job as credentials
 from elasticdl.runtime.log_lines import log_as
+from elasticdl.runtime.start_up import collect_garbage
 
 
 def main() -> None:
     """Run a job to its end."""
+    collect_garbage()
     open_files.raise_limit()  # what it starts has its limit
     words = _parse()
     log_as(NAME)
