@@ -4,7 +4,7 @@ Numbers cross as NumPy arrays, C-contiguous, and every call that moves bytes rel
 Errors are those of `elasticdl.errors`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
 from typing import Protocol, final
@@ -359,6 +359,10 @@ class Round:
     def version(self) -> int:
         """Of replica 0 after it."""
 
+    @property
+    def steps(self) -> list[tuple[int, int, int]]:
+        """(task, lease, minibatch) of each gradient."""
+
 @final
 class DrivenReplica:
     """A replica without a server, for simulations: what would wait says so, and is asked again.
@@ -369,12 +373,39 @@ class DrivenReplica:
     def __new__(
         cls,
         store: Store,
-        replica: int,
         *,
+        layout: int = 0,
+        awaits_move: bool = False,
         max_staleness: int | None = None,
         grads_to_wait: int | None = None,
     ) -> DrivenReplica:
-        """As `PsServer`; each replica has a store of its own, and `replica` says which it is."""
+        """As `PsServer`."""
+
+    @property
+    def store(self) -> Store | None:
+        """As of `PsServer`."""
+
+    def client(self) -> PsClient:
+        """Return a client of the store that is served now, whichever part of the model it is.
+
+        Whoever asks it for keys knows that they are there.
+        """
+
+    def entrance(self, layout: int, updates: Sequence[tuple[int, int]]) -> tuple[bool, str | None]:
+        """Return whether a request may be done now, and what is said if its layout is over.
+
+        Args:
+            layout: Of the request.
+            updates: (task, minibatch) of those that it would make.
+        """
+
+    def move_step(self, step: str, others: Mapping[str, DrivenReplica]) -> str:
+        """Do a step of a move, as `PsClient.move_step`.
+
+        Args:
+            step: As JSON.
+            others: All that can be reached, by address.
+        """
 
     def begin_task(self, connection: int, task: int, lease: int) -> int:
         """Begin a lease; return the minibatch that is next."""

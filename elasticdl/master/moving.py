@@ -3,6 +3,9 @@
 The order of the steps, and why every count stays exact, is in docs/designs/resharding.md. What is
 asked here decides nothing: until the journal says that the model has moved, all of it can be given
 up.
+
+What is to be done is told by generators, without threads: they yield `AskReplicas`, `Pause` and
+`WritePoint`. `Mover` does what they say in threads; simulations do it in their own time.
 """
 
 from __future__ import annotations
@@ -11,8 +14,9 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from typing import Any, Protocol, TypedDict, TypeVar
 
 from elasticdl.errors import ElasticdlError, NotDeclaredError, StoreError, UnavailableError
@@ -30,9 +34,11 @@ _SETTLE_MS = 150
 _PAUSE_SECONDS = 0.3  # after a hold in which they did not agree
 _TELL_SECONDS = 20.0
 _AGAIN_SECONDS = 0.2
+_MOST_THREADS = 1_000  # each is started when it is needed
 
-Told = Mapping[str, Any]
 T = TypeVar("T")
+Told = Mapping[str, Any]
+Clock = Callable[[], float]
 
 
 class RedoLogPlace(TypedDict):
@@ -56,6 +62,39 @@ class MoveRefusedError(ElasticdlError):
 
 class NotSettledError(ElasticdlError):
     """The replicas had not applied the same: a minibatch was lost on its way to some of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskReplicas:
+    """Have processes do steps, all at the same time.
+
+    What each has told is sent back, or its error; nothing of those that are lost. If one is lost
+    that is needed, `UnavailableError` is raised instead. is_anew: on connections of their own, as
+    those before may wait for the answer to a step before.
+    """
+
+    steps: Mapping[Seated, Told]
+    needed: Sequence[Seated] = ()
+    is_anew: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Go on after so many seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class WritePoint:
+    """Write a checkpoint. `parts`: has replicas write theirs into a folder; returns the entries."""
+
+    parts: Callable[[Location], Led[list[str]]]
+
+
+Answers = Mapping[Seated, Told | ElasticdlError] | None
+Led = Generator[AskReplicas | Pause | WritePoint, Answers, T]
+Write = Callable[[Callable[[Location], list[str]]], None]
 
 
 class Losses:
@@ -110,7 +149,7 @@ class Losses:
 
 
 class Mover:
-    """Leads moves. Calls block.
+    """Leads moves, in threads. Calls block.
 
     connect: Reaches one replica. memory_limit: bytes of rows that each may hold; None: any.
     losses: who was lost since; may be told from any thread.
@@ -125,7 +164,7 @@ class Mover:
     def prepare(
         self,
         action: PrepareMove,
-        write: Callable[[Callable[[Location], list[str]]], None],
+        write: Write,
         redo_log_of: Callable[[int, int], RedoLogPlace | None],
     ) -> None:
         """Bring all replicas to where they hold, and those of the next layout have everything.
@@ -139,83 +178,146 @@ class Mover:
             MoveRefusedError: The model cannot move at all.
             ElasticdlError: A replica is lost, or cannot do a step. The move has been given up.
         """
-        with MoveSteps(self._connect, action, self.losses) as steps:
-            try:
-                steps.begin(self._memory_limit)
-                write(steps.cut)
-                marks = steps.copy()
-                steps.ready(marks, redo_log_of)
-            except BaseException:
-                self.abandon(AbandonMove(action.layout, steps.everybody))
-                raise
+        self._lead(prepare(action, self._memory_limit, redo_log_of), write)
 
     def tell(self, action: TellMoved) -> bool:
         """Have replicas go over to the next layout; return whether all have."""
-
-        def step(seated: Seated) -> Told:
-            leaves = seated.index >= action.count
-            addresses = list(action.addresses)
-            return {"switch": {"number": action.layout, "leaves": leaves, "addresses": addresses}}
-
-        return self._does(action.whom, step)
+        return self._lead(tell(action))
 
     def abandon(self, action: AbandonMove) -> None:
         """Have replicas stay as they are; those out of reach are asked for some time."""
-        self._does(action.whom, lambda _: {"abandon": {"number": action.layout}})
+        self._lead(abandon(action))
 
-    def _does(self, whom: Sequence[Seated], step: Callable[[Seated], Told]) -> bool:
-        """Have all do a step, at the same time; return whether all have that are not lost."""
-        deadline = time.monotonic() + _TELL_SECONDS
+    def _lead(self, led: Led[T], write: Write | None = None) -> T:
+        clients: dict[str, MovingReplica] = {}
+        pool = ThreadPoolExecutor(_MOST_THREADS, "move")
 
-        def is_done(seated: Seated) -> bool:
-            while True:
-                try:
-                    self._connect(seated.address).move_step(0, json.dumps(step(seated)))
-                    return True
-                except (ElasticdlError, ValueError) as error:
-                    log.info("ps replica %d, of a move: %s", seated.index, error)
-                time.sleep(_AGAIN_SECONDS)
-                if time.monotonic() > deadline or self.losses.has(seated):
-                    return False
+        def answer_of(address: str, step: Told, is_anew: bool) -> Told | ElasticdlError:
+            try:
+                if is_anew or address not in clients:
+                    clients[address] = self._connect(address)
+                told: Told = json.loads(clients[address].move_step(0, json.dumps(step)))
+            except ElasticdlError as error:
+                return error
+            except (ValueError, RuntimeError) as error:
+                # It knows nothing of this move, as another process is there now; or takes too long.
+                return UnavailableError(f"a ps replica cannot go on with a move: {error}")
+            return told
 
-        pool = ThreadPoolExecutor(max(1, len(whom)), "move")
-        asked = {seated: pool.submit(is_done, seated) for seated in whom}
-        pool.shutdown(wait=False)  # nobody waits for what a process that is lost would answer
-        return all(self.losses.answers(asked).values())
+        def ask(wanted: AskReplicas) -> Answers:
+            asked = {
+                seated: pool.submit(answer_of, seated.address, step, wanted.is_anew)
+                for seated, step in wanted.steps.items()
+            }
+            return self.losses.answers(asked, wanted.needed)
+
+        try:
+            return _led_to_its_end(led, ask, write)
+        finally:
+            pool.shutdown(wait=False)  # nobody waits for what one that is lost would answer
+
+
+def _led_to_its_end(led: Led[T], ask: Callable[[AskReplicas], Answers], write: Write | None) -> T:
+    """Do what is told, one thing after the other."""
+    answers: Answers = None
+    failure: Exception | None = None
+    while True:
+        try:
+            wanted = led.send(answers) if failure is None else led.throw(failure)
+        except StopIteration as end:
+            returned: T = end.value
+            return returned
+        answers = failure = None
+        try:
+            match wanted:
+                case AskReplicas():
+                    answers = ask(wanted)
+                case Pause(seconds):
+                    time.sleep(seconds)
+                case WritePoint(parts):
+                    assert write is not None, "only who prepares a move writes"
+                    write(_writer(parts, ask))
+        except Exception as error:
+            failure = error
+
+
+def _writer(
+    parts: Callable[[Location], Led[list[str]]], ask: Callable[[AskReplicas], Answers]
+) -> Callable[[Location], list[str]]:
+    return lambda folder: _led_to_its_end(parts(folder), ask, None)
+
+
+def prepare(
+    action: PrepareMove,
+    memory_limit: int | None,
+    redo_log_of: Callable[[int, int], RedoLogPlace | None],
+    clock: Clock = time.monotonic,
+) -> Led[None]:
+    """Bring all replicas to where they hold, as `Mover.prepare` says."""
+    steps = MoveSteps(action, clock)
+    try:
+        yield from steps.begin(memory_limit)
+        yield WritePoint(steps.cut)
+        marks = yield from steps.copy()
+        yield from steps.ready(marks, redo_log_of)
+    except Exception:
+        yield from abandon(AbandonMove(action.layout, steps.everybody), clock)
+        raise
+
+
+def tell(action: TellMoved, clock: Clock = time.monotonic) -> Led[bool]:
+    """Have replicas go over to the next layout; return whether all have."""
+
+    def step(seated: Seated) -> Told:
+        leaves = seated.index >= action.count
+        addresses = list(action.addresses)
+        return {"switch": {"number": action.layout, "leaves": leaves, "addresses": addresses}}
+
+    return (yield from _all_do(action.whom, step, clock))
+
+
+def abandon(action: AbandonMove, clock: Clock = time.monotonic) -> Led[None]:
+    """Have replicas stay as they are; those out of reach are asked for some time."""
+    yield from _all_do(action.whom, lambda _: {"abandon": {"number": action.layout}}, clock)
+
+
+def _all_do(whom: Sequence[Seated], step: Callable[[Seated], Told], clock: Clock) -> Led[bool]:
+    """Have all do a step, at the same time; return whether all have that are not lost."""
+    waiting, deadline = list(whom), clock() + _TELL_SECONDS
+    while waiting and clock() < deadline:
+        steps = {seated: step(seated) for seated in waiting}
+        answers = yield AskReplicas(steps, is_anew=True)
+        assert answers is not None
+        waiting = []
+        for seated, answer in answers.items():
+            if isinstance(answer, ElasticdlError):
+                log.info("ps replica %d, of a move: %s", seated.index, answer)
+                waiting.append(seated)
+        if waiting:
+            yield Pause(_AGAIN_SECONDS)
+    return not waiting
 
 
 class MoveSteps:
     """The steps of one move, in their order; each asked of all at the same time."""
 
-    def __init__(
-        self, connect: Callable[[str], MovingReplica], action: PrepareMove, losses: Losses
-    ) -> None:
-        self._number = action.layout
+    def __init__(self, action: PrepareMove, clock: Clock = time.monotonic) -> None:
+        self._number, self._clock = action.layout, clock
         self._now, self._after = action.now, action.after
         self.everybody = tuple(
             {seated.index: seated for seated in (*action.now, *action.after)}.values()
         )
-        self._losses = losses
-        self._connect = connect
-        self._clients: dict[Seated, MovingReplica] = {}
-        self._pool = ThreadPoolExecutor(len(self.everybody), "move")
         self._round = 0
 
-    def __enter__(self) -> MoveSteps:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(wait=False)  # nobody waits for what one that is lost would answer
-
-    def begin(self, memory_limit: int | None) -> None:
+    def begin(self, memory_limit: int | None) -> Led[None]:
         """Have those of the next layout begin to fill their stores."""
-        self._clients = self._all(self.everybody, lambda seated: self._connect(seated.address))
         try:
-            described = [told["described"] for told in self._each(self._now, {"describe": {}})]
+            told = yield from self._each(self._now, {"describe": {}})
         except NotDeclaredError:
             raise  # one came back empty: a worker will declare the model to it
         except StoreError as error:
             raise MoveRefusedError(str(error)) from error
+        described = [found["described"] for found in told]
         count = len(self._after)
         bytes_now = [found["row_bytes"] for found in described]
         check_room(bytes_now, count, memory_limit)
@@ -228,61 +330,64 @@ class MoveSteps:
             "num_rows": [sum(of_table) // count for of_table in rows],
             "memory_limit": memory_limit,
         }
-        self._ask({s: {"begin": {**step, "replica": i}} for i, s in enumerate(self._after)})
+        after = enumerate(self._after)
+        yield from self._ask({s: {"begin": {**step, "replica": i}} for i, s in after})
 
-    def cut(self, directory: Location) -> list[str]:
+    def cut(self, directory: Location) -> Led[list[str]]:
         """Have all write a checkpoint of one instant, at which they have applied the same."""
-        hold, _ = self._agree(first=1)
+        hold, _ = yield from self._agree(first=1)
         step = {"number": self._number, "hold": hold, "directory": str(directory)}
-        return [told["entry"] for told in self._each(self._now, {"cut": step})]
+        told = yield from self._each(self._now, {"cut": step})
+        return [of_replica["entry"] for of_replica in told]
 
-    def copy(self) -> dict[str, Any]:
+    def copy(self) -> Led[dict[str, Any]]:
         """Have all rows copied while updates go on, then what has changed while nothing goes on.
 
         Returns what the next layout is to begin with. From here on all are held.
         """
-        fewest, num_no_better = self._copy(), 0
+        fewest, num_no_better = (yield from self._copy()), 0
         for _ in range(_MOST_ROUNDS):
-            num_rows = self._copy()
+            num_rows = yield from self._copy()
             num_no_better = num_no_better + 1 if num_rows > _STILL_FEWER * fewest else 0
             fewest = min(fewest, num_rows)
             if num_rows <= _FEW_ROWS or num_no_better == _MOST_NO_BETTER:
                 break
-        began = time.monotonic()
-        _, marks = self._agree(first=1 + _TIMES)
-        held = time.monotonic()
-        num_rows = self._copy(is_last=True)
+        began = self._clock()
+        _, marks = yield from self._agree(first=1 + _TIMES)
+        held = self._clock()
+        num_rows = yield from self._copy(is_last=True)
         log.info(
             "layout %d: held and agreed in %.3f s, %d rows copied in %.3f s",
             self._number,
             held - began,
             num_rows,
-            time.monotonic() - held,
+            self._clock() - held,
         )
         return marks
 
     def ready(
         self, marks: dict[str, Any], redo_log_of: Callable[[int, int], RedoLogPlace | None]
-    ) -> None:
+    ) -> Led[None]:
         """Tell those of the next layout that they have everything."""
-        began, steps = time.monotonic(), {}
+        began, steps = self._clock(), {}
         for replica, seated in enumerate(self._after):
             redo_log = redo_log_of(replica, self._number)
             step = {"number": self._number, "marks": marks, "redo_log": redo_log}
             steps[seated] = {"ready": step}
-        self._ask(steps)
-        log.info("layout %d: ready in %.3f s", self._number, time.monotonic() - began)
+        yield from self._ask(steps)
+        log.info("layout %d: ready in %.3f s", self._number, self._clock() - began)
 
-    def _copy(self, is_last: bool = False) -> int:
+    def _copy(self, is_last: bool = False) -> Led[int]:
         steps = {}
         for source in self._now:
             targets = ["" if target == source else target.address for target in self._after]
             step = {"number": self._number, "targets": targets, "round": self._round}
             steps[source] = {"copy": {**step, "is_last": is_last}}
         self._round += 1
-        return sum(told["num_rows"] for told in self._ask(steps))
+        told = yield from self._ask(steps)
+        return sum(of_replica["num_rows"] for of_replica in told)
 
-    def _agree(self, first: int) -> tuple[int, dict[str, Any]]:
+    def _agree(self, first: int) -> Led[tuple[int, dict[str, Any]]]:
         """Hold all at an instant at which they have applied the same of every task.
 
         What some have applied and others have not is let in. If it does not come, its worker is
@@ -292,40 +397,37 @@ class MoveSteps:
         """
         for hold in range(first, first + _TIMES):
             step = {"number": self._number, "hold": hold}
-            held = [told["marks"] for told in self._each(self._now, {"hold": step})]
-            limits = list(next_of_tasks(held).items())
+            held = yield from self._each(self._now, {"hold": step})
+            limits = list(next_of_tasks([told["marks"] for told in held]).items())
             settle = {**step, "limits": limits, "wait_ms": _SETTLE_MS}
-            marks = [told["marks"] for told in self._each(self._now, {"settle": settle})]
+            settled = yield from self._each(self._now, {"settle": settle})
+            marks = [told["marks"] for told in settled]
             if do_agree(marks):
                 return hold, merged(marks)
-            self._each(self._now, {"release": step})
-            time.sleep(_PAUSE_SECONDS)
+            yield from self._each(self._now, {"release": step})
+            yield Pause(_PAUSE_SECONDS)
         raise NotSettledError(
             "the ps replicas had not applied the same minibatches at any of "
             f"{_TIMES} instants: a worker may have been lost"
         )
 
-    def _each(self, whom: Sequence[Seated], step: Told) -> list[Told]:
-        return self._ask(dict.fromkeys(whom, step))
+    def _each(self, whom: Sequence[Seated], step: Told) -> Led[list[Told]]:
+        return (yield from self._ask(dict.fromkeys(whom, step)))
 
-    def _ask(self, steps: Mapping[Seated, Told]) -> list[Told]:
-        def ask(seated: Seated) -> Told:
-            told: Told = json.loads(self._clients[seated].move_step(0, json.dumps(steps[seated])))
-            return told
-
-        try:
-            return list(self._all(steps, ask).values())
-        except ValueError as error:  # it knows nothing of this move: another process is there now
-            raise UnavailableError(f"a ps replica cannot go on with a move: {error}") from error
-
-    def _all(self, whom: Iterable[Seated], call: Callable[[Seated], T]) -> dict[Seated, T]:
-        """Call something for processes, all at the same time; return what it returned for each.
+    def _ask(self, steps: Mapping[Seated, Told]) -> Led[list[Told]]:
+        """Have processes do steps; return what each has told.
 
         Raises:
             UnavailableError: A process of the move is lost, be it one that is not asked.
         """
-        asked = {seated: self._pool.submit(call, seated) for seated in whom}
-        return self._losses.answers(asked, needed=self.everybody)
+        answers = yield AskReplicas(steps, needed=self.everybody)
+        assert answers is not None
+        told = []
+        for answer in answers.values():
+            if isinstance(answer, ElasticdlError):
+                raise answer
+            told.append(answer)
+        return told
 
 
 def check_room(bytes_now: Sequence[int], count: int, limit: int | None) -> None:

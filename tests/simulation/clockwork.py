@@ -33,7 +33,7 @@ class Sleep:
 class Call:
     """Have `work` done by the node that `find` returns then; sent again until it answers.
 
-    find: Asked before each attempt; None: nobody is there now.
+    find: Asked before each attempt; None: nobody is there now. What it raises is the answer.
     within: Then `UnavailableError` is raised.
     is_in_order: As by one connection after the other: what comes again, or after a later attempt,
         or after the death of who called, is not heard.
@@ -249,7 +249,11 @@ class _Calling:
             return
         is_late = is_heard = False
         self.newest = number = self.newest + 1
-        target = self.call.find()
+        try:
+            target = self.call.find()
+        except Exception as error:
+            self._take(None, error)
+            return
 
         def again() -> None:
             nonlocal is_late

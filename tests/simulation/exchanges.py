@@ -8,12 +8,13 @@ The model counts: a row of its table is of one record, and each training of that
 
 import json
 from dataclasses import asdict, dataclass
+from functools import cache
 
 import numpy as np
 
 from elasticdl.backends.base import Initializer, ModelDescription, OptimizerSpec, TableDescription
 from elasticdl.errors import NotDeclaredError
-from tests.simulation.clockwork import Call, Sleep
+from tests.simulation.clockwork import Call, Kept, Sleep, Unanswered
 
 MODEL = json.dumps(
     asdict(
@@ -48,6 +49,32 @@ class Step:
     def numbers(self) -> tuple[int, int, int]:
         return self.lease.task.id, self.lease.number, self.index
 
+    @property
+    def update(self) -> list[tuple[int, int]]:
+        """What a move looks at."""
+        return [(self.lease.task.id, self.index)]
+
+
+class Elsewhere(Exception):
+    """The model is with other replicas now; says where, or nothing."""
+
+
+@dataclass
+class Layout:
+    """Where the replicas are, as a worker knows it."""
+
+    number: int
+    addresses: list[str]
+    is_over: bool = False
+
+    @property
+    def all(self) -> range:
+        return range(len(self.addresses))
+
+    @property
+    def others(self) -> range:
+        return self.all[1:]
+
 
 class Asynchronous:
     """Each gradient is applied as it comes, at all replicas at the same time."""
@@ -57,40 +84,99 @@ class Asynchronous:
     def __init__(self, worker) -> None:
         self.worker, self.job = worker, worker.job
         self.connection = self.job.scheduler.count("connection")
-        self.others = range(1, self.job.num_ps)
-        self.all = range(self.job.num_ps)
+        self.layout = Layout(-1, [])
 
-    def call(self, replica: int, work):
+    def hear(self, route) -> None:
+        """Take in what the master says."""
+        if route.layout > self.layout.number:
+            self.go_over(route.layout, route.addresses)
+        elif route.layout == self.layout.number:
+            for replica, address in enumerate(route.addresses):
+                self.layout.addresses[replica] = address or self.layout.addresses[replica]
+
+    def go_over(self, number: int, addresses) -> None:
+        """Ask the replicas of another layout from now on."""
+        self.layout.is_over = True
+        self.layout = Layout(number, list(addresses))
+
+    def asked(self, ask):
+        """Ask the replicas of the layout that is known; if it is over, all of the next one."""
+        while True:
+            layout = self.layout
+            try:
+                return (yield from ask(layout))
+            except Elsewhere as told:
+                there = json.loads(str(told) or "{}")
+                if self.layout is layout and there:
+                    self.go_over(there["number"], there["addresses"])
+                elif self.layout is layout:  # a successor does not know: the master will tell
+                    yield Sleep(AGAIN_SECONDS)
+
+    def call(self, layout: Layout, replica: int, work, updates=()):
         """Have a replica do something, wherever it is then; declare the model where it must be."""
-        call = Call(
-            lambda: self.job.by_address(self.worker.route.addresses[replica]),
-            work,
-            is_in_order=self.is_in_order,
-        )
+
+        def find():
+            if layout.is_over:
+                raise Elsewhere
+            return self.job.by_address(layout.addresses[replica])
+
+        def asks(what, updates):
+            return Call(
+                find, self.enters(layout.number, what, updates), is_in_order=self.is_in_order
+            )
+
         while True:
             try:
-                return (yield call)
+                (answer,) = yield asks(work, updates)
             except NotDeclaredError:
-                yield Call(call.find, declare)
+                yield asks(declare, ())
+            else:
+                return answer
 
-    def each(self, replicas, work):
+    def enters(self, layout: int, work, updates):
+        """Return what a replica does that is asked for something of a layout: it may wait."""
+
+        def enter(node):
+            is_now, told = self.job.entrance(node, layout, updates)
+            if told is not None:
+                raise Elsewhere(told)
+            if is_now:
+                return (work(node),)
+            if self.is_in_order and not self.worker.is_alive:
+                raise Unanswered
+            return None
+
+        def come(node):
+            return enter(node) or Kept(lambda: enter(node))
+
+        return come
+
+    def each(self, layout: Layout, replicas, work, updates=()):
         """Do something at some replicas, in any order; return what they answered."""
         answers = {}
         for replica in self.job.any_order(replicas):
             answers[replica] = yield from self.call(
-                replica, lambda node, number=replica: work(node, number)
+                layout, replica, lambda node, number=replica: work(node, number), updates
             )
         return answers
 
+    def everywhere(self, work, updates=()):
+        """Do something at all replicas, in any order; return what they answered."""
+        return (
+            yield from self.asked(
+                lambda layout: self.each(layout, layout.all, work(layout), updates)
+            )
+        )
+
     def declare(self):
         """Tell all replicas what the model is."""
-        yield from self.each(self.all, lambda node, _: declare(node))
+        yield from self.everywhere(lambda _: lambda node, _: declare(node))
 
     def begin(self, lease):
         """Return the minibatch to begin with."""
         task, number = lease.task.id, self.job.fence(lease)
-        begins = yield from self.each(
-            self.all, lambda node, _: node.begin_task(self.connection, task, number, lease)
+        begins = yield from self.everywhere(
+            lambda _: lambda node, _: node.begin_task(self.connection, task, number, lease)
         )
         return min(begins.values())
 
@@ -100,58 +186,51 @@ class Asynchronous:
 
     def pull(self, step: Step):
         """Pull what a step needs."""
-        return (
-            yield from self.each(
-                self.all,
-                lambda node, replica: node.reached().pull(
-                    [(0, self.job.of(step.records, replica))], True, step=step.numbers
-                ),
+
+        def work(layout):
+            return lambda node, replica: node.reached().pull(
+                [(0, keys_of(step.records, replica, layout))], True, step=step.numbers
             )
-        )
+
+        return (yield from self.everywhere(work, step.update))
 
     def push(self, step: Step, pulled):
         """Push a step's gradient; return the version of replica 0."""
-        task, number, index = self.job.named(*step.numbers)
-
-        def work(node, replica):
-            grads = ONES[: len(self.job.of(step.records, replica))]
-            client, num_records = node.reached(), len(step.records)
-            with node.held_to_its_fence(step.lease):
-                return client.push(
-                    pulled[replica],
-                    [grads],
-                    NOTHING,
-                    NOTHING,
-                    1.0,
-                    task,
-                    number,
-                    index,
-                    num_records,
-                )
-
-        answers = yield from self.each(self.all, work)
-        return answers[0][0]
+        return (yield from self.push_several([step], [pulled]))
 
     def push_several(self, steps, pulled):
         """Push the gradients of steps that follow each other together."""
         task, number, index = self.job.named(*steps[0].numbers)
 
-        def work(node, replica):
-            several = [
-                (
-                    mine[replica],
-                    [ONES[: len(self.job.of(step.records, replica))]],
-                    NOTHING,
-                    NOTHING,
-                    len(step.records),
-                )
-                for step, mine in zip(steps, pulled, strict=True)
-            ]
-            client = node.reached()
-            with node.held_to_its_fence(steps[0].lease):
-                return client.push_several(several, 1.0, task, number, index)
+        def gradient(client, layout, replica, step, mine):
+            """Return what was pulled and its gradients, cut for the replicas that there are."""
+            keys = keys_of(step.records, replica, layout)
+            if len(mine) == len(layout.all):
+                return mine[replica], [ONES[: len(keys)]]
+            oldest = min(mine.values(), key=lambda of_replica: of_replica.version)
+            return client.with_sites(oldest, [(0, keys)]), [ONES[: len(keys)]]
 
-        answers = yield from self.each(self.all, work)
+        def work(layout):
+            def push(node, replica):
+                client = node.reached()
+                several = [
+                    (
+                        *gradient(client, layout, replica, step, mine),
+                        NOTHING,
+                        NOTHING,
+                        len(step.records),
+                    )
+                    for step, mine in zip(steps, pulled, strict=True)
+                ]
+                with node.held_to_its_fence(steps[0].lease):
+                    if len(several) > 1:
+                        return client.push_several(several, 1.0, task, number, index)
+                    *of_step, num_records = several[0]
+                    return client.push(*of_step, 1.0, task, number, index, num_records)
+
+            return push
+
+        answers = yield from self.everywhere(work, [(task, index)])
         return answers[0][0]
 
 
@@ -166,50 +245,65 @@ class Driven(Asynchronous):
 
     def end(self, lease):
         task, number = lease.task.id, lease.number
-        yield from self.each(self.all, lambda node, _: node.driving().end_task(task, number))
+        yield from self.everywhere(lambda _: lambda node, _: node.driving().end_task(task, number))
 
-    def pull_at(self, node, replica: int, step: Step, waits: bool):
-        keys = self.job.of(step.records, replica).tolist()
-        return node.driving().pull(self.connection, step.numbers if waits else None, keys)
+    def pull_at(self, layout, step: Step, waits: bool):
+        def pull(node, replica):
+            keys = keys_of(step.records, replica, layout).tolist()
+            return node.driving().pull(self.connection, step.numbers if waits else None, keys)
 
-    def push_at(self, node, replica: int, step: Step, pulled):
-        keys = self.job.of(step.records, replica).tolist()
-        with node.held_to_its_fence(step.lease):
-            return node.driving().push(
-                self.connection,
-                self.job.named(*step.numbers),
-                keys,
-                [-1.0] * len(keys),
-                pulled[replica],
-                len(step.records),
-            )
+        return pull
+
+    def push_at(self, layout, step: Step, pulled):
+        is_same = len(pulled) == len(layout.all)
+        oldest = min(pulled.values())
+
+        def push(node, replica):
+            keys = keys_of(step.records, replica, layout).tolist()
+            with node.held_to_its_fence(step.lease):
+                return node.driving().push(
+                    self.connection,
+                    self.job.named(*step.numbers),
+                    keys,
+                    [-1.0] * len(keys),
+                    pulled[replica] if is_same else oldest,
+                    len(step.records),
+                )
+
+        return push
 
 
 class Bounded(Driven):
     """Pulls wait, so that no gradient comes later than the bound."""
 
     def pull(self, step: Step):
+        return (yield from self.asked(lambda layout: self._pull(layout, step)))
+
+    def _pull(self, layout, step: Step):
         while True:
-            version = yield from self.call(0, lambda node: self.pull_at(node, 0, step, True))
-            if version is not None:
+            first = yield from self.each(
+                layout, FIRST, self.pull_at(layout, step, waits=True), step.update
+            )
+            if first[0] is not None:
                 break
             if self.worker.queue:  # a worker's pushes do not wait for its pulls
                 yield from self.worker.hand_in(*self.worker.queue.popleft())
             else:
                 yield Sleep(AGAIN_SECONDS)
         late = yield from self.each(
-            self.others, lambda node, replica: self.pull_at(node, replica, step, False)
+            layout, layout.others, self.pull_at(layout, step, waits=False), step.update
         )
-        return {0: version, **late}
+        return first | late
 
     def push(self, step: Step, pulled):
-        def work(node, replica):
-            return self.push_at(node, replica, step, pulled)
-
-        late = yield from self.each(self.others, work)
-        late |= yield from self.each(FIRST, work)
+        late = yield from self.asked(lambda layout: self._push(layout, step, pulled))
         self.job.staleness = max(self.job.staleness, *(found for _, found, _ in late.values()))
         return late[0][2]
+
+    def _push(self, layout, step: Step, pulled):
+        push = self.push_at(layout, step, pulled)
+        late = yield from self.each(layout, layout.others, push, step.update)
+        return late | (yield from self.each(layout, FIRST, push, step.update))
 
 
 class Rounds(Driven):
@@ -219,24 +313,48 @@ class Rounds(Driven):
 
     def pull(self, step: Step):
         return (
-            yield from self.each(
-                self.all, lambda node, replica: self.pull_at(node, replica, step, False)
+            yield from self.everywhere(
+                lambda layout: self.pull_at(layout, step, waits=False), step.update
             )
         )
 
     def push(self, step: Step, pulled):
-        yield from self.each(
-            self.others, lambda node, replica: self.push_at(node, replica, step, pulled)
-        )
+        return (yield from self.asked(lambda layout: self._push(layout, step, pulled)))
+
+    def _push(self, layout, step: Step, pulled):
+        push = self.push_at(layout, step, pulled)
+        yield from self.each(layout, layout.others, push, step.update)
         while True:
-            made, _, version = yield from self.call(
-                0, lambda node: self.push_at(node, 0, step, pulled)
-            )
+            joined = yield from self.each(layout, FIRST, push, step.update)
+            made, _, version = joined[0]
             if made is not None:
                 break
             yield Sleep(AGAIN_SECONDS)
-        yield from self.each(self.others, lambda node, _: node.driving().commit(made))
+        updates = [(task, index) for task, _, index in made.steps]
+        yield from self.each(
+            layout, layout.others, lambda node, _: node.driving().commit(made), updates
+        )
         return version
+
+
+def keys_of(records: np.ndarray, replica: int, layout: Layout) -> np.ndarray:
+    """Return the records whose rows a replica has."""
+    return _keys_of(records.tobytes(), replica, len(layout.addresses))
+
+
+@cache
+def _keys_of(records: bytes, replica: int, num_replicas: int) -> np.ndarray:
+    keys = np.frombuffer(records, np.int64)
+    return keys[replicas_of(keys, num_replicas) == replica]
+
+
+def replicas_of(keys: np.ndarray, num_replicas: int) -> np.ndarray:
+    """Return which replica has each key, as `crates/edl-store/src/route.rs` has it."""
+    hashes = keys.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        hashes = (hashes ^ (hashes >> np.uint64(shift))) * np.uint64(factor)
+    hashes ^= hashes >> np.uint64(31)
+    return (hashes >> np.uint64(48)).astype(np.int64) * num_replicas >> 16
 
 
 def declare(node) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.simulation.clockwork import Fault
 from tests.simulation.ps_job import SILENCE_SECONDS, BoundedJob, PsJob, SynchronousJob
+from tests.simulation.stream_job import StreamJob
 
 JOB_SECONDS = 2.5  # that a job takes if nothing goes wrong
 
@@ -55,6 +56,25 @@ def _drawn(rng: random.Random, process_faults: Sequence[str]) -> Iterator[Fault]
         kind = rng.choice(["drop message", "delay message", "deliver message twice"])
         seconds = 0.0 if kind.startswith("drop") else rng.choice([0.01, 0.5, 5.0])
         yield Fault(kind, rng.randrange(1500), seconds)
+    if rng.random() < 0.5:
+        yield from _moves(rng)
+    if rng.random() < 0.4:
+        seconds = rng.choice([0.5, SILENCE_SECONDS + 1.0])
+        yield Fault("source is away", rng.uniform(0.0, JOB_SECONDS), seconds)
+
+
+def _moves(rng: random.Random) -> Iterator[Fault]:
+    """Draw moves of the model to other numbers of ps replicas, and who is lost in them."""
+    for _ in range(rng.choice([1, 1, 2])):
+        yield Fault("scale ps", rng.uniform(0.0, JOB_SECONDS), 0.0, rng.randrange(4))
+    for _ in range(rng.randrange(0, 3)):
+        who = rng.choice(["the master", "ps", "ps", "a worker"])
+        yield Fault(f"kill {who} before move step", rng.randrange(60), 0.0, rng.randrange(1, 3))
+    for _ in range(rng.randrange(0, 3)):
+        if rng.random() < 0.5:
+            yield Fault("nobody hears of move step", rng.randrange(60))
+        else:
+            yield Fault("move step comes again", rng.randrange(60), rng.choice([0.05, 0.5, 2.0]))
 
 
 def folder_in_memory() -> tempfile.TemporaryDirectory:
@@ -63,11 +83,16 @@ def folder_in_memory() -> tempfile.TemporaryDirectory:
     return tempfile.TemporaryDirectory(dir=in_memory)
 
 
-KINDS = {"each as it comes": PsJob, "bounded": BoundedJob, "rounds": SynchronousJob}
+KINDS = {
+    "each as it comes": PsJob,
+    "bounded": BoundedJob,
+    "rounds": SynchronousJob,
+    "stream": StreamJob,
+}
 
 
 def kind_of(seed: int) -> str:
-    """Return which kind of job has a seed: of five, three apply each gradient as it comes."""
+    """Return which kind of job has a seed: of six, three apply each gradient as it comes."""
     first, *others = KINDS
     return (first, first, first, *others)[seed % (3 + len(others))]
 
@@ -94,7 +119,9 @@ class Many:
             job.run()
         except AssertionError as error:
             return str(error).partition("\n")[0], job
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # what Rust panics with is no `Exception`
             return f"{type(error).__name__}: {error}", job
         finally:
             shutil.rmtree(folder)

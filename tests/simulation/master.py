@@ -1,19 +1,36 @@
 """The master of a simulated job: one process after the other, on one journal."""
 
 import json
+from collections import deque
+from collections.abc import Generator
 from pathlib import Path
 
+from elasticdl.checkpoints.writing import write_checkpoint
 from elasticdl.errors import ElasticdlError, LaunchError, StateError, UnavailableError
-from elasticdl.job import Shard
-from elasticdl.master import actions
+from elasticdl.master import actions, moving
 from elasticdl.master.durable import JobData, open_job
 from elasticdl.master.effects import audits
 from elasticdl.master.interpreter import Interpreter, Line
 from elasticdl.master.missing_tasks import Applied
-from elasticdl.master.parameters.answers import CheckpointFailed
+from elasticdl.master.parameters.answers import (
+    CheckpointFailed,
+    MoveFailed,
+    MovePrepared,
+    MoveTold,
+)
 from elasticdl.state.memory import MemoryState
-from tests.simulation.clockwork import Died, Node, Scheduler, Sleep
+from tests.simulation.clockwork import (
+    LATENCY,
+    LOOK_SECONDS,
+    Call,
+    Died,
+    Node,
+    Scheduler,
+    Sleep,
+)
 from tests.simulation.disk import Disk
+
+ANSWER_SECONDS = 10.0  # for a replica to do a step of a move
 
 
 class Journal(MemoryState):
@@ -67,7 +84,7 @@ class Master(Node):
         self.job, is_new = open_job(
             world.journal,
             world.config,
-            lambda: JobData((Shard("records", 0, world.num_records),)),
+            lambda: JobData(world.shards()),
             clock=lambda: world.scheduler.now - began + self.seconds_ahead,
         )
         self.core = self.job.core
@@ -85,7 +102,9 @@ class Master(Node):
         self.interpreter._disk = _SameThread(world.disk)
         self._lines: dict[object, float] = {}
         self._is_new = is_new
-        self._parts: list[Path] = []  # of the checkpoint that is being written
+        self._lost: set[str] = set()  # sessions of those who were lost in moves
+        self._in_line: deque[Generator] = deque()  # what takes time and asks replicas
+        self._staged: tuple[Path, list[str]] | None = None  # parts of a checkpoint, and entries
 
     def main(self):
         """Take the job up, and look for silent processes."""
@@ -103,34 +122,152 @@ class Master(Node):
             self.world.scheduler.tell(f"{self.name}: {error}")
             raise Died from error
         for action in wanted:
-            if isinstance(action, actions.WriteCheckpoint):
-                self.world.scheduler.spawn(self, self._checkpoint(action))
-            else:
-                self.interpreter.carry_out(action)
+            match action:
+                case actions.WriteCheckpoint():
+                    self._enqueue(self._checkpoint(action))
+                case actions.PrepareMove():
+                    self._enqueue(self._prepare_move(action))
+                case actions.TellMoved():
+                    self._enqueue(self._tell_moved(action))
+                case actions.AbandonMove():
+                    self._enqueue(self._lead(moving.abandon(action, self.clock)))
+                case actions.LostInMove(session):
+                    self._lost.add(session)
+                case _:
+                    self.interpreter.carry_out(action)
         if self.core.has_ended:
             self.world.scheduler.stop()
         return answer
+
+    def clock(self) -> float:
+        return self.world.scheduler.now
+
+    def _enqueue(self, steps: Generator) -> None:
+        """Have something done after what was wanted before."""
+        self._in_line.append(steps)
+        if len(self._in_line) == 1:
+            self.world.scheduler.spawn(self, self._work_off())
+
+    def _work_off(self):
+        while self._in_line:
+            yield from self._in_line[0]
+            self._in_line.popleft()
 
     def _checkpoint(self, action):
         """Have the replicas write their parts one after the other; then the rest follows."""
         world = self.world
         staged = world.folder / f"parts-{world.scheduler.count('checkpoint')}"
-        parts = []
+        entries = []
         try:
-            for index in range(world.num_ps):
+            for index in range(len(self.core.ps_route().addresses)):
                 yield Sleep(0.05)
                 while waits := world.seconds_cut_off():
                     yield Sleep(waits)
-                part = staged / str(index)
-                world.write_part(self.clients()[index], part)
-                parts.append(part)
+                entries.append(world.write_part(self.replicas()[index], staged))
         except ElasticdlError as error:
             was_unreachable = isinstance(error, UnavailableError)
             answer = CheckpointFailed(action.version, str(error), was_unreachable)
             self.do(lambda core, now: core.answered(answer, now))
             return
-        self._parts = parts
+        self._staged = staged, entries
         self.interpreter.carry_out(action)
+
+    # --- moves -----------------------------------------------------------------------------------
+
+    def _prepare_move(self, action):
+        """Do what `elasticdl.master.moving` says, with the replicas' time between."""
+        world = self.world
+
+        def redo_log_of(replica, layout):
+            folder = world.redo_log_of(replica, layout)
+            return {"folder": str(folder), "limit": world.redo_bytes} if folder else None
+
+        try:
+            yield from self._lead(moving.prepare(action, None, redo_log_of, self.clock), action)
+        except ElasticdlError as error:
+            answer = MoveFailed(action, str(error), isinstance(error, moving.MoveRefusedError))
+        else:
+            answer = MovePrepared(action)
+        self.do(lambda core, now: core.answered(answer, now))
+
+    def _tell_moved(self, action):
+        self.job.sync()
+        is_everybody = yield from self._lead(moving.tell(action, self.clock))
+        if is_everybody:
+            self.world.remove_redo_logs(but=action.layout)
+        answer = MoveTold(action.layout, is_everybody)
+        self.do(lambda core, now: core.answered(answer, now))
+
+    def _lead(self, led, action=None):
+        answers = failure = None
+        while True:
+            try:
+                wanted = led.send(answers) if failure is None else led.throw(failure)
+            except StopIteration as end:
+                return end.value
+            answers = failure = None
+            match wanted:
+                case moving.AskReplicas(steps, needed):
+                    try:
+                        answers = yield from self._ask(steps, needed)
+                    except ElasticdlError as error:
+                        failure = error
+                case moving.Pause(seconds):
+                    yield Sleep(seconds)
+                case moving.WritePoint(parts):
+                    try:
+                        yield from self._write_point(action, parts)
+                    except ElasticdlError as error:
+                        failure = error
+
+    def _write_point(self, action, parts):
+        """Write the checkpoint of a move, as `Interpreter` does."""
+        world = self.world
+        staged = world.folder / f"parts-{world.scheduler.count('checkpoint')}"
+        entries = yield from self._lead(parts(staged))
+        self._staged = staged, entries
+        folder = self.interpreter.checkpoint_dir(is_private=True)
+        model = self.core.config.model.model_def
+        with world.disk.noting():
+            write_checkpoint(folder, action.version, model, self.checkpoint, 1, self.job.id)
+
+    def _ask(self, steps, needed):
+        """Ask replicas, all at the same time; nobody waits for those that are lost."""
+        answers: dict[object, object] = {}
+        for seated, step in steps.items():
+            self.world.scheduler.spawn(self, self._ask_one(seated, step, answers))
+        while True:
+            if any(seated.session in self._lost for seated in needed):
+                raise UnavailableError("a ps replica was lost")
+            here = [seated for seated in steps if seated.session not in self._lost]
+            if all(seated in answers for seated in here):
+                return {seated: answers[seated] for seated in here}
+            yield Sleep(LATENCY)
+
+    def _ask_one(self, seated, step, answers):
+        settle = step.get("settle")
+        until = self.clock() + (settle["wait_ms"] / 1000 if settle else 0.0)
+        call = Call(
+            lambda: self.world.by_address(seated.address),
+            lambda node: node.move_step(step),
+            ANSWER_SECONDS,
+        )
+        try:
+            while True:
+                told = json.loads((yield call))
+                if (
+                    not settle
+                    or self.clock() >= until
+                    or _has_come(settle["limits"], told["marks"])
+                ):
+                    break
+                yield Sleep(LOOK_SECONDS)
+        except ElasticdlError as error:
+            answers[seated] = error
+        except (ValueError, RuntimeError) as error:
+            answers[seated] = UnavailableError(str(error))
+        else:
+            answers[seated] = told
 
     def _run(self, effect, line):
         """Run an effect a little later, those of one line one after the other."""
@@ -168,17 +305,26 @@ class Master(Node):
 
     # --- `ParameterAccess` -----------------------------------------------------------------------
 
+    def replicas(self):
+        route = self.core.ps_route()
+        found = [self.world.by_address(address) for address in route.addresses]
+        for node in found:
+            if node is None:
+                raise UnavailableError("a ps replica is gone")
+            _, told = node.driving().entrance(route.layout, [])
+            if told is not None:
+                raise UnavailableError("the model is elsewhere")
+        return found
+
     def clients(self):
-        found = [self.world.by_address(address) for address in self.core.ps_route().addresses]
-        if not all(found):
-            raise UnavailableError("a ps replica is gone")
-        return [node.reached() for node in found]
+        return [node.reached() for node in self.replicas()]
 
     def checkpoint(self, directory):
-        """Put the parts where they belong: each replica wrote its own there, and synced it."""
-        for part in self._parts:
+        """Put the parts where they belong: each replica wrote its own already, and synced it."""
+        folder, entries = self._staged
+        for part in sorted(folder.iterdir()):
             part.rename(directory / part.name)
-        return [json.dumps({"part": part.name}) for part in self._parts]
+        return entries
 
     def audit(self, first=0):
         return audits([client.audit(first)[0] for client in self.clients()])
@@ -197,6 +343,12 @@ class Master(Node):
             raise UnavailableError("it is gone")
         (applied,) = node.reached().audit()
         return Applied(applied[:, 0], applied[:, 1])
+
+
+def _has_come(limits, marks) -> bool:
+    """Whether a replica has applied what others have."""
+    applied = {task: next_index for task, _, next_index, _ in marks["watermarks"]}
+    return all(applied.get(task, 0) >= end for task, end in limits)
 
 
 class _SameThread:

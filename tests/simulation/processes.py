@@ -1,15 +1,12 @@
 """Workers and ps replicas of a simulated job: the real protocols, with coroutines for threads."""
 
+import json
 from collections import deque
-from contextlib import contextmanager
-from pathlib import Path
-
-import numpy as np
+from contextlib import contextmanager, suppress
 
 from elasticdl._core import DrivenReplica, PsClient, Store
 from elasticdl.checkpoints.hand_over import write_hand_over
-from elasticdl.checkpoints.versions import MANIFEST, parse_manifest
-from elasticdl.errors import CheckpointError, ElasticdlError
+from elasticdl.errors import CheckpointError, ElasticdlError, UnavailableError
 from elasticdl.job import Finished, Lease, Outcome, PsRoute, Role, TaskReport, Wait
 from elasticdl.runtime.process import STOPPED_EXIT_CODE
 from elasticdl.worker.protocol import LeaseProtocol, Ruling, Stage
@@ -24,30 +21,15 @@ TELL_SECONDS = 3.0  # for the master to answer a process that is asked to end
 LONGEST_SECONDS = 25.0  # that such a process takes
 
 
-def part_of(folder: Path, index: int) -> Path:
-    """Return what a replica restores of a checkpoint, or of what its predecessor handed over.
-
-    Raises:
-        CheckpointError: The checkpoint is not whole.
-    """
-    if folder.name.startswith("hand-over"):
-        return folder
-    try:
-        parse_manifest((folder / MANIFEST).read_bytes())
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder / MANIFEST}: {error}") from error
-    return folder / str(index)
-
-
 class Replica(Node):
     """A ps replica."""
 
     def __init__(self, job, index: int, ref: str) -> None:
         super().__init__(f"ps replica {index} ({ref})")
         self.job, self.index, self.session = job, index, ref
-        self.store: PsClient | None = None
-        self.client: PsClient | None = None
-        self._driven: DrivenReplica | None = None
+        self.driven: DrivenReplica | None = None
+        self.layout, self.serves, self.has_place = -1, False, False
+        self._client: PsClient | None = None
         self._newest: dict[int, int] = {}  # of each task the newest lease that has begun here
         self.is_asked_to_end = False
         self.code: int | None = None
@@ -55,60 +37,92 @@ class Replica(Node):
     def main(self):
         """Restore or begin, register, and say that it is alive."""
         yield Sleep(START_SECONDS)
-        store = yield from self._begin()
-        if log := self.job.redo_log_of(self.index):
+        store, (count, layout, awaits_move) = yield from self._begin()
+        if awaits_move:
+            store = Store(self.index, count)
+        elif log := self.job.redo_log_of(self.index, layout):
             num_updates, _ = store.redo(log, self.job.redo_bytes)
             if num_updates:
                 self.job.scheduler.tell(f"{self.name} makes {num_updates} updates again")
-        self._driven = self.job.driven(store, self.index)
-        self.store = self.client = PsClient.in_process(store)
-        yield self.job.ask(
-            lambda core, now: core.register_ps(self.index, self.session, 1, self.session, now)
-        )
+        self.driven = self.job.driven(store, layout, awaits_move)
+        self.layout, self.serves = layout, True
+        yield self.job.ask(self._register)
         while True:
             yield Sleep(1.0)
-            store.trim_redo_log()
+            if (store := self.driven.store) is not None:
+                store.trim_redo_log()
             yield self.job.ask(
                 lambda core, now: core.heartbeat(Role.PS, self.index, self.session, None, now)
             )
 
+    def _register(self, core, now: float) -> float:
+        interval = core.register_ps(self.index, self.session, 1, self.session, now)
+        self.has_place = True
+        return interval
+
     def _begin(self):
-        """Return the store of the newest sound checkpoint; an empty one if there is none."""
+        """Return the store of the newest sound checkpoint, or an empty one; and its place."""
         num_unsound, problem = 0, ""
         while True:
-            folder = yield self.job.restore_point(self.index, num_unsound, problem)
+            folder, place = yield self.job.restore_point(self.index, num_unsound, problem)
             if folder is None:
-                return Store()
+                return Store(self.index, place[0]), place
             try:
-                store = self.job.restore(part_of(folder, self.index))
+                store = self.job.restore(folder, self.index, place[0])
             except CheckpointError as error:
                 num_unsound, problem = num_unsound + 1, str(error)
                 self.job.unsound.append(f"{self.name}: {error}")
             else:
                 self.job.scheduler.tell(f"{self.name} restores {folder.name}")
-                return store
-
-    def reached(self) -> PsClient:
-        """Return its store's client, if it serves."""
-        if self.client is None:
-            raise Unanswered
-        return self.client
+                return store, place
 
     def driving(self) -> DrivenReplica:
-        """Return what waits in no thread, if this serves."""
-        self.reached()
-        assert self._driven is not None
-        return self._driven
+        """Return what waits in no thread, if it serves."""
+        if not self.serves:
+            raise Unanswered
+        return self.driven
+
+    def reached(self) -> PsClient:
+        """Return the client of the store that it serves.
+
+        Raises:
+            UnavailableError: It serves none: a move has not come to its end here.
+        """
+        if self.driving().store is None:
+            raise UnavailableError(f"{self.name} has no part of the model now")
+        if self._client is None:
+            self._client = self.driven.client()
+        return self._client
 
     def begin_task(self, connection: int, task: int, number: int, lease: Lease) -> int:
         """Begin a lease here; it is called `number`."""
-        client = self.reached()
-        if self._driven is None:
-            begun = client.begin_task(task, number)
-        else:
-            begun = self._driven.begin_task(connection, task, number)
+        begun = self.driving().begin_task(connection, task, number)
         self._newest[task] = max(self._newest.get(task, 0), lease.number)
         return begun
+
+    def move_step(self, step: dict) -> str:
+        """Do a step of a move; what it tells may be lost, or the step may come twice."""
+        scheduler, number = self.job.scheduler, self.job.scheduler.count("move step")
+        self.job.before_move_step(number)
+        told = self._do(step)
+        if late := scheduler.fault("move step comes again", number):
+            scheduler.at(late.seconds, lambda: scheduler.on(self, lambda: self._do_late(step)))
+        if scheduler.fault("nobody hears of move step", number):
+            raise Unanswered
+        return told
+
+    def _do(self, step: dict) -> str:
+        (what,) = step
+        if what == "settle":  # nobody waits in a thread
+            step = {what: {**step[what], "wait_ms": 0}}
+        told = self.driving().move_step(json.dumps(step), self.job.others_of(self))
+        if what == "switch":
+            self._client, self.layout = None, max(self.layout, step[what]["number"])
+        return told
+
+    def _do_late(self, step: dict) -> None:
+        with suppress(ElasticdlError, ValueError, RuntimeError, Unanswered):
+            self._do(step)
 
     @contextmanager
     def held_to_its_fence(self, lease: Lease):
@@ -131,8 +145,8 @@ class Replica(Node):
 
     def lost(self, connection: int) -> None:
         """A connection is gone."""
-        if self._driven is not None and self.is_alive:
-            self._driven.lost(connection)
+        if self.driven is not None and self.is_alive:
+            self.driven.lost(connection)
 
     def depart(self):
         """Hand over and end, as `elasticdl.ps.departure` does."""
@@ -141,7 +155,7 @@ class Replica(Node):
         self.is_asked_to_end = True
         scheduler = self.job.scheduler
         scheduler.at(LONGEST_SECONDS, lambda: self.job.ends(self, STOPPED_EXIT_CODE))
-        if self.client is not None:
+        if self.serves and self.driven.store is not None:
             yield from self._hand_over()
         self.job.ends(self, STOPPED_EXIT_CODE)
 
@@ -150,10 +164,11 @@ class Replica(Node):
             folder = yield self.job.leave_ps(self, TELL_SECONDS)
             if folder is None:
                 return
-            self.client = self.job.client_of_leaving(self.store)
+            self.serves = self.job.serves_while_leaving
+            store = self.driven.store
             yield Sleep(WRITE_SECONDS * self.job.scheduler.random.random())
             with self.job.disk.noting():
-                version = write_hand_over(folder, lambda at: self.store.checkpoint(at)[0])
+                version = write_hand_over(folder, store.checkpoint)
             yield Sleep(WRITE_SECONDS * self.job.scheduler.random.random())
             yield self.job.ask(
                 lambda core, now: core.handed_over(self.index, self.session, version, now),
@@ -213,6 +228,7 @@ class Worker(Node):
 
     def follow(self):
         self.route = yield self.ask(lambda core, now: core.ps_route())
+        self.exchange.hear(self.route)
 
     def beat(self):
         """Say that it is alive, and learn where the replicas are."""
@@ -227,25 +243,32 @@ class Worker(Node):
         running, task, end = Running(lease), lease.task, 0
         while self.job.is_ahead(lease, self.route):
             yield Sleep(0.1)
+        while waits := self.job.waits_to_read():
+            yield Sleep(waits)
         try:
             start = 0
             if self.protocol.asks_where_to_begin(lease):
                 start = yield from self.exchange.begin(lease)
-            size = self.job.minibatch_size
-            for index, first in enumerate(range(task.shard.start, task.shard.end, size)):
+            size, records = self.job.minibatch_size, self.job.records_of(task)
+            for index, first in enumerate(range(0, len(records), size)):
                 end = index + 1
                 if index < start or not self.protocol.goes_on(running):
                     continue
                 while not self.protocol.may_pull(running, index):
                     yield from self.hand_in(*self.queue.popleft())
-                step = Step(lease, index, np.arange(first, min(first + size, task.shard.end)))
+                step = Step(lease, index, records[first : first + size])
                 pulled = yield from self.exchange.pull(step)
                 yield from self.compute(running, step, pulled)
         except ElasticdlError as error:
             if not self.rules(Stage.FEED, running, error):
                 return
         report = TaskReport(
-            task.id, lease.number, Outcome.DONE, end_index=end, num_examples=task.shard.num_records
+            task.id,
+            lease.number,
+            Outcome.DONE,
+            end_index=end,
+            num_examples=len(records),
+            num_missing=task.shard.num_records - len(records),
         )
         self.queue.append((running, None, None, report))
 

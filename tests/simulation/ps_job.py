@@ -11,8 +11,9 @@ The model counts: a row of the table is of one record, and each training of that
 
 import math
 import random
+import shutil
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -20,7 +21,6 @@ from typing import ClassVar
 import numpy as np
 
 from elasticdl._core import DrivenReplica, PsClient, Store
-from elasticdl.checkpoints.hand_over import write_hand_over
 from elasticdl.config import (
     CheckpointSection,
     ClusterSection,
@@ -29,8 +29,8 @@ from elasticdl.config import (
     ModelSection,
     TrainingSection,
 )
-from elasticdl.errors import CheckpointError, StateError
-from elasticdl.job import Lease, PsRoute, Role, Strategy, Wait
+from elasticdl.errors import CheckpointError, ElasticdlError, StateError
+from elasticdl.job import Lease, PsRoute, Role, Shard, Strategy, Task, Wait
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle, Started
 from elasticdl.master.status import picture
 from elasticdl.runtime.process import STOPPED_EXIT_CODE
@@ -57,7 +57,9 @@ class PsJob:
     """A job, what surrounds it, and what goes wrong."""
 
     minibatch_size, num_records, num_epochs = 4, 96, 2
+    training_data = "records"
     synchrony: ClassVar[dict] = {"use_async": True}
+    waits: ClassVar[dict] = {}  # what a replica waits for
     adds_up = True  # gradients of several minibatches, in some of the jobs
 
     def __init__(self, seed: int, faults: list[Fault], folder: Path) -> None:
@@ -71,7 +73,6 @@ class PsJob:
         self.scheduler = Scheduler(seed, faults)
         self.journal = Journal(self.scheduler)
         self.disk = Disk(folder / "trash", self.before_file_operation)
-        self._parts: dict[tuple[int, int], np.ndarray] = {}
         self.unsound: list[str] = []  # checkpoints that could not be restored
         self.processes: dict[str, Replica | Worker] = {}
         self.handles: dict[str, ProcessHandle] = {}
@@ -87,7 +88,7 @@ class PsJob:
         return JobConfig(
             command="train",
             model=ModelSection(model_def="zoo.counting.forward"),
-            data=DataSection(training_data="records"),
+            data=DataSection(training_data=self.training_data),
             training=TrainingSection(
                 distribution_strategy=Strategy.PARAMETER_SERVER,
                 minibatch_size=self.minibatch_size,
@@ -136,22 +137,33 @@ class PsJob:
     def last_stores(self) -> Iterable[PsClient]:
         """Return what the last replica at each place had; it may be lost after the proof."""
         replicas = [node for node in self.processes.values() if isinstance(node, Replica)]
-        return {node.index: node.store for node in replicas if node.store is not None}.values()
+        last = {of.index: of.driven for of in replicas if of.has_place and of.driven.store}
+        number = self.master.core.parameters.replicas.number
+        return [last[index].client() for index in range(number)]
 
-    def of(self, records, replica: int):
-        """Return the records whose rows a replica has; some that follow each other."""
-        known = int(records[0]), replica
-        if known not in self._parts:
-            self._parts[known] = records[records % self.num_ps == replica]
-        return self._parts[known]
+    def shards(self) -> tuple[Shard, ...]:
+        """Return what a new job trains on."""
+        return (Shard("records", 0, self.num_records),)
+
+    def records_of(self, task: Task) -> np.ndarray:
+        """Return the records of a task, as its worker reads them."""
+        return np.arange(task.shard.start, task.shard.end)
+
+    def waits_to_read(self) -> float:
+        """Return for how long a worker cannot read."""
+        return 0.0
+
+    def follow(self, master: Master) -> Generator:
+        """What a master does beside its ticks."""
+        yield from ()
 
     def exchange(self, worker: Worker) -> Asynchronous:
         """Return how a worker pulls and pushes."""
         return Asynchronous(worker)
 
-    def driven(self, store: Store, replica: int) -> DrivenReplica | None:
-        """Return who says when a replica's updates are made; None: they are made at once."""
-        return None
+    def driven(self, store: Store, layout: int, awaits_move: bool) -> DrivenReplica:
+        """Return a replica, given what it begins with."""
+        return DrivenReplica(store, layout=layout, awaits_move=awaits_move, **self.waits)
 
     def any_order(self, replicas: Iterable[int]) -> Iterable[int]:
         """Return replicas in an order of any kind."""
@@ -162,13 +174,16 @@ class PsJob:
 
     # --- what a sabotage takes away --------------------------------------------------------------
 
-    def restore(self, folder: Path) -> Store:
-        """Return what a replica begins with that takes the place of another."""
-        return Store.restore(str(folder))
+    serves_while_leaving = False
+    """Whether a replica answers while it writes what it hands over."""
 
-    def client_of_leaving(self, client: PsClient) -> PsClient | None:
-        """Return what serves while a replica writes what it hands over."""
-        return None
+    def restore(self, folder: Path, replica: int, num_replicas: int) -> Store:
+        """Return what a replica begins with that takes the place of another."""
+        return Store.restore(str(folder), replica, num_replicas)
+
+    def entrance(self, node: Replica, layout: int, updates) -> tuple[bool, str | None]:
+        """Return whether a replica lets a request in, or where everything is now."""
+        return node.driving().entrance(layout, updates)
 
     def is_ahead(self, lease: Lease, route: PsRoute) -> bool:
         """Whether a lease speaks of replicas that its worker has not heard of."""
@@ -206,6 +221,7 @@ class PsJob:
         self.master = master
         master.when_dead.append(again)
         self.scheduler.spawn(master, master.main())
+        self.scheduler.spawn(master, self.follow(master))
 
     def ask(self, event, within: float = math.inf) -> Call:
         """Return a call to the master, whichever is there then."""
@@ -216,7 +232,8 @@ class PsJob:
 
         def work(master):
             point = master.do(lambda core, now: core.restore_point(index, num_unsound, problem))
-            return None if point is None else master.interpreter.folder_of(point)
+            place = master.core.parameters.replicas_with(index).place_of(index)
+            return None if point is None else master.interpreter.folder_of(point), place
 
         return Call(lambda: self.master, work)
 
@@ -326,7 +343,17 @@ class PsJob:
 
     def by_address(self, address: str) -> Replica | None:
         node = self.processes.get(address)
-        return node if node is not None and node.is_alive and node.client is not None else None
+        return node if node is not None and node.is_alive and node.serves else None
+
+    def others_of(self, replica: Replica) -> dict[str, DrivenReplica]:
+        """Return the replicas that one reaches, by address."""
+        nodes = self.living("ps")
+        now = self.scheduler.now
+        return {
+            node.session: node.driven
+            for node in nodes
+            if node is not replica and node.serves and node.paused_until <= now
+        }
 
     def seconds_cut_off(self) -> float:
         """Return for how long a ps replica does not answer from now on."""
@@ -343,19 +370,26 @@ class PsJob:
         if self.scheduler.fault("the disk is full at file operation", number):
             raise full(words)
 
-    def write_part(self, client: PsClient, folder: Path) -> None:
-        """Have a replica write its part of a checkpoint.
+    def write_part(self, replica: Replica, folder: Path) -> str:
+        """Have a replica write its part of a checkpoint; return its manifest entry.
 
         Raises:
             CheckpointError: It cannot be written.
         """
         if self.scheduler.fault("write fails", self.scheduler.count("write")):
             raise CheckpointError("the disk is full")
-        write_hand_over(folder, lambda at: client.checkpoint(at)[0])
+        (entry,) = replica.reached().checkpoint(str(folder))
+        return entry
 
-    def redo_log_of(self, replica: int) -> Path | None:
+    def redo_log_of(self, replica: int, layout: int) -> Path | None:
         """Return the folder of a replica's redo log, if the job keeps any."""
-        return self.folder / f"redo-{replica}" if self.redo_bytes else None
+        return self.folder / f"redo-{layout}-{replica}" if self.redo_bytes else None
+
+    def remove_redo_logs(self, but: int) -> None:
+        """Remove those of layouts but one."""
+        for folder in self.folder.glob("redo-*"):
+            if not folder.name.startswith(f"redo-{but}-"):
+                shutil.rmtree(folder)
 
     def lose_redo_logs(self) -> None:
         """The system starts anew: what it has kept of redo logs may be ahead of the journal."""
@@ -376,6 +410,31 @@ class PsJob:
 
     # --- what goes wrong -------------------------------------------------------------------------
 
+    def source_is_away(self, seconds: float) -> None:
+        """The source of a stream does not answer."""
+
+    def scale(self, count: int) -> None:
+        """Ask for so many ps replicas, as `elasticdl scale` does."""
+        for master in self.living("master"):
+            try:
+                master.do(lambda core, now: core.set_num_ps(count, now))
+            except ElasticdlError as error:
+                self.scheduler.tell(f"not {count} ps replicas: {error}")
+            except Died:
+                self.scheduler.kill(master)
+            else:
+                self.scheduler.tell(f"there are to be {count} ps replicas")
+
+    def before_move_step(self, number: int) -> None:
+        """Somebody is lost in mid-move, before a replica does a step of it."""
+        if self.scheduler.fault("kill the master before move step", number):
+            self.scheduler.kill(self.master)
+        if self.scheduler.fault("kill ps before move step", number):
+            raise Died
+        if fault := self.scheduler.fault("kill a worker before move step", number):
+            for node in self.living("worker")[: fault.which]:
+                self.scheduler.kill(node)
+
     def living(self, kind: str) -> list[Node]:
         if "master" in kind:
             return [self.master] if self.master is not None and self.master.is_alive else []
@@ -386,6 +445,12 @@ class PsJob:
         if fault.kind == "power fails":
             self.scheduler.tell(fault.kind)
             self.power_fails()
+            return
+        if fault.kind == "scale ps":
+            self.scale(1 + fault.which)
+            return
+        if fault.kind == "source is away":
+            self.source_is_away(fault.seconds)
             return
         living = self.living(fault.kind)
         if not living:
@@ -409,14 +474,12 @@ class BoundedJob(PsJob):
 
     adds_up = False
     max_staleness = 2
-    synchrony: ClassVar[dict] = {"use_async": True, "max_staleness": max_staleness}
+    waits: ClassVar[dict] = {"max_staleness": max_staleness}
+    synchrony: ClassVar[dict] = {"use_async": True, **waits}
     staleness = 0
 
     def exchange(self, worker: Worker) -> Asynchronous:
         return Bounded(worker)
-
-    def driven(self, store: Store, replica: int) -> DrivenReplica:
-        return DrivenReplica(store, replica, max_staleness=self.max_staleness)
 
     def run(self) -> None:
         super().run()
@@ -430,7 +493,8 @@ class SynchronousJob(PsJob):
     adds_up = False
     grads_to_wait = 2
     num_epochs = 1
-    synchrony: ClassVar[dict] = {"use_async": False, "grads_to_wait": grads_to_wait}
+    waits: ClassVar[dict] = {"grads_to_wait": grads_to_wait}
+    synchrony: ClassVar[dict] = {"use_async": False, **waits}
 
     def __init__(self, seed: int, faults: list[Fault], folder: Path) -> None:
         super().__init__(seed, faults, folder)
@@ -438,9 +502,6 @@ class SynchronousJob(PsJob):
 
     def exchange(self, worker: Worker) -> Asynchronous:
         return Rounds(worker)
-
-    def driven(self, store: Store, replica: int) -> DrivenReplica:
-        return DrivenReplica(store, replica, grads_to_wait=self.grads_to_wait)
 
     def counts(self) -> list[float]:
         counts = np.zeros(self.num_records)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from elasticdl._core import Store
+from elasticdl.master import moving
 from elasticdl.master.core import JobCore
 from elasticdl.master.durable import DurableJob
 from elasticdl.master.ledger import Ledger
@@ -18,8 +19,8 @@ from tests.simulation.faults import PROCESS_FAULTS, Many, folder_in_memory
 from tests.simulation.master import Journal
 from tests.simulation.ps_job import PsJob
 
-SEEDS = [range(first, first + 100) for first in range(0, 500, 100)]
-MORE_SEEDS = [range(500, 1_000), range(1_000, 2_000), range(2_000, 3_000), range(3_000, 4_000)]
+SEEDS = [range(first, first + 50) for first in range(0, 500, 50)]
+MORE_SEEDS = [range(first, first + 100) for first in range(500, 4_000, 100)]
 
 
 @pytest.fixture
@@ -58,8 +59,8 @@ class WithoutGenerations(PsJob):
 class WithoutWatermarks(PsJob):
     """A replica that is restored has forgotten what it has applied."""
 
-    def restore(self, folder):
-        return Store.restore(str(folder), keep_watermarks=False)
+    def restore(self, folder, replica, num_replicas):
+        return Store.restore(str(folder), replica, num_replicas, keep_watermarks=False)
 
 
 class WithoutFences(PsJob):
@@ -80,11 +81,19 @@ class WithoutSyncs(PsJob):
         self.disk.is_lying = True
 
 
+class WithoutHold(PsJob):
+    """A replica that a move holds lets in what is of its layout."""
+
+    def entrance(self, node, layout, updates):
+        is_now, told = super().entrance(node, layout, updates)
+        is_held = layout == node.layout and node.driven.store is not None
+        return is_now or is_held, told
+
+
 class WithoutStop(PsJob):
     """A replica that is asked to end answers on while it writes."""
 
-    def client_of_leaving(self, client):
-        return client
+    serves_while_leaving = True
 
 
 def no_sync_before_deletions(monkeypatch):
@@ -119,6 +128,27 @@ def no_journal_before_answers(monkeypatch):
     monkeypatch.setattr(DurableJob, "handle", handle)
 
 
+def no_agreement(monkeypatch):
+    """Whatever replicas have applied, a move takes it for the same."""
+    monkeypatch.setattr(moving, "do_agree", lambda marks: True)
+
+
+def no_instant(monkeypatch):
+    """All write their parts of a move's checkpoint a little after they had applied the same."""
+    agree = moving.MoveSteps._agree
+
+    def agree_too_early(steps, first):
+        hold, marks = yield from agree(steps, first)
+        if first == 1:
+            yield from steps._each(steps._now, {"release": {"number": steps._number, "hold": hold}})
+            yield moving.Pause(0.1)
+            hold += 1
+            yield from steps._each(steps._now, {"hold": {"number": steps._number, "hold": hold}})
+        return hold, marks
+
+    monkeypatch.setattr(moving.MoveSteps, "_agree", agree_too_early)
+
+
 def no_late_attempts(monkeypatch):
     lease = JobCore.lease
 
@@ -143,6 +173,9 @@ SABOTAGES = {
     "the proof of a hand-over": (no_proof_of_hand_overs, ["ask ps to end", "kill ps"]),
     "silence while a hand-over is written": (WithoutStop, ["ask ps to end"]),
     "late attempts": (no_late_attempts, PROCESS_FAULTS),
+    "agreement before a move": (no_agreement, ["kill worker"]),
+    "hold in a move": (WithoutHold, ["kill worker"]),
+    "one instant of a move's checkpoint": (no_instant, ["kill ps"]),
 }
 FOUND_LATE = {
     "fences",

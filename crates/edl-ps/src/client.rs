@@ -204,6 +204,11 @@ impl PsClient {
         Ok(Self::over(Arc::new(Local::new(store)?)))
     }
 
+    /// A client of one store in process, whichever part of a model it is, for simulations.
+    pub(crate) fn of_part(store: Arc<Store>) -> Self {
+        Self::over(Arc::new(Local::part(store)))
+    }
+
     fn over(replicas: Arc<dyn Replicas>) -> Self {
         Self {
             replicas: RwLock::new(replicas),

@@ -1,21 +1,25 @@
 //! A replica without a server, for simulations: nobody waits in a thread.
 //!
 //! What would wait is answered "not yet" at once, and is asked again; meanwhile a gradient stays in
-//! its round, as if its thread still waited there.
+//! its round, as if its thread still waited there. Whoever asks for something of a layout asks first
+//! whether it may come in ([`Driven::entrance`]).
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use edl_store::{PullMode, Push, Store, TableGrads};
+use edl_store::{PullMode, Push, Store, StoreError, TableGrads, unseen};
 use edl_wire::op::{Round, Step};
 
+use crate::client::PsClient;
 use crate::error::PsError;
+use crate::moving::{Entrance, Host, Hosted, Layout, Near, Served, Update};
 use crate::synchrony::{Coordinator, Peer, Pushed, Synchrony};
 use crate::tables::dim_of;
 
-/// A store, and who says when its updates are made.
+/// What a replica serves, and who says when its updates are made.
+#[derive(Clone)]
 pub struct Driven {
-    store: Arc<Store>,
-    coordinator: Coordinator,
+    hosted: Arc<Hosted>,
 }
 
 /// The rows of one table that a minibatch changes.
@@ -66,13 +70,54 @@ impl Peer for Caller {
 }
 
 impl Driven {
-    /// Replica `replica` of a job; each has a store of its own.
-    pub fn new(store: Arc<Store>, synchrony: Synchrony, replica: u32) -> Self {
+    /// A replica that serves a store; one that `awaits_move` serves nothing until that is over.
+    pub fn new(store: Arc<Store>, synchrony: Synchrony, layout: u64, awaits_move: bool) -> Self {
         synchrony.bind(&store);
+        let coordinator = Coordinator::new(synchrony, store.replica());
+        let layout = Layout {
+            number: layout,
+            replica: store.replica(),
+            num_replicas: store.num_replicas(),
+        };
+        let host = Host::new((!awaits_move).then_some(store), layout);
+        let hosted = Hosted::new(host, coordinator, (synchrony, false), &[], None);
         Self {
-            store,
-            coordinator: Coordinator::new(synchrony, replica),
+            hosted: Arc::new(hosted),
         }
+    }
+
+    /// The store that is served now, if any is.
+    pub fn store(&self) -> Option<Arc<Store>> {
+        self.hosted.store()
+    }
+
+    /// A client of that store alone; whoever asks it for keys knows that they are there.
+    ///
+    /// # Errors
+    /// None is served.
+    pub fn client(&self) -> Result<PsClient, PsError> {
+        Ok(PsClient::of_part(self.served()?.store))
+    }
+
+    /// Whether a request of a layout may be done now; `updates` are (task, minibatch) of those that
+    /// it would make.
+    pub fn entrance(&self, layout: u64, updates: &[Update]) -> Entrance {
+        self.hosted.entrance(layout, updates)
+    }
+
+    /// Does a step of a move. `others` are all that can be reached, by address.
+    ///
+    /// # Errors
+    /// As a replica's.
+    pub fn move_step(&self, step: &str, others: HashMap<String, Self>) -> Result<String, PsError> {
+        let others = others.into_iter();
+        let near: Near = others.map(|(address, of)| (address, of.hosted)).collect();
+        self.hosted.step(step, None, Some(&near), &unseen)
+    }
+
+    fn served(&self) -> Result<Served, PsError> {
+        let nothing = || StoreError::NotDeclared("this replica has no part of the model");
+        Ok(self.hosted.served(0, || false).ok_or_else(nothing)?)
     }
 
     /// Begins a lease; returns the minibatch that is next.
@@ -80,15 +125,21 @@ impl Driven {
     /// # Errors
     /// As those of [`Store::begin_task`].
     pub fn begin_task(&self, connection: u64, task: u64, lease: u32) -> Result<u32, PsError> {
-        let next = self.store.begin_task(task, lease)?;
+        let served = self.served()?;
+        let next = served.store.begin_task(task, lease)?;
         let peer = Caller(connection);
-        self.coordinator.begun(&self.store, task, lease, &peer);
+        served.coordinator.begun(&served.store, task, lease, &peer);
         Ok(next)
     }
 
     /// Ends a lease.
-    pub fn end_task(&self, task: u64, lease: u32) {
-        self.coordinator.ended(&self.store, task, lease);
+    ///
+    /// # Errors
+    /// Nothing is served.
+    pub fn end_task(&self, task: u64, lease: u32) -> Result<(), PsError> {
+        let served = self.served()?;
+        served.coordinator.ended(&served.store, task, lease);
+        Ok(())
     }
 
     /// The version and rows; `None` if a training pull has to wait. The step of one that need not
@@ -103,19 +154,18 @@ impl Driven {
         table: u32,
         keys: &[u64],
     ) -> Result<Option<(u64, Vec<f32>)>, PsError> {
-        let undeclared = edl_store::StoreError::NotDeclared("it is used");
-        let model = self.store.model().ok_or(undeclared)?;
-        let begins = |step| {
-            let peer = Caller(connection);
-            self.coordinator.begin_pull(&self.store, step, &peer)
-        };
+        let Served {
+            store, coordinator, ..
+        } = self.served()?;
+        let undeclared = StoreError::NotDeclared("it is used");
+        let model = store.model().ok_or(undeclared)?;
+        let begins = |step| coordinator.begin_pull(&store, step, &Caller(connection));
         if !step.is_none_or(begins) {
             return Ok(None);
         }
-        let version = self.store.version();
+        let version = store.version();
         let mut rows = vec![0.0; keys.len() * dim_of(&model, table)?];
-        self.store
-            .pull_rows(table, keys, PullMode::Create, &mut rows)?;
+        store.pull_rows(table, keys, PullMode::Create, &mut rows)?;
         Ok(Some((version, rows)))
     }
 
@@ -141,8 +191,9 @@ impl Driven {
             dense: &[],
             state: &[],
         };
+        let served = self.served()?;
         let peer = Caller(connection);
-        let pushed = self.coordinator.push(&self.store, &push, &peer)?;
+        let pushed = served.coordinator.push(&served.store, &push, &peer)?;
         Ok(match pushed {
             Pushed::Applied(applied) => Answer::Applied(applied.version, applied.staleness),
             Pushed::Staged => Answer::Staged,
@@ -156,12 +207,13 @@ impl Driven {
     /// # Errors
     /// As a replica's.
     pub fn commit(&self, round: &Round) -> Result<(), PsError> {
-        self.coordinator.commit(&self.store, round)
+        let served = self.served()?;
+        served.coordinator.commit(&served.store, round)
     }
 
     /// A connection is lost.
     pub fn lost(&self, connection: u64) {
-        self.coordinator.lost(&self.store, connection);
+        self.hosted.lost(connection);
     }
 }
 
@@ -183,7 +235,7 @@ mod tests {
             grads_to_wait: 2,
             version_tolerance: 0,
         };
-        let replica = Driven::new(store, synchrony, 0);
+        let replica = Driven::new(store, synchrony, 0, false);
         let push = |task: u64| {
             let step = Step {
                 task,

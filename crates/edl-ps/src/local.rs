@@ -30,7 +30,12 @@ impl Local {
                 store.num_replicas()
             )));
         }
-        Ok(Self { store })
+        Ok(Self::part(store))
+    }
+
+    /// One of several replicas, of which whoever asks knows the keys.
+    pub(crate) fn part(store: Arc<Store>) -> Self {
+        Self { store }
     }
 }
 

@@ -274,7 +274,7 @@ impl Replica {
         let request = move_step::Request::decode(header, &arrays)?;
         let told = self
             .hosted
-            .step(request.step, self.far.as_deref(), progress)?;
+            .step(request.step, self.far.as_deref(), None, progress)?;
         Ok(send(move_step::Response { told }.encode())?)
     }
 }

@@ -2,7 +2,7 @@
 
 import pytest
 
-from elasticdl.errors import ElasticdlError
+from elasticdl.errors import ElasticdlError, UnavailableError
 from elasticdl.job import Lease, PsRoute, Role
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master.actions import (
@@ -10,11 +10,12 @@ from elasticdl.master.actions import (
     LostInMove,
     Note,
     PrepareMove,
+    Seated,
     StartProcess,
     StopProcess,
     TellMoved,
 )
-from elasticdl.master.moving import do_agree, merged, next_of_tasks
+from elasticdl.master.moving import Mover, do_agree, merged, next_of_tasks
 from elasticdl.master.parameters.answers import MoveFailed, MovePrepared, MoveTold
 from elasticdl.master.parameters.schedule import WholeCheckpoint
 
@@ -268,3 +269,21 @@ def test_of_versions_and_times_that_counts_which_all_know():
     found = merged([one, {**marks(), "times": [[2, 100], [8, 200]], "periods": [0, 6]}])
     assert found["times"] == [[2, 100], [7, 200]]
     assert found["periods"] == [0, 6]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("it takes too long"), ValueError("which move?")])
+def test_what_a_replica_cannot_do_gives_the_move_up(error):
+    asked = []
+
+    class Replica:
+        def move_step(self, replica, step):
+            asked.append(step)
+            if "describe" in step:
+                raise error
+            return "{}"
+
+    seats = (Seated(0, "s", "there"),)
+    mover = Mover(lambda address: Replica())
+    with pytest.raises(UnavailableError, match=str(error).replace("?", r"\?")):
+        mover.prepare(PrepareMove(3, 7, seats, seats), lambda parts: None, lambda *_: None)
+    assert asked == ['{"describe": {}}', '{"abandon": {"number": 3}}']

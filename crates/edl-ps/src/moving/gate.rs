@@ -53,6 +53,11 @@ impl Gate {
         self.held.is_some()
     }
 
+    /// Whether that move holds it.
+    pub(crate) fn is_held_by(&self, number: u64) -> bool {
+        self.held.as_ref().is_some_and(|(held, _)| *held == number)
+    }
+
     /// Whether a request may come in now; `updates` of one that changes the watermarks of tasks.
     pub(crate) fn admits(&self, updates: &[Update]) -> bool {
         let Some((_, admitted)) = &self.held else {

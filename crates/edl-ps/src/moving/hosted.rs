@@ -27,6 +27,9 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// How long another replica that is given rows may not answer.
 const GIVE_UP: Duration = Duration::from_secs(10);
 
+/// Replicas of the same process by their addresses, which are reached without sockets.
+pub(crate) type Near = HashMap<String, Arc<Hosted>>;
+
 /// What is served, and to whom the door is open.
 pub(crate) struct Hosted {
     state: Mutex<State>,
@@ -151,9 +154,14 @@ impl Hosted {
         }
     }
 
+    /// Whether a request of that layout may be done now, for those who do not wait in a thread.
+    pub(crate) fn entrance(&self, layout: u64, updates: &[Update]) -> Entrance {
+        self.lock().host.admits(layout, updates)
+    }
+
     /// Checks that what a connection is served from is what is served.
     pub(crate) fn check_current(&self, layout: u64) -> Result<(), PsError> {
-        match self.lock().host.admits(layout, &[]) {
+        match self.entrance(layout, &[]) {
             Entrance::Elsewhere(told) => Err(PsError::Moved(told)),
             Entrance::Now | Entrance::Later => Ok(()),
         }
@@ -166,15 +174,18 @@ impl Hosted {
     }
 
     /// Does a step of a move; returns what is told, as JSON.
+    ///
+    /// Args: `near` are all others there are, in a simulation; `None`: others are behind sockets.
     pub(crate) fn step(
         &self,
         step: &str,
         far: Option<&dyn FarFiles>,
+        near: Option<&Near>,
         progress: Progress<'_>,
     ) -> Result<String, PsError> {
         let step: MoveStep = serde_json::from_str(step)
             .map_err(|error| PsError::Invalid(format!("a step of a move: {error}")))?;
-        let told = self.done(step, far, progress)?;
+        let told = self.done(step, far, near, progress)?;
         serde_json::to_string(&told)
             .map_err(|error| PsError::System(format!("an answer cannot be written: {error}")))
     }
@@ -183,6 +194,7 @@ impl Hosted {
         &self,
         step: MoveStep,
         far: Option<&dyn FarFiles>,
+        near: Option<&Near>,
         progress: Progress<'_>,
     ) -> Result<Told, PsError> {
         let mut told = Told::default();
@@ -216,8 +228,17 @@ impl Hosted {
                 round,
                 is_last,
             } => {
-                let store = self.current()?;
-                let copied = self.copy(&store, number, &targets, round, is_last, progress)?;
+                let targets = targets
+                    .iter()
+                    .map(|target| self.giver(number, target, near));
+                let givers = targets.collect::<Result<Vec<_>, PsError>>()?;
+                let copied = copy(
+                    &*self.current()?,
+                    number,
+                    givers,
+                    (round, is_last),
+                    progress,
+                )?;
                 told.num_rows = Some(copied);
             }
             MoveStep::Hold { number, hold } => told.marks = Some(self.hold(number, hold)?),
@@ -236,6 +257,8 @@ impl Hosted {
                 hold,
                 directory,
             } => {
+                // Asked again, since nobody heard the answer, it would be of another instant.
+                self.lock().host.check_held(number, hold)?;
                 let store = self.current()?;
                 // What is written is of an instant before the first piece of it.
                 let progress = || {
@@ -276,50 +299,15 @@ impl Hosted {
         })
     }
 
-    fn copy(
-        &self,
-        store: &Store,
-        number: u64,
-        targets: &[String],
-        round: u32,
-        is_last: bool,
-        progress: Progress<'_>,
-    ) -> Result<u64, PsError> {
-        let mut givers = targets
-            .iter()
-            .map(|address| self.giver(number, address))
-            .collect::<Result<Vec<_>, PsError>>()?;
-        let name = |round: u32| format!("move to layout {number}, round {round}");
-        let since = round.checked_sub(1).map(name);
-        let names = (&*name(round), since.as_deref());
-        let num_replicas = targets.len() as u32;
-        let copied =
-            copy_tables(
-                store,
-                num_replicas,
-                names,
-                progress,
-                |replica, moved| match &mut givers[replica as usize] {
-                    Giver::Here(store) => moved.put_into(store),
-                    there @ Giver::There(..) => there.give(moved.given()),
-                },
-            )?;
-        for (replica, giver) in (0..).zip(&mut givers).filter(|_| is_last) {
-            copy_vectors(store, (replica, num_replicas), |part, values| {
-                giver.give(take::Given::Part {
-                    first: part.start as u64,
-                    end: part.end as u64,
-                    values,
-                })
-            })?;
-        }
-        Ok(copied)
-    }
-
     /// A way to a replica of the next layout; "": to this one.
-    fn giver(&self, number: u64, address: &str) -> Result<Giver, PsError> {
+    fn giver(&self, number: u64, address: &str, near: Option<&Near>) -> Result<Giver, PsError> {
         if address.is_empty() {
             return Ok(Giver::Here(self.lock().host.filled(number)?));
+        }
+        if let Some(near) = near {
+            let gone = || PsError::System(format!("nobody is at {address}"));
+            let there = near.get(address).ok_or_else(gone)?;
+            return Ok(Giver::Here(there.lock().host.filled(number)?));
         }
         let options = RemoteOptions {
             worker_id: -1,
@@ -446,6 +434,41 @@ impl Giver {
             }),
         }
     }
+}
+
+/// Gives those of the next layout what a store has, or what has changed since the round before.
+fn copy(
+    store: &Store,
+    number: u64,
+    mut givers: Vec<Giver>,
+    (round, is_last): (u32, bool),
+    progress: Progress<'_>,
+) -> Result<u64, PsError> {
+    let name = |round: u32| format!("move to layout {number}, round {round}");
+    let since = round.checked_sub(1).map(name);
+    let names = (&*name(round), since.as_deref());
+    let num_replicas = givers.len() as u32;
+    let copied =
+        copy_tables(
+            store,
+            num_replicas,
+            names,
+            progress,
+            |replica, moved| match &mut givers[replica as usize] {
+                Giver::Here(store) => moved.put_into(store),
+                there @ Giver::There(..) => there.give(moved.given()),
+            },
+        )?;
+    for (replica, giver) in (0..).zip(&mut givers).filter(|_| is_last) {
+        copy_vectors(store, (replica, num_replicas), |part, values| {
+            giver.give(take::Given::Part {
+                first: part.start as u64,
+                end: part.end as u64,
+                values,
+            })
+        })?;
+    }
+    Ok(copied)
 }
 
 fn take_into(store: &Store, given: &take::Given<'_>) -> Result<(), PsError> {

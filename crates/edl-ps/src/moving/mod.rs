@@ -13,7 +13,7 @@ use self::gate::Gate;
 use crate::error::PsError;
 
 pub(crate) use self::gate::Update;
-pub(crate) use self::hosted::{Hosted, Inside};
+pub(crate) use self::hosted::{Hosted, Inside, Near, Served};
 
 mod copying;
 mod gate;
@@ -168,6 +168,17 @@ impl Host {
         Err(over(number))
     }
 
+    /// Check that it is held so.
+    ///
+    /// # Errors
+    /// It is not: it was let go since, or was never held.
+    pub(crate) fn check_held(&self, number: u64, hold: u64) -> Result<(), PsError> {
+        if self.gate.is_held_by(hold_of(number, hold)) {
+            return Ok(());
+        }
+        Err(over(number))
+    }
+
     /// Let in what other replicas have applied already.
     ///
     /// # Errors
@@ -285,8 +296,11 @@ mod tests {
         let mut host = host();
         host.begin(layout(2), MODEL, false, &[]).unwrap();
         host.hold(2, 1).unwrap();
+        host.check_held(2, 1).unwrap();
+        assert!(host.check_held(2, 2).is_err());
         assert_eq!(host.admits(1, &[]), Entrance::Later);
         host.abandon(2);
+        assert!(host.check_held(2, 1).is_err());
         assert_eq!(host.admits(1, &[]), Entrance::Now);
         // What was on its way is too late.
         assert!(host.hold(2, 1).is_err());

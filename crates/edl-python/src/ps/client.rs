@@ -68,7 +68,7 @@ pub(super) struct PsClient {
 }
 
 impl PsClient {
-    fn over(client: edl_ps::PsClient) -> Self {
+    pub(super) fn over(client: edl_ps::PsClient) -> Self {
         Self {
             client: Arc::new(client),
         }

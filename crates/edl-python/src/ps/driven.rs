@@ -1,10 +1,12 @@
 //! A replica that simulations drive, as Python has it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use edl_ps::{Answer, Change, Driven, Step, Synchrony};
+use edl_ps::{Answer, Change, Driven, Entrance, Step, Synchrony};
 use pyo3::prelude::*;
 
+use super::client::PsClient;
 use super::store::Store;
 use crate::errors::ps_error;
 
@@ -18,6 +20,14 @@ impl Round {
     #[getter]
     fn version(&self) -> u64 {
         self.round.version
+    }
+
+    #[getter]
+    fn steps(&self) -> Vec<(u64, u32, u32)> {
+        let steps = self.round.parts.iter().map(edl_ps::Part::step);
+        steps
+            .map(|Step { task, lease, index }| (task, lease, index))
+            .collect()
     }
 }
 
@@ -33,10 +43,13 @@ fn step_of((task, lease, index): (u64, u32, u32)) -> Step {
 #[pymethods]
 impl DrivenReplica {
     #[new]
-    #[pyo3(signature = (store, replica, *, max_staleness = None, grads_to_wait = None))]
+    #[pyo3(signature = (
+        store, *, layout = 0, awaits_move = false, max_staleness = None, grads_to_wait = None
+    ))]
     fn new(
         store: &Bound<'_, Store>,
-        replica: u32,
+        layout: u64,
+        awaits_move: bool,
         max_staleness: Option<u64>,
         grads_to_wait: Option<u32>,
     ) -> Self {
@@ -50,8 +63,36 @@ impl DrivenReplica {
         };
         let store = store.get().store.clone();
         Self {
-            driven: Driven::new(store, synchrony, replica),
+            driven: Driven::new(store, synchrony, layout, awaits_move),
         }
+    }
+
+    #[getter]
+    fn store(&self) -> Option<Store> {
+        self.driven.store().map(|store| Store { store })
+    }
+
+    fn client(&self) -> PyResult<PsClient> {
+        Ok(PsClient::over(self.driven.client().map_err(ps_error)?))
+    }
+
+    fn entrance(&self, layout: u64, updates: Vec<(u64, u32)>) -> (bool, Option<String>) {
+        match self.driven.entrance(layout, &updates) {
+            Entrance::Now => (true, None),
+            Entrance::Later => (false, None),
+            Entrance::Elsewhere(told) => (false, Some(told)),
+        }
+    }
+
+    fn move_step(
+        &self,
+        step: &str,
+        others: HashMap<String, Py<DrivenReplica>>,
+    ) -> PyResult<String> {
+        let others = others.into_iter();
+        let others = others.map(|(address, of)| (address, of.get().driven.clone()));
+        let told = self.driven.move_step(step, others.collect());
+        told.map_err(ps_error)
     }
 
     fn begin_task(&self, connection: u64, task: u64, lease: u32) -> PyResult<u32> {
@@ -59,8 +100,8 @@ impl DrivenReplica {
         begun.map_err(ps_error)
     }
 
-    fn end_task(&self, task: u64, lease: u32) {
-        self.driven.end_task(task, lease);
+    fn end_task(&self, task: u64, lease: u32) -> PyResult<()> {
+        self.driven.end_task(task, lease).map_err(ps_error)
     }
 
     fn pull(
