@@ -120,18 +120,20 @@ def processes(job_dir: Path, role: str) -> list[psutil.Process]:
     """Find the living processes of one role of the job, oldest first.
 
     Workers are started several at a time, in any order; so these are sorted by their numbers, which
-    grow as others take their place.
+    grow as others take their place. What a process of the job has forked, such as a data loader's
+    processes, has its command line and is left out.
     """
-    found = []
-    for process in psutil.process_iter(["pid", "cmdline", "create_time", "status"]):
+    found = {}
+    for process in psutil.process_iter(["pid", "ppid", "cmdline", "create_time", "status"]):
         command = process.info["cmdline"] or []
         if (
             f"elasticdl.{role}" in command
             and any(str(job_dir) in word for word in command)
             and process.info["status"] != psutil.STATUS_ZOMBIE
         ):
-            found.append(process)
-    return sorted(found, key=_number if role == "worker" else _age)
+            found[process.pid] = process
+    own = [process for process in found.values() if process.info["ppid"] not in found]
+    return sorted(own, key=_number if role == "worker" else _age)
 
 
 def _number(process: psutil.Process) -> float:

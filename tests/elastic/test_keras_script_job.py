@@ -108,13 +108,13 @@ def test_a_worker_is_killed_and_each_record_counts_once(tmp_path, batch):
         tmp_path,
         HERE / "keras_script_loop.py",
         6_000,
-        ["--num_records=6000", "--seconds=0.1", f"--finals={finals}"],
+        ["--num_records=6000", "--seconds=0.3", f"--finals={finals}"],
         num_workers=3,
         minibatch_size=16,
         num_minibatches_per_task=5,
         **batch,
     ) as job:
-        job.until_trained(500, also=partial(job.has_world_of, 3))
+        job.until_trained(200, also=partial(job.has_world_of, 3))
         job.send("worker", 1, signal.SIGKILL)
         job.hurry()
         summary = job.finish()

@@ -33,7 +33,7 @@ def check_counts(job, summary, num_records):
 def test_workers_are_killed_and_asked_to_end_and_each_record_counts_once(tmp_path, batch):
     finals = tmp_path / "finals"
     finals.mkdir()
-    words = ["--num_records=8000", "--seconds=0.1", f"--finals={finals}"]
+    words = ["--num_records=8000", "--seconds=0.3", f"--finals={finals}"]
     with ScriptJob(
         tmp_path,
         HERE / "script_loop.py",
@@ -44,9 +44,9 @@ def test_workers_are_killed_and_asked_to_end_and_each_record_counts_once(tmp_pat
         num_minibatches_per_task=5,
         **batch,
     ) as job:
-        job.until_trained(800, also=partial(job.has_world_of, 4))
+        job.until_trained(250, also=partial(job.has_world_of, 4))
         job.send("worker", 1)
-        job.until_trained(1_600)
+        job.until_trained(600)
         job.send("worker", 1, signal.SIGTERM)
         job.hurry()
         summary = job.finish()
@@ -61,7 +61,7 @@ def test_workers_are_killed_and_asked_to_end_and_each_record_counts_once(tmp_pat
 def test_processes_of_a_data_loader_make_examples_and_end_with_their_worker(tmp_path):
     finals = tmp_path / "finals"
     finals.mkdir()
-    words = ["--num_records=6000", "--seconds=0.1", f"--finals={finals}", "--num_loaders=2"]
+    words = ["--num_records=6000", "--seconds=0.3", f"--finals={finals}", "--num_loaders=2"]
     with ScriptJob(
         tmp_path,
         HERE / "script_loop.py",
@@ -71,7 +71,7 @@ def test_processes_of_a_data_loader_make_examples_and_end_with_their_worker(tmp_
         minibatch_size=16,
         num_minibatches_per_task=5,
     ) as job:
-        job.until_trained(500, also=partial(job.has_world_of, 3))
+        job.until_trained(200, also=partial(job.has_world_of, 3))
         victim = psutil.Process(job.processes("worker")[1].pid)
         job.until(lambda _: len(victim.children(recursive=True)) >= 2)
         orphans = victim.children(recursive=True)
@@ -93,13 +93,13 @@ def test_all_workers_dead_at_once_roll_back_together_with_the_ledger(tmp_path):
         tmp_path,
         HERE / "script_loop.py",
         4_000,
-        ["--num_records=4000", "--seconds=0.05", f"--finals={finals}"],
+        ["--num_records=4000", "--seconds=0.2", f"--finals={finals}"],
         num_workers=2,
         minibatch_size=16,
         num_minibatches_per_task=5,
         recovery_seconds=0.3,
     ) as job:
-        job.until_trained(1_000, also=job.has_checkpoint)
+        job.until_trained(300, also=job.has_checkpoint)
         for worker in job.processes("worker"):
             worker.kill()
         job.hurry()
