@@ -8,7 +8,9 @@ called, and how.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from elasticdl.backends.base import CallbackNeeds
@@ -137,7 +139,28 @@ def scheduled_rate(callbacks: Callable[[], list[object]] | None) -> Rate | None:
     for callback in made_by(callbacks):
         if isinstance(callback, LearningRateScheduler):
             rate = _rate_of(callback)
+            refuse_counting("the schedule of LearningRateScheduler", partial(rate, 0))
     return rate
+
+
+def refuse_counting(what: str, rate: Callable[[], float]) -> None:
+    """Refuse a learning rate that is another one when it is asked for again.
+
+    Args:
+        what: Gives it, for the message.
+        rate: Asks for that of one step.
+
+    Raises:
+        ModelError: It differs, or the user's function raises.
+    """
+    with user_code(what):
+        first, again = rate(), rate()
+    if first != again and not (math.isnan(first) and math.isnan(again)):
+        raise ModelError(
+            f"{what} gives another number at each call ({first:g}, {again:g}), which each process "
+            "would make for itself; expected a rate that follows from the number of updates alone, "
+            "as that of the framework's own schedules does"
+        )
 
 
 def _rate_of(callback: LearningRateScheduler) -> Rate:

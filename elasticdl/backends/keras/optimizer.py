@@ -14,6 +14,7 @@ from elasticdl.backends.base import (
     OptimizerSpec,
     VariableDescription,
 )
+from elasticdl.backends.job_callbacks import refuse_counting
 from elasticdl.backends.keras.model.old_calls import remedy_of
 from elasticdl.backends.keras.own_optimizer import own_program
 from elasticdl.backends.user_code import user_code
@@ -81,6 +82,12 @@ def describe_optimizer(
         raise ModelError(
             f"{changed[0]}() was set on the optimizer {name}, which ps replicas do not call; "
             "expected a subclass with its rule in update_step(gradient, variable, learning_rate)"
+        )
+    if number := int(optimizer.iterations):
+        raise ModelError(
+            f"optimizer {name} has made {number} steps (iterations); a job counts its updates from "
+            "0, and begins with fresh slots: expected a new optimizer. Have a schedule begin where "
+            "it should, or go on from a checkpoint with --checkpoint_dir_for_init"
         )
     for setting, why in REFUSED_SETTINGS.items():
         if getattr(optimizer, setting, None):
@@ -204,6 +211,9 @@ class LearningRate:
 
     def __init__(self, optimizer: keras.optimizers.Optimizer) -> None:
         rate = optimizer._learning_rate
+        if has_schedule(optimizer):
+            first = tf.constant(0, tf.int64) if keras.backend.backend() == "tensorflow" else 0
+            refuse_counting(f"the schedule {type(rate).__name__}", lambda: _number(rate(first)))
         if has_schedule(optimizer) and keras.backend.backend() != "tensorflow":
             self._at: Callable[[int], float | tf.Tensor] = rate
         elif has_schedule(optimizer):
@@ -212,12 +222,7 @@ class LearningRate:
             )
             self._at = lambda version: compiled(tf.constant(version, tf.int64))
         elif callable(rate) and not isinstance(rate, keras.Variable):
-            if _number(rate()) != _number(rate()):
-                raise ModelError(
-                    "the learning rate is a function that gives another number at each call, which "
-                    "each process would make for itself; expected a schedule of "
-                    "keras.optimizers.schedules, which is given the number of updates"
-                )
+            refuse_counting("the function that is the learning rate", lambda: _number(rate()))
             self._at = lambda version: rate()
         else:
             fixed = _number(rate)

@@ -6,6 +6,7 @@ operation, is the rule. So the model file is the same in plain Keras.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import keras
@@ -31,7 +32,12 @@ Kind = tuple[str, int]
 """Name and rank of a variable."""
 
 _TABLE: Kind = ("embeddings", 2)
-_KEPT_AS_IN_KERAS = ("apply", "apply_gradients", "finalize_variable_values", "_backend_update_step")
+_ITS_OWN = frozenset(
+    "update_step build get_config from_config exclude_from_weight_decay _use_weight_decay "
+    "add_variable add_variable_from_reference add_optimizer_variables assign assign_add assign_sub "
+    "save_own_variables load_own_variables".split()
+)
+"""What a subclass may override: it is called here, or is of no matter to an update."""
 
 
 def own_program(optimizer: keras.optimizers.Optimizer, kinds: Sequence[Kind] = ()) -> Program:
@@ -52,12 +58,11 @@ def own_program(optimizer: keras.optimizers.Optimizer, kinds: Sequence[Kind] = (
             f"expected one of Keras' with KERAS_BACKEND={keras.backend.backend()}, or "
             "KERAS_BACKEND=tensorflow"
         )
-    for method in _KEPT_AS_IN_KERAS:
-        if getattr(type(optimizer), method) is not getattr(keras.optimizers.Optimizer, method):
-            raise ModelError(
-                f"optimizer {name} overrides {method}(), which ps replicas do not call; expected "
-                "its rule in update_step(gradient, variable, learning_rate)"
-            )
+    for member in _overridden(type(optimizer)):
+        raise ModelError(
+            f"optimizer {name} overrides {member}, which ps replicas do not use; expected its rule "
+            "in update_step(gradient, variable, learning_rate)"
+        )
     if optimizer.built:
         raise ModelError(f"optimizer {name} is built already; expected one that nothing has used")
     variables = [_variable(*kind) for kind in dict.fromkeys([_TABLE, *kinds])]
@@ -71,6 +76,18 @@ def own_program(optimizer: keras.optimizers.Optimizer, kinds: Sequence[Kind] = (
                 f"{variables[0].name!r}, or in another call; expected one rule for all variables"
             )
     return first
+
+
+def _overridden(kind: type) -> list[str]:
+    """Return what of Keras' optimizers a subclass of the user's has for itself, by name."""
+    own = itertools.takewhile(lambda c: not c.__module__.startswith("keras."), kind.__mro__)
+    names = {name for each in own for name in vars(each)} - _ITS_OWN
+    plain = keras.optimizers.Optimizer
+    return sorted(
+        f"{name}()" if callable(getattr(plain, name)) else name
+        for name in names
+        if hasattr(plain, name) and not name.startswith("__")
+    )
 
 
 def _variable(name: str, rank: int) -> keras.Variable:

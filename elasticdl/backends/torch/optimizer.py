@@ -97,6 +97,7 @@ def read_rules(
         known = ", ".join(known.__name__ for known in READERS)
         why = f"{REFUSED_KINDS[kind]}; " if kind in REFUSED_KINDS else ""
         raise ModelError(f"optimizer {kind} is not one that the ps replicas apply: {why}{known}")
+    _refuse_begun(optimizer, kind)
     clip = _clip_of(optimizer, kind)
     of: dict[int, OptimizerSpec] = {}
     rates: dict[int, float] = {}
@@ -306,6 +307,35 @@ def _clip_of(optimizer: torch.optim.Optimizer, kind: str) -> ClipSpec | None:
             "optimizer, max_norm) or clip_grad_value(optimizer, clip_value)"
         )
     return ClipSpec(clips[0].kind, clips[0].limit) if clips else None
+
+
+def _refuse_begun(optimizer: torch.optim.Optimizer, kind: str) -> None:
+    """Refuse an optimizer with state of its own, or with methods that were set on it.
+
+    Raises:
+        ModelError: Names what there is.
+    """
+    begun = [kept for kept in optimizer.state.values() if kept and kept.get("step", 1) != 0]
+    if begun:  # Adagrad makes its state, of step 0, with the optimizer
+        raise ModelError(
+            f"optimizer {kind} has state of {len(begun)} parameters, as after steps or "
+            "load_state_dict; a job begins with none: expected a new optimizer, or "
+            "--checkpoint_dir_for_init to go on from a checkpoint"
+        )
+    for name, own in vars(optimizer).items():
+        if callable(getattr(type(optimizer), name, None)) and not _is_of_scheduler(optimizer, own):
+            raise ModelError(
+                f"{name}() was set on the optimizer {kind}, which ps replicas do not call; leave "
+                "it out, or write your rule as elasticdl.optimizers.UpdateRule"
+            )
+
+
+def _is_of_scheduler(optimizer: torch.optim.Optimizer, own: object) -> bool:
+    """Whether a `step` is what a scheduler puts around that of the class, to count its calls."""
+    code = getattr(own, "__code__", None)
+    of_module = torch.optim.lr_scheduler.__file__
+    is_around = getattr(own, "__wrapped__", None) is type(optimizer).step
+    return is_around and getattr(code, "co_filename", None) == of_module
 
 
 def _reader(kind: str, *same: str, **renamed: str) -> Callable[[Group], OptimizerSpec]:

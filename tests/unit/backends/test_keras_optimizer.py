@@ -85,6 +85,17 @@ def own(update_step):
     return type("Own", (o.SGD,), {"update_step": update_step})()
 
 
+def overriding(method):
+    """One of which a subclass changes what happens around `update_step`."""
+    return type("Own", (o.SGD,), {method: lambda self, *args: getattr(o.SGD, method)(self, *args)})()
+
+
+def begun(optimizer):
+    """An optimizer that has counted steps before the job."""
+    optimizer.iterations.assign(7)
+    return optimizer
+
+
 counted = itertools.count(1).__next__
 
 
@@ -122,6 +133,12 @@ def with_its_own(**methods):
             type("Own", (o.SGD,), {"apply": lambda *a: None})(),
             r"Own overrides apply\(\).*update_step",
         ),
+        (overriding("_clip_gradients"), r"Own overrides _clip_gradients\(\)"),
+        (overriding("_apply_weight_decay"), r"Own overrides _apply_weight_decay\(\)"),
+        (overriding("_get_current_learning_rate"), r"Own overrides _get_current_learning_rate"),
+        (overriding("scale_loss"), r"Own overrides scale_loss\(\)"),
+        (type("Own", (overriding("scale_loss").__class__,), {})(), r"Own overrides scale_loss"),
+        (begun(o.Adam()), "Adam has made 7 steps.*--checkpoint_dir_for_init"),
     ],
 )
 def test_what_the_ps_replicas_cannot_apply_is_refused_by_name(optimizer, says):
@@ -190,10 +207,20 @@ def test_a_callable_rate_is_called():
     assert learning_rate_of(o.SGD(lambda: 0.25), None)(7) == 0.25
 
 
-def test_a_callable_rate_that_counts_by_itself_is_refused():
-    counted = itertools.count(1)
+class Counting(o.schedules.LearningRateSchedule):
+    def __call__(self, step):
+        return 0.1 / counted()
+
+
+@pytest.mark.parametrize(
+    ("rate", "callback"),
+    [(lambda: 0.1 / counted(), None), (Counting(), None), (0.1, lambda version: 0.1 / counted())],
+    ids=["function", "schedule", "callback"],
+)
+def test_a_rate_that_counts_by_itself_is_refused(rate, callback):
+    callbacks = None if callback is None else lambda: [LearningRateScheduler(callback)]
     with pytest.raises(ModelError, match=r"another number at each call.*schedules"):
-        learning_rate_of(o.SGD(lambda: 0.1 / next(counted)), None)
+        learning_rate_of(o.SGD(rate), callbacks)
 
 
 def test_a_callback_sets_the_rate_by_model_version():

@@ -1,5 +1,7 @@
 """A PyTorch model trained through the seam and the store is that of PyTorch's own loop."""
 
+import types
+
 import numpy as np
 import pytest
 
@@ -226,6 +228,20 @@ def test_a_parameter_that_the_optimizer_is_not_given_stays(new_torch_job):
     assert stayed == ["hidden.weight", "out.weight", "out.bias"]
 
 
+def with_state(optimizer):
+    """An optimizer that has what steps leave."""
+    parameter = optimizer.param_groups[0]["params"][0]
+    optimizer.state[parameter] = {"step": torch.tensor(9.0)}
+    return optimizer
+
+
+def with_own(optimizer, name):
+    """An optimizer of which a method is another one."""
+    plain = getattr(optimizer, name)
+    setattr(optimizer, name, types.MethodType(lambda self, *args: plain(*args), optimizer))
+    return optimizer
+
+
 REFUSED_OPTIMIZERS = {
     "Muon|Adafactor": (
         lambda p: torch.optim.Adafactor(p),
@@ -247,6 +263,18 @@ REFUSED_OPTIMIZERS = {
     "foreign": (
         lambda p: torch.optim.SGD([*p, nn.Parameter(torch.ones(1))], lr=1),
         "1 parameters that are not among those that it was given",
+    ),
+    "state": (lambda p: with_state(torch.optim.Adam(p)), "has state of 1 parameters"),
+    "step": (lambda p: with_own(torch.optim.SGD(p, lr=1), "step"), r"step\(\) was set on the"),
+    "step of a scheduler": (
+        lambda p: torch.optim.lr_scheduler.StepLR(
+            with_own(torch.optim.SGD(p, lr=1), "step"), step_size=1
+        ),
+        r"step\(\) was set on the",
+    ),
+    "zero_grad": (
+        lambda p: with_own(torch.optim.SGD(p, lr=1), "zero_grad"),
+        r"zero_grad\(\) was set on the optimizer SGD",
     ),
     "something else": (lambda p: "sgd", "found str"),
     "raises": (lambda p: p.no_such, "optimizer.parameters. raised AttributeError"),
