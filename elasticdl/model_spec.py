@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 from elasticdl.compat.earlier import offer_earlier_modules
-from elasticdl.compat.earlier_calls import check_metrics_fn, feed_of_three, loss_of_labels_first
+from elasticdl.compat.earlier_calls import check_metrics_fn, feed_of_three, of_labels_first
 from elasticdl.config import STATISTICS_VARIABLE, ModelSection
 from elasticdl.distribution import how_to_get
 from elasticdl.errors import ModelError
@@ -115,7 +115,7 @@ def load_model_spec(section: ModelSection, learning_rate: float | None = None) -
         _add_rate(params, section.negative_sampling_rate, model, model_name)
     return ModelSpec(
         model=(lambda: model(**params)) if params else model,
-        loss=loss_of_labels_first(find(section.loss)),
+        loss=of_labels_first(find(section.loss)),
         optimizer=optimizer,
         feed=feed_of_three(feed),
         eval_metrics_fn=eval_metrics_fn,

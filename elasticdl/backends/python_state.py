@@ -8,10 +8,13 @@ found by comparing.
 
 from __future__ import annotations
 
+import contextvars
 import functools
+import inspect
 import random
 import sys
 import sysconfig
+import threading
 import types
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -330,12 +333,49 @@ class PythonState:
         kind = type(thing)
         if kind.__module__ == "itertools" and kind.__name__ == "count":
             self.values[name] = repr(thing)
+        elif isinstance(thing, contextvars.ContextVar):
+            self._context_variable(name, thing)
+        elif isinstance(thing, threading.local):
+            self.attributes(name, thing)
         elif _is_own_class(kind) or kind is types.SimpleNamespace:
             if hasattr(thing, "__dict__"):
                 self.attributes(name, thing)
+            self._slots(name, thing)
             self.add(kind.__qualname__, kind)
         elif hasattr(thing, "__wrapped__"):  # of functools.cache and the like
             self.add(name, thing.__wrapped__)
+
+    def _context_variable(self, name: str, thing: contextvars.ContextVar[Any]) -> None:
+        try:
+            held = thing.get()
+        except LookupError:  # nobody has set it
+            return
+
+        def undo() -> None:
+            thing.set(held)
+
+        self.undo(undo)
+        self.add(name, held)
+
+    def _slots(self, name: str, thing: object) -> None:
+        """Note what an object holds in the `__slots__` of its classes."""
+        classes = reversed(type(thing).__mro__)
+        slots = {k: v for c in classes for k, v in vars(c).items() if inspect.ismemberdescriptor(v)}
+        held = {key: getattr(thing, key, _EMPTY) for key in slots}
+
+        def undo() -> None:
+            for key, slot in slots.items():
+                if getattr(thing, key, _EMPTY) is held[key]:
+                    continue
+                if held[key] is _EMPTY:
+                    slot.__delete__(thing)
+                else:
+                    slot.__set__(thing, held[key])
+
+        self.undo(undo)
+        for key, value in held.items():
+            if value is not _EMPTY:
+                self.add(f"{name}.{key}", value)
 
 
 def after_another_and_alone(

@@ -161,7 +161,13 @@ def _vectors(field: pyarrow.Field) -> Convert:
                 f"column {field.name!r} ({field.type}) has null in place of a vector; fill it, or "
                 "write the column as lists of any length, of which null is an empty one"
             )
-        return _to_numpy(array.flatten()).reshape(len(array), field.type.list_size)
+        flat = array.flatten()
+        if flat.null_count and np.dtype(field.type.value_type.to_pandas_dtype()).kind != "f":
+            raise DataError(
+                f"column {field.name!r} ({field.type}) has null in a vector, which whole numbers "
+                "and truth values have no place for; fill it, or write the vectors as floats"
+            )
+        return _to_numpy(flat).reshape(len(array), field.type.list_size)
 
     return convert
 

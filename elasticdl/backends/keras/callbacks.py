@@ -61,12 +61,13 @@ def job_callbacks(
 
     first = make()
     for callback in first:
-        name = type(callback).__name__
-        if name in INSTEAD and type(callback).__module__.startswith("keras."):
-            raise ModelError(
-                f"callbacks() returns {name}, which cannot run here: workers train different "
-                f"parts of the data at the same time; {INSTEAD[name]}"
-            )
+        for kind in type(callback).__mro__:
+            name = kind.__name__
+            if name in INSTEAD and kind.__module__.startswith("keras."):
+                raise ModelError(
+                    f"callbacks() returns {name}, which cannot run here: workers train different "
+                    f"parts of the data at the same time; {INSTEAD[name]}"
+                )
     if not first:
         return None
     metrics = metrics_by_name(eval_metrics_fn() if eval_metrics_fn else {})
@@ -83,7 +84,8 @@ def job_callbacks(
 
 
 def _is_of_job(callback: keras.callbacks.Callback) -> bool:
-    return not isinstance(callback, LearningRateScheduler | keras.callbacks.TerminateOnNaN)
+    plain = type(callback) is keras.callbacks.TerminateOnNaN
+    return not (plain or isinstance(callback, LearningRateScheduler))
 
 
 def _fixed_rate(optimizer: keras.optimizers.Optimizer) -> float | None:

@@ -7,6 +7,7 @@ with the ps replicas.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Self
 
 import keras
 import numpy as np
@@ -176,15 +177,40 @@ class JobOptimizer:
         self._control = control
 
     @property
-    def learning_rate(self) -> float:
+    def learning_rate(self) -> JobRate:
         """The rate that steps are made with; a number may be assigned."""
-        return self._control.learning_rate
+        return JobRate(self._control)
 
     @learning_rate.setter
     def learning_rate(self, rate: float) -> None:
         self._control.learning_rate = float(np.asarray(rate))
 
     lr = learning_rate
+
+
+class JobRate(float):
+    """The learning rate as a number, with the methods of the variable that Keras has for it."""
+
+    _control: JobControl
+
+    def __new__(cls, control: JobControl) -> Self:
+        """Make it of the job's learning rate."""
+        made = super().__new__(cls, control.learning_rate)
+        made._control = control
+        return made
+
+    def assign(self, rate: float) -> None:
+        """Set the learning rate."""
+        self._control.learning_rate = float(np.asarray(rate))
+
+    def numpy(self) -> np.float32:
+        """Return the learning rate, as Keras holds it."""
+        return np.float32(self)
+
+    @property
+    def value(self) -> float:
+        """The learning rate."""
+        return float(self)
 
 
 def _of_keras(name: str) -> str:

@@ -32,11 +32,12 @@ Kind = tuple[str, int]
 """Name and rank of a variable."""
 
 _TABLE: Kind = ("embeddings", 2)
-_ITS_OWN = frozenset(
-    "update_step build get_config from_config exclude_from_weight_decay _use_weight_decay "
-    "add_variable add_variable_from_reference add_optimizer_variables assign assign_add assign_sub "
-    "save_own_variables load_own_variables".split()
-)
+_ITS_OWN = {
+    *("update_step", "build", "get_config", "from_config", "save_own_variables"),
+    *("exclude_from_weight_decay", "_use_weight_decay", "load_own_variables"),
+    *("add_variable", "add_variable_from_reference", "add_optimizer_variables"),
+    *("assign", "assign_add", "assign_sub"),
+}
 """What a subclass may override: it is called here, or is of no matter to an update."""
 
 

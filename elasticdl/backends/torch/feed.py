@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from elasticdl.backends.base import Int64, Minibatch
 from elasticdl.backends.torch.structures import Nested, as_tensor, describe, leaves, map_leaves
 from elasticdl.data.base import Metadata, Records
-from elasticdl.data.strings import Column, concatenate
+from elasticdl.data.strings import Array, Column, concatenate
 from elasticdl.errors import DataError, ElasticdlError, ModelError, place_of
 from elasticdl.job import Mode
 from elasticdl.model_spec import is_batched
@@ -188,7 +188,7 @@ class _Arrays(_Examples):
     def __init__(self, structure: Nested, mode: Mode) -> None:
         if mode is not Mode.PREDICTION:
             _split(structure, mode)
-        self._structure = map_leaves(as_tensor, structure)
+        self._structure = map_leaves(_dense, structure)
         sizes: set[int] = set()
         for leaf in leaves(self._structure):
             shape = getattr(leaf, "shape", None)
@@ -300,7 +300,25 @@ def _collated(collate: Callable[[Sequence[object]], Nested], examples: Sequence[
             "method collate_fn(examples)"
         ) from error
     made = tuple(made) if isinstance(made, list) else made  # as default_collate leaves a tuple
-    return map_leaves(as_tensor, made)
+    return map_leaves(_dense, made)
+
+
+def _dense(value: torch.Tensor | np.generic | Array) -> torch.Tensor:
+    """Return numbers as a tensor that can be cut by examples.
+
+    Raises:
+        ModelError: It is a sparse, nested or quantized one.
+    """
+    found = as_tensor(value)
+    if isinstance(found, torch.Tensor) and (
+        found.layout is not torch.strided or found.is_nested or found.is_quantized
+    ):
+        raise ModelError(
+            f"feed() gave a tensor of layout {found.layout} and type {found.dtype}; expected dense "
+            "tensors: .to_dense(), or ids in an Embedding for what is sparse, and a padded tensor "
+            "and its lengths for what is ragged"
+        )
+    return found
 
 
 def _split(part: Nested, mode: Mode) -> tuple[Nested, Nested]:

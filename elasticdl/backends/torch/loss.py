@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 
 import torch
@@ -35,9 +36,7 @@ class MinibatchLoss:
             ModelError: It has parameters.
         """
         inner = loss.func if isinstance(loss, functools.partial) else loss
-        self._is_torch = isinstance(inner, nn.Module) or (
-            getattr(inner, "__module__", "") in ("torch.nn.functional", "torch._C._nn")
-        )
+        self._is_torch = takes_predictions_first(loss)
         _check_module(inner)
         self._loss = loss if device.is_cpu else _on(loss, device)
 
@@ -102,6 +101,14 @@ class MinibatchLoss:
                 "it, or the model, use argmax, a comparison, detach() or torch.no_grad()?"
             )
         return loss.reshape(())
+
+
+def takes_predictions_first(loss: Callable[..., object]) -> bool:
+    """Whether a loss, or a metric, is one of PyTorch's order: (predictions, labels)."""
+    called = loss.func if isinstance(loss, functools.partial) else loss
+    inner = called.__self__ if inspect.ismethod(called) else called  # `forward` of a loss
+    of_functions = ("torch.nn.functional", "torch._C._nn")
+    return isinstance(inner, nn.Module) or getattr(inner, "__module__", "") in of_functions
 
 
 def _check_module(loss: object) -> None:

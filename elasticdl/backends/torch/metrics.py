@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Protocol, TypeGuard
+from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from elasticdl.backends.average import Average, mean
+from elasticdl.backends.torch.loss import takes_predictions_first
 from elasticdl.backends.torch.structures import Nested, as_array, leaves
 from elasticdl.backends.user_code import user_code
+from elasticdl.compat.earlier_calls import of_labels_first
 from elasticdl.errors import ModelError
 from elasticdl.job import MetricStates
 
@@ -222,11 +224,19 @@ def _is_of_sums(metric: object) -> TypeGuard[SumMetric]:
     return hasattr(metric, "_reductions") and hasattr(metric, "compute")
 
 
+def _of_labels_first(metric: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of (labels, predictions), made of one that may have PyTorch's own order."""
+    if takes_predictions_first(metric):
+        return lambda labels, predictions: metric(predictions, labels)
+    found: Callable[..., Any] = of_labels_first(metric)
+    return found
+
+
 def _metric(name: str, metric: object) -> Metric:
     if _is_of_sums(metric):
         return TorchMetric(name, metric)
     if callable(metric):
-        return FunctionMetric(name, metric)
+        return FunctionMetric(name, _of_labels_first(metric))
     raise ModelError(
         f"metric {name!r} must be a function of (labels, predictions) or a metric of torchmetrics, "
         f"found {type(metric).__name__}"

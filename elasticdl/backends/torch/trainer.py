@@ -43,12 +43,14 @@ from elasticdl.backends.torch.state import find_momenta, zeros
 from elasticdl.backends.torch.structures import Nested, as_array, map_leaves
 from elasticdl.backends.torch.towers import TorchTower, towers_of
 from elasticdl.backends.torch.trial import (
+    FixedParameters,
     check_history,
     find_carried,
     leaving_no_trace,
     modules_of,
 )
 from elasticdl.data.base import Metadata, Records
+from elasticdl.data.strings import Array
 from elasticdl.errors import ModelError
 from elasticdl.job import CallbackCall, CallbackResult, MetricStates, Mode
 from elasticdl.model_spec import ModelSpec
@@ -118,7 +120,9 @@ class TorchTrainer:
         """
         minibatch = TorchMinibatch.of(sample)
         torch.manual_seed(self._seed)
+        self._fixed = FixedParameters(self._model)
         self._placed = PlacedModel(self._model, minibatch.features)
+        self._fixed.check(self._model.named_parameters())
         self._sample = minibatch
         is_trained = minibatch.mode is Mode.TRAINING
         if is_trained:
@@ -193,18 +197,18 @@ class TorchTrainer:
         if not self.ids_need_parameters:
             self._refuse_staged(minibatch)
 
-        def step(one: TorchMinibatch) -> torch.Tensor:
+        def step(one: TorchMinibatch) -> tuple[Array, Array]:
             placed.load(dense, state)
             value = self._step(one, loss)
             for constant in placed.constants:
                 constant.check()
-            placed.gradient()
-            return value
+            return as_array(value), placed.gradient()
 
+        self._fixed.check(self._model.named_parameters())
         check_history(self._model, loss.function, minibatch, step)
         if rules.optimizer is not None:
             changes = self.has_schedule or self._spec.callbacks is not None
-            check_apart(rules.optimizer, changes, lambda: float(step(minibatch).detach()))
+            check_apart(rules.optimizer, changes, lambda: float(step(minibatch)[0]))
         self._momenta = find_momenta(placed, minibatch, self._change_state)
         unused = [
             name
@@ -218,7 +222,7 @@ class TorchTrainer:
                 ", ".join(unused),
             )
         if self._is_compiled:
-            self._compile(minibatch, loss, float(step(minibatch).detach()))
+            self._compile(minibatch, loss, float(step(minibatch)[0]))
             placed.gradient()
         placed.load(dense, state)
 
@@ -372,6 +376,7 @@ class TorchTrainer:
                     "with the first one; no other worker would know. Let each step change it, or "
                     "none"
                 )
+        self._fixed.check(self._placed.parameters)
         for constant in self._placed.constants:
             constant.check()
 

@@ -7,7 +7,7 @@ that are not trained. Whatever is to go from one step to the next has to be know
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -20,10 +20,12 @@ from elasticdl.backends.python_state import (
     PythonState,
     SourcesOfPython,
     after_another_and_alone,
+    is_same,
     shown,
 )
 from elasticdl.backends.torch.feed import TorchMinibatch
 from elasticdl.backends.torch.structures import map_leaves
+from elasticdl.data.strings import Array
 from elasticdl.errors import ModelError
 from elasticdl.layers.torch import TableParameter
 
@@ -83,7 +85,17 @@ def _visit_module(state: PythonState, name: str, module: nn.Module) -> None:
         state.namespace(f"{name}.", buffers, buffers.__setitem__, buffers.__delitem__)
     for key, child in module._modules.items():
         state.add(f"{name}.{key}", child)
+    for key, parameter in module._parameters.items():
+        _visit_hooks(state, f"{name}.{key}", parameter)
     state.add(type(module).__qualname__, type(module))
+
+
+def _visit_hooks(state: PythonState, name: str, parameter: nn.Parameter | None) -> None:
+    """Note what hooks of a gradient keep."""
+    for hooks in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+        held: dict[int, object] | None = getattr(parameter, hooks, None)
+        for hook in (held or {}).values():
+            state.add(f"a hook of {name}", hook)
 
 
 def _visit_tensor(state: PythonState, name: str, tensor: torch.Tensor) -> None:
@@ -165,6 +177,38 @@ def find_carried(model: nn.Module, loss: object, step: Callable[[], None]) -> Ca
     return Carried(frozenset(changed), tuple(of_loss))
 
 
+class FixedParameters:
+    """Which parameters a model has, and which of them are trained: what no step may change.
+
+    Args:
+        model: As its function has made it, before it is called.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._of = {name: (p, p.requires_grad) for name, p in model.named_parameters()}
+
+    def check(self, parameters: Iterable[tuple[str, nn.Parameter]]) -> None:
+        """Compare them, by their names.
+
+        Raises:
+            ModelError: One was replaced, or is trained though it was not, or the other way round.
+        """
+        for name, parameter in parameters:
+            known, is_trained = self._of.get(name, (parameter, parameter.requires_grad))
+            if parameter is not known:
+                raise ModelError(
+                    f"the model puts another parameter in the place of {name!r} when it is called, "
+                    "which no other worker would know; make it in __init__"
+                )
+            if parameter.requires_grad != is_trained:
+                raise ModelError(
+                    f"the model, or the loss, sets requires_grad of parameter {name!r} to "
+                    f"{parameter.requires_grad} in a step: which parameters are trained is read "
+                    "once, before training. Set it in the model function, or multiply what the "
+                    "parameter gives by a buffer that steps change"
+                )
+
+
 @contextmanager
 def keeping_parameters(model: nn.Module) -> Iterator[set[str]]:
     """Put parameters back after the block; those that have changed are then in what it yields.
@@ -221,7 +265,7 @@ def check_history(
     model: nn.Module,
     loss: object,
     minibatch: TorchMinibatch,
-    step: Callable[[TorchMinibatch], None],
+    step: Callable[[TorchMinibatch], Sequence[Array]],
 ) -> None:
     """Refuse a model or a loss in which Python keeps something from one step to the next.
 
@@ -232,23 +276,29 @@ def check_history(
         model: The user's.
         loss: The user's.
         minibatch: A first one.
-        step: Makes a step from the initial values that updates nothing.
+        step: Makes a step from the initial values that updates nothing; returns what it computes.
 
     Raises:
         ModelError: Names what is kept.
     """
     drawn, before = SourcesOfPython(), note(model, loss)
 
-    def drawing_alike(one: TorchMinibatch) -> None:
+    def drawing_alike(one: TorchMinibatch) -> Sequence[Array]:
         drawn.put_back()
-        step(one)
+        return step(one)
 
-    (_, with_history), (_, without) = after_another_and_alone(
+    (later, with_history), (alone, without) = after_another_and_alone(
         before, lambda: note(model, loss), drawing_alike, minibatch, _another(minibatch)
     )
     kept = with_history.differences(without)
     if not kept:
         _tell_of_sources(before, without)
+        if not all(map(is_same, later, alone)):
+            log.warning(
+                "a step gives another loss, or gradient, after another step than alone, from the "
+                "same values: the model or the loss draws random numbers of its own, or keeps "
+                "something where nobody else has it, such as in the environment or in a file"
+            )
         return
     raise ModelError(
         f"each step of training changes {shown(kept)}, which only Python has: other workers, a "

@@ -155,6 +155,31 @@ def test_a_callback_of_the_users_own_remembers_and_is_told_of_all():
     json.loads(results[-1].state)
 
 
+@pytest.mark.parametrize(
+    "halve",
+    [
+        lambda optimizer: optimizer.learning_rate.assign(optimizer.learning_rate * 0.5),
+        lambda optimizer: optimizer.learning_rate.assign(optimizer.learning_rate.numpy() / 2),
+        lambda optimizer: setattr(optimizer, "learning_rate", optimizer.learning_rate.value / 2),
+        lambda optimizer: setattr(
+            optimizer, "lr", keras.ops.convert_to_tensor(optimizer.learning_rate) / 2
+        ),
+        lambda optimizer: setattr(
+            optimizer, "lr", float(keras.ops.convert_to_numpy(optimizer.learning_rate)) / 2
+        ),
+    ],
+    ids=["assign", "numpy", "value", "tensor", "array"],
+)
+def test_a_callback_sets_the_rate_in_each_way_that_keras_has(halve):
+    class Halving(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            halve(self.model.optimizer)
+
+    happened = [Moment(MomentKind.EPOCH_END, epoch, {"loss": 0.5}) for epoch in range(2)]
+    rates = [result.learning_rate for result in run(lambda: [Halving()], happened)]
+    assert rates == pytest.approx([0.05, 0.025])
+
+
 class Batches(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         pass
@@ -176,6 +201,10 @@ REFUSED = {
     ],
     'say mode="max" or mode="min"': lambda: [keras.callbacks.EarlyStopping("val_own")],
     "ModelCheckpoint, which cannot run here": lambda: [keras.callbacks.ModelCheckpoint("x.keras")],
+    "ModelCheckpoint, which cannot run here.*--keep_best": lambda: [
+        type("Best", (keras.callbacks.ModelCheckpoint,), {})("x.keras")
+    ],
+    "Nan has on_batch_end": lambda: [type("Nan", (keras.callbacks.TerminateOnNaN,), {})()],
     "LearningRateScheduler, which cannot run here.*elasticdl.callbacks": lambda: [
         keras.callbacks.LearningRateScheduler(lambda epoch: 0.1)
     ],

@@ -87,7 +87,8 @@ def own(update_step):
 
 def overriding(method):
     """One of which a subclass changes what happens around `update_step`."""
-    return type("Own", (o.SGD,), {method: lambda self, *args: getattr(o.SGD, method)(self, *args)})()
+    plain = getattr(o.SGD, method)
+    return type("Own", (o.SGD,), {method: lambda self, *args: plain(self, *args)})()
 
 
 def begun(optimizer):

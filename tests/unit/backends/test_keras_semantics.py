@@ -327,6 +327,15 @@ class TestStateOfOtherRules:
             expected = rule(expected, mean) + np.zeros_like(expected)
         np.testing.assert_allclose(job.parameters()[1], expected, rtol=1e-5, atol=1e-6)
 
+    def test_what_is_assigned_in_evaluations_too_is_told(self, new_job, caplog):
+        class Counter(Layer):
+            def call(self, x, training=False):
+                return super().call(x, training=True)
+
+        made = around(lambda: Counter(lambda old, new: old + new, "int32", name="counter"))
+        new_job(data(), 16, model=made, **FUNCTIONS).evaluate(data(), 16)
+        assert "call() assigns counter/kept in evaluations and predictions too" in caplog.text
+
     @pytest.mark.parametrize(
         ("rule", "dtype"),
         [

@@ -185,6 +185,19 @@ WRONG = {
     "a list in a tuple": (
         lambda d, m, _: ([1.0] * 10, [2.0] * 10), Mode.TRAINING, r"gave \(list, list\): expected",
     ),
+    "sparse": (
+        lambda d, m, _: (torch.eye(10).to_sparse(), torch.ones(10)), Mode.TRAINING,
+        "layout torch.sparse_coo .*to_dense",
+    ),
+    "nested": (
+        lambda d, m, _: (
+            torch.nested.nested_tensor(
+                [torch.ones(1 + n) for n in range(10)], layout=torch.jagged
+            ),
+            torch.ones(10),
+        ),
+        Mode.TRAINING, "a padded tensor and its lengths",
+    ),
     "a number": (lambda d, m, _: 5, Mode.TRAINING, "found int"),
     "too few to predict": (
         lambda d, m, _: torch.ones(9), Mode.PREDICTION, "9 examples of 10 records; expected one",

@@ -357,7 +357,28 @@ def cyclic(parameters):
     return torch.optim.lr_scheduler.OneCycleLR(made, 0.1, total_steps=10)
 
 
+class Unfreezing(Plain):
+    """Trains its layer from the fourth step on."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, features):
+        self.steps += self.training
+        self.out.requires_grad_(bool(self.steps > 3))
+        return super().forward(features)
+
+
+class Replacing(Plain):
+    def forward(self, features):
+        self.out.weight = nn.Parameter(self.out.weight.detach() / 2)
+        return super().forward(features)
+
+
 REFUSED = {
+    "unfreezes": ({"model": Unfreezing}, "sets requires_grad of parameter 'out.weight' to False"),
+    "replaces": ({"model": Replacing}, "another parameter in the place of 'out.weight'"),
     "clamps": ({"model": Clamping}, "changes its parameter 'out.weight' when it is called"),
     "clamps in training": ({"model": ClampingInTraining}, "changes its parameter 'out.weight'"),
     "trained loss": ({"loss": Scaled()}, "Scaled, has the parameter 'scale', which nobody"),

@@ -1,8 +1,12 @@
 """What steps of a model in PyTorch change beside parameters is carried, or refused by its name."""
 
+import contextvars
 import copy
+import dataclasses
 import itertools
+import os
 import random
+import threading
 
 import numpy as np
 import pytest
@@ -49,6 +53,9 @@ class Net(nn.Module):
 COUNTS = {"steps": 0}
 SEEN = []
 STEPS = 0
+CONTEXT = contextvars.ContextVar("steps", default=0)
+THREAD = threading.local()
+THREAD.steps = 0
 
 
 class Counting(Net):
@@ -144,6 +151,40 @@ def with_a_default(labels, predictions, known=[0]):  # noqa: B006  # that is the
     return loss(labels, predictions)
 
 
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    steps: int = 0
+
+
+def with_slots(kept):
+    def loss_of(labels, predictions):
+        kept.steps += 1
+        return loss(labels, predictions)
+
+    return loss_of
+
+
+def with_a_context(labels, predictions):
+    CONTEXT.set(CONTEXT.get() + 1)
+    return loss(labels, predictions)
+
+
+def of_this_thread(labels, predictions):
+    THREAD.steps += 1
+    return loss(labels, predictions)
+
+
+def hooked(register):
+    """A model of which a hook of a gradient counts."""
+    net, calls = Net(), [0]
+
+    def counted(gradient):
+        calls[0] += 1
+
+    getattr(next(net.parameters()), register)(counted)
+    return net
+
+
 KEPT = {
     "attribute": ({"model": Counting}, "model.calls"),
     "of a part": ({"model": lambda: nn.Sequential(Counting())}, "model.0.calls"),
@@ -158,6 +199,14 @@ KEPT = {
     "closure": ({"loss": with_a_closure()}, "loss's steps"),
     "iterator": ({"loss": with_an_iterator()}, "loss's numbers"),
     "default": ({"loss": with_a_default}, r"loss's defaults\[0\]\[0\]"),
+    "slots": ({"loss": with_slots(Slotted())}, "loss's kept.steps"),
+    "context": ({"loss": with_a_context}, "test_torch_state.py: CONTEXT"),
+    "thread": ({"loss": of_this_thread}, "test_torch_state.py: THREAD.steps"),
+    "hook": ({"model": lambda: hooked("register_hook")}, r"a hook of model.* calls\[0\]"),
+    "later hook": (
+        {"model": lambda: hooked("register_post_accumulate_grad_hook")},
+        r"calls\[0\]",
+    ),
 }
 
 
@@ -171,6 +220,18 @@ def test_what_python_keeps_from_step_to_step_is_refused_by_its_name(name, new_to
     functions, kept = KEPT[name]
     with pytest.raises(ModelError, match=f"each step of training changes .*{kept}.*buffer"):
         begin(new_torch_job, **functions)
+
+
+def test_what_steps_depend_on_where_nobody_looks_is_told(new_torch_job, caplog, monkeypatch):
+    def of_environment(labels, predictions):
+        os.environ["STEPS"] = str(int(os.environ["STEPS"]) + 1)
+        return loss(labels, predictions) / int(os.environ["STEPS"])
+
+    begin(new_torch_job)
+    assert "another loss" not in caplog.text
+    monkeypatch.setenv("STEPS", "0")
+    begin(new_torch_job, loss=of_environment)
+    assert "a step gives another loss, or gradient, after another step" in caplog.text
 
 
 class Showing(Net):

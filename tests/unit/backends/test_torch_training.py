@@ -160,6 +160,9 @@ def test_an_evaluation_and_predictions_are_those_of_the_model_in_eval_mode(new_t
         "eval_metrics_fn": lambda: {
             "each": lambda labels, predictions: (predictions > 0) == (labels > 0),
             "whole": lambda labels, predictions: F.mse_loss(predictions, labels),
+            "by its names": lambda y_hat, target: target,
+            "of PyTorch": F.binary_cross_entropy_with_logits,
+            "a module of PyTorch": nn.BCEWithLogitsLoss(reduction="none"),
         },
     }  # fmt: skip
     job = new_torch_job(columns, 32, **functions)
@@ -170,6 +173,11 @@ def test_an_evaluation_and_predictions_are_those_of_the_model_in_eval_mode(new_t
 
     assert metrics["each"] == pytest.approx(np.mean((predicted > 0) == (columns["y"] > 0)))
     assert metrics["whole"] == pytest.approx(np.mean((predicted - columns["y"]) ** 2), rel=1e-5)
+    assert metrics["by its names"] == pytest.approx(np.mean(columns["y"]))
+    both = map(torch.from_numpy, (predicted, columns["y"]))
+    expected = pytest.approx(float(F.binary_cross_entropy_with_logits(*both)), rel=1e-5)
+    assert metrics["of PyTorch"] == expected
+    assert metrics["a module of PyTorch"] == expected
     np.testing.assert_array_equal(predicted, job.predict(columns, 64))
 
 
@@ -375,9 +383,14 @@ def test_losses_of_pytorch_are_called_in_its_own_order(new_torch_job):
         new_torch_job(
             columns, 32, model=Net, feed=feed, loss=function, optimizer=OPTIMIZERS["SGD"]
         ).train(columns, 32)
-        for function in (loss, nn.BCEWithLogitsLoss(), F.binary_cross_entropy_with_logits)
+        for function in (
+            loss,
+            nn.BCEWithLogitsLoss(),
+            nn.BCEWithLogitsLoss().forward,
+            F.binary_cross_entropy_with_logits,
+        )
     ]
-    assert losses[0] == losses[1] == losses[2]
+    assert losses[0] == losses[1] == losses[2] == losses[3]
 
 
 def test_a_parameter_rests_with_minibatches_that_leave_it_without_a_gradient(new_torch_job):

@@ -1,5 +1,6 @@
 """Functions of model files of ElasticDL 0.x that took other arguments, and files of one zoo."""
 
+import functools
 import importlib
 import re
 import sys
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from elasticdl.compat.earlier import is_odps_configured
-from elasticdl.compat.earlier_calls import as_tensors, feed_of_three, loss_of_labels_first
+from elasticdl.compat.earlier_calls import as_tensors, feed_of_three, of_labels_first
 from elasticdl.config import ModelSection
 from elasticdl.errors import ModelError
 from elasticdl.job import Mode, Shard, Task, TaskKind
@@ -59,9 +60,16 @@ def test_a_loss_is_given_the_predictions_first_where_its_names_say_so():
     def short(a, b):
         return a - b
 
-    assert loss_of_labels_first(of_then)(1, 10, sample_weight=3) == (9, 3)
-    for same in (of_now, short, "mse", None):
-        assert loss_of_labels_first(same) is same
+    class OfPyTorch:
+        def __call__(self, input, target):
+            return input - target
+
+    assert of_labels_first(of_then)(1, 10, sample_weight=3) == (9, 3)
+    for swapped in (OfPyTorch(), OfPyTorch().__call__, lambda y_hat, y: y_hat - y):
+        assert of_labels_first(swapped)(1, 10) == 9
+    assert of_labels_first(functools.partial(lambda n, pred, y: pred - y - n, 2))(1, 10) == 7
+    for same in (of_now, short, "mse", None, ["mse"], {"a": "mse"}):
+        assert of_labels_first(same) is same
 
 
 class TestZoo:

@@ -146,6 +146,8 @@ def test_lists_have_one_type_whatever_is_in_them(tmp_path):
     [
         (pa.array([[1, None]], pa.list_(pa.int64())), "has null in a list"),
         (pa.array([[1.0], None], pa.list_(pa.float32(), 1)), "has null in place of a vector"),
+        (pa.array([[1], [None]], pa.list_(pa.int64(), 1)), "has null in a vector"),
+        (pa.array([[True], [None]], pa.list_(pa.bool_(), 1)), "has null in a vector"),
     ],
 )
 def test_null_that_no_array_can_have_is_told(tmp_path, values, said):

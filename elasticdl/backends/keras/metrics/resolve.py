@@ -15,6 +15,7 @@ from elasticdl.backends.keras.internals import (
 )
 from elasticdl.backends.keras.metrics.kinds import FunctionMetric, KerasMetric, Metric
 from elasticdl.backends.keras.types import Nested
+from elasticdl.compat.earlier_calls import of_labels_first
 from elasticdl.errors import ModelError
 
 _ACCURACY = ("accuracy", "acc")
@@ -117,7 +118,7 @@ def make(chosen: Chosen, outputs: Outputs | None) -> Metric:
     if callable(metric):
         if getattr(metric, "__module__", "").startswith("keras."):
             return KerasMetric(name, keras.metrics.MeanMetricWrapper(metric))
-        return FunctionMetric(name, metric)
+        return FunctionMetric(name, of_labels_first(metric))
     raise ModelError(
         f"metric {name!r} must be a Keras metric, its name, or a function of labels and "
         f"predictions, found {type(metric).__name__}"

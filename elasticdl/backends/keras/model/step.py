@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Sequence
 
@@ -15,10 +16,12 @@ from elasticdl.backends.keras.metrics.kinds import mask_of, with_mask
 from elasticdl.backends.keras.model.function import FlatFunction, as_tensor
 from elasticdl.backends.keras.model.gradient import LossGradient, added
 from elasticdl.backends.keras.model.lookups import Collector
-from elasticdl.backends.keras.model.placed import PlacedModel, explaining
+from elasticdl.backends.keras.model.placed import Called, PlacedModel, explaining
 from elasticdl.backends.keras.model.recipe import AskedIds, Leaves, functions_of, nodes_within
 from elasticdl.backends.keras.types import Nested
 from elasticdl.errors import ModelError
+
+log = logging.getLogger(__name__)
 
 _PYTHON = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
 _ASSIGNS = re.compile(r"Assign\w*VariableOp$|ResourceScatter|LookupTableInsert")
@@ -175,6 +178,8 @@ class Inference:
             lookup = GivenRows(placed, collector.tables, rows, self._asked)
             split = placed.dense.split(dense), placed.state.split(state)
             called = placed.call(lookup, structure.fold_features(tensors), training, *split, seed)
+            if not training:
+                _tell_assigned(called)
             outputs = self._outputs.pack(called.outputs)
             return [added(called.losses), *outputs, *self._asked.tensors]
 
@@ -190,6 +195,17 @@ class Inference:
         outputs, asked = _apart(tensors, self._asked)
         self._asked.check(minibatch.pulled, asked)
         return self._outputs.unpack(outputs), loss
+
+
+def _tell_assigned(called: Called) -> None:
+    """Say which variables a model assigns though it is not trained: Keras would keep that."""
+    names = sorted(variable.path for variable in called.assigned.values())
+    if names:
+        log.warning(
+            "call() assigns %s in evaluations and predictions too; they leave it as training made "
+            "it. Assign only where the argument `training` is true",
+            ", ".join(names[:3]),
+        )
 
 
 def _apart(
