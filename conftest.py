@@ -14,10 +14,7 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection():
-    """Look for no garbage meanwhile, and later on not in the modules that are there by then.
-
-    Else that is a seventh of the time of the tests that import TensorFlow.
-    """
+    """Look for no garbage meanwhile, and later on not in the modules that are there by then."""
     gc.disable()
     try:
         return (yield)
