@@ -177,14 +177,7 @@ SABOTAGES = {
     "hold in a move": (WithoutHold, ["kill worker"]),
     "one instant of a move's checkpoint": (no_instant, ["kill ps"]),
 }
-FOUND_LATE = {
-    "fences",
-    "generations",
-    "the journal before answers",
-    "the journal synced before deletions",
-    "the proof of a hand-over",
-    "late attempts",
-}
+FOUND_LATE = {"the journal before answers", "the proof of a hand-over", "late attempts"}
 
 
 @pytest.mark.parametrize(
