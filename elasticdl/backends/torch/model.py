@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -175,6 +176,7 @@ class PlacedModel:
                     f"float32 on {where}: use torch.autocast in forward to compute in less, and "
                     "--worker_devices to compute on a GPU"
                 )
+        _refuse_common_memory(self.parameters)
         self.move(device)
 
     def move(self, device: Device) -> None:
@@ -514,6 +516,37 @@ def _dense_of(model: nn.Module, carried: Carried) -> list[tuple[str, nn.Paramete
         for name, p in model.named_parameters()
         if not isinstance(p, TableParameter) and name not in carried.parameters
     ]
+
+
+def _refuse_common_memory(parameters: Sequence[tuple[str, nn.Parameter]]) -> None:
+    """Refuse parameters of which one changes with another, though they are two.
+
+    Raises:
+        ModelError: Names both.
+    """
+    placed = sorted(
+        ((p.untyped_storage().data_ptr(), p.storage_offset(), name, p) for name, p in parameters),
+        key=lambda one: one[:2],
+    )
+    for k, (storage, start, one, a) in enumerate(placed):
+        last = start + sum((n - 1) * step for n, step in zip(a.shape, a.stride(), strict=True))
+        for its_storage, begin, other, b in itertools.islice(placed, k + 1, None):
+            if its_storage != storage or begin > last:
+                break
+            if a.numel() and b.numel() and _changes_with(b, a):
+                raise ModelError(
+                    f"parameters {one!r} and {other!r} have memory in common, as after "
+                    "`b.data = a.data`: each is updated for itself here. Let both modules have "
+                    "one parameter (b.weight = a.weight), or give each its own by .clone()"
+                )
+
+
+def _changes_with(parameter: nn.Parameter, other: nn.Parameter) -> bool:
+    before, held = parameter.detach().clone(), other.detach().clone()
+    other.detach().add_(1.0)
+    changes = not torch.equal(parameter.detach(), before)
+    other.detach().copy_(held)
+    return changes
 
 
 def _sorted_buffers(

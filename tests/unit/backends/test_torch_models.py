@@ -376,7 +376,20 @@ class Replacing(Plain):
         return super().forward(features)
 
 
+class Sharing(Plain):
+    """Has two parameters on the same numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.other = nn.Linear(self.out.in_features, self.out.out_features)
+        self.other.weight.data = self.out.weight.data
+
+    def forward(self, features):
+        return super().forward(features) + self.other(features["x"])
+
+
 REFUSED = {
+    "shares": ({"model": Sharing}, "'out.weight' and 'other.weight' have memory in common"),
     "unfreezes": ({"model": Unfreezing}, "sets requires_grad of parameter 'out.weight' to False"),
     "replaces": ({"model": Replacing}, "another parameter in the place of 'out.weight'"),
     "clamps": ({"model": Clamping}, "changes its parameter 'out.weight' when it is called"),
