@@ -260,8 +260,9 @@ class Worker(Node):
                 pulled = yield from self.exchange.pull(step)
                 yield from self.compute(running, step, pulled)
         except ElasticdlError as error:
-            if not self.rules(Stage.FEED, running, error):
-                return
+            if self.rules(Stage.FEED, running, error):
+                self.queue.append((running, None, None, running.failure(error)))
+            return
         report = TaskReport(
             task.id,
             lease.number,
