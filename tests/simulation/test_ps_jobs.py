@@ -19,8 +19,8 @@ from tests.simulation.faults import PROCESS_FAULTS, Many, folder_in_memory
 from tests.simulation.master import Journal
 from tests.simulation.ps_job import PsJob
 
-SEEDS = [range(first, first + 50) for first in range(0, 500, 50)]
-MORE_SEEDS = [range(first, first + 100) for first in range(500, 4_000, 100)]
+SEEDS = [range(first, first + 50) for first in range(0, 1_000, 50)]
+MORE_SEEDS = [range(first, first + 100) for first in range(1_000, 4_000, 100)]
 
 
 @pytest.fixture
