@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
 
-from elasticdl.runtime.ending import Beside
+from elasticdl.runtime.ending import wait_at_end_for
 
 
 class Background(ABC):
@@ -19,7 +19,7 @@ class Background(ABC):
     def __init__(self, name: str) -> None:
         """Prepare a thread of that name."""
         self._stop = threading.Event()
-        self._thread = Beside(self._run, name)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -32,6 +32,7 @@ class Background(ABC):
         trace: TracebackType | None,
     ) -> None:
         self._stop.set()
+        wait_at_end_for(self._thread)
 
     @abstractmethod
     def _run(self) -> None:

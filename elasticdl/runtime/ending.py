@@ -9,10 +9,17 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import NoReturn
 
 _SECONDS_FOR_THREADS = 1.0
+_ending: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+
+
+def wait_at_end_for(thread: threading.Thread) -> None:
+    """Have `end` wait a moment for a daemon thread, which ends by itself or was asked to."""
+    _ending.add(thread)
 
 
 class Beside(threading.Thread):
@@ -25,6 +32,7 @@ class Beside(threading.Thread):
     def __init__(self, target: Callable[..., object], name: str, args: tuple[object, ...] = ()):
         """Prepare a thread of that name, which calls `target(*args)`."""
         super().__init__(target=target, name=name, args=args, daemon=True)
+        wait_at_end_for(self)
 
 
 def run(main: Callable[[], None]) -> NoReturn:
@@ -50,10 +58,11 @@ def end(code: object) -> NoReturn:
     the interpreter's own end.
     """
     deadline = time.monotonic() + _SECONDS_FOR_THREADS
-    left = [thread for thread in threading.enumerate() if isinstance(thread, Beside)]
+    left = [thread for thread in threading.enumerate() if thread in _ending]
     for thread in left:
         thread.join(max(0.0, deadline - time.monotonic()))
-    if (code is not None and not isinstance(code, int)) or not any(map(Beside.is_alive, left)):
+    are_all_over = not any(thread.is_alive() for thread in left)
+    if are_all_over or (code is not None and not isinstance(code, int)):
         sys.exit(code)  # type: ignore[arg-type]
     atexit._run_exitfuncs()
     end_now(int(code or 0))

@@ -92,7 +92,8 @@ class RingMember:
         self._is_forming = True
         self._made: tuple[Pair, Pair] | None = None  # see `_arrays`
         self._thread = Beside(self._guarded, "ring")
-        self._teller = Beside(self._tell, "settled")
+        # It never ends by itself, and is in no framework's code.
+        self._teller = threading.Thread(target=self._tell, name="settled", daemon=True)
 
     def start(self) -> None:
         """Go to the rendezvous; the model has been declared."""
