@@ -19,8 +19,7 @@ from elasticdl.master.parameters.pair import JobParameters
 from elasticdl.master.phases import CLOSING
 from elasticdl.master.progress import Meter
 from elasticdl.observe import kinds
-
-_MOST_WORKERS = 10_000  # that a job may be asked to have: a slip of the finger stops here
+from elasticdl.settings.cluster import MOST_WORKERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +124,9 @@ class Processes:
         """
         if num_workers < 1:
             raise ElasticdlError(f"expected at least one worker, found {num_workers}")
-        if num_workers > _MOST_WORKERS:
+        if num_workers > MOST_WORKERS:
             raise ElasticdlError(
-                f"expected {_MOST_WORKERS:,} workers at most, found {num_workers:,}"
+                f"expected {MOST_WORKERS:,} workers at most, found {num_workers:,}"
             )
         if not self.are_workers_needed:
             phase = self._history.phase

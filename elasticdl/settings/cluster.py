@@ -10,12 +10,17 @@ from pydantic import (
     ByteSize,
     Field,
     NonNegativeInt,
-    PositiveInt,
     model_validator,
 )
 
 from elasticdl.settings import devices
 from elasticdl.settings.section import Only, Section
+
+MOST_WORKERS = 10_000
+"""That a job may have: a slip of the finger stops here."""
+
+MOST_PS = 1_000
+"""Ps replicas that a job may have."""
 
 TlsMode = Literal["job", "files", "off"]
 
@@ -65,7 +70,7 @@ class ClusterSection(Section):
             "[default: state.sqlite in --job_dir].",
         ),
     ] = None
-    num_workers: Annotated[PositiveInt, Field(description="Worker processes.")] = 1
+    num_workers: Annotated[int, Field(ge=1, le=MOST_WORKERS, description="Worker processes.")] = 1
     worker_threads: Annotated[
         int | Literal["auto"],
         BeforeValidator(_threads),
@@ -83,7 +88,7 @@ class ClusterSection(Section):
             "PyTorch, what TensorFlow takes in Keras]."
         ),
     ] = ""
-    num_ps_pods: Annotated[PositiveInt, Field(description="Ps replicas.")] = 1
+    num_ps_pods: Annotated[int, Field(ge=1, le=MOST_PS, description="Ps replicas.")] = 1
     num_model_servers: Annotated[
         NonNegativeInt,
         Field(

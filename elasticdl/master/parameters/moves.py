@@ -17,10 +17,10 @@ from elasticdl.job import Role
 from elasticdl.master.actions import AbandonMove, PrepareMove, Seated, TellMoved
 from elasticdl.master.journal import Journal
 from elasticdl.master.membership import Member, Membership
+from elasticdl.settings.cluster import MOST_PS
 from elasticdl.state.base import Snapshot
 
 _PAUSE_SECONDS = 1.0  # after a try that came to nothing
-_MOST = 1_000  # ps replicas that a job may be asked to have
 _MOST_FAILURES = 5  # of processes that were to take part in a move
 
 
@@ -68,8 +68,8 @@ class Moves:
         Raises:
             ElasticdlError: The number is out of range, or the move before is not over.
         """
-        if not 1 <= count <= _MOST:
-            raise ElasticdlError(f"expected 1 to {_MOST} ps replicas, found {count}")
+        if not 1 <= count <= MOST_PS:
+            raise ElasticdlError(f"expected 1 to {MOST_PS:,} ps replicas, found {count}")
         waits = self.is_under_way and self._untold is None and not self._is_tried
         if self.is_going_on and not (waits and count == self.number):
             stays = f", or for {self.number} to have it stay" if waits else ""
