@@ -379,8 +379,7 @@ class Processes:
         self, verdict: relaunch.RelaunchVerdict, member: Member, text: str, now: float
     ) -> str:
         replicas = self._parameters.replicas
-        is_of_replicas = replicas is not None and member.role is Role.PS
-        if replicas and is_of_replicas and member.index >= replicas.moves.number:
+        if replicas and member.role is Role.PS and member.index >= replicas.moves.number:
             if verdict.is_failure and replicas.moves.place_failed():
                 self._parameters.stays(text)
             self.fill_places(now)

@@ -3,6 +3,9 @@
 Keras imports scikit-learn, pandas and Matplotlib where they are installed, for its wrappers, for
 `fit` on data frames, and for its galleries. That is a third of the time in which a process loads
 TensorFlow, and few model files use any of it.
+
+`importlib.util.LazyLoader` is not enough: it loads a module whatever is asked of it, and there are
+libraries that ask all modules for their `__file__` or `__warningregistry__`.
 """
 
 from __future__ import annotations

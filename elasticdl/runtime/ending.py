@@ -37,19 +37,21 @@ class Beside(threading.Thread):
 
 def run(main: Callable[[], None]) -> NoReturn:
     """Run what a process is for, and end the process as Python does; see `end`."""
-    code: object = 0
+    code = 0
     try:
         main()
     except SystemExit as error:
-        code = error.code
+        if error.code is not None and not isinstance(error.code, int):
+            raise  # a message, which Python prints
+        code = error.code or 0
     except Exception as error:
         sys.excepthook(type(error), error, error.__traceback__)
         code = 1
     end(code)
 
 
-def end(code: object) -> NoReturn:
-    """End this process as Python does, with what `sys.exit` takes.
+def end(code: int) -> NoReturn:
+    """End this process with an exit code as Python does.
 
     Python ends a daemon thread where it next takes the interpreter's lock. Where this is within a
     function of C++ or Rust that lets no exception through, as most of PyTorch's, the whole process
@@ -61,11 +63,10 @@ def end(code: object) -> NoReturn:
     left = [thread for thread in threading.enumerate() if thread in _ending]
     for thread in left:
         thread.join(max(0.0, deadline - time.monotonic()))
-    are_all_over = not any(thread.is_alive() for thread in left)
-    if are_all_over or (code is not None and not isinstance(code, int)):
-        sys.exit(code)  # type: ignore[arg-type]
+    if not any(thread.is_alive() for thread in left):
+        sys.exit(code)
     atexit._run_exitfuncs()
-    end_now(int(code or 0))
+    end_now(code)
 
 
 def end_now(code: int) -> NoReturn:
