@@ -38,23 +38,78 @@ def place_of(data: object, folder: Path, name: str) -> str:
         import pyarrow.parquet as parquet
     except ImportError as error:
         raise ConfigError(f"{name}: a table is read by pyarrow; {install('parquet')}") from error
-    table = _table_of(data)
+    table = _table_of(data, name)
     if not table.num_rows:
         raise DataError(f"{name}: expected a table with rows, found none")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.parquet"
+    # Without Arrow's own types a word is a word, whatever the library keeps it in; but Parquet has
+    # none for a duration, nor for a vector.
+    keeps_types = any(map(_is_of_arrow_alone, table.schema.types))
     try:
-        # Without Arrow's own types: a word is a word, whatever the library keeps it in.
-        parquet.write_table(table, path, row_group_size=_ROW_GROUP, store_schema=False)
+        parquet.write_table(table, path, row_group_size=_ROW_GROUP, store_schema=keeps_types)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from error
+    except (ValueError, NotImplementedError) as error:
+        raise _not_written(name, error) from error
     return str(path)
 
 
-def _table_of(data: Any) -> pa.Table:
+def _table_of(data: Any, name: str) -> pa.Table:
     import pyarrow as pa
 
-    if type(data).__module__.partition(".")[0] == "pandas":
-        # The index is no column of the data.
-        return pa.Table.from_pandas(data, preserve_index=False)
-    return pa.table(data)
+    library = type(data).__module__.partition(".")[0]
+    if library == "polars":
+        for column, kind in getattr(data, "schema", {}).items():
+            if str(kind) == "Object":  # Arrow is given the addresses of the objects
+                raise _not_written(name, f"column {column!r} has objects of Python")
+    try:
+        if library == "pandas":
+            # The index is no column of the data.
+            table = pa.Table.from_pandas(data, preserve_index=False)
+        else:
+            table = pa.table(data)
+        for number, field in enumerate(table.schema):
+            if isinstance(field.type, pa.BaseExtensionType):
+                raise _not_written(
+                    name,
+                    f"column {field.name!r} is {field.type}, whose meaning a file does not keep",
+                )
+            if pa.types.is_dictionary(field.type):
+                table = table.set_column(number, field.name, _decoded(table.column(number)))
+    except (AttributeError, OverflowError, TypeError, ValueError, NotImplementedError) as error:
+        raise _not_written(name, error) from error
+    return table
+
+
+def _is_of_arrow_alone(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_duration(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the values of a column of categories, of which Arrow does not write all kinds.
+
+    The words of polars are views, of which dictionaries cannot be written; nor can those with null.
+    """
+    import pyarrow as pa
+
+    kind = column.type.value_type
+    has_null = any(chunk.dictionary.null_count for chunk in column.chunks)
+    if not has_null and not pa.types.is_string_view(kind):
+        return column
+    kind = pa.large_string() if pa.types.is_string_view(kind) else kind
+    chunks = [
+        pa.DictionaryArray.from_arrays(chunk.indices, chunk.dictionary.cast(kind))
+        for chunk in column.chunks
+    ]
+    return pa.chunked_array([chunk.dictionary_decode() for chunk in chunks], kind)
+
+
+def _not_written(name: str, why: object) -> DataError:
+    said = " ".join(map(str, why.args)) if isinstance(why, Exception) else str(why)
+    return DataError(
+        f"{name}: the table cannot be written as Parquet: {said}; expected columns of numbers, "
+        "truth values, text, times or lists of these, each of another name"
+    )

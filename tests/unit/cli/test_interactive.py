@@ -10,6 +10,7 @@ import pytest
 
 from elasticdl.cli.interactive import model_source, tables
 from elasticdl.cli.interactive.job import train
+from elasticdl.data.parquet import ParquetReader
 from elasticdl.errors import ConfigError, DataError, ModelError
 
 CELLS = """
@@ -105,6 +106,37 @@ def test_a_table_is_written_as_its_columns_and_no_index(library, tmp_path):
     written = parquet.read_table(place)
     assert written.to_pydict() == columns
     assert [str(field.type) for field in written.schema] == ["int64", "string"]
+
+
+def test_durations_and_vectors_of_a_table_are_read_as_such(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    words = pa.array(["b", "a"], pa.string_view())
+    columns = {
+        "wait": pa.array([1, None], pa.duration("ms")),
+        "vector": pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float32(), 2)),
+        "word": pa.DictionaryArray.from_arrays(pa.array([1, 0], pa.uint32()), words),
+    }
+    reader = ParquetReader([tables.place_of(pa.table(columns), tmp_path, "training_data")])
+    (records,) = [records for shard in reader.shards() for records in reader.read(shard)]
+    assert records.columns["wait"].dtype == np.dtype("timedelta64[ms]")
+    np.testing.assert_array_equal(records.columns["vector"], [[1, 2], [3, 4]])
+    assert records.columns["word"].tolist() == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda pd, pl: pd.DataFrame({"m": pd.period_range("2024-01", periods=2)}), "'m' is ext"),
+        (lambda pd, pl: pd.DataFrame({"m": [1, "a"]}), "column m"),
+        (lambda pd, pl: pd.DataFrame([[1, 2]], columns=["m", "m"]), r"Duplicate .*'m'"),
+        (lambda pd, pl: pl.DataFrame({"m": pl.Series([object()], dtype=pl.Object)}), "'m' has obj"),
+    ],
+    ids=["a number of months", "two kinds", "two of one name", "addresses"],
+)
+def test_a_column_that_a_file_would_have_as_something_else_is_refused(make, words, tmp_path):
+    table = make(pytest.importorskip("pandas"), pytest.importorskip("polars"))
+    with pytest.raises(DataError, match=rf"training_data: the table .*{words}"):
+        tables.place_of(table, tmp_path, "training_data")
 
 
 def test_data_that_is_no_table_is_refused(tmp_path):
