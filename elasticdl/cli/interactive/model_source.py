@@ -8,11 +8,12 @@ refused by its name.
 from __future__ import annotations
 
 import ast
-import builtins
 import inspect
 import sys
 import textwrap
+from abc import ABCMeta
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import NamedTuple
@@ -25,6 +26,8 @@ Model = str | Path | ModuleType | Mapping[str, Function]
 
 _MAIN = ("forward", "custom_model")
 _PLAIN = (bool, int, float, str, bytes, type(None))
+_OF_NOTEBOOKS = frozenset({"display", "exit", "get_ipython", "open", "quit"})  # IPython's own
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class ModelPlace(NamedTuple):
@@ -125,10 +128,19 @@ class _Writer:
                 f"model: {name} takes {free} from the function around it: define both at the top"
             )
         values = _globals_of(function)
+        definition = tree.body[0]
+        if not isinstance(definition, _DEFINITIONS):
+            raise ModelError(f"model: {asked} uses a lambda ({source.strip()}): define it by def")
+        if isinstance(function, FunctionType):
+            _check_defaults(function, definition)
+        else:
+            _check_attributes(function, definition)
         for used in _used(tree):
             if used in values and not (used == name and values[used] is function):
                 self._use(used, values[used], asked, function)
         self.parts.append(f"\n\n{source.strip()}\n")
+        if isinstance(function, FunctionType):
+            self.parts += _marks_of(function)
 
     def _use(self, name: str, value: object, asked: str, user: FunctionType | type) -> None:
         if isinstance(value, ModuleType):
@@ -165,13 +177,70 @@ def _globals_of(function: FunctionType | type) -> Mapping[str, object]:
 
 
 def _used(tree: ast.AST) -> Iterator[str]:
-    """Yield the names that code reads, in order, but for those of Python itself."""
+    """Yield the names that code reads, in order; those of Python itself may have been replaced."""
     seen = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            if node.id not in seen and not hasattr(builtins, node.id):
+            if node.id not in seen and node.id not in _OF_NOTEBOOKS:
                 yield node.id
             seen.add(node.id)
+
+
+def _check_defaults(function: FunctionType, definition: ast.stmt) -> None:
+    """Refuse a default that is a name which has another value now: the file would have that."""
+    assert isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef)
+    arguments, values = definition.args, _globals_of(function)
+    parameters = [*arguments.posonlyargs, *arguments.args]
+    positional = parameters[len(parameters) - len(arguments.defaults) :]
+    pairs = list(zip(positional, arguments.defaults, function.__defaults__ or (), strict=True))
+    given = function.__kwdefaults__ or {}
+    for parameter, node in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        if node is not None:
+            pairs.append((parameter, node, given[parameter.arg]))
+    for parameter, node, default in pairs:
+        now = values.get(node.id, default) if isinstance(node, ast.Name) else default
+        if now is not default and not (_is_plain(default) and now == default):
+            raise ModelError(
+                f"model: {function.__name__} has {default!r} as its default of {parameter.arg}, "
+                f"and {ast.unparse(node)} is {now!r} now: define {function.__name__} again"
+            )
+
+
+def _check_attributes(kind: type, definition: ast.stmt) -> None:
+    """Refuse a class with attributes that its source does not have."""
+    assert isinstance(definition, ast.ClassDef)
+    if type(kind) not in (type, ABCMeta):  # whose attributes are not those of the source
+        return
+    written = {node.id for node in ast.walk(definition) if isinstance(node, ast.Name)}
+    written |= {node.name for node in definition.body if isinstance(node, _DEFINITIONS)}
+    literals = dict(_literals_of(definition))
+    for name, value in vars(kind).items():
+        is_set = not name.startswith("_") and name not in written and not definition.decorator_list
+        if is_set or (name in literals and literals[name] != value):
+            raise ModelError(
+                f"model: {kind.__name__}.{name} was set after the class was defined, which its "
+                f"source does not have: set it in the class"
+            )
+
+
+def _literals_of(definition: ast.ClassDef) -> Iterator[tuple[str, object]]:
+    """Yield the attributes of a class that are numbers or words, as its source has them."""
+    for node in definition.body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            with suppress(ValueError):  # it is no literal
+                yield node.targets[0].id, ast.literal_eval(node.value)
+
+
+def _marks_of(function: FunctionType) -> list[str]:
+    """Return what sets the attributes of a function, as that of `elasticdl.batched`."""
+    marks = {name: v for name, v in vars(function).items() if not name.startswith("__")}
+    for name, value in marks.items():
+        if not _is_plain(value):
+            raise ModelError(
+                f"model: {function.__name__}.{name} is {_a(type(value).__name__)}: expected a "
+                "number or a word as an attribute of a function; write a file"
+            )
+    return [f"{function.__name__}.{name} = {value!r}\n" for name, value in marks.items()]
 
 
 def _home_of(value: object) -> tuple[str, str] | None:

@@ -40,6 +40,42 @@ def maker(count):
 
 
 inner = maker(3)
+
+
+def round(x):
+    return x + 1
+
+
+def marked():
+    return round(2.4)
+
+
+marked.is_batched = True
+
+
+SIZE = 3
+
+
+def older(size=SIZE):
+    return size
+
+
+class Net:
+    width = 4
+
+
+def wide():
+    return Net.width
+
+
+square = lambda x: x * x  # noqa: E731
+
+
+def squared():
+    return square(3)
+
+
+SIZE, Net.width = 4, 8
 """
 
 
@@ -70,8 +106,17 @@ def test_functions_are_written_with_the_modules_values_and_functions_that_they_u
     assert dict(written.custom_model()) == expected == dict(cells.forward())
 
 
+def test_what_has_the_name_of_a_builtin_and_the_marks_of_a_function_are_written(cells, tmp_path):
+    model_source.place_of({"forward": cells.forward, "feed": cells.marked}, tmp_path)
+    written = imported(tmp_path / "model.py")
+    assert (written.feed(), written.feed.is_batched) == (3.4, True)
+
+
 def test_what_cannot_be_written_is_refused_by_its_name(cells, tmp_path):
     for name, words in [
+        ("older", "older has 3 as its default of size, and SIZE is 4 now"),
+        ("wide", "Net.width was set after the class was defined"),
+        ("squared", "squared uses a lambda"),
         ("lookup", "lookup uses TABLE, which is an object"),
         ("inner", "inner takes count from the function around it"),
     ]:
