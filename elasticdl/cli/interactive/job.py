@@ -179,11 +179,13 @@ class Job:
             ask(self._job, lambda client: client.stop("by Job.stop", ANSWER_SECONDS))
             self._job.end(_FOREVER_SECONDS)
 
-    def predict(self, data: object) -> Predictions:
+    def predict(self, data: object, data_reader_params: str | None = None) -> Predictions:
         """Return what the trained model says of records, in their order.
 
         Args:
             data: A path, or a table, as in `train`.
+            data_reader_params: How files are read, as in `train`; None: as those that the job was
+                trained on. A table needs none.
 
         Returns:
             An array whose first dimension is the records; by name if there are several outputs.
@@ -195,9 +197,8 @@ class Job:
             raise JobFailedError(f"the job {self.name} is {self.status().status}: wait for its end")
         with tempfile.TemporaryDirectory(prefix="elasticdl-") as scratch:
             folder = Path(scratch)
-            kept = {name: self._words[name] for name in _OF_PREDICTION if name in self._words}
             words = {
-                **kept,
+                **settings_of_prediction(self._words, data, data_reader_params),
                 **_words_of_model(ModelPlace(self._config.model.model_zoo, self._model_def)),
                 "prediction_data": tables.place_of(data, folder, "prediction_data"),
                 "saved_model": str(self.output),
@@ -247,6 +248,18 @@ def _words(command: Command, settings: Mapping[str, object]) -> dict[str, str]:
             raise ConfigError(unknown_flag(command, name))
     given = {name: value for name, value in settings.items() if value is not None}
     return {n: str(v).lower() if isinstance(v, bool) else str(v) for n, v in given.items()}
+
+
+def settings_of_prediction(
+    words: Mapping[str, str], data: object, data_reader_params: str | None
+) -> dict[str, str]:
+    """Return the settings of a job that its predictions have, too."""
+    kept = {name: words[name] for name in _OF_PREDICTION if name in words}
+    if data_reader_params is not None:
+        kept["data_reader_params"] = data_reader_params
+    elif not isinstance(data, str | Path):  # what is said of a file of lines is not of a table
+        kept.pop("data_reader_params", None)
+    return kept
 
 
 def _words_of_model(place: ModelPlace) -> dict[str, str]:

@@ -32,7 +32,7 @@ def place_of(data: object, folder: Path, name: str) -> str:
     if not hasattr(data, "__arrow_c_stream__"):
         raise DataError(
             f"{name}: expected a path, a URL, or a table of pandas, polars or Arrow, found "
-            f"{type(data).__module__}.{type(data).__name__}"
+            f"{_type_of(data)}"
         )
     try:
         import pyarrow.parquet as parquet
@@ -80,6 +80,11 @@ def _table_of(data: Any, name: str) -> pa.Table:
     except (AttributeError, OverflowError, TypeError, ValueError, NotImplementedError) as error:
         raise _not_written(name, error) from error
     return table
+
+
+def _type_of(data: object) -> str:
+    kind = type(data)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
 
 
 def _is_of_arrow_alone(kind: pa.DataType) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from elasticdl.cli.interactive import model_source, tables
-from elasticdl.cli.interactive.job import train
+from elasticdl.cli.interactive.job import settings_of_prediction, train
 from elasticdl.data.parquet import ParquetReader
 from elasticdl.errors import ConfigError, DataError, ModelError
 
@@ -203,3 +203,13 @@ def test_settings_are_the_flags_of_the_command(cells, tmp_path, monkeypatch, set
     (tmp_path / "data.csv").write_text("1,2\n")
     with pytest.raises(ConfigError, match=words):
         train({"forward": cells.forward}, "data.csv", **settings)
+
+
+def test_how_files_are_read_is_not_said_of_a_table_that_is_predicted():
+    words = {"data_reader_params": "skip_header=true", "minibatch_size": "64", "num_epochs": "3"}
+    of_lines = {"data_reader_params": "skip_header=true", "minibatch_size": "64"}
+    assert settings_of_prediction(words, "new.csv", None) == of_lines
+    assert settings_of_prediction(words, np.zeros(3), None) == {"minibatch_size": "64"}
+    assert settings_of_prediction({}, "new.csv", "delimiter=tab") == {
+        "data_reader_params": "delimiter=tab"
+    }
