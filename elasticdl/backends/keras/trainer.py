@@ -185,6 +185,10 @@ class KerasTrainer:
         Without an `optimizer` function (an evaluation needs none) the description says "sgd".
         """
         sample = self._of(sample)
+        if sample.mode is Mode.TRAINING and self._spec.loss is None:
+            raise ModelError(
+                "training needs a function loss(labels, predictions) in the model file; found none"
+            )
         self._sample = sample
         self._placed = self._place(sample)
         self._metrics = Metrics(self._spec.eval_metrics_fn, self._spec.weighted_metrics_fn)
@@ -216,7 +220,7 @@ class KerasTrainer:
         """
         self._momenta = [1.0] * len(self._placed.state.variables)
         self._moving = [False] * len(self._placed.state.variables)
-        if sample.mode == Mode.TRAINING and self._spec.loss is not None:
+        if sample.mode == Mode.TRAINING:
             self._state_rule = Momenta(self._placed, sample, self._run_eagerly)
             self._momenta = list(self._state_rule.values)
             self._moving = list(self._state_rule.are_assigned)
@@ -503,8 +507,7 @@ class KerasTrainer:
         key = minibatch.structure.key
         step = self._steps.get(key)
         if step is None:
-            if self._gradient is None:
-                raise ModelError("training needs a function loss(labels, predictions); found none")
+            assert self._gradient is not None, "build() takes no model without a loss to train"
             collector = self._collector(minibatch)
             step = TrainStep(self._placed, self._gradient, collector, minibatch)
             self._steps[key] = step

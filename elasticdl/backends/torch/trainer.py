@@ -139,7 +139,9 @@ class TorchTrainer:
     def _find_carried(self, minibatch: TorchMinibatch) -> None:
         """Take a first step, on the CPU: what it changes beside buffers is to be carried, too."""
         if self._spec.loss is None:
-            raise ModelError("training needs a function loss(labels, predictions); found none")
+            raise ModelError(
+                "training needs a function loss(labels, predictions) in the model file; found none"
+            )
         loss, placed = MinibatchLoss(self._spec.loss), self._placed
         dense, state = placed.dense_values(), placed.state_values()
         carried = find_carried(self._model, loss.function, lambda: self._step(minibatch, loss))

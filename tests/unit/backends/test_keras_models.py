@@ -509,6 +509,9 @@ class TestStep:
             ({"model": lambda: 3}, "must return a keras.Model, found int"),
             ({"loss": lambda a, b: {"x": b}}, "must return one tensor"),
             ({"loss": lambda a, b: tf.ensure_shape(b, [None, 9])}, "raised"),
+            ({"loss": lambda a, b: "mse"}, "found str .* a loss of Keras is written loss = "),
+            ({"loss": lambda a, b: keras.losses.Hinge()}, "found Hinge .* or is called in it"),
+            ({"loss": None}, "training needs a function loss"),
             ({"optimizer": lambda: "sgd"}, "must return a keras.optimizers.Optimizer, found str"),
         ],
     )

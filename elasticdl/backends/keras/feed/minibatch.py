@@ -157,7 +157,8 @@ def describe(structure: Nested | Specs) -> str:
         return f"({inner})"
     if structure is None:
         return "None"
-    return leaf(structure) if hasattr(structure, "dtype") else type(structure).__name__
+    is_tensor = hasattr(structure, "dtype") and hasattr(structure, "shape")
+    return leaf(structure) if is_tensor else type(structure).__name__
 
 
 def _components(structure: Specs) -> list[tf.TensorSpec]:

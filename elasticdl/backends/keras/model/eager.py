@@ -131,9 +131,8 @@ class EagerModel:
         state: tf.Tensor,
         seed: tf.Tensor,
     ) -> _Done:
-        if self._gradient is None:
-            raise ModelError("training needs a function loss(labels, predictions); found none")
         gradient = self._gradient
+        assert gradient is not None, "no model without a loss is trained"
 
         def once(factor: tf.Tensor) -> tuple[list[tf.Tensor], Nested]:
             lookup.begin()

@@ -17,6 +17,8 @@ from elasticdl.backends.user_code import no_place, user_code
 from elasticdl.errors import ModelError
 from elasticdl.job import MetricStates
 
+_UNCALLED = "; a loss of Keras is written loss = ... in place of the function, or is called in it"
+
 
 class EvaluationLoss:
     """The mean loss of an evaluation's records, added up as metrics are.
@@ -108,13 +110,12 @@ class MinibatchLoss:
             found += f", sample weights {describe(weights)}"
         with user_code(f"{self._name}(labels, predictions)", f" on {found}", no_place):
             values = self._values(labels, outputs, weights)
+        if isinstance(values, str | keras.losses.Loss):  # TensorFlow would make a tensor of text
+            raise self._no_tensor(values, found, _UNCALLED)
         try:
             values = tf.cast(values, tf.float32)
         except (TypeError, ValueError) as error:
-            raise ModelError(
-                f"{self._name}(labels, predictions) must return one tensor, "
-                f"found {describe(values)} for {found}"
-            ) from error
+            raise self._no_tensor(values, found) from error
         if self._of_keras is not None:
             return values
         if self._takes_weights:
@@ -124,6 +125,12 @@ class MinibatchLoss:
         if weights is None and getattr(outputs, "_keras_mask", None) is None:
             return tf.reduce_mean(values)
         return self._reduced(values, outputs, weights)
+
+    def _no_tensor(self, values: object, found: str, remedy: str = "") -> ModelError:
+        return ModelError(
+            f"{self._name}(labels, predictions) must return one tensor, "
+            f"found {describe(values)} for {found}{remedy}"
+        )
 
     def _values(self, labels: Nested, outputs: Nested, weights: Nested) -> tf.Tensor:
         if self._of_keras is not None:

@@ -185,7 +185,7 @@ class JaxTrainer(KerasTrainer):
         self._refuse_float16()
         self._momenta = [1.0] * len(self._placed.state.variables)
         self._moving = [False] * len(self._placed.state.variables)
-        is_trained = sample.mode is Mode.TRAINING and self._spec.loss is not None
+        is_trained = sample.mode is Mode.TRAINING
         if is_trained:
             self._state_rule = Momenta(self._placed, sample, trials=JaxTrials)
             self._momenta = list(self._state_rule.values)
@@ -252,8 +252,6 @@ class JaxTrainer(KerasTrainer):
         key = minibatch.structure.key
         step = self._trained.get(key)
         if step is None:
-            if self._spec.loss is None:
-                raise ModelError("training needs a function loss(labels, predictions); found none")
             tables = self._found_in(minibatch).tables
             structure = minibatch.structure
             model, loss = self._array_model, self._make_loss()
