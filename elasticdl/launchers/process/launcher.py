@@ -158,8 +158,20 @@ class ProcessLauncher:
             _log.error("not ended by SIGKILL: %s (pid %d)", name, watched.pid)
 
     def leave(self, grace_seconds: float) -> None:
-        """Do as `close` does: on one machine the job's processes end with its master."""
+        """Do as `close` does: on one machine the job's processes end with its master.
+
+        Workers end first. What they have computed goes to the ps replicas, which hand it over.
+        """
+        with self._lock:
+            self._closing = True
+            for watched in self._workers():
+                _ask_to_end(watched, grace_seconds)
+            self._wake()
+            self._changed.wait_for(lambda: not self._workers(), grace_seconds + _KILLED_SECONDS)
         self.close(grace_seconds)
+
+    def _workers(self) -> list[_Watched]:
+        return [each for each in self._watched.values() if each.handle.role is Role.WORKER]
 
     def _add(self, watched: _Watched) -> None:
         self._watched[watched.handle.ref] = watched
@@ -224,6 +236,7 @@ class ProcessLauncher:
             shutil.rmtree(left, ignore_errors=True)
         with self._lock:
             del self._watched[watched.handle.ref]
+            self._changed.notify_all()
         tell(self._on_event, end)
 
     def _exited(self, watched: _Watched) -> Exited:

@@ -179,3 +179,28 @@ def test_last_words_are_the_last_error(tmp_path):
         "Exception ignored in thread\n"
     )
     assert last_words(log) == "ModelError: x.py has no loss"
+
+
+def test_whoever_leaves_lets_workers_end_before_the_ps_replicas_that_they_push_to(
+    tmp_path, launcher, exits
+):
+    def ends(role):
+        started = tmp_path / role.value
+        body = (
+            "import pathlib, signal, sys, threading\n"
+            f"seconds = {0.5 if role is Role.WORKER else 0.0}\n"
+            "def end(*_):\n"
+            "    threading.Event().wait(seconds)\n"
+            "    sys.exit(130)\n"
+            "signal.signal(signal.SIGTERM, end)\n"
+            f"pathlib.Path({str(started)!r}).touch()\n"
+            "while True: signal.pause()\n"
+        )
+        launcher.start(ProcessSpec(role, 0, (sys.executable, "-c", body)))
+        return started
+
+    started = [ends(Role.PS), ends(Role.WORKER)]
+    while not all(file.exists() for file in started):
+        select.select([], [], [], 0.02)
+    launcher.leave(SECONDS)
+    assert [exits.get(timeout=SECONDS).handle.role for _ in started] == [Role.WORKER, Role.PS]
