@@ -10,11 +10,14 @@ from tests.elastic.running_job import RunningJob
 
 SLOW = """
 import dataclasses
+import pathlib
 import sys
 import time
 
 import counting.model
 from counting.model import *
+
+BEGUN = pathlib.Path(__file__).with_name("begun")
 
 
 def forward():
@@ -23,6 +26,10 @@ def forward():
     pause = {slow} if is_slow else {usual}
 
     def gradients(*given):
+        if is_slow:
+            BEGUN.touch()
+        while {waits} and not BEGUN.exists():
+            time.sleep(0.01)
         time.sleep(pause)
         return model.gradients(*given)
 
@@ -31,11 +38,15 @@ def forward():
 
 
 class SlowJob(RunningJob):
-    """The counting job, whose first worker takes longer for each step."""
+    """The counting job, whose first worker takes longer for each step.
 
-    def __init__(self, folder, slow, usual, num_records, **flags):
+    If they are to wait, the others begin when it has begun; it may be the last to start.
+    """
+
+    def __init__(self, folder, slow, usual, num_records, waits=False, **flags):
         (folder / "zoo").mkdir()
-        (folder / "zoo" / "slow.py").write_text(SLOW.format(slow=slow, usual=usual))
+        text = SLOW.format(slow=slow, usual=usual, waits=waits)
+        (folder / "zoo" / "slow.py").write_text(text)
         rng = np.random.default_rng(0)
         self.ids = rng.integers(0, counting.NUM_IDS, (num_records, counting.IDS_PER_RECORD))
         counting.write_data(folder / "data", [self.ids])
@@ -70,7 +81,7 @@ def test_no_gradient_is_later_than_the_bound_while_workers_come_and_go(tmp_path,
 def test_a_job_that_need_not_wait_ends_without_the_slow_worker_and_tells_what_is_left(tmp_path):
     num_records = 12_000
     given = {"num_workers": 3, "finish_rate": 0.6}
-    with SlowJob(tmp_path, 2.0, 0.002, num_records, **given) as job:
+    with SlowJob(tmp_path, 2.0, 0.002, num_records, waits=True, **given) as job:
         summary = job.finish()
     (line,) = summary["ledger"]
     assert line["lost"] > 0
