@@ -27,7 +27,6 @@ from elasticdl.errors import ModelError
 from elasticdl.layers.embedding import Embedding
 
 WEIGHTS = "model.weights.h5"
-_CHECKED_STEPS = frozenset(8**k for k in range(8))  # a look at all parameters costs some time
 
 
 class ScriptTrainer(AskingTrainer):
@@ -66,20 +65,28 @@ class ScriptTrainer(AskingTrainer):
         self._gradients = _Gradients(self._dense)
         self._start = _Start(self._dense, self._state, Seeds(_seeds(found.seeds)))
         self._unchanged = _Unchanged(model, optimizer, self._constants)
-        self._num_steps = 0
-        self._loaded: Float32 | None = None  # at a checked step: the parameters that it began with
+        self._dense_changes, self._state_changes = _Changes(self._dense), _Changes(self._state)
 
     # --- the script's side -----------------------------------------------------------------------
 
     def load(self, dense: Float32, state: Float32) -> None:
-        """Give the script's model these parameters."""
-        self._start(dense, state, self._seed)
+        """Give the script's model these parameters.
+
+        Raises:
+            ModelError: The script has changed those that were given before.
+        """
+        self._give(dense, state, self._seed)
 
     def _begin(self, step: GradientRequest, seed: int) -> None:
         self._state.check_counters(step.state)
-        self._start(step.dense, step.state, seed)
-        self._num_steps += 1
-        self._loaded = self._dense.values() if self._num_steps in _CHECKED_STEPS else None
+        self._give(step.dense, step.state, seed)
+
+    def _give(self, dense: Float32, state: Float32, seed: int) -> None:
+        self._dense_changes.check()
+        self._state_changes.check()
+        self._start(dense, state, seed)
+        self._dense_changes.keep(dense)
+        self._state_changes.keep(state)
 
     def end_step(
         self,
@@ -103,13 +110,14 @@ class ScriptTrainer(AskingTrainer):
         value = _number(loss)
         dense_grad = self._gradients.joined(gradients)
         self._unchanged.check()
-        if self._loaded is not None:
-            self._check_parameters(self._loaded)
+        self._dense_changes.check()
+        state = self._state.values()
+        self._state_changes.keep(state)
         return StepResult(
             loss=value,
             row_grads=[],
             dense_grad=dense_grad,
-            state_delta=self._state.values() - step.state,
+            state_delta=state - step.state,
         )
 
     def zero_grad(self) -> NoReturn:
@@ -124,15 +132,6 @@ class ScriptTrainer(AskingTrainer):
             "minibatches(loader): expected a model in PyTorch, found one in Keras; go through "
             "minibatches(), and make tensors of the records in the loop"
         )
-
-    def _check_parameters(self, loaded: Float32) -> None:
-        now = self._dense.values()
-        for variable, part in zip(self._dense.variables, self._dense.parts, strict=True):
-            if not np.array_equal(now[part], loaded[part], equal_nan=True):
-                raise ModelError(
-                    f"the script has changed variable {variable.path!r} by itself, which would be "
-                    "lost: the job makes the updates, of the gradients that it is given"
-                )
 
     # --- the worker's side -----------------------------------------------------------------------
 
@@ -182,6 +181,52 @@ class _Start:
     def __call__(self, dense: Float32, state: Float32, seed: int) -> None:
         """Assign them. The arrays are copied."""
         self._call(tf.constant(dense), tf.constant(state), tf.constant(seed, tf.int64))
+
+
+class _Changes:
+    """Finds a variable that a script has changed by itself, which would be lost."""
+
+    def __init__(self, variables: Variables) -> None:
+        self._variables = variables
+        self._kept: tf.Tensor | None = None
+        if variables.size:
+            self._call = FlatFunction(
+                tf.function(self._differences, autograph=False).get_concrete_function(
+                    tf.TensorSpec([variables.size], tf.float32)
+                )
+            )
+
+    def _differences(self, kept: tf.Tensor) -> tf.Tensor:
+        pairs = self._variables.split(kept)
+        return tf.stack([_differ(variable.value, value) for variable, value in pairs])
+
+    def keep(self, values: Float32) -> None:
+        """Note what the variables have now. The array is copied."""
+        self._kept = tf.constant(values)
+
+    def check(self) -> None:
+        """Look whether they have what was noted.
+
+        Raises:
+            ModelError: Names the first that has not.
+        """
+        if self._kept is None or not self._variables.size:
+            return
+        changed = np.asarray(self._call(self._kept)[0])
+        if changed.any():
+            path = self._variables.variables[int(changed.argmax())].path
+            raise ModelError(
+                f"the script has changed variable {path!r} by itself, which would be lost: the job "
+                "makes the updates, of the gradients that apply_gradients hands in. Change the "
+                "model before wrap(); variables that are not trained may change before "
+                "apply_gradients; constraints keep variables within bounds"
+            )
+
+
+def _differ(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+    """Say whether two tensors differ anywhere; NaN is equal to NaN."""
+    are_nan = tf.not_equal(one, one) & tf.not_equal(other, other)
+    return tf.reduce_any(tf.not_equal(one, other) & ~are_nan)
 
 
 class _Gradients:
@@ -249,6 +294,7 @@ class _Unchanged:
         self._variables = self._ids()
         self._constants = [(v, np.array(v.numpy())) for v in constants]
         self._rate = _fixed_rate(optimizer)
+        self._settings = _settings(optimizer)
         self._num_updates = _num_updates(optimizer)
 
     def _ids(self) -> list[list[int]]:
@@ -278,6 +324,13 @@ class _Unchanged:
                 "the script has changed the learning rate of the optimizer, which the other "
                 "workers would not know: give the optimizer a schedule of "
                 "keras.optimizers.schedules"
+            )
+        now = _settings(self._optimizer)
+        for name in (name for name in now if now[name] != self._settings.get(name)):
+            raise ModelError(
+                f"the script has changed {name} of the optimizer from {self._settings.get(name)} "
+                f"to {now[name]}, which the job does not read again: expected the same through the "
+                "whole job"
             )
         if _num_updates(self._optimizer) != self._num_updates:
             raise ModelError(
@@ -324,6 +377,11 @@ def _num_updates(optimizer: keras.optimizers.Optimizer) -> int:
 def _fixed_rate(optimizer: keras.optimizers.Optimizer) -> float | None:
     rate = optimizer._learning_rate
     return float(rate.numpy()) if isinstance(rate, keras.Variable) else None
+
+
+def _settings(optimizer: keras.optimizers.Optimizer) -> dict[str, object]:
+    """Return what an optimizer was made with, but for its learning rate."""
+    return {name: v for name, v in optimizer.get_config().items() if name != "learning_rate"}
 
 
 def _seeds(of_model: Seeds) -> list[keras.Variable]:

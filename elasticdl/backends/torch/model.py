@@ -299,6 +299,22 @@ class PlacedModel:
                 yield start, named, part
             start += part.numel()
 
+    def kept(self) -> torch.Tensor:
+        """Return a copy of the parameters, where the model is, to look for changes later."""
+        return self._flat.clone()
+
+    def changed(self, kept: torch.Tensor) -> str:
+        """Return the name of a parameter that has other values than a copy; or ""."""
+        if not any(self._moved()) and torch.equal(_bits(self._flat), _bits(kept)):
+            return ""
+        start = 0
+        for name, parameter in self.parameters:
+            end = start + parameter.numel()
+            if not _has_values(parameter, kept[start:end].cpu().numpy()):
+                return name
+            start = end
+        return ""
+
     def moved_and_changed(self, dense: Float32) -> str:
         """Return the name of a parameter that lies elsewhere and has other values; or ""."""
         for start, (name, parameter), part in self._moved():
@@ -503,6 +519,11 @@ def _flattened(
             parameter.data = part.view(parameter.shape)
             parts.append(parameter.data)
     return flat, parts
+
+
+def _bits(flat: torch.Tensor) -> torch.Tensor:
+    """Return numbers as whole ones of which NaN equals itself."""
+    return flat.view(torch.int32)
 
 
 def _has_values(parameter: nn.Parameter, values: Float32) -> bool:

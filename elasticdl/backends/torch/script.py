@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NoReturn
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -16,7 +17,7 @@ from elasticdl.backends.torch.device import Device
 from elasticdl.backends.torch.export import export_weights
 from elasticdl.backends.torch.loading import Loading, TaskBatches
 from elasticdl.backends.torch.model import PlacedModel
-from elasticdl.backends.torch.optimizer import highest_rate, read_rules
+from elasticdl.backends.torch.optimizer import Group, read_rules
 from elasticdl.errors import ModelError
 
 _CPU = Device()
@@ -57,21 +58,24 @@ class ScriptTrainer(AskingTrainer):
                 "a model file and --distribution_strategy=ParameterServerStrategy"
             )
         self._rules = read_rules(lambda parameters: optimizer, self._placed.parameters, [])
-        self._optimizer = optimizer
+        self._unchanged = _Unchanged(self._placed, optimizer)
         if isinstance(optimizer, torch.optim.lr_scheduler.LRScheduler):
             optimizer.step = _refuse_scheduler_step
-            self._fixed_rate = None
-        else:
-            self._fixed_rate = highest_rate(optimizer)
 
     # --- the script's side -----------------------------------------------------------------------
 
     def load(self, dense: Float32, state: Float32) -> None:
-        """Give the script's model these parameters."""
+        """Give the script's model these parameters.
+
+        Raises:
+            ModelError: The script has changed those that were given before.
+        """
+        self._unchanged.check_values()
         self._placed.load(dense, state)
+        self._unchanged.note()
 
     def _begin(self, step: GradientRequest, seed: int) -> None:
-        self._placed.load(step.dense, step.state)
+        self.load(step.dense, step.state)
         self._placed.gradient()
         self._placed.device.seed(seed)
 
@@ -87,12 +91,13 @@ class ScriptTrainer(AskingTrainer):
                 "loss.backward()"
             )
         value = _number(loss)
-        self._check_unchanged(step.dense)
+        self._unchanged.check(step.dense)
         if all(p.grad is None for _, p in self._placed.parameters):
             raise ModelError(
                 "step(loss): no parameter has a gradient; call loss.backward() before it"
             )
         rules = self._rules
+        self._unchanged.note_state()
         return StepResult(
             loss=value,
             row_grads=[],
@@ -113,20 +118,6 @@ class ScriptTrainer(AskingTrainer):
         loading = Loading(loader, batches, seed)
         loading.start()  # in this thread: its processes are begun before others have locks
         self.loader = loading
-
-    def _check_unchanged(self, dense: Float32) -> None:
-        for constant in self._placed.constants:
-            constant.check()
-        if changed := self._placed.moved_and_changed(dense):
-            raise ModelError(
-                f"parameter {changed!r} was moved or replaced after wrap(); move and change the "
-                "model before it"
-            )
-        if self._fixed_rate is not None and highest_rate(self._optimizer) != self._fixed_rate:
-            raise ModelError(
-                "the script has changed the learning rate of the optimizer, which the other "
-                "workers would not know: give wrap() a scheduler of torch.optim.lr_scheduler"
-            )
 
     # --- the worker's side -----------------------------------------------------------------------
 
@@ -158,6 +149,97 @@ class ScriptTrainer(AskingTrainer):
     def _write(self, directory: Path) -> None:
         why = "the model is called by a script, in ways that only it knows"
         export_weights(self._placed.model, directory, why)
+
+
+class _Unchanged:
+    """Finds what a script changes that the job would not see, so that it would be lost."""
+
+    def __init__(
+        self,
+        placed: PlacedModel,
+        optimizer: torch.optim.Optimizer | torch.optim.lr_scheduler.LRScheduler,
+    ) -> None:
+        self._placed = placed
+        self._has_schedule = isinstance(optimizer, torch.optim.lr_scheduler.LRScheduler)
+        self._optimizer = optimizer.optimizer if self._has_schedule else optimizer
+        self._settings = self._now()
+        self._kept: torch.Tensor | None = None
+        self._kept_state = np.zeros(0, np.float32)
+
+    def note(self) -> None:
+        """Note what the model was given."""
+        self._kept = self._placed.kept()
+        self.note_state()
+
+    def note_state(self) -> None:
+        """Note the buffers, which a step changes, as they are now."""
+        self._kept_state = self._placed.state_values()
+
+    def check_values(self) -> None:
+        """Look whether the model has what was noted.
+
+        Raises:
+            ModelError: Names a parameter or buffer that has not.
+        """
+        if self._kept is None:
+            return
+        if changed := self._placed.changed(self._kept):
+            raise ModelError(
+                f"the script has changed parameter {changed!r} by itself, which would be lost: "
+                "the job makes the updates, of the gradients that step(loss) hands in. Change the "
+                "model before wrap(); keep parameters within bounds where the model uses them"
+            )
+        state = self._placed.state_values()
+        if not np.array_equal(state, self._kept_state, equal_nan=True):
+            raise ModelError(
+                "the script has changed a buffer of the model after step(loss), which would be "
+                "lost: change it before, and call model.eval() before an evaluation"
+            )
+
+    def check(self, dense: Float32) -> None:
+        """Look, at a step, whether all is as it was when the model was wrapped.
+
+        Raises:
+            ModelError: Says what is not.
+        """
+        for constant in self._placed.constants:
+            constant.check()
+        if changed := self._placed.moved_and_changed(dense):
+            raise ModelError(
+                f"parameter {changed!r} was moved or replaced after wrap(); move and change the "
+                "model before it"
+            )
+        now = self._now()
+        if len(now) != len(self._settings):
+            raise ModelError(
+                "the script has added parameters to the optimizer that it gave to wrap(): expected "
+                "all of them from the beginning; those without a gradient are left as they are"
+            )
+        for group, (before, after) in enumerate(zip(self._settings, now, strict=True)):
+            if before["lr"] != after["lr"]:
+                raise ModelError(
+                    f"the script has changed the learning rate of the optimizer{_of(group)}, which "
+                    "the other workers would not know: give wrap() a scheduler of "
+                    "torch.optim.lr_scheduler"
+                )
+            for name in (name for name in before if before[name] != after.get(name)):
+                raise ModelError(
+                    f"the script has changed {name} of the optimizer{_of(group)}, which the job "
+                    "does not read again: expected the same through the whole job"
+                )
+
+    def _now(self) -> list[Group]:
+        groups: list[Group] = []
+        for group in self._optimizer.param_groups:
+            settings = {name: value for name, value in group.items() if name != "lr"}
+            settings["params"] = [id(parameter) for parameter in group["params"]]
+            settings["lr"] = None if self._has_schedule else float(group["lr"])
+            groups.append(settings)
+        return groups
+
+
+def _of(group: int) -> str:
+    return f" (parameter group {group})" if group else ""
 
 
 def _check_model(model: nn.Module) -> None:

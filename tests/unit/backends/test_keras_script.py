@@ -195,6 +195,9 @@ def test_what_is_changed_behind_the_job_is_refused():
     assert "changed the learning rate" in refused(
         model, optimizer, change=lambda: setattr(optimizer, "learning_rate", 0.2)
     )
+    assert "changed momentum of the optimizer from 0.9 to 0.5" in refused(
+        model, used := sgd(momentum=0.9), change=lambda: setattr(used, "momentum", 0.5)
+    )
     assert "has changed variable" in refused(
         model, sgd(), change=lambda: model.trainable_variables[0].assign_add([[1.0], [1.0]])
     )
@@ -203,6 +206,30 @@ def test_what_is_changed_behind_the_job_is_refused():
         model, used, change=lambda: used.apply_gradients(ones(model))
     )
     assert "has other variables" in refused(other, sgd(), ones(other), change=thaw)
+
+
+@pytest.mark.parametrize("name", ["kernel", "moving_mean"])
+def test_what_a_script_assigns_after_a_step_is_refused_before_it_is_lost(name):
+    model = keras.Sequential([linear(), keras.layers.BatchNormalization()])
+    (variable,) = [v for v in model.variables if v.name == name]
+    trainer = ScriptTrainer(Handover(), model, sgd(), seed=0)
+    step = a_step(trainer)
+    for _ in range(2):
+        trainer.begin_step(step)
+        trainer.end_step(step, 1.0, ones(model))
+    variable.assign_add(tf.ones_like(variable))
+    with pytest.raises(ModelError, match=f"has changed variable '.*{name}' by itself"):
+        trainer.begin_step(step)
+
+
+def test_parameters_that_are_nan_are_not_taken_for_changed_ones():
+    model = linear()
+    trainer = ScriptTrainer(Handover(), model, sgd(), seed=0)
+    step = a_step(trainer)
+    step.dense[:] = np.nan
+    trainer.begin_step(step)
+    trainer.end_step(step, 1.0, ones(model))
+    trainer.begin_step(step)
 
 
 def test_what_is_of_pytorch_is_refused():

@@ -139,6 +139,71 @@ def test_what_is_changed_behind_the_job_is_refused():
     assert "changed the learning rate" in refused(linear, optimizer, change=set_rate)
 
 
+def refused_at_the_next_step(model, change, at_step=False):
+    """Return what a script is told that changes its model after a step, or before it."""
+    trainer = ScriptTrainer(Handover(), model, sgd(model), seed=0)
+    step = a_step(trainer)
+    trainer.begin_step(step)
+    if at_step:
+        change()
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    trainer.end_step(step, 1.0)
+    if not at_step:
+        change()
+    with pytest.raises(ModelError) as error:
+        trainer.begin_step(step)
+    return str(error.value)
+
+
+def test_what_is_changed_in_place_is_refused_before_it_is_lost():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 1), torch.nn.BatchNorm1d(1))
+    linear, norm = model
+
+    def clamp():
+        linear.weight.data.clamp_(-1e-3, 1e-3)
+
+    assert "has changed parameter '0.weight' by itself" in refused_at_the_next_step(model, clamp)
+    words = refused_at_the_next_step(model, lambda: torch.nn.init.zeros_(linear.bias), True)
+    assert "has changed parameter '0.bias' by itself" in words
+    model.eval()
+    words = refused_at_the_next_step(model, lambda: norm.running_mean.fill_(3.0))
+    assert "changed a buffer of the model after step(loss)" in words
+
+
+def test_a_swap_of_parameters_that_is_taken_back_is_no_change():
+    linear = torch.nn.Linear(2, 1)
+    trainer = ScriptTrainer(Handover(), linear, sgd(linear), seed=0)
+    step = a_step(trainer)
+    trainer.begin_step(step)
+    before = linear.weight.detach().clone()
+    with torch.no_grad():
+        linear.weight.zero_()
+        linear.weight.copy_(before)
+    linear(torch.ones(1, 2)).sum().backward()
+    trainer.end_step(step, 1.0)
+    trainer.begin_step(step)
+
+
+def test_settings_of_the_optimizer_that_the_script_changes_are_refused():
+    linear = torch.nn.Linear(2, 1)
+    groups = [{"params": [linear.weight]}, {"params": [linear.bias], "lr": 0.01}]
+    optimizer = torch.optim.SGD(groups, lr=0.1, momentum=0.9)
+
+    def set_to(group, name, value):
+        optimizer.param_groups[group][name] = value
+
+    def change(*words):
+        return refused(linear, optimizer, change=lambda: set_to(*words))
+
+    assert "changed weight_decay of the optimizer," in change(0, "weight_decay", 0.1)
+    assert "changed momentum of the optimizer (parameter group 1)" in change(1, "momentum", 0.0)
+    assert "changed the learning rate of the optimizer (parameter" in change(1, "lr", 0.02)
+    more = {"params": [torch.nn.Parameter(torch.zeros(1))]}
+    words = refused(linear, optimizer, change=lambda: optimizer.add_param_group(more))
+    assert "has added parameters to the optimizer" in words
+
+
 def test_a_loader_that_would_not_give_the_minibatches_of_tasks_is_refused():
     batches = TaskBatches()
 
