@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import types
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -169,10 +169,16 @@ def unknown_flag(command: str, name: str) -> str:
         return f"unknown flag --{name} (of ElasticDL 0.x); here: {OF_ELASTICDL_0[name]}"
     if name in OF_KERAS:
         return f"unknown flag --{name} (of Keras); here: {OF_KERAS[name]}"
-    known = [flag.name for flag in flags() if command in flag.commands]
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean --{near[0]}?" if near else ""
+    near = _near(name, [flag.name for flag in flags() if command in flag.commands])
+    hint = f"; did you mean {' or '.join(f'--{each}' for each in near)}?" if near else ""
     return f"unknown flag --{name}{hint}"
+
+
+def _near(name: str, known: Sequence[str]) -> list[str]:
+    """Return the flags that have one word more, or else the one that is spelt nearly so."""
+    words = set(name.split("_"))
+    longer = [f for f in known if words < set(f.split("_")) and f.count("_") == len(words)]
+    return longer if 0 < len(longer) <= 2 else difflib.get_close_matches(name, known, n=1)
 
 
 def _complaints(error: ValidationError) -> Iterator[str]:

@@ -239,6 +239,8 @@ def _explain(error: click.UsageError) -> str:
         hint = f"; did you mean {near[0]}?" if near else ""
         return f"unknown flag {error.option_name}{hint}"
     if isinstance(error, click.MissingParameter) and error.param is not None:
+        if isinstance(error.param, click.Argument):
+            return f"{error.param.human_readable_name} is needed"
         return f"{error.param.opts[0]} is needed ({getattr(error.param, 'help', '')})"
     message = error.format_message()
     if message.startswith("Got unexpected extra argument"):

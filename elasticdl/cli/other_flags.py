@@ -19,6 +19,7 @@ OF_KERAS = {
     "jit_compile": "wrap a part of the model in tf.function(jit_compile=True)",
     "loss_weights": "write loss_weights = ... in the model file beside a loss of Keras, or "
     "add the weighted losses of the outputs up in the function loss",
+    "lr": "--learning_rate",
     "sample_weight": "give sample weights as the third element of feed",
     "steps_per_epoch": "an epoch is all records of --training_data; give fewer files, or more "
     "epochs",
@@ -29,7 +30,7 @@ OF_KERAS = {
     "validation_steps": "--evaluation_minibatches",
     "verbose": "--summary has the numbers of the display",
 }
-"""What Keras' compile and fit take."""
+"""What Keras' compile and fit take, and its optimizers took."""
 
 OF_ELASTICDL_0 = {
     "aux_params": "disable_relaunch is --max_relaunches=0",

@@ -149,21 +149,32 @@ def find_model_file(config: JobConfig) -> Path:
     """
     zoo, model_def = config.model.model_zoo, config.model.model_def
     module, _, function = model_def.rpartition(".")
-    if not module or not all(part.isidentifier() for part in model_def.split(".")):
+    is_path = function == "py" or not all(part.isidentifier() for part in model_def.split("."))
+    if not module or is_path:
         raise ModelError(
             f"--model_def: expected package.module.function, for example mnist.model.forward, "
-            f"found {model_def!r}"
+            f"found {model_def!r}{_of_path(model_def)}"
         )
+    here = Path(*module.split(".")).with_suffix(".py")
+    hint = f"; of {here} in this folder say --model_zoo=." if here.is_file() else ""
     if not zoo.is_dir():
-        raise ConfigError(f"--model_zoo: expected a folder, found none at {zoo}")
+        raise ConfigError(f"--model_zoo: expected a folder, found none at {zoo}{hint}")
     path = zoo.joinpath(*module.split("."))
     for candidate in (path.with_name(path.name + ".py"), path / "__init__.py"):
         if candidate.is_file():
             return candidate
     found = sorted(".".join(file.relative_to(zoo).with_suffix("").parts) for file in _modules(zoo))
     near = difflib.get_close_matches(module, found, n=1)
-    hint = f"; did you mean {near[0]}.{function}?" if near else ""
+    hint = f"; did you mean {near[0]}.{function}?" if near else hint
     raise ModelError(f"--model_def={model_def}: expected the file {path}.py, found none{hint}")
+
+
+def _of_path(model_def: str) -> str:
+    """Return how the function of a file is named, if it is a file that is named."""
+    file = Path(model_def)
+    if not file.is_file():
+        return ""
+    return f"; of this file say --model_zoo={file.parent} --model_def={file.stem}.FUNCTION"
 
 
 def defined_names(path: Path) -> set[str] | None:

@@ -186,9 +186,7 @@ class TextReader(FileReader):
         field = joined.count(self._delimiter.encode(), line_start, wrong)
         column = repr(lines.names[field]) if field < len(lines.names) else f"number {field + 1}"
         raise DataError(
-            f"{source}: {lines.place(source, record)}, column {column}: expected UTF-8, found "
-            f"{what}; convert the file, for example by iconv --to-code=UTF-8",
-            record,
+            f"{source}: {lines.place(source, record)}, column {column}: {_no_utf_8(what)}", record
         )
 
     def _header(self, path: str) -> tuple[str, ...]:
@@ -201,7 +199,10 @@ class TextReader(FileReader):
         try:
             lines = csv.reader([header.decode()], delimiter=self._delimiter, strict=self._is_csv)
             names = tuple(next(lines, []))
-        except (UnicodeDecodeError, csv.Error) as error:
+        except UnicodeDecodeError as error:
+            what = f"the byte 0x{header[error.start]:02x}"
+            raise DataError(f"{path}: its header line: {_no_utf_8(what)}") from error
+        except csv.Error as error:
             raise DataError(f"{path}: its header line does not parse: {error}") from error
         if self._is_csv:
             _check_names(names, f"{path}: line 1")
@@ -224,6 +225,10 @@ def _start_of(path: str) -> Records:
         start = start[: start.rfind(b"\n") + 1]
     values = [line.removesuffix(b"\r") for line in start.removeprefix(BOM_UTF8).split(b"\n")]
     return Records(1, values=values)
+
+
+def _no_utf_8(what: str) -> str:
+    return f"expected UTF-8, found {what}; convert the file, for example by iconv --to-code=UTF-8"
 
 
 def _check_names(names: Sequence[str], where: str) -> None:

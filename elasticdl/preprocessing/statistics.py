@@ -116,5 +116,6 @@ def _read(path: str) -> Statistics:
 
 def _lacks(feature: str, what: str, column: Column) -> ConfigError:
     return ConfigError(
-        f"the statistics of {feature!r} have no {what}, because its values are {column.kind}"
+        f"the statistics of {feature!r} have no {what}, because its values are {column.kind}; "
+        "in a Table a column of words is a Category"
     )

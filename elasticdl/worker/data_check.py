@@ -22,6 +22,7 @@ from elasticdl.model_spec import ModelSpec
 from elasticdl.rpc.base import MasterClient
 from elasticdl.runtime.ending import Beside
 from elasticdl.worker.findings import DataSet, Fed, findings
+from elasticdl.worker.records import located
 
 _FEED_SECONDS = 1.0  # after the first minibatch, which a framework compiles: then it is enough
 _MOST_SECONDS = 10.0  # of a `feed` that does not return
@@ -127,7 +128,8 @@ def look_at_data(
         try:
             sample = take_sample(readers[kind], names)
             if sample.num_records:
-                fed = _fed_in_time(model, sample, mode, config.training.minibatch_size)
+                size = config.training.minibatch_size
+                fed = _fed_in_time(model, readers[kind], sample, mode, size)
                 if isinstance(model, ChecksData) and list(fed.labels) == [""]:
                     fed = replace(fed, label_problem=model.problem_of_labels(fed.labels[""]))
                 sets[kind] = DataSet(_NAMES[mode], readers[kind].metadata, sample, fed)
@@ -144,13 +146,15 @@ def look_at_data(
     return findings(main, list(sets.values()), table, any(asked), looked_up)
 
 
-def _fed_in_time(model: Predictor, sample: Sample, mode: Mode, minibatch_size: int) -> Fed:
+def _fed_in_time(
+    model: Predictor, reader: DataReader, sample: Sample, mode: Mode, minibatch_size: int
+) -> Fed:
     """Run `feed` over a sample; one that does not return ends the look, and not the job."""
     found: list[Fed | BaseException] = []
 
     def run() -> None:
         try:
-            found.append(_fed(model, sample, mode, minibatch_size))
+            found.append(_fed(model, reader, sample, mode, minibatch_size))
         except BaseException as error:  # raised by whoever waits
             found.append(error)
 
@@ -171,7 +175,9 @@ def _fed_in_time(model: Predictor, sample: Sample, mode: Mode, minibatch_size: i
     return found[0]
 
 
-def _fed(model: Predictor, sample: Sample, mode: Mode, minibatch_size: int) -> Fed:
+def _fed(
+    model: Predictor, reader: DataReader, sample: Sample, mode: Mode, minibatch_size: int
+) -> Fed:
     """Return what `feed` makes of the pieces, as far as the time goes.
 
     Raises:
@@ -188,7 +194,7 @@ def _fed(model: Predictor, sample: Sample, mode: Mode, minibatch_size: int) -> F
                 if time.monotonic() > deadline:
                     break
         except ElasticdlError as error:
-            errors.append((shard, error))
+            errors.append((shard, located(reader, shard, error)))
         if deadline and time.monotonic() > deadline:
             break
     if errors and deadline is None:
@@ -196,8 +202,9 @@ def _fed(model: Predictor, sample: Sample, mode: Mode, minibatch_size: int) -> F
     return gathered.fed(_said(*errors[0]) if errors else "")
 
 
-def _said(shard: Shard, error: ElasticdlError) -> str:
-    return f"{shard.name} [{shard.start}, {shard.end}): {error}"
+def _said(shard: Shard, error: Exception) -> str:
+    where = "" if shard.name in str(error) else f"{shard.name} [{shard.start}, {shard.end}): "
+    return f"{where}{error}"
 
 
 class _Gathered:

@@ -231,6 +231,7 @@ def test_an_unknown_flag_is_answered_with_the_nearest():
         ("initial_epoch", "--checkpoint_dir_for_init"),
         ("jit_compile", "tf.function(jit_compile=True)"),
         ("loss_weights", "add the weighted losses"),
+        ("lr", "--learning_rate"),
         ("steps_per_epoch", "an epoch is all records"),
         ("steps_per_execution", "steps overlap by themselves"),
         ("validation_batch_size", "--minibatch_size"),
@@ -256,6 +257,9 @@ def test_a_flag_of_another_command_is_refused():
     ("words", "complaint"),
     [
         (["train", "--num_worker=2"], "unknown flag --num_worker; did you mean --num_workers?"),
+        (["train", "--data=x"], "did you mean --training_data or --validation_data?"),
+        (["train", "--strategy=x"], "did you mean --distribution_strategy?"),
+        (["status"], "JOB is needed"),
         (["train", "--num-epoch", "2"], "unknown flag --num_epoch; did you mean --num_epochs?"),
         (["predict", "--training_data=x"], "--training_data has no meaning"),
         (["train", "--model_def=a.b", "--num_epochs=x"], "--num_epochs: expected a valid integer"),

@@ -65,6 +65,16 @@ def test_a_package_may_hold_the_functions_itself(place):
         ({"model_def": "forward"}, ModelError, "expected package.module.function"),
         ({"model_def": "mnist..forward"}, ModelError, "expected package.module.function"),
         (
+            {"model_def": "zoo/mnist/model.py"},
+            ModelError,
+            "of this file say --model_zoo=zoo/mnist --model_def=model.FUNCTION",
+        ),
+        (
+            {"model_zoo": "zo", "model_def": "zoo.mnist.model.forward"},
+            ConfigError,
+            "found none at zo; of zoo/mnist/model.py in this folder say --model_zoo=.",
+        ),
+        (
             {"model_def": "mnist.modle.forward"},
             ModelError,
             r"expected the file zoo/mnist/modle.py, found none; did you mean mnist.model.forward\?",

@@ -134,6 +134,7 @@ def test_a_real_number_that_float32_does_not_hold_is_refused_in_columns_too():
         (b"v,y\n1,1\na\0,1\n", "line 3 .*column 'v': expected UTF-8, found a zero byte"),
         (b"v,v\n1,1\n", "line 1: columns 1 and 2 are both called 'v'"),
         (b'v,"y"z\n1,1\n', "its header line does not parse"),
+        (b"\xff\xfev\0,\0", "its header line: expected UTF-8, found the byte 0xff; convert"),
     ],
 )
 def test_what_is_no_table_is_refused_with_its_place(content, said):
