@@ -10,12 +10,13 @@ class WantedColumn:
     """A column that the model is given.
 
     vocabulary: the words that have ids of their own, if there are any. sep: between the values of
-    a list; "" of a single value.
+    a list; "" of a single value. is_as_it_is: whether it is a number that nothing scales.
     """
 
     name: str
     vocabulary: tuple[str, ...] = ()
     sep: str = ""
+    is_as_it_is: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import keras
@@ -209,6 +209,9 @@ class Table:
                 words = tuple(str(word) for word in column.by)
                 sep = column.sep if isinstance(column, Tags) else ""
                 described[column.name] = WantedColumn(column.name, words, sep)
+            elif isinstance(column, Number):
+                known = described[column.name]
+                described[column.name] = replace(known, is_as_it_is=_is_as_it_is(column))
         positive = self.label.positive
         words = (positive,) if isinstance(positive, str) else tuple(positive or ())
         return WantedTable(
@@ -379,15 +382,27 @@ def _types(columns: Sequence[Column]) -> Iterator[tuple[str, ColumnType]]:
 
 
 def _number(column: Number, value: keras.KerasTensor) -> keras.KerasTensor:
+    mean, stddev = _scale(column)
+    if column.log:
+        value = keras.ops.log1p(keras.ops.maximum(value, 0.0))
+    return Normalizer(mean, stddev or 1.0)(value)  # a column of one value is 0 everywhere
+
+
+def _scale(column: Number) -> tuple[float, float]:
+    """Return mean and deviation of a column, (0, 1) where neither it nor statistics say them."""
     has_statistics = not column.log
     mean, stddev = column.mean, column.stddev
     if mean is None:
         mean = statistics.get_avg(column.name, 0.0) if has_statistics else 0.0
     if stddev is None:
         stddev = statistics.get_stddev(column.name, 1.0) if has_statistics else 1.0
-    if column.log:
-        value = keras.ops.log1p(keras.ops.maximum(value, 0.0))
-    return Normalizer(mean, stddev or 1.0)(value)  # a column of one value is 0 everywhere
+    return mean, stddev
+
+
+def _is_as_it_is(column: Number) -> bool:
+    """Whether nothing scales a number, and nobody has said so."""
+    is_said = column.log or column.mean is not None or column.stddev is not None
+    return not is_said and _scale(column) == (0.0, 1.0)
 
 
 def _boundaries(column: Bucket) -> list[float]:

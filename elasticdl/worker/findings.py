@@ -23,6 +23,7 @@ _MOST_CLASSES = 1000
 _NAMES_SHOWN = 8
 _VALUES_SHOWN = 3
 _FEW_FOUND = 0.05  # a vocabulary that has less of a column is worth a warning
+_FAR_FROM_ZERO = 10.0  # of a number's mean size: it outweighs those that are scaled
 _FEW_WORDS = 100  # a column of no more different words is one of categories
 
 
@@ -301,6 +302,7 @@ def _warnings(
         yield from _vocabulary_warnings(data, words)
         if table is not None:
             yield from _positive_warnings(data, table)
+            yield from _scale_warnings(data, table)
     for other in others:
         yield from _differences(main, other, table, {column.name for column in words})
 
@@ -334,6 +336,26 @@ def _positive_warnings(data: DataSet, table: WantedTable) -> Iterator[str]:
             f"{data.flag}: the label {table.label!r} is never {_some(table.positive, ' or ')} "
             f"in {data.sample.num_looked_at:,} records that were looked at; found "
             f"{_some(sorted(present))}"
+        )
+
+
+def _scale_warnings(data: DataSet, table: WantedTable) -> Iterator[str]:
+    """Yield which numbers of a model that is trained are far from 0, and are left so."""
+    if data.kind != "training":
+        return
+    found = []
+    for column in table.columns:
+        words = data.sample.columns.get(column.name, [])
+        present: Words = [w for w in words if w is not None and w != table.missing]
+        if column.is_as_it_is and kind_of(present) not in ("", "text"):
+            values = np.array(present, np.float64)
+            if np.abs(values).mean() > _FAR_FROM_ZERO:
+                found.append(f"{column.name} ({values.min():g} to {values.max():g})")
+    if found:
+        yield (
+            f"numbers that nothing scales: {_listed(found)}. A model learns more from numbers near "
+            "0: give --statistics=FILE, which elasticdl data analyze writes, or mean and stddev of "
+            "each Number"
         )
 
 

@@ -113,6 +113,16 @@ def test_a_label_without_a_positive_one_is_refused_where_that_is_sure(
         assert "warning: --training_data: the label 'y' is never 'Yes'" in text
 
 
+def test_numbers_that_are_far_from_zero_and_left_so_are_told():
+    wanted = [WantedColumn(name, is_as_it_is=name != "scaled") for name in ("age", "x", "scaled")]
+    table = WantedTable(tuple(wanted), "y", missing="NA")
+    columns = {"age": ["18", "NA", "80", None], "x": ["0.5"] * 4, "scaled": ["900"] * 4}
+    columns["y"] = ["1"] * 4
+    (line,) = [each for each in said(data_set(columns=columns), table=table) if "scales" in each]
+    assert "warning: numbers that nothing scales: age (18 to 80). " in line
+    assert "--statistics=FILE" in line
+
+
 def test_columns_of_other_words_or_kinds_are_told():
     training = data_set(columns={"day": ["mon", "tue"] * 50, "n": ["1"] * 100, "id": ["1"] * 100})
     validation = data_set(

@@ -144,6 +144,16 @@ def test_validation_data_that_cannot_be_read_so_is_told_with_its_flag(
         look(feed, training, validation)
 
 
+def test_a_record_that_feed_cannot_take_is_told_with_its_line(look, tmp_path):
+    columns = rows(300, 2)
+    columns["a"] = columns["a"].astype(object)
+    columns["a"][0] = "many"
+    validation = write(tmp_path / "v.csv", columns)
+    said = look(TABLE, write(tmp_path / "t.csv", rows(400, 1)), validation)
+    (line,) = [each for each in said if "were not fed" in each]
+    assert f"{validation}: line 2 (record 0): record 0, column 'a'" in line
+
+
 def test_a_vocabulary_of_which_nothing_is_found_is_refused_with_three_values(look, tmp_path):
     training = write(tmp_path / "t.csv", rows(400, 1, flags=("on", "off")))
     with pytest.raises(
@@ -175,6 +185,15 @@ def test_a_label_that_is_never_positive_is_refused_with_what_was_found(
     training = write(tmp_path / "t.csv", rows(400, 1, words))
     with pytest.raises(DataError, match=complaint):
         look(TABLE, training)
+
+
+def test_a_number_of_a_table_that_nothing_scales_is_told(look, tmp_path):
+    columns = rows(400, 1)
+    columns["a"] = 1000 * columns["a"]
+    said = look(TABLE, write(tmp_path / "t.csv", columns))
+    assert [each for each in said if "numbers that nothing scales: a (" in each]
+    scaled = TABLE.replace('Number("a")', 'Number("a", mean=0.0, stddev=1000.0)')
+    assert not [each for each in look(scaled, tmp_path / "t.csv") if "scales" in each]
 
 
 def test_one_class_and_missing_values_are_told(look, tmp_path):
