@@ -359,7 +359,7 @@ class PythonState:
 
     def _slots(self, name: str, thing: object) -> None:
         """Note what an object holds in the `__slots__` of its classes."""
-        classes = reversed(type(thing).__mro__)
+        classes = [c for c in reversed(type(thing).__mro__) if "__slots__" in vars(c)]
         slots = {k: v for c in classes for k, v in vars(c).items() if inspect.ismemberdescriptor(v)}
         held = {key: getattr(thing, key, _EMPTY) for key in slots}
 

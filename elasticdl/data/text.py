@@ -104,10 +104,13 @@ class TextReader(FileReader):
         """List the files with their numbers of records.
 
         Raises:
-            DataError: A file has another header than the first.
+            DataError: A file has another header than the first, or the columns that were given
+                in another order.
         """
         if self._skip_header:
             first = self._first_header
+            if self._column_names:
+                _check_order(self._paths[0], first, self._column_names)
             for path in self._paths[1:]:
                 _check_header(path, self._header(path), self._paths[0], first)
         return super().shards()
@@ -204,7 +207,7 @@ class TextReader(FileReader):
             raise DataError(f"{path}: its header line: {_no_utf_8(what)}") from error
         except csv.Error as error:
             raise DataError(f"{path}: its header line does not parse: {error}") from error
-        if self._is_csv:
+        if self._is_csv and not self._column_names:
             _check_names(names, f"{path}: line 1")
         return names
 
@@ -241,6 +244,16 @@ def _check_names(names: Sequence[str], where: str) -> None:
                 "them by --data_reader_params=columns=a,b,c (with skip_header=true if the first "
                 "line has names)"
             )
+
+
+def _check_order(path: str, header: tuple[str, ...], names: tuple[str, ...]) -> None:
+    """Refuse names of columns that are those of the header, but in another order."""
+    if header != names and sorted(header) == sorted(names):
+        raise DataError(
+            f"{path}: its header is {','.join(header)}, and {FLAG} says "
+            f"columns={','.join(names)}: the same columns in another order, so values would have "
+            "other names; leave columns= out, and the header names them"
+        )
 
 
 def _check_header(

@@ -305,6 +305,8 @@ def _warnings(
             yield from _scale_warnings(data, table)
     for other in others:
         yield from _differences(main, other, table, {column.name for column in words})
+        if table is None:  # which takes the words of times, the same in each unit
+            yield from _other_units(main, other)
 
 
 def _label_warnings(data: DataSet) -> Iterator[str]:
@@ -399,6 +401,18 @@ def _differences(
         ]
         if lacking and other.has_labels:
             yield f"{other.flag}: no record has {_listed(lacking)}, which all of {main.flag} have"
+
+
+def _other_units(main: DataSet, other: DataSet) -> Iterator[str]:
+    """Yield the columns of times in other units: to a feed they are numbers of their unit."""
+    for name, ours in main.metadata.column_dtypes.items():
+        theirs = other.metadata.column_dtypes.get(name, ours)
+        if ours != theirs and "m" in (ours.kind + theirs.kind).lower():
+            yield (
+                f"column {name!r} is {ours} in {main.flag} and {theirs} in {other.flag}: to a feed "
+                "that takes it as a number the same time is another one. Write both in one unit, "
+                "or convert them by metadata.column_dtypes"
+            )
 
 
 def _are_other_words(ours: Words, theirs: Words) -> bool:

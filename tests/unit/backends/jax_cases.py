@@ -101,8 +101,9 @@ def sgd():
     return keras.optimizers.SGD(0.1)
 
 
-def trainer(model, loss=loss, optimizer=sgd, **more):
+def trainer(model, loss=loss, optimizer=sgd, loss_weights=None, **more):
     spec = ModelSpec(model, loss, optimizer, lambda *_: None, None, None, None, None)
+    spec = replace(spec, loss_weights=loss_weights)
     return JaxTrainer(spec, METADATA, 0, 2**20, **more)
 
 
@@ -177,6 +178,21 @@ def described():
     }
 
 
+def of_two_outputs():
+    """Return the first loss of two outputs, which are 0, by two losses of Keras with weights."""
+
+    def model():
+        numbers = keras.Input((3,), name="numbers")
+        made = {n: keras.layers.Dense(1, kernel_initializer="zeros", name=n) for n in ("a", "b")}
+        return keras.Model({"numbers": numbers}, {n: layer(numbers) for n, layer in made.items()})
+
+    made = trainer(model, {"a": "mse", "b": "mae"}, loss_weights={"a": 0.5, "b": 2.0})
+    labels = {name: np.full((N, 1), value, np.float32) for name, value in (("a", 1), ("b", 3))}
+    sample = Minibatch({"numbers": NUMBERS}, labels, N)
+    made.build(sample)
+    return made.train_step(sample, [], *made.initial_values()).loss
+
+
 def no_class():
     """Say what a job tells of a label that is no class, which JAX would train with a loss of 0."""
 
@@ -191,4 +207,5 @@ def no_class():
 
 if __name__ == "__main__":
     found = {name: said_of(*case) for name, case in CASES.items()}
-    print(json.dumps({**found, "no_class": no_class(), "described": described()}))
+    more = {"no_class": no_class(), "two_outputs": of_two_outputs(), "described": described()}
+    print(json.dumps({**found, **more}))

@@ -62,3 +62,7 @@ def test_what_is_not_trained_and_what_moves_is_described(said):
     assert described["momenta"] == {"moving_mean": 0.99, "moving_variance": 0.99}
     assert described["same_draws"], "a minibatch drops out the same units each time"
     assert described["other_draws"], "another one drops out others"
+
+
+def test_losses_of_keras_for_two_outputs_are_weighed_and_added(said):
+    assert said["two_outputs"] == pytest.approx(0.5 * 1 + 2.0 * 3)

@@ -61,6 +61,15 @@ def test_files_with_different_headers_are_refused(tmp_path):
         open_reader(str(tmp_path), "skip_header=true").shards()
 
 
+def test_names_that_are_given_may_not_be_those_of_the_header_in_another_order(tmp_path):
+    path = write(tmp_path, "b,a\n1,2\n")
+    with pytest.raises(DataError, match=r"header is b,a, and .* columns=a,b: the same columns in"):
+        open_reader(path, "skip_header=true;columns=a,b").shards()
+    assert open_reader(path, "skip_header=true;columns=p,q").metadata.column_names == ("p", "q")
+    twice = write(tmp_path, "a,a\n1,2\n", "twice.csv")  # what they are given for
+    assert len(open_reader(twice, "skip_header=true;columns=p,q").shards()) == 1
+
+
 def test_an_unknown_setting_names_the_nearest(tmp_path):
     path = write(tmp_path, "a\n")
     with pytest.raises(ConfigError, match=r"no setting 'skip_heder'; did you mean skip_header\?"):

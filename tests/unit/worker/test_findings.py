@@ -133,3 +133,13 @@ def test_columns_of_other_words_or_kinds_are_told():
     assert "warning: column 'day': no value of --validation_data ('Mo') is one of" in text
     assert "warning: column 'id': no value of --validation_data ('1.0') is one of" in text
     assert not [line for line in said(training, training) if "warning: column" in line]
+
+
+def test_times_in_another_unit_are_told_where_a_feed_may_take_them_as_numbers():
+    def of_unit(unit, kind="training"):
+        return data_set(kind, metadata=Metadata(("at",), {"at": np.dtype(f"datetime64[{unit}]")}))
+
+    text = "\n".join(said(of_unit("us"), of_unit("ns", "validation")))
+    assert "warning: column 'at' is datetime64[us] in --training_data and datetime64[ns] in" in text
+    assert "column 'at'" not in "\n".join(said(of_unit("us"), of_unit("us", "validation")))
+    assert "column 'at'" not in "\n".join(said(of_unit("us"), of_unit("ns", "x"), table=TABLE))

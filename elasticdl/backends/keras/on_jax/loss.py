@@ -55,6 +55,17 @@ class JaxLoss:
             return frozenset()
         return frozenset(id(v) for metric in self._of_keras.metrics for v in metric.variables)
 
+    def prepare(self, labels: Nested, outputs: Nested) -> None:
+        """Make the variables of Keras' losses, which cannot be made while JAX traces a step.
+
+        Raises:
+            ModelError: The losses do not fit labels and outputs.
+        """
+        if self._of_keras is not None and not self._of_keras.built:
+            found = f"labels {describe(labels)} and predictions {describe(outputs)}"
+            with user_code(f"{self._name}(labels, predictions)", f" on {found}"):
+                self._of_keras.build(labels, outputs)
+
     def __call__(self, labels: Nested, outputs: Nested, weights: Nested) -> jax.Array:
         """Return a float32 scalar; of a loss of Keras with `reduction=None`, a value each.
 

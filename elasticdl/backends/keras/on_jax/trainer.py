@@ -255,6 +255,7 @@ class JaxTrainer(KerasTrainer):
             tables = self._found_in(minibatch).tables
             structure = minibatch.structure
             model, loss = self._array_model, self._make_loss()
+            loss.prepare(minibatch.labels, model.sample_outputs)
             step = JaxStep(model, loss, self._momenta, tables, structure)
             self._trained[key] = step
         return step
