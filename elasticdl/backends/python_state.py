@@ -114,6 +114,10 @@ class PythonState:
             if not is_same(self.values.get(name, _EMPTY), other.values.get(name, _EMPTY))
         )
 
+    def drawn_since(self, before: PythonState) -> list[str]:
+        """Return the names of sources of random numbers that stood elsewhere before."""
+        return sorted(n for n, at in self.drawn.items() if before.drawn.get(n, at) != at)
+
     # --- for frameworks --------------------------------------------------------------------------
 
     def add(self, name: str, thing: object) -> None:

@@ -57,6 +57,7 @@ from elasticdl.backends.keras.model.trial import (
     check_steps,
     check_traces,
     is_of_a_library,
+    leaves_a_trace,
     leaving_no_trace,
     note,
     text_of,
@@ -236,7 +237,7 @@ class KerasTrainer:
             values = self._placed.dense.values(), self._placed.state.values()
             before = note(*functions)
             step = self._step(sample)
-            if before.differences(note(*functions)):
+            if leaves_a_trace(before, note(*functions)):
                 check_traces(*functions, lambda: text_of(gradient.traced(sample)))
             step.try_out(sample, *values)
             if step.runs_python and step.can_be_tried:

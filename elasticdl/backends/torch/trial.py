@@ -308,14 +308,13 @@ def check_history(
 
 
 def _tell_of_sources(before: PythonState, after: PythonState) -> None:
-    for name, drawn in after.drawn.items():
-        if before.drawn.get(name, drawn) != drawn:
-            log.warning(
-                "%s gives random numbers of its own: each worker draws others, and a minibatch "
-                "that is computed again gets others; those of torch are a function of the task and "
-                "the minibatch",
-                name,
-            )
+    for name in after.drawn_since(before):
+        log.warning(
+            "%s gives random numbers of its own: each worker draws others, and a minibatch that is "
+            "computed again gets others; those of torch are a function of the task and the "
+            "minibatch",
+            name,
+        )
 
 
 def _another(minibatch: TorchMinibatch) -> TorchMinibatch:

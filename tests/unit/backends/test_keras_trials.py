@@ -51,6 +51,10 @@ class Scaled(keras.layers.Layer):
         if self.kind == "tensor" and tf.executing_eagerly():
             self.total = self.total + tf.reduce_sum(ops.abs(x))
             return x / (1 + self.total)
+        if self.kind == "drawn":
+            return x * np.random.rand()
+        if self.kind == "drawn for nothing":
+            np.random.rand()
         if self.kind == "list":
             self.log.append(x.shape)
         if self.kind == "shown":
@@ -145,6 +149,13 @@ def test_trials_leave_no_trace_and_what_is_only_looked_at_is_trained(new_job, ki
     layer = made[0].get_layer("scaled")
     assert len(layer.log) <= 2  # of the calls that make the model, and of none other
     assert ("log" in caplog.text) == (kind == "list")
+
+
+def test_numbers_that_numpy_draws_when_a_step_is_compiled_are_told(new_job, caplog):
+    build(new_job, lambda: functional("drawn for nothing"))
+    assert "draws from" not in caplog.text
+    build(new_job, lambda: functional("drawn"))
+    assert "draws from numpy.random when a step is compiled" in caplog.text
 
 
 def test_a_model_without_such_state_is_traced_no_more_often(new_job, monkeypatch):

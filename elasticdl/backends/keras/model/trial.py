@@ -52,6 +52,11 @@ def note(model: keras.Model, loss: object) -> PythonState:
     return PythonState({"model": model, "loss": loss}, visit)
 
 
+def leaves_a_trace(before: PythonState, after: PythonState) -> bool:
+    """Whether a call has changed something in Python, or has drawn random numbers there."""
+    return bool(before.differences(after) or after.drawn_since(before))
+
+
 def check_traces(model: keras.Model, loss: object, trace: Callable[[], str]) -> None:
     """Refuse a model or a loss whose compiled step depends on how often it was traced.
 
@@ -67,7 +72,15 @@ def check_traces(model: keras.Model, loss: object, trace: Callable[[], str]) -> 
         graphs = [trace()]
         once = note(model, loss)
         graphs.append(trace())
-        changed = once.differences(note(model, loss))
+        twice = note(model, loss)
+        changed, drawn = once.differences(twice), twice.drawn_since(once)
+    if drawn and graphs[0] != graphs[1] and not changed:
+        log.warning(
+            "the model or the loss draws from %s when a step is compiled, and not with each step: "
+            "all steps have the number that was drawn then, and each worker has another one. "
+            "keras.random, and layers such as Dropout, draw with each step",
+            shown(drawn),
+        )
     if not changed:
         return
     if graphs[0] != graphs[1]:

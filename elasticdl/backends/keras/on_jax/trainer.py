@@ -25,7 +25,7 @@ from elasticdl.backends.base import (
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
 from elasticdl.backends.keras.model.expected_data import problem_of_labels
 from elasticdl.backends.keras.model.state import Momenta
-from elasticdl.backends.keras.model.trial import check_traces, note
+from elasticdl.backends.keras.model.trial import check_traces, leaves_a_trace, note
 from elasticdl.backends.keras.on_jax.any_size import problem_of_any_size
 from elasticdl.backends.keras.on_jax.arrays import in_arrays
 from elasticdl.backends.keras.on_jax.export import (
@@ -202,7 +202,7 @@ class JaxTrainer(KerasTrainer):
         before = note(*functions)
         step = self._trained_by(sample)
         step.prepare(sample, given)
-        if before.differences(note(*functions)):
+        if leaves_a_trace(before, note(*functions)):
             check_traces(*functions, lambda: step.prepare(sample, given))
         self._warn_of_export(sample)
         missing, missing_tables = step.without_gradient(given)
