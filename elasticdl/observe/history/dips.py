@@ -26,6 +26,7 @@ _CAUSES = (
     "ps recovered",
     "lost",
     "master lost",
+    "late",  # the master stood still
     "paused",
     "resumed",
     "leaving",
@@ -42,7 +43,7 @@ _CAUSES = (
 _OUTWEIGHED = frozenset({"checkpoint", "evaluation", "slow", "task failed", "journal"})
 """Facts that happen all the time: what took most of a dip explains it better than one beside it."""
 
-_TOLD_AFTERWARDS = frozenset({"checkpoint", "evaluation"})
+_TOLD_AFTERWARDS = frozenset({"checkpoint", "evaluation", "late"})
 """Facts of what is over: the cell in which they are told may be as fast as ever."""
 
 _TELLING = frozenset(map(str, (Label.EVALUATE, Label.WAIT_FOR_DATA, Label.STARTING)))

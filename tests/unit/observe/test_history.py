@@ -168,9 +168,19 @@ def test_dip_that_an_evaluation_explains_is_not_laid_to_a_checkpoint_beside_it()
     assert dip.cause == "workers evaluated"
 
 
-@pytest.mark.parametrize(("event", "explains"), [("evaluation", True), ("paused", False)])
+def test_dip_in_which_the_master_stood_still_is_not_laid_to_an_evaluation_beside_it():
+    stood = fact(BEGAN + 42.5, "late", "the master stood still for 11.9 s", seconds=11.9)
+    evaluated = fact(BEGAN + 30.5, "evaluation", "the evaluation", metrics={"auc": 0.5})
+    slow = beats(90, lambda s: "idle" if 31 <= s <= 42 else "train")
+    (dip,) = dips_of(History.of([*slow, evaluated, stood]))
+    assert dip.cause == "the master stood still for 11.9 s"
+
+
+@pytest.mark.parametrize(
+    ("event", "explains"), [("evaluation", True), ("late", True), ("paused", False)]
+)
 def test_what_is_told_when_it_is_over_explains_the_dip_that_ends_with_it(event, explains):
-    told = fact(BEGAN + 32.4, event, f"the {event}", metrics={"auc": 0.5}, why="")
+    told = fact(BEGAN + 32.4, event, f"the {event}", metrics={"auc": 0.5}, why="", seconds=2.0)
     slow = beats(60, lambda s: "wait for parameters" if s in (31, 32) else "train")
     history = History.of([*slow, told])
     (dip,) = dips_of(history)
