@@ -14,6 +14,7 @@ from elasticdl.cli.terminal import Terminal
 from elasticdl.errors import ConfigError
 
 if TYPE_CHECKING:  # what --help need not wait for
+    from elasticdl.job import JobStatus
     from elasticdl.observe.history.fold import History
 
 PAGE = "report.html"
@@ -42,11 +43,11 @@ def report(name: str, as_html: bool, svg: bool, png: bool, output: Path | None) 
     # The log of each process is a file or more, and all are read side by side.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    events, config, folder = _job(name)
+    events, config, folder, end = _job(name)
     history = History.of(events)
     if not history.version:
         raise ConfigError(f"{name}: expected the event log of a job, found no event")
-    found = board(history, config=config)
+    found = with_end(board(history, config=config), end)
     place = output or folder
     place.mkdir(parents=True, exist_ok=True)
     written = [_write_page(found, place / PAGE)] if as_html else []
@@ -56,6 +57,13 @@ def report(name: str, as_html: bool, svg: bool, png: bool, output: Path | None) 
         _print(history, found)
     for path in written:
         click.echo(path)
+
+
+def with_end(found: dict[str, Any], end: JobStatus | None) -> dict[str, Any]:
+    """Return what there is to be shown with an end that no process could write into the log."""
+    if end is None or found["ended"] is not None:
+        return found
+    return {**found, "phase": end.status, "message": end.message, "ended": found["latest"]}
 
 
 def _write_page(found: dict[str, Any], path: Path) -> Path:
@@ -68,19 +76,23 @@ def _write_page(found: dict[str, Any], path: Path) -> Path:
     return path
 
 
-def _job(name: str) -> tuple[Iterable[dict[str, Any]], dict[str, Any], Path]:
-    """Return the events of a job, its settings without secrets, and its folder."""
+def _job(
+    name: str,
+) -> tuple[Iterable[dict[str, Any]], dict[str, Any], Path, JobStatus | None]:
+    """Return the events of a job, its settings without secrets, its folder, and how it ended."""
     from elasticdl.launchers import choose
     from elasticdl.observe.events import FOLDER, read_events
     from elasticdl.runtime import process
 
     bare = Path(name)
     if (bare / FOLDER).is_dir():
-        return read_events(bare), _settings(bare / process.CONFIG_FILE), bare
+        is_job = (bare / process.CONFIG_FILE).is_file()
+        end = choose.find(name).end(0.0) if is_job else None
+        return read_events(bare), _settings(bare / process.CONFIG_FILE), bare, end
     job = choose.find(name)
     job_dir = Path(job.places.get("job_dir", "."))
     events = job.events(follow=False, with_beats=True)
-    return events, _settings(job_dir / process.CONFIG_FILE), job_dir
+    return events, _settings(job_dir / process.CONFIG_FILE), job_dir, job.end(0.0)
 
 
 def _settings(path: Path) -> dict[str, Any]:

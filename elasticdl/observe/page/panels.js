@@ -101,7 +101,7 @@ const panels = (() => {
       part.title = label;
       bar.append(part);
     }
-    const bound = store.bound ? [words.element("p", `${store.bound.text} ${store.bound.advice}`)] : [];
+    const bound = store.bound ? [words.prose(`${store.bound.text} ${store.bound.advice}`)] : [];
     parent.replaceChildren(bar, ...bound, words.table(["where", "seconds", "share"],
       parts.map(([label, seconds]) => [label, words.decimal(seconds, 4), words.percent(seconds / found.seconds)])));
   }

@@ -48,6 +48,13 @@ const words = (() => {
     return made;
   }
 
+  // A paragraph whose flags stay on one line each.
+  function prose(text) {
+    const made = element("p");
+    for (const part of text.split(/(--[a-z][\w=-]*)/)) made.append(part.startsWith("--") ? element("span", part, "flag") : part);
+    return made;
+  }
+
   // Rows are arrays of texts, or of elements. `text`: which columns are words.
   function table(heads, rows, text = [0]) {
     const made = element("table");
@@ -89,5 +96,5 @@ const words = (() => {
     parent.replaceChildren(element("p", text, "empty"));
   }
 
-  return { count, decimal, percent, duration, bytes, rate, clock, element, table, behind, empty };
+  return { count, decimal, percent, duration, bytes, rate, clock, element, prose, table, behind, empty };
 })();

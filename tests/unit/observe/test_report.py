@@ -2,7 +2,10 @@
 
 import json
 import re
+from dataclasses import replace
 
+from elasticdl.cli.report import with_end
+from elasticdl.job import no_status
 from elasticdl.observe.history.board import board
 from elasticdl.observe.history.fold import History
 from elasticdl.observe.report import html
@@ -36,3 +39,15 @@ def test_every_script_is_named_by_its_hash():
     scripts = re.findall(r"<script>", text)
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)[1]
     assert policy.count("sha256-") == len(scripts) + len(re.findall(r"<style>", text))
+
+
+def test_a_job_whose_processes_wrote_no_end_is_shown_as_it_ended():
+    told = {"time": 7.0, "role": "master", "index": 0, "event": "phase", "phase": "training"}
+    log = board(History.of([told]))
+    stopped = replace(no_status("job", 0), status="stopped", message="its processes were killed")
+    shown = with_end(log, stopped)
+    assert (shown["phase"], shown["ended"]) == ("stopped", 7.0)
+    assert shown["message"] == "its processes were killed"
+    assert with_end(log, None) is log  # it goes on
+    over = {**log, "ended": 6.0}
+    assert with_end(over, stopped) is over
