@@ -1,6 +1,6 @@
 """Takes the pictures of the page in docs/pictures: of a real job, of which a worker is killed.
 
-    python scripts/pictures.py DATA    # of flights, as `make demo` makes it (demo/data/train)
+    python scripts/pictures.py DATA    # of flights, as `make demo` makes it (demo/data)
 
 Needs Chromium (scripts/browser.sh) and Playwright.
 """
