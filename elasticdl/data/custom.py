@@ -101,6 +101,7 @@ class OwnReader:
     def __init__(self, reader: Any) -> None:
         self._reader = reader
         self._name = type(reader).__name__
+        self._times: dict[str, tuple[np.dtype[Any], str]] = {}  # by column, and where it was seen
 
     @property
     def metadata(self) -> Metadata:
@@ -136,7 +137,21 @@ class OwnReader:
                     "elasticdl.data.base.Records(start, values=[...]) or "
                     "Records(start, columns={...})"
                 )
+            self._check_times(records, shard)
             yield records
+
+    def _check_times(self, records: Records, shard: Shard) -> None:
+        """Refuse times in another unit than before, since a feed takes them as numbers of it."""
+        for name, column in records.columns.items():
+            found = np.asarray(column).dtype if isinstance(column, list) else column.dtype
+            if found.kind not in "mM":
+                continue
+            first, where = self._times.setdefault(name, (found, shard.name))
+            if found != first:
+                raise DataError(
+                    f"{shard.name}: column {name!r} is {found}, in {where} it is {first}: expected "
+                    f"one unit, such as column.astype({str(first)!r})"
+                )
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,29 @@ def expand_paths(expression: str) -> list[str]:
     if not parts:
         raise DataError(f"expected files, a folder or a glob, found {expression!r}")
     files = [file for part in parts for file in _expand_one(part)]
-    return list(dict.fromkeys(files))
+    found: dict[str, str] = {}
+    for file in files:
+        found.setdefault(file if remote.is_url(file) else os.path.abspath(file), file)
+    return list(found.values())
+
+
+def folders_left_out(expression: str) -> list[str]:
+    """List the folders with files in the folders that are read, of which files alone are taken."""
+    parts = [part.strip() for part in expression.split(",")]
+    places = [expression] if os.path.isdir(expression) else parts
+    local = [os.path.expanduser(place) for place in places if not remote.is_url(place)]
+    within = [
+        os.path.join(folder, name)
+        for folder in local
+        if os.path.isdir(folder)
+        for name in sorted(os.listdir(folder))
+    ]
+    return [path for path in within if os.path.isdir(path) and _is_data(path) and _has_files(path)]
+
+
+def _has_files(folder: str) -> bool:
+    inside = glob.iglob(os.path.join(glob.escape(folder), "**", "*"), recursive=True)
+    return any(os.path.isfile(path) and _is_data(path) for path in inside)
 
 
 def _expand_one(part: str) -> list[str]:

@@ -122,11 +122,32 @@ def _array_of(strings: Any) -> NDArray[Any]:
 
 
 def concatenate(parts: Sequence[Column]) -> Column:
-    """Join columns of one kind."""
+    """Join columns of one kind.
+
+    Raises:
+        DataError: They are of kinds whose numbers would not stay what they are.
+    """
     if len(parts) == 1:
         return parts[0]
     if all(isinstance(part, Strings) for part in parts):
         import pyarrow
 
         return Strings(pyarrow.concat_arrays([p._array for p in parts if isinstance(p, Strings)]))
-    return np.concatenate([np.asarray(part) for part in parts])
+    arrays = [np.asarray(part) for part in parts]
+    joined = np.concatenate(arrays)
+    if joined.dtype.kind == "f":
+        for array in arrays:
+            _require_exact(array, joined.dtype)
+    return joined
+
+
+def _require_exact(array: Array, kind: np.dtype[Any]) -> None:
+    """Refuse whole numbers that meet where a reader gives the next ones as another type."""
+    if array.dtype.kind in "iu" and array.size:
+        largest = max(abs(int(array.min())), abs(int(array.max())))
+        if largest > 2 ** (np.finfo(kind).nmant + 1):
+            raise DataError(
+                f"a column is {array.dtype} in some records, {largest} among them, and of another "
+                f"type in others, so that all are {kind}, in which several numbers are one: "
+                "expected one type, such as np.asarray(values, np.int64)"
+            )

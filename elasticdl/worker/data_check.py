@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Iterator, Mapping
@@ -14,6 +15,8 @@ from numpy.typing import NDArray
 from elasticdl.backends.base import ChecksData, Minibatch, Predictor
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader, Metadata
+from elasticdl.data.open import format_of_whole
+from elasticdl.data.paths import folders_left_out
 from elasticdl.data.sample import Sample, Words, take_sample
 from elasticdl.data.wanted import WantedColumn
 from elasticdl.errors import ElasticdlError
@@ -143,7 +146,25 @@ def look_at_data(
     asked = [getattr(metadata.of(mode), "was_asked", ()) for _, mode in _KINDS]
     known = model.vocabularies() if isinstance(model, ChecksData) else {}
     looked_up = [WantedColumn(name, tuple(words)) for name, words in known.items()]
-    return findings(main, list(sets.values()), table, any(asked), looked_up)
+    lines = findings(main, list(sets.values()), table, any(asked), looked_up)
+    return lines if spec.custom_data_reader is not None else [*lines, *_folders_left_out(config)]
+
+
+def _folders_left_out(config: JobConfig) -> Iterator[str]:
+    """Yield warnings of folders within a folder of files, which nobody reads."""
+    data = config.data
+    places = {mode: getattr(data, f"{name}_data") or "" for mode, name in _NAMES.items()}
+    named = {os.path.abspath(place) for place in places.values() if place}
+    for mode, place in places.items():
+        if format_of_whole(place, data.data_reader_params):
+            continue
+        left_out = [f for f in folders_left_out(place) if os.path.abspath(f) not in named]
+        if left_out:
+            yield (
+                f"warning: --{_NAMES[mode]}_data: the files in {', '.join(left_out[:3])} are not "
+                "read: of a folder its own files are taken; those below it, too, by "
+                f"{os.path.join(place, '**', '*')}"
+            )
 
 
 def _fed_in_time(

@@ -1,7 +1,7 @@
 import pytest
 
 from elasticdl.data.open import open_reader
-from elasticdl.data.paths import expand_paths
+from elasticdl.data.paths import expand_paths, folders_left_out
 from elasticdl.errors import DataError
 
 
@@ -23,6 +23,7 @@ def test_a_folder_gives_its_data_files_sorted(folder):
 def test_globs_and_lists_are_expanded_in_order_without_repeats(folder):
     assert expand_paths("*.csv") == ["a.csv", "b.csv"]
     assert expand_paths("b.csv, *.csv") == ["b.csv", "a.csv"]
+    assert expand_paths(f"./b.csv,deep/../b.csv,{folder}/*.csv") == ["./b.csv", f"{folder}/a.csv"]
     assert expand_paths("**/*.csv") == ["a.csv", "b.csv", "deep/er/d.csv"]
     assert expand_paths("a.csv.idx") == ["a.csv.idx"]  # asked for by name
 
@@ -30,6 +31,11 @@ def test_globs_and_lists_are_expanded_in_order_without_repeats(folder):
 def test_a_file_whose_name_looks_like_a_glob_or_list_is_itself(folder):
     (folder / "odd,[1].csv").write_text("1\n")
     assert expand_paths("odd,[1].csv") == ["odd,[1].csv"]
+
+
+def test_folders_with_files_that_are_not_read_are_found(folder):
+    assert folders_left_out(str(folder)) == [str(folder / "deep")]
+    assert folders_left_out("*.csv") == folders_left_out("deep/er") == []
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@ import gzip
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from elasticdl._core import RecordWriter, TFRecordWriter
@@ -221,3 +222,19 @@ def test_a_compressed_file_needs_no_name_that_says_so(tmp_path, monkeypatch):
         assert open_reader(str(path)).shards() == [Shard(str(path), 0, 2)]
     assert open_reader(str(tmp_path / "a.tfrecord")).shards()[0].num_records == 2
     assert len(list((tmp_path / "_cache").glob("*-b.*"))) >= 3
+
+
+def test_times_that_a_reader_gives_in_several_units_are_refused():
+    class Times:
+        def shards(self):
+            return [Shard("a", 0, 1), Shard("b", 0, 1)]
+
+        def read(self, shard):
+            unit = {"a": "us", "b": "ns"}[shard.name]
+            yield Records(0, columns={"at": np.array([1], f"datetime64[{unit}]")})
+
+    reader = open_reader("there", custom_data_reader=lambda data_path: Times())
+    first, second = reader.shards()
+    list(reader.read(first))
+    with pytest.raises(DataError, match=r"b: column 'at' is datetime64\[ns\], in a it is"):
+        list(reader.read(second))

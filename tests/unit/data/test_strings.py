@@ -5,7 +5,7 @@ import pyarrow
 import pytest
 
 from elasticdl._core import keys_of_strings
-from elasticdl.data.strings import Strings, ids_of_strings
+from elasticdl.data.strings import Strings, concatenate, ids_of_strings
 from elasticdl.errors import DataError
 
 WORDS = ["user-42", "", "Zürich", "b\0"]
@@ -38,3 +38,11 @@ def test_ids_have_the_shape_of_the_strings():
 def test_what_is_no_string_is_named(missing):
     with pytest.raises(DataError, match=r"found (NoneType|int) \((None|3)\) as number 1"):
         ids_of_strings(["a", missing])
+
+
+def test_whole_numbers_are_joined_with_others_only_where_they_stay_what_they_are():
+    small, large = np.array([7, 2**53]), np.array([2**53 + 1])
+    assert concatenate([small, np.array([0.5])]).tolist() == [7.0, 2.0**53, 0.5]
+    for other in (np.array([0.5]), np.array([2**63], np.uint64)):
+        with pytest.raises(DataError, match=r"is int64 in some records, 9007199254740993 among"):
+            concatenate([large, other])

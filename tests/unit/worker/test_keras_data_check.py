@@ -250,3 +250,12 @@ def test_a_feature_that_no_example_has_is_refused(look, tmp_path):
     lacking = {name: values for name, values in full.items() if name != "b"}
     with pytest.raises(DataError, match=r"--validation_data: none of the .* has the feature 'b'"):
         look(feed, training, records("v.recordio", lacking))
+
+
+def test_files_below_a_folder_of_files_are_told(look, tmp_path):
+    below = tmp_path / "csv" / "more"
+    below.mkdir(parents=True)
+    write(tmp_path / "csv" / "t.csv", rows(400, 1))
+    write(below / "t.csv", rows(400, 1))
+    said = look(TABLE, f"{tmp_path}/csv/")
+    assert f"warning: --training_data: the files in {below} are not read" in said[-1]
