@@ -65,12 +65,13 @@ def ledger(summary):
 
 
 def test_undisturbed_workers_see_each_record_once(tmp_path):
-    (tmp_path / "hurry").touch()
-    with ShardsJob(tmp_path, SCRIPT, 995, num_workers=2) as job:
+    with ShardsJob(tmp_path, SCRIPT, 3_995, num_workers=2) as job:
+        job.until(lambda _: job.num_begun() == 2)
+        (tmp_path / "hurry").touch()
         summary = job.finish()
         seen = job.seen()
-    assert ledger(summary) == (995, 0, 0)
-    assert seen == dict.fromkeys(range(995), 1)
+    assert ledger(summary) == (3_995, 0, 0)
+    assert seen == dict.fromkeys(range(3_995), 1)
     assert len(list(tmp_path.glob("end-*"))) == 2
 
 
