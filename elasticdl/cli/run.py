@@ -15,13 +15,14 @@ from elasticdl.cli import job_folder, preflight, summary
 from elasticdl.cli.display import Display
 from elasticdl.cli.plain_display import JsonDisplay, QuietDisplay
 from elasticdl.cli.stay import Stay
-from elasticdl.cli.terminal import echo
+from elasticdl.cli.terminal import echo, is_closed
 from elasticdl.cli.view import LeftError, view
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError, ElasticdlError, JobFailedError
 from elasticdl.job import JobStatus, Strategy, no_status
 from elasticdl.launchers import choose
 from elasticdl.launchers.base import SubmittedJob
+from elasticdl.launchers.signals import is_for_others
 
 _STOPPED = 130  # the shell's exit code for a command that Ctrl-C ended
 
@@ -56,13 +57,13 @@ def run(config: JobConfig, stay: Stay = Stay.TIED, look: str = "text") -> int:
         if found_job and "job_dir" not in places:
             raise  # nothing has begun: the summary is that of the job in the folder
         # Whatever ended the job, the last job's summary must not be taken for this one's.
-        interrupted = isinstance(error, KeyboardInterrupt)
+        reason = _stopped_by(error)
         _write_summary(
             config,
             dataclasses.replace(
                 _last(config, display),
-                status="stopped" if interrupted else "failed",
-                message="interrupted" if interrupted else str(error),
+                status="stopped" if reason else "failed",
+                message=reason or str(error),
             ),
             display,
             places,
@@ -72,6 +73,14 @@ def run(config: JobConfig, stay: Stay = Stay.TIED, look: str = "text") -> int:
     display.finish(status, places)
     _write_summary(config, status, display, places)
     return exit_code(status)
+
+
+def _stopped_by(error: BaseException) -> str:
+    """Say what somebody did that ended a job with an error; empty: nobody did."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    # SIGHUP comes too, but what is printed next may find it first.
+    return "the terminal was closed" if isinstance(error, OSError) and is_closed() else ""
 
 
 def exit_code(status: JobStatus) -> int:
@@ -109,7 +118,7 @@ def _run(config: JobConfig, stay: Stay, display: Display, places: dict[str, str]
 
 @contextlib.contextmanager
 def ends_in_order() -> Iterator[None]:
-    """Let SIGTERM end a job in this process as Ctrl-C does, so that its summary says how it ended.
+    """Let SIGTERM and SIGHUP end a job in this process as Ctrl-C does, with a summary that says so.
 
     A second one ends the process at once.
     """
@@ -121,11 +130,13 @@ def ends_in_order() -> Iterator[None]:
         signal.signal(number, signal.SIG_DFL)
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, end)
+    numbers = [each for each in (signal.SIGTERM, signal.SIGHUP) if not is_for_others(each)]
+    before = {number: signal.signal(number, end) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _tell(notes: Iterable[str]) -> None:

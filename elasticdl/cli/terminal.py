@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import sys
+import termios
 from collections.abc import Iterable
 from typing import Any
 
@@ -26,3 +29,12 @@ class Terminal(Console):
 def echo(text: str, **options: Any) -> None:
     """Print a line that may have words of others in it."""
     click.echo(printable(text), **options)
+
+
+def is_closed() -> bool:
+    """Return whether what this process prints goes to a terminal that was closed."""
+    try:
+        termios.tcgetattr(sys.__stdout__ or 1)
+    except termios.error as error:
+        return bool(error.args[0] == errno.EIO)
+    return False

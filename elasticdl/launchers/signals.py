@@ -15,6 +15,11 @@ _WAKE = 0
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+def is_for_others(number: signal.Signals) -> bool:
+    """Return whether a signal is to be left alone: `nohup` has a command ignore SIGHUP."""
+    return number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN
+
+
 class Signals:
     """Receives the signals that ask to stop, and SIGCHLD, while it is entered.
 
@@ -33,7 +38,8 @@ class Signals:
             self._writer.fileno(), warn_on_full_buffer=False
         )
         for number in (*STOP_SIGNALS, signal.SIGCHLD):
-            self._before[number] = signal.signal(number, _note_only)
+            if not is_for_others(number):
+                self._before[number] = signal.signal(number, _note_only)
         return self
 
     def __exit__(

@@ -53,6 +53,19 @@ print(signal.getsignal(signal.SIGINT) is signal.default_int_handler, signal.set_
     ) == ["True -1"]
 
 
+def test_a_signal_that_nohup_has_ignored_is_ignored():
+    assert run(
+        """
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+with Signals() as signals:
+    os.kill(os.getpid(), signal.SIGHUP)
+    os.kill(os.getpid(), signal.SIGTERM)
+    print([number.name for number in signals.wait(60)])
+print(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN)
+"""
+    ) == ["['SIGTERM']", "True"]
+
+
 def test_the_end_of_a_child_wakes():
     assert run(
         """

@@ -2,6 +2,8 @@
 
 import json
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -11,26 +13,26 @@ from elasticdl.errors import ElasticdlError
 from elasticdl.launchers.process.folder import prepare
 
 
-@pytest.fixture
-def after_sigterm():
-    """Return a function that sends SIGTERM to a job; it returns what another one would do."""
-
-    def send():
-        with ends_in_order():
-            try:
-                signal.raise_signal(signal.SIGTERM)
-            except KeyboardInterrupt:
-                return signal.getsignal(signal.SIGTERM)
-
-    return send
+def after(number):
+    """Send a signal to a job; return what another one would do."""
+    with ends_in_order():
+        try:
+            signal.raise_signal(number)
+        except KeyboardInterrupt:
+            return signal.getsignal(number)
 
 
-def test_sigterm_ends_a_job_in_this_process_as_ctrl_c_does_and_at_once_the_second_time(
-    after_sigterm,
-):
-    before = signal.getsignal(signal.SIGTERM)
-    assert after_sigterm() is signal.SIG_DFL
-    assert signal.getsignal(signal.SIGTERM) is before
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_job_in_this_process_as_ctrl_c_does_and_at_once_the_second_time(number):
+    before = signal.getsignal(number)
+    assert after(number) is signal.SIG_DFL
+    assert signal.getsignal(number) is before
+
+
+def test_a_job_in_this_process_goes_on_when_its_terminal_is_closed_if_nohup_began_it():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    assert after(signal.SIGHUP) is None
+    assert signal.signal(signal.SIGHUP, before) is signal.SIG_IGN
 
 
 @pytest.mark.parametrize(("is_there", "said"), [(True, "finished"), (False, "failed")])
@@ -46,3 +48,19 @@ def test_a_command_that_is_refused_leaves_the_summary_of_the_job_in_its_folder(
     with pytest.raises(ElasticdlError):
         run(config, look="quiet")
     assert json.loads(path.read_text())["status"] == said
+
+
+def test_a_job_whose_terminal_is_closed_was_stopped_by_nobodys_fault(tmp_path):
+    body = (
+        "import os, pty, signal\n"
+        "from elasticdl.cli.run import _stopped_by\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        "ours, theirs = pty.openpty()\n"
+        "os.setsid()\n"
+        "os.dup2(os.open(os.ttyname(theirs), os.O_RDWR), 1)\n"
+        "before = _stopped_by(OSError())\n"
+        "os.close(ours)\n"
+        f"open({str(tmp_path / 'said')!r}, 'w').write(before + ';' + _stopped_by(OSError()))\n"
+    )
+    subprocess.run([sys.executable, "-c", body], check=True, timeout=60)
+    assert (tmp_path / "said").read_text() == ";the terminal was closed"
