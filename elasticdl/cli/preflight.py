@@ -88,7 +88,8 @@ def framework(config: JobConfig) -> str:
         found = imported_by(config.model.script or find_model_file(config))
     except (ElasticdlError, OSError, SyntaxError, ValueError):
         return "the model"  # what is wrong is told by `check`
-    names = {"TensorFlow": ("tensorflow", "keras"), "PyTorch": ("torch",)}
+    keras = "JAX" if config.model.keras_backend == "jax" else "TensorFlow"
+    names = {keras: ("tensorflow", "keras"), "PyTorch": ("torch",)}
     used = [name for name, packages in names.items() if not found.isdisjoint(packages)]
     return f"{used[0]} and the model" if used else "the model"
 

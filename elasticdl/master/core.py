@@ -923,6 +923,7 @@ class JobCore:
         else:
             parts = (self.callbacks.stopped, self._words_of_best(), self.message)
             message = "; ".join(part for part in parts if part)
+            self.parameters.job_finished()
             self.history.end(Phase.FINISHED, message, now)
             self._note(kinds.JobEnded(str(Phase.FINISHED)), "the job is finished")
 

@@ -273,6 +273,11 @@ class JobParameters:
         text = f"the model stays on {self.replicas.moves.number} ps replicas: {why}"
         self._act(Note(PsNotMoved(why), text, is_warning=True))
 
+    def job_finished(self) -> None:
+        """Say what was wanted and will not be: a move that nothing is left to train for."""
+        if self.replicas is not None and self.replicas.moves.is_under_way:
+            self.stays("the job is finished")
+
     def _move_answered(self, answer: MovePrepared | MoveFailed | MoveTold, now: float) -> None:
         assert self.replicas is not None, "only ps replicas move"
         moves = self.replicas.moves

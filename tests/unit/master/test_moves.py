@@ -220,6 +220,15 @@ def test_nobody_is_told_twice_who_has_gone(job):
     assert job.game.play.do(TellMoved) == []
 
 
+def test_a_job_that_ends_before_it_has_moved_says_so(job):
+    job.want(3)
+    assert starts(job) == [2]
+    job.game.play.work_off(job.leased)
+    job.game.finish()
+    said = [note.text for note in job.game.play.do(Note)]
+    assert "the model stays on 2 ps replicas: the job is finished" in said
+
+
 def test_what_cannot_move_stays_and_the_new_replicas_leave(job):
     done = job.begin(3)
     job.answer(MoveFailed(done, "rows of table 't' cannot move", is_refused=True))
