@@ -13,6 +13,7 @@ import numpy as np
 from elasticdl.backends.base import Minibatch, Predictor, StepResult, Trainer
 from elasticdl.backends.side_effects import check_unchanged, values_in
 from elasticdl.config import JobConfig
+from elasticdl.data.base import DataReader
 from elasticdl.data.topic import is_cut_as_it_comes
 from elasticdl.errors import ModelError, NonFiniteLossError
 from elasticdl.job import (
@@ -48,8 +49,10 @@ class Computation:
         sink: Callable[[], PredictionSink],
         span: Callable[[str, Place | None], Span],
         has_windows: bool = False,
+        trained_on: DataReader | None = None,
     ) -> None:
         self._config = config
+        self._trained_on = trained_on
         self._model = model
         self._trainer = trainer
         self._exchange = exchange
@@ -203,7 +206,8 @@ class Computation:
                 assert self._trainer is not None, "only training jobs have an export"
                 by_clock = not is_cut_as_it_comes(self._config.data.training_data)
                 settings = self._config.checkpoint
-                if not export(self._exchange, self._trainer, settings, lease, by_clock):
+                columns = None if self._trained_on is None else self._trained_on.metadata
+                if not export(self._exchange, self._trainer, settings, lease, by_clock, columns):
                     return running.returned()
         return report
 

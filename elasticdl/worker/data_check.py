@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,9 @@ from elasticdl.job import DataCheckTurn, Mode, Shard, TaskKind
 from elasticdl.model_spec import ModelSpec
 from elasticdl.rpc.base import MasterClient
 from elasticdl.runtime.ending import Beside
-from elasticdl.worker.findings import DataSet, Fed, findings
+from elasticdl.worker.findings import DataSet, Fed, findings, of_trained
 from elasticdl.worker.records import located
+from elasticdl.worker.trained_columns import read_trained_columns
 
 _FEED_SECONDS = 1.0  # after the first minibatch, which a framework compiles: then it is enough
 _MOST_SECONDS = 10.0  # of a `feed` that does not return
@@ -147,6 +149,10 @@ def look_at_data(
     known = model.vocabularies() if isinstance(model, ChecksData) else {}
     looked_up = [WantedColumn(name, tuple(words)) for name, words in known.items()]
     lines = findings(main, list(sets.values()), table, any(asked), looked_up)
+    saved = config.checkpoint.saved_model
+    trained_on = None if saved is None else read_trained_columns(Path(saved))
+    if trained_on is not None:
+        lines += of_trained(main, trained_on, any(asked) or table is not None)
     return lines if spec.custom_data_reader is not None else [*lines, *_folders_left_out(config)]
 
 

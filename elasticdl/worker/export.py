@@ -11,10 +11,12 @@ from elasticdl.backends.base import TableSource, Trainer
 from elasticdl.checkpoints.exports import partial_folder, put_in_place, send_model, write_tables
 from elasticdl.checkpoints.writing import make_durably
 from elasticdl.config import CheckpointSection
+from elasticdl.data.base import Metadata
 from elasticdl.errors import CheckpointError, ElasticdlError
 from elasticdl.job import Lease
 from elasticdl.locations import Location, is_remote
 from elasticdl.worker.exchange import Exchange
+from elasticdl.worker.trained_columns import write_trained_columns
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +30,7 @@ def export(
     settings: CheckpointSection,
     lease: Lease,
     by_clock: bool = True,
+    trained_on: Metadata | None = None,
 ) -> bool:
     """Write the model and the tables, as far as `settings` asks for them.
 
@@ -38,6 +41,7 @@ def export(
         lease: Of the export.
         by_clock: Rows that live for days come to their end by the clock, and those that have are
             not written. In a stream the master has them removed, by the time of events.
+        trained_on: What is known of the columns of the training data; it is written beside a model.
 
     Returns:
         Whether it is there. It is not if a replica was lost meanwhile: what was read of its
@@ -49,7 +53,8 @@ def export(
         if settings.export_tables is not None:
             _export_tables(exchange, settings.export_tables, settings, lease.number)
         if settings.output is not None:
-            _export_model(exchange, trainer, settings, settings.output, lease)
+            columns = trained_on or Metadata()
+            _export_model(exchange, trainer, settings, settings.output, lease, columns)
     except ElasticdlError as error:
         if exchange.generation == lease.generation:
             raise
@@ -81,10 +86,12 @@ def _export_model(
     settings: CheckpointSection,
     output: Location,
     lease: Lease,
+    columns: Metadata,
 ) -> None:
     """Write the model beside its place, then move it there whole; or here, to be sent there."""
     if is_remote(output):
         with tempfile.TemporaryDirectory(prefix="elasticdl-export-") as scratch:
+            write_trained_columns(Path(scratch), columns)
             if _write_model(exchange, trainer, Path(scratch), lease, exchange.client):
                 send_model(Path(scratch), output, lease.number)
         return
@@ -99,6 +106,7 @@ def _export_model(
             )
             _export_tables(exchange, partial / TABLES, every_row, lease.number)
         tables = exchange.client if settings.output_tables == "inside" else None
+        write_trained_columns(partial, columns)
         if _write_model(exchange, trainer, partial, lease, tables):
             put_in_place(partial, output, lease.number)
     except OSError as error:

@@ -99,6 +99,20 @@ def findings(
     return [*lines, *(f"warning: {text}" for text in _warnings(main, others, table, words))]
 
 
+def of_trained(data: DataSet, trained_on: Metadata, reads_by_name: bool) -> list[str]:
+    """Return what to show of data for a model that was trained elsewhere, on such columns.
+
+    Raises:
+        DataError: Lines have their fields in another order, and `feed` takes them by their place.
+    """
+    training = DataSet("training", trained_on, Sample(0, ()), Fed())
+    if set(trained_on.column_names) & set(data.metadata.column_names):  # else they were renamed
+        _check_order(training, data, reads_by_name)
+    if reads_by_name:
+        return []
+    return [f"warning: {text}" for text in _other_units(training, data)]
+
+
 # --- refusals ------------------------------------------------------------------------------------
 
 
@@ -175,7 +189,8 @@ def _check_order(main: DataSet, other: DataSet, reads_by_name: bool) -> None:
         return
     if [name.strip().lower() for name in ours] == [name.strip().lower() for name in theirs]:
         return
-    if theirs[: len(ours)] == ours or (not other.has_labels and set(theirs) < set(ours)):
+    kept = tuple(name for name in ours if name in theirs)
+    if theirs[: len(ours)] == ours or (not other.has_labels and theirs == kept):
         return  # more of them at the end, or no label to predict: feed was asked, and took it
     raise DataError(
         f"{other.flag}: its lines have the fields {','.join(theirs)}, those of {main.flag} have "

@@ -141,7 +141,14 @@ class Worker:
         self._pulls_with_push = config.pipeline_depth == 0
         has_windows = bool(self._window_seconds)
         self._computation = Computation(
-            config, model, trainer, exchange, sink, self._span, has_windows
+            config,
+            model,
+            trainer,
+            exchange,
+            sink,
+            self._span,
+            has_windows,
+            readers.get(TaskKind.TRAINING),
         )
         self._stop = threading.Event()
         self._fed: Channel[Item] = Channel(capacity=4)

@@ -298,3 +298,22 @@ def test_a_full_disk_leaves_the_previous_checkpoint_valid(data, tmp_path):
         assert evaluated.returncode == 0, evaluated.stderr
     finally:
         subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_lines_for_a_saved_model_in_another_order_than_it_was_trained_on_are_refused(zoo, tmp_path):
+    """The order is in the export: a job that predicts has no training data to compare with."""
+    model = zoo("""
+        def feed(records, mode, metadata):
+            ids = np.array([[int(word) for word in r.split(b",")] for r in records], np.int64)
+            return ids if mode == "prediction" else (ids, np.zeros(len(ids), np.float32))
+    """)
+    for name, header in (("same", "user,item"), ("swapped", "item,user")):
+        (tmp_path / f"{name}.csv").write_text(f"{header}\n" + "1,2\n" * 20)
+    usual = [*model, "--distribution_strategy=Local", "--data_reader_params=skip_header=true"]
+    done = elasticdl("train", *usual, "--training_data=same.csv", "--output=model", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    predict = ["predict", *usual, "--saved_model=model", "--output=predictions"]
+    done = elasticdl(*predict, "--prediction_data=swapped.csv", cwd=tmp_path)
+    refused(done, "have the fields item,user, those of --training_data have user,item")
+    done = elasticdl(*predict, "--prediction_data=same.csv", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr

@@ -8,7 +8,8 @@ from elasticdl.data.sample import Sample, columns_of, kind_of, places
 from elasticdl.data.wanted import WantedColumn, WantedTable
 from elasticdl.errors import DataError
 from elasticdl.job import Shard
-from elasticdl.worker.findings import DataSet, Fed, findings
+from elasticdl.worker.findings import DataSet, Fed, findings, of_trained
+from elasticdl.worker.trained_columns import read_trained_columns, write_trained_columns
 
 TABLE = WantedTable((WantedColumn("tags", ("red", "blue"), sep="|"),), "y")
 
@@ -143,3 +144,21 @@ def test_times_in_another_unit_are_told_where_a_feed_may_take_them_as_numbers():
     assert "warning: column 'at' is datetime64[us] in --training_data and datetime64[ns] in" in text
     assert "column 'at'" not in "\n".join(said(of_unit("us"), of_unit("us", "validation")))
     assert "column 'at'" not in "\n".join(said(of_unit("us"), of_unit("ns", "x"), table=TABLE))
+
+
+def test_data_for_a_saved_model_are_compared_with_the_columns_it_was_trained_on(tmp_path):
+    assert read_trained_columns(tmp_path) is None
+    of_table = Metadata(("at", "n"), {"at": np.dtype("datetime64[us]"), "n": np.dtype("int64")})
+    write_trained_columns(tmp_path, of_table)
+    assert read_trained_columns(tmp_path) == of_table
+    others = Metadata(("at",), {"at": np.dtype("datetime64[D]")})
+    (line,) = of_trained(data_set("prediction", metadata=others), of_table, False)
+    assert "column 'at' is datetime64[us] in --training_data and datetime64[D] in" in line
+
+    lines = Metadata(("a", "b", "y"))
+    assert of_trained(data_set("prediction", metadata=Metadata(("a", "b"))), lines, False) == []
+    assert of_trained(data_set("prediction", metadata=Metadata(("p", "q"))), lines, False) == []
+    swapped = data_set("prediction", metadata=Metadata(("b", "a")))
+    assert of_trained(swapped, lines, True) == []
+    with pytest.raises(DataError, match=r"--prediction_data: its lines have the fields b,a, those"):
+        of_trained(swapped, lines, False)

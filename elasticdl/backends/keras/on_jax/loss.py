@@ -61,10 +61,8 @@ class JaxLoss:
         Raises:
             ModelError: The losses do not fit labels and outputs.
         """
-        if self._of_keras is not None and not self._of_keras.built:
-            found = f"labels {describe(labels)} and predictions {describe(outputs)}"
-            with user_code(f"{self._name}(labels, predictions)", f" on {found}"):
-                self._of_keras.build(labels, outputs)
+        if self._of_keras is not None:  # which makes them when it is first called
+            self(_first_of(labels), _first_of(outputs), None)
 
     def __call__(self, labels: Nested, outputs: Nested, weights: Nested) -> jax.Array:
         """Return a float32 scalar; of a loss of Keras with `reduction=None`, a value each.
@@ -111,6 +109,11 @@ class JaxLoss:
             except Exception:
                 raise error from None  # which is on labels as Keras gives them
         return jnp.asarray(values).astype(jnp.float32), given[1]
+
+
+def _first_of(structure: Nested) -> Nested:
+    """Return the first record alone."""
+    return keras.tree.map_structure(lambda leaf: leaf[:1], structure)
 
 
 class _Weighed(keras.losses.Loss):  # type: ignore[misc]  # keras has no types

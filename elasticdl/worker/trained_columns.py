@@ -1,0 +1,35 @@
+"""The columns that a model was trained on, in a file beside it: other data are compared with it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from elasticdl.data.base import Metadata
+
+FILE = "trained_columns.json"
+
+
+def write_trained_columns(folder: Path, metadata: Metadata) -> None:
+    """Write names and types of columns into the folder of a model; nothing of data without any.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    if not metadata.column_names and not metadata.column_dtypes:
+        return
+    types = {name: str(kind) for name, kind in metadata.column_dtypes.items()}
+    content = {"names": list(metadata.column_names), "types": types}
+    (folder / FILE).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_trained_columns(folder: Path) -> Metadata | None:
+    """Return what was written; None: nothing was, or something else has such a file."""
+    try:
+        found = json.loads((folder / FILE).read_text())
+        types = {str(name): np.dtype(kind) for name, kind in found["types"].items()}
+        return Metadata(tuple(map(str, found["names"])), types)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
