@@ -45,7 +45,7 @@ def place_of(model: Model, folder: Path) -> ModelPlace:
     """
     if isinstance(model, Mapping):
         content = source_of(model)
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(0o700, parents=True, exist_ok=True)
         path = folder / "model.py"
         path.write_text(content)
         return _in_file(path)

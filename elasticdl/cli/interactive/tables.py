@@ -41,7 +41,7 @@ def place_of(data: object, folder: Path, name: str) -> str:
     table = _table_of(data, name)
     if not table.num_rows:
         raise DataError(f"{name}: expected a table with rows, found none")
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(0o700, parents=True, exist_ok=True)
     path = folder / f"{name}.parquet"
     # Without Arrow's own types a word is a word, whatever the library keeps it in; but Parquet has
     # none for a duration, nor for a vector.
