@@ -1,8 +1,8 @@
 """A model as a file, whatever it is given as: workers are processes of their own, which import it.
 
 Functions of a notebook are written with what they use: modules are imported again, plain values and
-other functions of the notebook are written along. Nothing is pickled, and what cannot be written is
-refused by its name.
+other functions of the notebook are written along, and so is a `Table` of columns. Nothing is
+pickled, and what cannot be written is refused by its name.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from abc import ABCMeta
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import FunctionType, ModuleType
-from typing import NamedTuple
+from types import FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
 
 from elasticdl.errors import ModelError
 
@@ -27,6 +27,7 @@ Model = str | Path | ModuleType | Mapping[str, Function]
 _MAIN = ("forward", "custom_model")
 _PLAIN = (bool, int, float, str, bytes, type(None))
 _OF_NOTEBOOKS = frozenset({"display", "exit", "get_ipython", "open", "quit"})  # IPython's own
+_TABLES = "elasticdl.preprocessing.tabular"
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -88,6 +89,9 @@ def source_of(functions: Mapping[str, Function]) -> str:
     """
     writer = _Writer()
     for name, function in functions.items():
+        if isinstance(function, MethodType) and writer.add_table(function.__self__, name):
+            writer.parts[-1] += f".{function.__name__}"
+            continue
         if not isinstance(function, FunctionType | type):
             raise ModelError(
                 f"model: expected a function or a class as {name!r}, found "
@@ -95,7 +99,7 @@ def source_of(functions: Mapping[str, Function]) -> str:
             )
         writer.add(function, name)
     for name, function in functions.items():
-        if function.__name__ != name:
+        if function.__name__ != name and not isinstance(function, MethodType):
             writer.parts.append(f"{name} = {function.__name__}")
     imports = sorted(set(writer.imports))
     return "\n".join(["# Written by elasticdl.train.", *imports, "", *writer.parts, ""])
@@ -142,6 +146,16 @@ class _Writer:
         if isinstance(function, FunctionType):
             self.parts += _marks_of(function)
 
+    def add_table(self, value: Any, name: str) -> bool:
+        """Write `name = Table(...)`, if it is a table of columns; say whether it is one."""
+        table = getattr(sys.modules.get(_TABLES), "Table", None)
+        if table is None or type(value) is not table:
+            return False
+        module = "columns_of_elasticdl"
+        self.imports.append(f"import {_TABLES} as {module}")
+        self.parts.append(f"{name} = {value.source(module)}")
+        return True
+
     def _use(self, name: str, value: object, asked: str, user: FunctionType | type) -> None:
         if isinstance(value, ModuleType):
             self.imports.append(f"import {value.__name__} as {name}")
@@ -154,6 +168,8 @@ class _Writer:
         elif _is_plain(value):
             if not self._is_known(name, value, asked):
                 self.parts.append(f"{name} = {value!r}")
+        elif self._is_known(name, value, asked) or self.add_table(value, name):
+            return
         else:
             raise ModelError(
                 f"model: {asked} uses {name}, which is {_a(type(value).__name__)}: expected a "

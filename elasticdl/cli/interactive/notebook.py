@@ -36,7 +36,9 @@ def picture(status: JobStatus) -> str:
     )
     share = status.records_done / status.records_total if status.records_total else 0.0
     head = f"<b>{html.escape(status.job_name)}</b> {html.escape(status.status)}"
-    words = f"<div>{html.escape(status.message)}</div>" if status.message else ""
+    said = [line for line in status.data_check if line.startswith("warning")]
+    said += [status.message] if status.message else []
+    words = "".join(f"<div>{html.escape(line)}</div>" for line in said)
     bar = f"<progress value='{share:.4f}' max='1' style='width:20em'></progress>"
     return f"<div>{head}<br>{bar}<table>{cells}</table>{words}</div>"
 

@@ -4,14 +4,16 @@ import importlib.util
 import math
 import sys
 import types
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from elasticdl.cli.interactive import model_source, tables
+from elasticdl.cli.interactive import model_source, notebook, tables
 from elasticdl.cli.interactive.job import settings_of_prediction, train
 from elasticdl.data.parquet import ParquetReader
 from elasticdl.errors import ConfigError, DataError, ModelError
+from elasticdl.job import no_status
 
 CELLS = """
 import math as m
@@ -203,6 +205,13 @@ def test_settings_are_the_flags_of_the_command(cells, tmp_path, monkeypatch, set
     (tmp_path / "data.csv").write_text("1,2\n")
     with pytest.raises(ConfigError, match=words):
         train({"forward": cells.forward}, "data.csv", **settings)
+
+
+def test_the_picture_of_a_notebook_has_what_the_data_is_warned_of():
+    warned = ("training: 9 records", "warning: all <9> labels are 1")
+    shown = notebook.picture(replace(no_status("job", 0), data_check=warned, message="ended"))
+    assert shown.endswith("<div>warning: all &lt;9&gt; labels are 1</div><div>ended</div></div>")
+    assert "9 records" not in shown
 
 
 def test_how_files_are_read_is_not_said_of_a_table_that_is_predicted():

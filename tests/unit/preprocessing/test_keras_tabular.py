@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from elasticdl.backends.keras.feed.records import column_tensor
+from elasticdl.cli.interactive.model_source import source_of
 from elasticdl.data.base import Metadata
 from elasticdl.data.messages import format_of
 from elasticdl.data.params import Params
@@ -257,3 +258,33 @@ def test_a_word_where_a_number_is_expected_is_answered_with_what_to_write():
 
     assert "valid float: NA (fields count from 0). In a Table," in found
     assert "missing='NA'" in found
+
+
+OF_NOTEBOOK = Table(
+    [
+        Number("age", missing=float("nan")),
+        Category("city", np.array(["Oslo", 'B"ern'])),
+        Category("shop", [7, 8], dtype="int64"),
+        Cross(["shop", "city"], 5000),
+        Tags("tags", 50, sep=" "),
+    ],
+    Label("income", positive=">50K"),
+    file_columns=NAMES,
+    missing="NA",
+)
+
+
+def forward_of_notebook():
+    return OF_NOTEBOOK.inputs()
+
+
+def test_a_table_of_a_notebook_is_written_into_its_model_file():
+    source = source_of({"forward": forward_of_notebook, "feed": OF_NOTEBOOK.feed})
+    written = {}
+    exec(source, written)
+    again = written["feed"].__self__
+    assert again.wanted() == OF_NOTEBOOK.wanted() == written["OF_NOTEBOOK"].wanted()
+    assert list(written["forward"]()) == ["age", "city", "shop", "tags"]
+    made, meant = (batch_of(each, LINES)[0] for each in (again, OF_NOTEBOOK))
+    for name in meant:
+        np.testing.assert_array_equal(made[name].numpy(), meant[name].numpy())
