@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import glob
 import os
+from collections.abc import Sequence
 
 from elasticdl.data import remote
+from elasticdl.data.copies import unpacked_name
 from elasticdl.errors import DataError
 
 _GLOB_CHARACTERS = frozenset("*?[")
@@ -45,6 +47,13 @@ def folders_left_out(expression: str) -> list[str]:
         for name in sorted(os.listdir(folder))
     ]
     return [path for path in within if os.path.isdir(path) and _is_data(path) and _has_files(path)]
+
+
+def read_twice(files: Sequence[str]) -> list[str]:
+    """List the compressed files of which there is the same one, uncompressed, beside them."""
+    known = set(files)
+    plain = {file: unpacked_name(file) for file in files if not remote.is_url(file)}
+    return [file for file, name in plain.items() if name != file and name in known]
 
 
 def _has_files(folder: str) -> bool:

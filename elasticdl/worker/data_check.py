@@ -17,7 +17,7 @@ from elasticdl.backends.base import ChecksData, Minibatch, Predictor
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader, Metadata
 from elasticdl.data.open import format_of_whole
-from elasticdl.data.paths import folders_left_out
+from elasticdl.data.paths import expand_paths, folders_left_out, read_twice
 from elasticdl.data.sample import Sample, Words, take_sample
 from elasticdl.data.wanted import WantedColumn
 from elasticdl.errors import ElasticdlError
@@ -153,17 +153,22 @@ def look_at_data(
     trained_on = None if saved is None else read_trained_columns(Path(saved))
     if trained_on is not None:
         lines += of_trained(main, trained_on, any(asked) or table is not None)
-    return lines if spec.custom_data_reader is not None else [*lines, *_folders_left_out(config)]
+    return lines if spec.custom_data_reader is not None else [*lines, *_odd_places(config)]
 
 
-def _folders_left_out(config: JobConfig) -> Iterator[str]:
-    """Yield warnings of folders within a folder of files, which nobody reads."""
+def _odd_places(config: JobConfig) -> Iterator[str]:
+    """Yield warnings of files in folders that nobody reads, and of files that seem to be one."""
     data = config.data
     places = {mode: getattr(data, f"{name}_data") or "" for mode, name in _NAMES.items()}
     named = {os.path.abspath(place) for place in places.values() if place}
     for mode, place in places.items():
-        if format_of_whole(place, data.data_reader_params):
+        if not place or "://" in place or format_of_whole(place, data.data_reader_params):
             continue
+        if twice := read_twice(expand_paths(place)):
+            yield (
+                f"warning: --{_NAMES[mode]}_data: {', '.join(twice[:3])} and the same without its "
+                "last ending are both read: if one is made of the other, its records come twice"
+            )
         left_out = [f for f in folders_left_out(place) if os.path.abspath(f) not in named]
         if left_out:
             yield (

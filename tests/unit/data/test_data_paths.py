@@ -1,7 +1,7 @@
 import pytest
 
 from elasticdl.data.open import open_reader
-from elasticdl.data.paths import expand_paths, folders_left_out
+from elasticdl.data.paths import expand_paths, folders_left_out, read_twice
 from elasticdl.errors import DataError
 
 
@@ -36,6 +36,10 @@ def test_a_file_whose_name_looks_like_a_glob_or_list_is_itself(folder):
 def test_folders_with_files_that_are_not_read_are_found(folder):
     assert folders_left_out(str(folder)) == [str(folder / "deep")]
     assert folders_left_out("*.csv") == folders_left_out("deep/er") == []
+
+
+def test_a_file_beside_its_compressed_form_is_found():
+    assert read_twice(["a.csv", "a.csv.gz", "b.csv.zst", "c.csv"]) == ["a.csv.gz"]
 
 
 @pytest.mark.parametrize(
