@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 import re
 import time
@@ -24,6 +25,7 @@ _MOST_RECORDS = 2048
 _NUM_PIECES = 8
 _MOST_SECONDS = 1.0
 _MOST_WORD_BYTES = 256  # of text no more is looked at
+_MOST_JSON_BYTES = 32 << 20  # which are parsed in a fraction of a second
 _WHOLE = re.compile(r"[+-]?\d+")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
@@ -102,7 +104,7 @@ def places(shards: Sequence[Shard], num_records: int) -> Iterator[Shard]:
 def columns_of(
     chunks: Sequence[Records], metadata: Metadata, names: Sequence[str] = ()
 ) -> dict[str, Words]:
-    """Return the columns of records as words: of a table, of lines of CSV, or of Examples.
+    """Return the columns of records as words: of a table, of lines of CSV or JSON, or of Examples.
 
     What has no columns that can be seen has none here, and neither have lists and long bytes.
     """
@@ -112,7 +114,9 @@ def columns_of(
         return _of_columns(chunks)
     values = [value for chunk in chunks for value in chunk.values]
     fields = tuple(metadata.column_names) or tuple(names)
-    return _of_lines(values, fields, metadata.delimiter) if fields else _of_examples(values)
+    if fields:
+        return _of_lines(values, fields, metadata.delimiter)
+    return _of_json(values) or _of_examples(values)
 
 
 def _of_columns(chunks: Sequence[Records]) -> dict[str, Words]:
@@ -136,6 +140,25 @@ def _of_lines(lines: Sequence[bytes], names: Sequence[str], delimiter: str) -> d
         if len(row) == len(names):
             for name, word in zip(names, row, strict=True):
                 found[name].append(word or None)
+    return found
+
+
+def _of_json(values: Sequence[bytes]) -> dict[str, Words]:
+    """Return the keys of lines of JSON, if each is an object."""
+    is_json = bool(values) and values[0].lstrip().startswith(b"{")
+    if not is_json or sum(map(len, values)) > _MOST_JSON_BYTES:
+        return {}
+    try:
+        rows = [json.loads(value) for value in values]
+    except (ValueError, RecursionError):  # whoever parses it says so
+        return {}
+    if not all(isinstance(row, dict) for row in rows):
+        return {}
+    found: dict[str, Words] = {}
+    for name in sorted({name for row in rows for name in row}):
+        words = [_word(row.get(name)) for row in rows]
+        if False not in words:
+            found[name] = [word if isinstance(word, str) else None for word in words]
     return found
 
 

@@ -407,7 +407,7 @@ def _differences(
                 f"of {main.flag} ({_some(_distinct(words))})"
             )
     if not main.metadata.column_names and main.sample.columns and other.sample.columns:
-        # Features of Examples: one that is always there, and never in the other.
+        # Features of Examples, or keys of JSON: one that is always there, and never in the other.
         labels = set() if other.has_labels or table is None else {table.label}
         lacking = [
             name

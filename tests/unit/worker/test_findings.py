@@ -58,6 +58,23 @@ def test_columns_are_seen_in_tables_and_lines_but_not_where_they_cannot_be():
     ]
 
 
+def test_keys_of_lines_of_json_are_columns():
+    lines = [
+        b'{"a": 1.5, "w": "x", "tags": [1], "b": true}',
+        b'{"w": null, "tags": [], "b": false}',
+    ]
+    seen = columns_of([Records(values=lines)], Metadata())
+    assert seen == {"a": ["1.5", None], "w": ["x", None], "b": ["True", "False"]}
+    for other in (b"[1]", b"{", b"1,2", b'{"a": ' + b"[" * 10**5):
+        assert columns_of([Records(values=[lines[0], other])], Metadata()) == {}
+
+    training, validation = data_set(columns=seen), data_set("validation", columns={"a": ["1"]})
+    assert (
+        "warning: --validation_data: no record has b, which all of"
+        in said(training, validation)[-1]
+    )
+
+
 def test_balance_range_and_nan_of_labels_are_told_by_output():
     labels = {"click": np.array([0, 1, 1, 1]), "price": np.linspace(0, 50, 100)}
     lines = said(data_set(labels=labels))
