@@ -19,6 +19,19 @@ def pytest_configure():
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_pycollect_makemodule(module_path):
+    """Have Hypothesis measure no times before it is used: on a busy machine any example is slow.
+
+    It is imported for those that use it alone, which takes a while.
+    """
+    if b"from hypothesis import" in module_path.read_bytes():
+        from hypothesis import HealthCheck, settings
+
+        untimed = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+        settings.register_profile("untimed", **untimed)
+        settings.load_profile("untimed")
+
+
 @pytest.fixture(scope="session")
 def etcd_server(tmp_path_factory):
     """An etcd that nobody kills; each test takes a prefix of its own."""
