@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import rich_click as click
 from rich.table import Table
 
 from elasticdl.cli.terminal import Terminal
-from elasticdl.errors import ConfigError
+from elasticdl.errors import ConfigError, ElasticdlError
 
 if TYPE_CHECKING:  # what --help need not wait for
     from elasticdl.job import JobStatus
@@ -86,8 +87,10 @@ def _job(
 
     bare = Path(name)
     if (bare / FOLDER).is_dir():
-        is_job = (bare / process.CONFIG_FILE).is_file()
-        end = choose.find(name).end(0.0) if is_job else None
+        end = None
+        if (bare / process.CONFIG_FILE).is_file():
+            with suppress(ElasticdlError):  # of another machine, or cluster: its log is enough
+                end = choose.find(name).end(0.0)
         return read_events(bare), _settings(bare / process.CONFIG_FILE), bare, end
     job = choose.find(name)
     job_dir = Path(job.places.get("job_dir", "."))
