@@ -6,11 +6,15 @@ and what the kernel has drawn when the machine was started, it is unique.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from typing import NamedTuple
 
 from elasticdl.runtime.proc import boot_id, start_time
+
+_NO_PROCESS = (errno.ESRCH, errno.ENOENT, errno.EINVAL)
+"""Nobody has the pid, or a thread has: that is ENOENT, and EINVAL before Linux 6.15."""
 
 
 class _Ref(NamedTuple):
@@ -48,7 +52,9 @@ def open_same(ref: str) -> int | None:
         return None  # nothing that had a pid before the machine was started again is there
     try:
         pidfd = os.pidfd_open(pid)
-    except ProcessLookupError:
+    except OSError as error:
+        if error.errno not in _NO_PROCESS:
+            raise
         return None
     # Looked up after the pidfd was opened: if it is right now, the pidfd is of that process.
     if start_time(pid) == began:
