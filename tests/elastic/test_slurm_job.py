@@ -54,6 +54,11 @@ class SlurmJob(SeenJob):
         """Wait until a process has registered, beside any that was there before it."""
         self.until_event("registered", f"{role} {index}")
 
+    def workers_here(self):
+        """Return the workers that have registered, however they fared since."""
+        here = {event["process"] for event in self.events("registered")}
+        return {name for name in here if name.startswith("worker ")}
+
     def until_times(self, name, times):
         """Wait until there were so many events of a name."""
         self.until_event(name, also=lambda _: len(self.events(name)) == times)
@@ -149,12 +154,11 @@ def test_workers_that_another_job_preempts_hand_over_wait_and_come_back(tmp_path
 
 def test_a_lost_node_is_replaced_by_another(tmp_path, slurm):
     with SlurmJob(tmp_path, slurm, 300_000, slurm_worker_options="--exclude=n1") as job:
-        job.until_trained(1_000, also=lambda: len(job.tasks("worker")) == 3)
+        job.until_trained(1_000, also=lambda: len(job.workers_here()) == 3)
         assert place_of(job, job.tasks("worker")[0]).environ()["SLURMD_NODENAME"] == "n2"
         slurm.lose_node("n2")
         job.until_event("lost", "worker 0")  # by its silence, or by Slurm's word, which is slower
-        for index in (3, 4, 5):
-            job.until_here("worker", index)
+        job.until(lambda _: len(job.workers_here()) == 6)
         slurm.start_node("n2")
         job.check()
 
