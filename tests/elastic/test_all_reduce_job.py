@@ -136,6 +136,7 @@ def test_a_worker_that_is_asked_to_end_hands_over(tmp_path):
     assert not job.events("lost")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_the_last_worker_that_is_asked_to_end_hands_over_and_nothing_is_repeated(tmp_path):
     # No checkpoint falls due: what the successor has is what was handed over.

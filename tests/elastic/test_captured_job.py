@@ -145,13 +145,17 @@ def test_a_reader_of_the_users_is_read_on_from_its_state(tmp_path):
     job.check(summary)
 
 
+@pytest.mark.long
 def test_what_fails_again_and_again_fails_the_job_in_words(tmp_path):
     with CapturedJob(tmp_path, 0, reader_command="echo 1 2 3 4; exit 3", num_ps_pods=1) as job:
         assert job.process.wait() != 0
     assert "the command ended with exit code 3, after 1 records" in job.printed()
 
 
-@pytest.mark.parametrize("strategy", ["Local", "ParameterServerStrategy", "HybridStrategy"])
+@pytest.mark.parametrize(
+    "strategy",
+    ["Local", "ParameterServerStrategy", pytest.param("HybridStrategy", marks=pytest.mark.long)],
+)
 def test_a_source_is_read_to_its_end_first_where_it_has_to_be(tmp_path, strategy):
     num_records = 3_000
     command = command_of(tmp_path, num_records, 0)

@@ -40,7 +40,8 @@ def test_counts_stay_exact_and_nobody_waits_for_the_dead(faults, mode, tmp_path)
     run_chaos(30, faults, tmp_path, mode=mode)
 
 
-@pytest.mark.parametrize("faults", one_of("worker,ps,add", "worker,ps,master", "worker+ps,ps"))
+@pytest.mark.long
+@pytest.mark.parametrize("faults", ["worker,ps,add", "worker,ps,master", "worker+ps,ps"])
 def test_counts_stay_exact_when_gradients_are_added_up_before_a_push(faults, tmp_path):
     run_chaos(33, faults, tmp_path, mode="summed")
 

@@ -37,7 +37,8 @@ def test_counts_stay_exact_when_replicas_workers_and_the_master_are_killed(seed,
     run_chaos(seed, "ps,worker,ps,master,ps-again", tmp_path)
 
 
-@pytest.mark.parametrize("seed", one_of(140, 141))
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [140, 141])
 def test_latest_loses_exactly_what_it_says(seed, tmp_path):
     summary = run_chaos(seed, "ps,worker", tmp_path, ps_recovery="latest")
     lost = sum(line["lost"] for line in summary["ledger"])

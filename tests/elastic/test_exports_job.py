@@ -61,6 +61,7 @@ def check_is_full_export(follower, folder):
         assert version.dense.tobytes() == dense.tobytes()
 
 
+@pytest.mark.long
 def test_base_and_deltas_are_the_full_export_whoever_is_killed_or_moves(tmp_path):
     job = CountingJob(
         tmp_path,

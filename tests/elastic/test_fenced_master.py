@@ -112,6 +112,7 @@ def records_done(masters):
         client.close()
 
 
+@pytest.mark.long
 def test_a_master_that_was_away_is_fenced_by_another(masters, chaos):
     older, its_log = masters.start("older")
     masters.until(lambda: records_done(masters) > 10_000, "training")

@@ -132,6 +132,7 @@ def test_same_command_goes_on_after_a_record_that_did_not_parse(tmp_path):
     assert (tmp_path / "out" / "model" / "model.npz").is_file()
 
 
+@pytest.mark.long
 def test_job_whose_own_disk_is_full_stands_still_and_says_so(tmp_path, disk):
     gate = tmp_path / "gate"
     gate.touch()

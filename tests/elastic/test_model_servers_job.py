@@ -19,10 +19,8 @@ from tests.elastic.towers_job import (
 pytestmark = [pytest.mark.keras, pytest.mark.timeout(600)]  # seven processes load TensorFlow
 
 
-@pytest.mark.parametrize(
-    "strategy",
-    ["ParameterServerStrategy", pytest.param("HybridStrategy", marks=pytest.mark.long)],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_what_is_in_a_tower_is_counted_once_whoever_is_killed(tmp_path, strategy):
     expected = check_counts_of_a_struck_job(tmp_path, "towers_keras", strategy, num_epochs=3)
     loaded = tf.saved_model.load(tmp_path / "model")

@@ -66,7 +66,8 @@ def test_the_model_of_a_job_moves_by_a_command(flags, tmp_path):
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("ps_redo_mb", [0, pytest.param(64, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("ps_redo_mb", [0, 64])
 def test_each_record_counts_once_whoever_is_killed_in_a_move(ps_redo_mb, tmp_path):
     with SlowJob(tmp_path, seed=8, max_relaunches=20, ps_redo_mb=ps_redo_mb) as job:
         job.until_trained(500)

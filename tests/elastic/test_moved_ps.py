@@ -37,9 +37,8 @@ def lifeline():
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "number", [pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGKILL]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_successors_at_other_addresses_are_found(number, chaos, lifeline, tmp_path):
     files = chaos.make_ids(seed=5)
     chaos.write_data(tmp_path / "data", files)

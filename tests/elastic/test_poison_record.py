@@ -103,6 +103,7 @@ def test_record_that_crashes_its_reader_is_set_aside_and_all_else_is_trained_onc
     assert len(deaths) in (2, 3)
 
 
+@pytest.mark.long
 def test_record_that_holds_its_reader_is_set_aside_and_all_else_is_trained_once(tmp_path):
     done = Done(tmp_path, "time.sleep(1e6)", "--task_timeout_seconds=5")
     deaths = check(done, "timed out")
@@ -114,6 +115,7 @@ def test_record_that_holds_its_reader_is_set_aside_and_all_else_is_trained_once(
     assert "so this worker ends; the stacks of its threads are above" in log
 
 
+@pytest.mark.long
 def test_a_record_that_kills_who_builds_the_model_of_it_is_named(tmp_path):
     done = Done(tmp_path, "os.abort()", poison=MINIBATCH // 2)
     assert done.command.returncode == 1

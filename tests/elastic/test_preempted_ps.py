@@ -27,7 +27,7 @@ PAUSE_AT, STEPS = 100, 30  # minibatches, of 125; a checkpoint each 30
     [
         (signal.SIGTERM, "replay"),
         pytest.param(signal.SIGTERM, "latest", marks=pytest.mark.long),
-        (signal.SIGKILL, "replay"),
+        pytest.param(signal.SIGKILL, "replay", marks=pytest.mark.long),
     ],
 )
 def test_a_ps_replica_that_goes_costs_no_repeated_work(how, recovery, tmp_path):

@@ -57,6 +57,7 @@ def test_rows_on_disk_are_trained_once_though_ps_replicas_are_killed(tmp_path):
     assert rows.stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_replica_whose_rows_cannot_be_read_again_ends_and_is_restored(tmp_path):
     rows, is_lost = tmp_path / "rows", False
@@ -96,6 +97,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(200)
 def test_a_disk_that_is_full_ends_the_job_in_words_and_what_was_trained_is_kept(
     tmp_path, small_disk

@@ -10,7 +10,8 @@ NUM_RECORDS, NUM_EPOCHS, NUM_IDS = 2_000, 2, 300
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("num_killed", [pytest.param(1, marks=pytest.mark.long), 2])
+@pytest.mark.long
+@pytest.mark.parametrize("num_killed", [1, 2])
 def test_last_evaluation_sees_every_update(num_killed, chaos, paused_job, tmp_path):
     ids = np.random.default_rng(num_killed).integers(NUM_IDS, size=NUM_RECORDS)
     flags = {

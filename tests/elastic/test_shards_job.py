@@ -91,6 +91,7 @@ def test_what_lost_workers_had_in_hand_comes_to_others(tmp_path):
     assert sum(count - 1 for count in seen.values()) <= 2 * MINIBATCH
 
 
+@pytest.mark.long
 def test_a_lost_replica_comes_back_with_what_was_counted_before_its_last_checkpoint(tmp_path):
     flags = {"recovery_seconds": 0.3, "num_workers": 2}
     with ShardsJob(tmp_path, SCRIPT, 3_000, **flags) as job:

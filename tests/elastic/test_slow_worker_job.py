@@ -59,9 +59,8 @@ class SlowJob(RunningJob):
         return counting.counts_of(self.folder / "export")
 
 
-@pytest.mark.parametrize(
-    "bound", [4, pytest.param(0, marks=pytest.mark.long), pytest.param(1, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("bound", [0, 1, 4])
 def test_no_gradient_is_later_than_the_bound_while_workers_come_and_go(tmp_path, bound):
     num_records = 9_600
     given = {"num_workers": 3, "max_staleness": bound}

@@ -130,6 +130,7 @@ def test_statistics_are_exact_though_ps_replicas_and_workers_are_killed(tmp_path
     np.testing.assert_array_equal(sums, rows[:, :3])
 
 
+@pytest.mark.long
 def test_ids_are_admitted_and_expire_by_their_decayed_shows(tmp_path):
     with StatisticsJob(tmp_path, **PS) as job:
         job.wait()

@@ -80,6 +80,7 @@ def test_rows_and_gradients_are_those_of_an_offline_computation(tmp_path):
     assert counts[:, 0].sum() == 2_000 * 4
 
 
+@pytest.mark.long
 def test_predictions_of_keras_follow_from_the_traced_rows(tmp_path):
     pytest.importorskip("keras")
     write(tmp_path, 640)
@@ -112,7 +113,9 @@ def test_predictions_of_keras_follow_from_the_traced_rows(tmp_path):
         np.testing.assert_allclose(np.stack(step[f"gradients_{table}"]), gradient, atol=1e-6)
 
 
-@pytest.mark.parametrize("strategy", ["ParameterServerStrategy", "HybridStrategy"])
+@pytest.mark.parametrize(
+    "strategy", ["ParameterServerStrategy", pytest.param("HybridStrategy", marks=pytest.mark.long)]
+)
 def test_workers_trace_the_minibatches_of_the_data_and_a_kill_costs_what_was_not_written(
     tmp_path, strategy
 ):
