@@ -307,7 +307,7 @@ soak: build ## Chaos with random faults for MINUTES (10); benchmarks/results/soa
 	    --record benchmarks/results/soak.json
 
 .PHONY: test-etcd test-long
-test-long: build ## Test jobs of the model zoo, jobs that lose more, the tutorials (25 minutes).
+test-long: build ## Test jobs of the model zoo, jobs that lose more, the tutorials (50 minutes; SLICE=0 to 3: a quarter).
 	@$(PYTHON) -m scripts.kafka.jars --if-possible
 	$(VENV)/bin/pytest $(PYTEST_FLAGS) $(SLICED) -m long model_zoo tests
 

@@ -111,7 +111,6 @@ def predicted(folder, model):
         return arrays["output"]
 
 
-@pytest.mark.long
 def test_the_other_framework_takes_up_rows_slots_and_the_rest_of_the_epoch(folder):
     with RunningJob(folder, train(folder, "in_keras")) as job:
         job.until_trained(2_000, also=job.has_checkpoint)
