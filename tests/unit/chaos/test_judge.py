@@ -383,6 +383,20 @@ def test_a_visit_that_is_missing_is_found(rounds, together):
     assert found
 
 
+@pytest.mark.parametrize(("other", "is_exact"), [(1, True), (0, False)])
+def test_a_record_of_two_minibatches_in_a_round_is_trained_in_both(
+    rounds, together, other, is_exact
+):
+    # As it may be where two epochs meet: both visits come to the columns that were free before.
+    model = averaged(rounds)
+    rows = model.rows.reshape(len(model.rows), visits.NUM_VISITS, 3).copy()
+    for key in UNIQUE[0][0]:
+        one, _, three, four = rows[key]
+        rows[key] = [one + rows[key, other], three, four, four]
+    model = dataclasses.replace(model, rows=rows.reshape(len(rows), -1))
+    assert (together(model) == []) == is_exact
+
+
 def test_a_visit_too_many_is_found(rounds, together):
     found = together(averaged([*rounds, rounds[0]]))
     assert all("was trained 4 times, expected 3" in problem for problem in found)
