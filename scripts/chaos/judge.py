@@ -293,7 +293,7 @@ def visit_problems(
     num_epochs = max(minibatch.epoch for minibatch in trained) + 1
     found = []
     times = np.count_nonzero(weights, axis=1)
-    twice = _twice_in_a_round(trained, signatures, times == num_epochs - 1, num_signatures)
+    twice = _twice_in_a_round(trained, model, times == num_epochs - 1, num_signatures)
     times[twice] += 1
     found += [
         f"id {key} was trained {times[key]} times, expected {num_epochs}"
@@ -308,8 +308,6 @@ def visit_problems(
         where = f"minibatch {minibatch.number} of task {minibatch.task}, epoch {minibatch.epoch}"
         signature, keys = minibatch.signature(num_signatures), minibatch.ids.ravel()
         keys = keys[~np.isin(keys, twice)]
-        if not keys.size:
-            continue
         is_it = signatures[keys] == signature
         times = np.count_nonzero(is_it, axis=1)
         if not times.all():
@@ -350,24 +348,30 @@ def visit_problems(
 
 
 def _twice_in_a_round(
-    trained: Sequence[Minibatch],
-    signatures: NDArray[np.float64],
-    is_suspect: NDArray[np.bool_],
-    num_signatures: int,
+    trained: Sequence[Minibatch], model: Model, is_suspect: NDArray[np.bool_], num_signatures: int
 ) -> list[int]:
     """Return the ids that two minibatches of one round had, as they may where two epochs meet.
 
-    Both of them saw the row as it was before the round, so their visits are in the same columns.
+    Both of them saw the row as it was before the round, so their visits are in the same columns:
+    these hold the sum of what other ids of either minibatch have.
     """
+    rows = model.rows.astype(np.float64).reshape(len(model.rows), -1, 3)
+    _, rounds, signatures = _visits(model)
+
+    def visit_in(minibatch: Minibatch) -> tuple[float, NDArray[np.float64]] | None:
+        keys = minibatch.ids.ravel()
+        at, column = np.nonzero(signatures[keys] == minibatch.signature(num_signatures))
+        if not at.size:
+            return None
+        return rounds[keys[at[0]], column[0]], rows[keys[at[0]], column[0]]
+
     found = []
     for key in np.flatnonzero(is_suspect)[:_MOST_TWICE].tolist():
-        pairs = itertools.combinations([m for m in trained if (m.ids == key).any()], 2)
-        for one, other in ((a, b) for a, b in pairs if a.epoch != b.epoch):
-            parts = [(m.num_records, m.signature(num_signatures)) for m in (one, other)]
-            mean = sum(n * s for n, s in parts) / sum(n for n, _ in parts)
-            if (abs(signatures[key] - mean) <= 1.0).any():
-                found.append(key)
-                break
+        visits = [visit_in(m) for m in trained if (m.ids == key).any()]
+        pairs = itertools.combinations([visit for visit in visits if visit is not None], 2)
+        joined = [one + other for (a, one), (b, other) in pairs if a == b]
+        if any(np.isclose(rows[key], both, rtol=_TOLERANCE).all(axis=1).any() for both in joined):
+            found.append(key)
     return found
 
 
