@@ -178,7 +178,7 @@ def _of_examples(values: Sequence[bytes]) -> dict[str, Words]:
 
 def _word(value: Any) -> str | bool | None:
     """Return a value as a word; None: it is missing. False: it is not a single value."""
-    if value is None or value != value:
+    if value is None or (isinstance(value, float | np.floating) and value != value):
         return None
     if isinstance(value, bytes):
         try:

@@ -20,11 +20,12 @@ from elasticdl.data.open import format_of_whole
 from elasticdl.data.paths import expand_paths, folders_left_out, read_twice
 from elasticdl.data.sample import Sample, Words, take_sample
 from elasticdl.data.wanted import WantedColumn
-from elasticdl.errors import ElasticdlError
+from elasticdl.errors import ElasticdlError, in_short, place_of
 from elasticdl.job import DataCheckTurn, Mode, Shard, TaskKind
 from elasticdl.model_spec import ModelSpec
 from elasticdl.rpc.base import MasterClient
 from elasticdl.runtime.ending import Beside
+from elasticdl.runtime.process import STOPPED_EXIT_CODE
 from elasticdl.worker.findings import DataSet, Fed, findings, of_trained
 from elasticdl.worker.records import located
 from elasticdl.worker.trained_columns import read_trained_columns
@@ -109,7 +110,17 @@ def check_data(
     except ElasticdlError as error:
         master.data_checked(worker_id, [], str(error))
         raise
+    except (Exception, SystemExit) as error:
+        if isinstance(error, SystemExit) and error.code == STOPPED_EXIT_CODE:
+            raise  # a signal asks this process to end
+        lines = [_not_looked(error)]
     master.data_checked(worker_id, lines)
+
+
+def _not_looked(error: BaseException) -> str:
+    """Say that a look ended by an error that is no judgement of the data: the job goes on."""
+    where, what = place_of(error), f"{type(error).__name__}: {in_short(error, 200)}"
+    return f"warning: nothing is said of the data: the look at it failed at {where}: {what}"
 
 
 def look_at_data(
@@ -260,7 +271,11 @@ class _Gathered:
                 self._words.setdefault(name, []).extend(map(_word, values.ravel().tolist()))
 
     def fed(self, problem: str) -> Fed:
-        labels = {name: np.concatenate(parts) for name, parts in self._labels.items()}
+        labels = {
+            name: np.concatenate(parts)
+            for name, parts in self._labels.items()
+            if len({part.shape[1:] for part in parts}) == 1  # lists of labels may differ in length
+        }
         return Fed(labels, self._words, not_a_number=self._not_a_number, problem=problem)
 
 

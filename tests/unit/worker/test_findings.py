@@ -20,6 +20,13 @@ def data_set(kind="training", columns=None, metadata=None, num_records=100, look
     return DataSet(kind, metadata or Metadata(), sample, Fed(**fed))
 
 
+def ragged(*values):
+    """Return a column of objects, as lists of Parquet and LIBSVM files are."""
+    column = np.empty(len(values), dtype=object)
+    column[:] = values
+    return column
+
+
 def said(main, *others, table=None, reads_by_name=True):
     return findings(main, others, table, reads_by_name)
 
@@ -44,6 +51,10 @@ def test_columns_are_seen_in_tables_and_lines_but_not_where_they_cannot_be():
         "word": np.array(["a", None], dtype=object),
         "image": np.array([b"\xff" * 999, b"\x00" * 999], dtype=object),
         "vector": np.zeros((2, 3)),
+        "lists": ragged(np.array([1, 2]), np.array([3])),
+        "lists of lists": ragged([np.array([1, 2])], [np.zeros(0), np.array([3, 4])]),
+        "structs": ragged({"a": np.zeros(2)}, {"a": np.ones(2)}),
+        "lists with null": ragged(None, np.array([0.5, np.nan])),
     }
     assert columns_of([Records(columns=table)], Metadata()) == {
         "id": ["7", "8"],
