@@ -118,7 +118,7 @@ class JobCore:
         self.evaluations = Evaluations(
             self.journal, len(tasks.validation), config.evaluation.evaluation_steps
         )
-        self.meter = Meter(self.journal, tasks.per_epoch)
+        self.meter = Meter(self.journal, tasks.per_epoch, tasks.training.num_records)
         self.event_time = _event_time(config, self.intake, tasks, self.journal)
         windows = None if self.event_time is None else self.event_time.windows
         self.training_metrics = TrainingMetrics(windows)

@@ -12,7 +12,7 @@ from elasticdl.state.base import Snapshot
 
 _WINDOW_SECONDS = 10.0
 _SAMPLE_SECONDS = 0.1
-_LOSS_RECORDS = 20_000
+_LOSS_RECORDS = 20_000  # or those of an epoch, if it has less
 
 
 @dataclass(slots=True)
@@ -38,9 +38,12 @@ class Meter:
     ended. What is known of a worker is whichever has come further.
     """
 
-    def __init__(self, journal: Journal, tasks_per_epoch: int = 0) -> None:
+    def __init__(
+        self, journal: Journal, tasks_per_epoch: int = 0, records_per_epoch: int = 0
+    ) -> None:
         self._journal = journal
         self._tasks_per_epoch = max(tasks_per_epoch, 1)
+        self._most_loss_records = min(_LOSS_RECORDS, records_per_epoch or _LOSS_RECORDS)
         self._epochs: dict[int, _EpochLoss] = {}
         self._workers: dict[int, _Totals] = {}
         self._rate: deque[tuple[float, int]] = deque()  # (time, records trained up to it)
@@ -108,7 +111,8 @@ class Meter:
             return
         self._loss.append((gained, loss - totals.seen_loss))
         self._loss_records += gained
-        while len(self._loss) > 1 and self._loss_records - self._loss[0][0] > _LOSS_RECORDS:
+        enough = self._most_loss_records
+        while len(self._loss) > 1 and self._loss_records - self._loss[0][0] >= enough:
             self._loss_records -= self._loss.popleft()[0]
         self._seen_records += gained
         if self._rate and now - self._rate[-1][0] < _SAMPLE_SECONDS:

@@ -33,6 +33,7 @@ def picture(core: JobCore, now: float) -> JobStatus:
     total -= ledger.num_missing if is_training else 0
     partitions = _partitions(core)
     total += sum(each.end - each.position for each in partitions)  # of which no task was cut yet
+    measured = core.training_metrics.shown(core.phase is Phase.TRAINING)
     return JobStatus(
         job_name=core.config.cluster.job_name,
         status=_WORDS.get(core.phase, str(core.phase)),
@@ -61,11 +62,11 @@ def picture(core: JobCore, now: float) -> JobStatus:
         staleness_histogram=tuple(meter.staleness_histogram),
         num_recomputed=meter.num_recomputed,
         epoch_loss=meter.epoch_loss(ledger.epoch) if is_training else None,
-        train_metrics=core.training_metrics.measured.metrics,
-        recent_train_metrics=core.training_metrics.measured.recent,
-        train_metrics_epoch=core.training_metrics.measured.epoch,
+        train_metrics=measured.metrics,
+        recent_train_metrics=measured.recent,
+        train_metrics_epoch=measured.epoch,
         evaluated_records=core.evaluations.num_records,
-        train_metrics_records=core.training_metrics.measured.num_records,
+        train_metrics_records=measured.num_records,
         counters=dict(core.counters.values),
         data_check=core.data_check.lines,
         best=core.best,

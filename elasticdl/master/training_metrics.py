@@ -26,7 +26,7 @@ _EPOCH, _WINDOW = "epoch", "window"
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The metrics of one epoch so far, and of the records trained last, as numbers."""
+    """The metrics of one epoch so far, and of its records that were trained last, as numbers."""
 
     epoch: int = 0
     num_records: int = 0  # of this epoch that were measured
@@ -41,7 +41,7 @@ class _Part:
 
 
 class TrainingMetrics:
-    """Sums of the epoch under way and of the last tasks, and the numbers last made of them."""
+    """Sums of the epoch under way and of its last tasks, and the numbers last made of them."""
 
     def __init__(self, windows: Windows | None = None) -> None:
         """Begin with nothing measured.
@@ -71,10 +71,12 @@ class TrainingMetrics:
         for window in report.windows:
             num_measured += window.num_measured
             states = add(states, window.metric_states)
-        if not num_measured or task.epoch < self._epoch:
+        if task.epoch < self._epoch:
             return  # a late task of an earlier epoch belongs to numbers that are told already
         if task.epoch > self._epoch:
             self._epoch, self._num_records, self._sums = task.epoch, 0, {}
+            self._window.clear()
+            self._window_records = 0
         self._num_records += num_measured
         self._sums = add(self._sums, states)
         self._window.append(_Part(report.num_records, states))
@@ -138,6 +140,11 @@ class TrainingMetrics:
         is_urgent = self._windows is not None and self._windows.is_urgent
         is_time = is_last or is_urgent or now >= self._next
         return self.is_behind and not waits_for_answer and is_time
+
+    def shown(self, is_training: bool) -> Measured:
+        """Return the numbers to show: after training those of the newest epoch, or none."""
+        is_old = self.measured.epoch < self._epoch
+        return Measured() if is_old and not is_training else self.measured
 
     @property
     def is_behind(self) -> bool:

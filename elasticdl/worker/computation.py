@@ -60,7 +60,8 @@ class Computation:
         self._sink: PredictionSink | None = None
         self._span = span
         self._newest_window = -1  # of which a minibatch was measured
-        self._budget = MeasuringBudget(STREAM_SHARE if has_windows else SHARE)
+        share = STREAM_SHARE if has_windows else SHARE
+        self._budget = MeasuringBudget(share, config.training.num_epochs)
 
     def idled(self, seconds: float) -> None:
         """Note how long there was nothing to compute, as no task was there."""
@@ -106,10 +107,13 @@ class Computation:
         sums = running.windows.setdefault(item.window, WindowSums())
         sums.num_trained += item.minibatch.num_records
         sums.loss_sum += item.result.loss * item.minibatch.num_records
-        is_new = item.window is not None and item.window > self._newest_window
+        if item.window is None:
+            is_lent = self._budget.lends_to(running.lease.task.epoch)
+        else:
+            is_lent = item.window > self._newest_window and self._budget.lends
         # A call of a metric costs more than its records, so others of the window come along.
         comes_along = bool(running.to_measure) and item.window == running.window
-        if not (comes_along or self._budget.allows or (is_new and self._budget.lends)):
+        if not (comes_along or self._budget.allows or is_lent):
             return
         if item.window is not None:
             self._newest_window = max(self._newest_window, item.window)
@@ -117,6 +121,7 @@ class Computation:
             self._collect(running)
             running.window = item.window
         sums.num_measured += item.minibatch.num_records
+        self._budget.takes(item.minibatch.num_records)
         running.to_measure.append((item.minibatch, item.result.predictions))
         if self._budget.is_enough(running.to_measure):
             self._measure(running)
@@ -130,7 +135,7 @@ class Computation:
                 if not running.is_measured:
                     self._model.new_metrics()
                 self._trainer.measure(minibatches, predictions)
-            self._budget.measured(span.seconds)
+            self._budget.measured(span.seconds, len(minibatches))
         except ModelError as error:
             log.warning("there are no metrics of training: %s", error)
             self._budget.give_up()

@@ -13,6 +13,7 @@ STREAM_SHARE = 0.05
 _IDLE_SHARE = 0.5
 _MOST_IDLE_SECONDS = 1.0  # that are saved up
 _MOST_LENT_SECONDS = 1.0
+_LEAST_RECORDS = 4_096  # of each epoch, on credit
 _FIRST_CALLS = 3  # of a size, of another one, and of any size: each is compiled
 TOGETHER_MINIBATCHES = 32
 TOGETHER_RECORDS = 16_384
@@ -25,13 +26,25 @@ class MeasuringBudget:
     allows, some together and then a pause, since a call of a metric costs more than its records.
     What is compiled in between does not count: the first calls are free, and no call counts as
     more than a few times the fastest one.
+
+    Some records of each epoch are measured on credit. A job of short epochs would say at its end
+    what an early one was like. The last epoch has as much credit as all before it.
     """
 
-    def __init__(self, share: float = SHARE) -> None:
+    def __init__(self, share: float = SHARE, num_epochs: int = 1) -> None:
+        """Begin with nothing spent.
+
+        Args:
+            share: What measuring may take of the time of computing.
+            num_epochs: How many epochs there are to be.
+        """
         self._share = share
+        self._num_epochs = num_epochs
+        self._epoch = -1
+        self._num_records = 0  # of this epoch that are measured
         self._computed = self._spent = 0.0
         self._num_calls = 0
-        self._fastest = math.inf
+        self._fastest = self._fastest_minibatch = math.inf
         self.is_given_up = False
 
     def computed(self, seconds: float) -> None:
@@ -51,21 +64,36 @@ class MeasuringBudget:
     @property
     def lends(self) -> bool:
         """Whether the first minibatch of a window may be measured, so that each window has some."""
-        return not self.is_given_up and (
-            self._spent <= self._share * self._computed + _MOST_LENT_SECONDS
-        )
+        return self._has_credit(_MOST_LENT_SECONDS)
+
+    def lends_to(self, epoch: int) -> bool:
+        """Whether the next minibatch of an epoch may be measured, so that each epoch has some."""
+        if epoch > self._epoch:
+            self._epoch, self._num_records = epoch, 0
+        is_last = epoch + 1 >= self._num_epochs
+        credit = _MOST_LENT_SECONDS * (2 if is_last else 1)
+        return self._num_records < _LEAST_RECORDS and self._has_credit(credit)
+
+    def _has_credit(self, seconds: float) -> bool:
+        return not self.is_given_up and self._spent <= self._share * self._computed + seconds
+
+    def takes(self, num_records: int) -> None:
+        """Note that a minibatch of so many records is to be measured."""
+        self._num_records += num_records
 
     def is_enough(self, minibatches: Sequence[tuple[Minibatch, Predictions]]) -> bool:
         """Say whether so many are to be measured now, and no more together with them."""
         num_records = sum(minibatch.num_records for minibatch, _ in minibatches)
         return len(minibatches) >= TOGETHER_MINIBATCHES or num_records >= TOGETHER_RECORDS
 
-    def measured(self, seconds: float) -> None:
-        """Note how long it took to measure minibatches."""
+    def measured(self, seconds: float, num_minibatches: int = 1) -> None:
+        """Note how long it took to measure minibatches: a user's metrics are called with each."""
         self._num_calls += 1
         self._fastest = min(self._fastest, seconds)
+        self._fastest_minibatch = min(self._fastest_minibatch, seconds / num_minibatches)
         if self._num_calls > _FIRST_CALLS:
-            self._spent += min(seconds, 4 * self._fastest)
+            usual = max(self._fastest, self._fastest_minibatch * num_minibatches)
+            self._spent += min(seconds, 4 * usual)
 
     def collected(self, seconds: float) -> None:
         """Note how long it took to read the sums at the end of a task."""

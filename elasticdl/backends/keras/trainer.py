@@ -41,7 +41,7 @@ from elasticdl.backends.keras.export import export_model
 from elasticdl.backends.keras.export_beside import export_beside
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
 from elasticdl.backends.keras.feed.runner import FeedRunner
-from elasticdl.backends.keras.metrics.collection import Metrics, joined
+from elasticdl.backends.keras.metrics.collection import Metrics
 from elasticdl.backends.keras.model.eager import EagerModel
 from elasticdl.backends.keras.model.expected_data import problem_of_labels, vocabularies_of
 from elasticdl.backends.keras.model.gradient import LossGradient, StepLoss
@@ -413,7 +413,7 @@ class KerasTrainer:
             rule.check(minibatch, state)
 
     def measure(self, minibatches: Sequence[Minibatch], predictions: Sequence[tf.Tensor]) -> None:
-        """Add trained minibatches to the metrics, all in one call where they fit together."""
+        """Add trained minibatches to the metrics."""
         parts = []
         for given, outputs in zip(minibatches, predictions, strict=True):
             minibatch = self._of(given)
@@ -421,8 +421,7 @@ class KerasTrainer:
                 outputs = self._steps[minibatch.structure.key].predictions(outputs)
             parts.append((minibatch.labels, outputs, minibatch.weights))
         with self._held.reading(*self._newest):
-            for labels, outputs, weights in joined(parts):
-                self._metrics.update(labels, outputs, self._placed.output_names, weights)
+            self._metrics.update_all(parts, self._placed.output_names)
 
     def new_metrics(self) -> None:
         """Start an evaluation with empty metrics."""

@@ -106,6 +106,30 @@ def test_a_functions_results_are_averaged_over_records(function, expected):
     assert results["f"] == pytest.approx(float(expected), rel=1e-6)
 
 
+def test_metrics_of_the_user_see_one_minibatch_and_keras_own_take_several():
+    seen = []
+
+    def largest(labels, predictions):
+        seen.append(len(predictions))
+        return tf.reduce_max(predictions)
+
+    wrapped = m.MeanMetricWrapper(largest, name="wrapped")
+    given = {"largest": largest, "wrapped": wrapped, "own": SumOfSquares(), "auc": m.AUC()}
+    parts = [(tf.constant(LABELS[part]), tf.constant(SCORES[part]), None) for part in PARTS]
+    one_by_one, together = Metrics(lambda: given), Metrics(lambda: given)
+    results = []
+    for metrics, add in (
+        (one_by_one, lambda: [one_by_one.update(*part[:2]) for part in parts]),
+        (together, lambda: together.update_all(parts)),
+    ):
+        metrics.resolve(*parts[0][:2])
+        metrics.reset()
+        add()
+        results.append(metrics.results(metrics.states()))
+    assert results[0] == pytest.approx(results[1])
+    assert max(seen) == max(part.stop - part.start for part in PARTS)
+
+
 def test_several_outputs_have_names_with_a_slash_and_may_share_their_labels():
     metrics = Metrics(lambda: {"a": {"auc": m.AUC()}, "b": {"mse": m.MeanSquaredError()}})
     outputs = {"a": tf.constant(SCORES), "b": tf.constant(1 - SCORES)}

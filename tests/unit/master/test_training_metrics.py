@@ -64,6 +64,28 @@ def test_an_epoch_begins_with_empty_sums_and_a_late_task_changes_nothing():
     assert metrics.measured.metrics == {"acc": 1.0}
 
 
+def test_what_is_recent_is_of_the_newest_epoch():
+    metrics = TrainingMetrics()
+    trained(metrics, epoch=0, right=0.0)
+    trained(metrics, epoch=1, right=10.0)
+    answer(metrics, leased(metrics, 0, 0.0, is_last=False))
+    assert metrics.measured.recent == {"acc": 1.0}
+
+
+def test_after_training_the_numbers_are_of_the_newest_epoch_or_there_are_none():
+    metrics = TrainingMetrics()
+    trained(metrics, epoch=0, right=5.0)
+    answer(metrics, leased(metrics, 0, 0.0, is_last=False))
+    trained(metrics, epoch=1, num_measured=0)
+    assert not metrics.is_behind
+    assert metrics.shown(is_training=True).metrics == {"acc": 0.5}  # said to be of the first epoch
+    assert metrics.shown(is_training=False).metrics == {}
+    trained(metrics, epoch=1, right=8.0)
+    answer(metrics, leased(metrics, 0, 1.0, is_last=True))
+    told = metrics.shown(is_training=False)
+    assert (told.epoch, told.metrics, told.recent) == (1, {"acc": 0.8}, {"acc": 0.8})
+
+
 def test_numbers_are_asked_for_every_ten_seconds_and_at_the_end():
     metrics = TrainingMetrics()
     assert not metrics.is_due(0.0, is_last=True)

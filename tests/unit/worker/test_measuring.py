@@ -76,3 +76,38 @@ def test_the_first_minibatch_of_a_window_is_measured_on_credit_up_to_a_second():
     for _ in range(2):
         budget.measured(0.1)
     assert not budget.lends
+
+
+def epochs_measured(num_epochs, cost, step=0.0005, steps_of_epoch=30, size=64):
+    """Return how many records of each epoch are measured."""
+    budget, counts = MeasuringBudget(num_epochs=num_epochs), []
+    for epoch in range(num_epochs):
+        counts.append(0)
+        for _ in range(steps_of_epoch):
+            budget.computed(step)
+            if budget.allows or budget.lends_to(epoch):
+                budget.takes(size)
+                budget.measured(cost)
+                counts[-1] += size
+    return counts
+
+
+def test_each_epoch_has_some_records_that_are_measured_on_credit():
+    assert epochs_measured(num_epochs=6, cost=0.005) == [30 * 64] * 6
+    assert epochs_measured(3, cost=0.001, step=1e-9, steps_of_epoch=200)[1:] == [4096, 4096]
+
+
+def test_the_last_epoch_has_credit_even_if_all_others_took_theirs():
+    *_, before, last = epochs_measured(num_epochs=100, cost=0.05)
+    assert before == 0
+    assert last >= 20 * 64
+
+
+def test_what_a_users_metric_takes_for_each_minibatch_counts_as_often():
+    budget = MeasuringBudget(0.01)
+    budget.computed(10.0)
+    for _ in range(4):
+        budget.measured(0.01)  # of one minibatch
+    assert budget.allows
+    budget.measured(0.32, num_minibatches=32)
+    assert not budget.allows

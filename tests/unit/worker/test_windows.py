@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from elasticdl.backends.base import Minibatch, StepResult
+from elasticdl.config import TrainingSection
 from elasticdl.job import Lease, Outcome, Shard, Task, TaskKind, TaskReport
 from elasticdl.observe.labels import LabelClock
 from elasticdl.worker.activity import Activity
@@ -50,7 +51,7 @@ def report_of():
     def report(windows, counts=None, is_suspect=False):
         model = Counting()
         computation = Computation(
-            SimpleNamespace(),
+            SimpleNamespace(training=TrainingSection()),
             model,
             model,
             Exchange(),

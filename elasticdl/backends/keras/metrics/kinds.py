@@ -20,7 +20,12 @@ State = list[NDArray[np.float64]]
 
 
 class Metric(Protocol):
-    """A metric of one output."""
+    """A metric of one output.
+
+    takes_several: Whether several minibatches in one call are the same to it as one by one.
+    """
+
+    takes_several: bool
 
     def reset(self) -> None:
         """Forget all minibatches."""
@@ -46,6 +51,7 @@ class KerasMetric:
         self._name = name
         self._metric = metric
         self._adds = _is_known_to_add(metric)
+        self.takes_several = self._adds and not _calls_a_user(metric)
         self._update = self._compiled()
 
     def _compiled(self) -> Callable[..., None]:
@@ -144,6 +150,8 @@ class FunctionMetric:
     It gives a value for each element of a minibatch, or one for all of it.
     """
 
+    takes_several = False
+
     def __init__(self, name: str, function: Callable[[Nested, Nested], tf.Tensor]) -> None:
         self._name = name
         self._function = function
@@ -200,3 +208,9 @@ def _is_known_to_add(metric: keras.metrics.Metric) -> bool:
     )  # fmt: skip
     # A subclass may do anything in update_state, unless Keras wrote it.
     return isinstance(metric, adding) and type(metric).__module__.startswith("keras.")
+
+
+def _calls_a_user(metric: keras.metrics.Metric) -> bool:
+    """Whether a metric of Keras has a function of the user's, as `MeanMetricWrapper` takes one."""
+    function = getattr(metric, "_fn", None)
+    return function is not None and not getattr(function, "__module__", "").startswith("keras.")
