@@ -53,6 +53,10 @@ class DataCheckTurn(StrEnum):
     OVER = "over"
 
 
+OF_MODEL = "model: "
+"""Begins a line about the model among those of the look at the data."""
+
+
 class Strategy(StrEnum):
     """Where parameters live (`--distribution_strategy`)."""
 

@@ -9,12 +9,12 @@ import inspect
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, TypeAlias
 
 from elasticdl.compat.earlier import offer_earlier_modules
-from elasticdl.compat.earlier_calls import check_metrics_fn, feed_of_three, of_labels_first
+from elasticdl.compat.earlier_calls import check_metrics_fn, feed_of_three
 from elasticdl.config import STATISTICS_VARIABLE, ModelSection
 from elasticdl.distribution import how_to_get
 from elasticdl.errors import ModelError
@@ -34,7 +34,7 @@ class ModelSpec:
 
     `model` and `optimizer` already have `--model_params` and `--learning_rate` bound. `optimizer`
     is given the parameters by PyTorch's backend, and nothing by the others. `loss_weights` is for
-    what Keras' `compile` takes as a loss.
+    what Keras' `compile` takes as a loss. `notes` is filled while the model is built.
     """
 
     model: Callable[[], object]
@@ -48,6 +48,12 @@ class ModelSpec:
     weighted_metrics_fn: UserFunction | None = None
     table: Any = None  # the `preprocessing.tabular.Table` that says what the columns are, if any
     loss_weights: object = None
+    notes: list[str] = field(default_factory=list, compare=False)
+
+    def tell(self, note: str) -> None:
+        """Note a line for the start and the summary: what the job does otherwise than expected."""
+        if note not in self.notes:
+            self.notes.append(note)
 
 
 def batched(feed: UserFunction) -> UserFunction:
@@ -115,7 +121,7 @@ def load_model_spec(section: ModelSection, learning_rate: float | None = None) -
         _add_rate(params, section.negative_sampling_rate, model, model_name)
     return ModelSpec(
         model=(lambda: model(**params)) if params else model,
-        loss=of_labels_first(find(section.loss)),
+        loss=find(section.loss),
         optimizer=optimizer,
         feed=feed_of_three(feed),
         eval_metrics_fn=eval_metrics_fn,

@@ -31,6 +31,7 @@ from elasticdl.backends.base import (
     TableSource,
     VariableDescription,
 )
+from elasticdl.backends.call_order import swapped, takes_predictions_first
 from elasticdl.data.base import Metadata, Records, columns_there_are
 from elasticdl.errors import DataError, ModelError, place_of
 from elasticdl.job import CallbackCall, CallbackResult, MetricStates, Mode
@@ -147,7 +148,13 @@ class NumpyTrainer:
                 "weighted_metrics_fn: an array model has no sample weights; put them beside the "
                 "labels, in a dict, and weigh in eval_metrics_fn"
             )
-        self._metrics = spec.eval_metrics_fn() if spec.eval_metrics_fn else {}
+        found = spec.eval_metrics_fn() if spec.eval_metrics_fn else {}
+        self._metrics = {
+            name: swapped(metric)
+            if takes_predictions_first(metric, f"metric {name}", spec.tell)
+            else metric
+            for name, metric in found.items()
+        }
         self._averages: dict[str, Average] = {}
 
     def _make_optimizer(self) -> tuple[OptimizerSpec, float]:

@@ -20,6 +20,7 @@ from rich.text import Text
 from elasticdl.cli.pace import Pace
 from elasticdl.cli.terminal import Terminal
 from elasticdl.job import (
+    OF_MODEL,
     BestEvaluation,
     EpochLedger,
     JobStatus,
@@ -119,7 +120,7 @@ class Display:
         if status.data_check and not self._told_data:
             self._told_data = status.data_check
             for line in status.data_check:
-                self._print(f"data: {line}", style="yellow" if _is_warning(line) else "dim")
+                self._print(": ".join(_found(line)), "yellow" if is_warning(line) else "dim")
         if self._live is not None:
             return
         has_news = before is None or before.status != status.status
@@ -143,8 +144,8 @@ class Display:
         self.last = status
         self._console.print(_summary(status), soft_wrap=True, highlight=False)
         for line in status.data_check or self._told_data:
-            style = "yellow" if _is_warning(line) else ""
-            words = Text.assemble("data        ", (line, style))
+            subject, said = _found(line)
+            words = Text.assemble(f"{subject:<12}", (said, "yellow" if is_warning(line) else ""))
             self._console.print(words, soft_wrap=True, highlight=False)
         if status.ledger:
             self._console.print(_ledger_table(status.ledger))
@@ -389,9 +390,15 @@ def _summary(status: JobStatus) -> Text:
     return text
 
 
-def _is_warning(line: str) -> bool:
-    """Whether a line of what was found in the data is more than for information."""
-    return line.startswith("warning: ")
+def is_warning(line: str) -> bool:
+    """Whether a line of what was found before the first record is more than for information."""
+    return line.startswith(("warning: ", OF_MODEL))
+
+
+def _found(line: str) -> tuple[str, str]:
+    """Return what a line of what was found is about, and what it says."""
+    said = line.removeprefix(OF_MODEL)
+    return ("data" if said == line else "model"), said
 
 
 def _ledger_table(ledger: tuple[EpochLedger, ...]) -> Table:

@@ -4,23 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-import logging
 from collections.abc import Callable, Mapping
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
 from elasticdl.errors import ModelError
-
-_log = logging.getLogger(__name__)
-
-_PREDICTIONS = {
-    *("input", "inputs", "logit", "logits", "out", "output", "outputs", "pred", "predicted"),
-    *("prediction", "predictions", "preds", "score", "scores", "y_hat", "y_pred", "yhat"),
-}
-_LABELS = {
-    *("ground_truth", "gt", "label", "labels", "target", "targets", "truth", "y", "y_gt", "y_true"),
-}
 
 
 def feed_of_three(feed: Callable[..., Any]) -> Callable[[Any, Any, Any], Any]:
@@ -37,46 +26,6 @@ def feed_of_three(feed: Callable[..., Any]) -> Callable[[Any, Any, Any], Any]:
         return feed(*given[: len(taken)])
 
     return feed_now
-
-
-@overload
-def of_labels_first(function: Callable[..., Any]) -> Callable[..., Any]: ...
-
-
-@overload
-def of_labels_first(function: Callable[..., Any] | None) -> Callable[..., Any] | None: ...
-
-
-def of_labels_first(function: Callable[..., Any] | None) -> Callable[..., Any] | None:
-    """Return a loss or metric of (labels, predictions), made of one whose names say otherwise.
-
-    The loss of ElasticDL 0.1 was `loss(output, labels)`, and PyTorch's are of (input, target).
-    Called the other way round, a cross-entropy would train something else without a word. A
-    framework's own is left to its backend.
-    """
-    if function is None or _is_of_a_framework(function):
-        return function
-    names = _positional(function)
-    if names is None or len(names) < 2:
-        return function
-    if not (names[0].lower() in _PREDICTIONS and names[1].lower() in _LABELS):
-        return function
-    name = getattr(function, "__name__", type(function).__name__)
-    _log.info("%s(%s, %s) is given the predictions first, as its names say", name, *names[:2])
-    swapped: Callable[..., Any] = function
-
-    @functools.wraps(function)
-    def of_labels(labels: Any, predictions: Any, *rest: Any, **weights: Any) -> Any:
-        return swapped(predictions, labels, *rest, **weights)
-
-    return of_labels
-
-
-def _is_of_a_framework(function: Callable[..., Any]) -> bool:
-    inner = function.func if isinstance(function, functools.partial) else function
-    kind = inner if inspect.isroutine(inner) or isinstance(inner, type) else type(inner)
-    module = str(getattr(kind, "__module__", None) or "")
-    return module.split(".")[0] in ("torch", "keras", "tensorflow", "jax", "optax")
 
 
 def check_metrics_fn(function: Callable[..., Any] | None, file: str | None) -> None:

@@ -21,7 +21,7 @@ from elasticdl.data.paths import expand_paths, folders_left_out, read_twice
 from elasticdl.data.sample import Sample, Words, take_sample
 from elasticdl.data.wanted import WantedColumn
 from elasticdl.errors import ElasticdlError, in_short, place_of
-from elasticdl.job import DataCheckTurn, Mode, Shard, TaskKind
+from elasticdl.job import OF_MODEL, DataCheckTurn, Mode, Shard, TaskKind
 from elasticdl.model_spec import ModelSpec
 from elasticdl.rpc.base import MasterClient
 from elasticdl.runtime.ending import Beside
@@ -106,7 +106,8 @@ def check_data(
     if turn is DataCheckTurn.OVER:
         return
     try:
-        lines = look_at_data(config, spec, model, metadata, readers)
+        found = look_at_data(config, spec, model, metadata, readers)
+        lines = [*(f"{OF_MODEL}{note}" for note in spec.notes), *found]
     except ElasticdlError as error:
         master.data_checked(worker_id, [], str(error))
         raise

@@ -41,7 +41,7 @@ class SavedModelPredictor:
     ) -> None:
         self._feed = FeedRunner(spec.feed, metadata, tell=tell_feed)
         self._exported = Exported(directory)
-        self._metrics = Metrics(spec.eval_metrics_fn, spec.weighted_metrics_fn)
+        self._metrics = Metrics(spec.eval_metrics_fn, spec.weighted_metrics_fn, spec.tell)
 
     def check(self, sample: Minibatch) -> None:
         """Call the model once.

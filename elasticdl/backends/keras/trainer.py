@@ -35,6 +35,7 @@ from elasticdl.backends.base import (
     VariableDescription,
     tell_nobody,
 )
+from elasticdl.backends.call_order import as_keras
 from elasticdl.backends.job_callbacks import JobCallbacks
 from elasticdl.backends.keras.callbacks import is_scheduled, job_callbacks, learning_rate_of
 from elasticdl.backends.keras.export import export_model
@@ -134,7 +135,7 @@ class KerasTrainer:
         run_eagerly: bool = False,
         tell_feed: TellFeedWay = tell_nobody,
     ) -> None:
-        self._spec = spec
+        self._spec = replace(spec, loss=as_keras(spec.loss, "loss", spec.tell))
         self._seed = seed
         self._threshold_bytes = embedding_threshold_bytes
         if run_eagerly:
@@ -192,7 +193,8 @@ class KerasTrainer:
             )
         self._sample = sample
         self._placed = self._place(sample)
-        self._metrics = Metrics(self._spec.eval_metrics_fn, self._spec.weighted_metrics_fn)
+        spec = self._spec
+        self._metrics = Metrics(spec.eval_metrics_fn, spec.weighted_metrics_fn, spec.tell)
         if sample.labels is not None:
             outputs = self._placed.sample_outputs
             self._metrics.resolve(sample.labels, outputs, self._placed.output_names)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import nn
 
+from elasticdl.backends.call_order import Tell, takes_predictions_first, told_nobody
 from elasticdl.backends.torch.device import Device
 from elasticdl.backends.torch.structures import Nested, describe, map_leaves
 from elasticdl.backends.user_code import user_code
@@ -22,21 +23,28 @@ class MinibatchLoss:
     """`loss(labels, predictions)`, a scalar tensor.
 
     A `torch.nn.Module` (`torch.nn.CrossEntropyLoss()`) and a function of `torch.nn.functional`
-    are called in PyTorch's own order, (predictions, labels), also in a `functools.partial`.
+    are called in PyTorch's own order, (predictions, labels), also in a `functools.partial`, and so
+    is what names its parameters so (see `call_order`).
     """
 
-    def __init__(self, loss: Callable[..., torch.Tensor], device: Device = _CPU) -> None:
+    def __init__(
+        self,
+        loss: Callable[..., torch.Tensor],
+        device: Device = _CPU,
+        tell: Tell = told_nobody,
+    ) -> None:
         """Take a user's loss.
 
         Args:
             loss: The loss of the model file; it stays as it is.
             device: Where labels and predictions are.
+            tell: Told of an order that is not the usual.
 
         Raises:
             ModelError: It has parameters.
         """
         inner = loss.func if isinstance(loss, functools.partial) else loss
-        self._is_torch = takes_predictions_first(loss)
+        self._is_swapped = takes_predictions_first(loss, "loss", tell, is_of_torch(loss))
         _check_module(inner)
         self._loss = loss if device.is_cpu else _on(loss, device)
 
@@ -69,7 +77,7 @@ class MinibatchLoss:
 
     def bare(self, labels: Nested, predictions: Nested) -> torch.Tensor:
         """Return what the user's function does, whatever that is."""
-        if self._is_torch:
+        if self._is_swapped:
             return self._loss(predictions, labels)
         return self._loss(labels, predictions)
 
@@ -103,8 +111,8 @@ class MinibatchLoss:
         return loss.reshape(())
 
 
-def takes_predictions_first(loss: Callable[..., object]) -> bool:
-    """Whether a loss, or a metric, is one of PyTorch's order: (predictions, labels)."""
+def is_of_torch(loss: object) -> bool:
+    """Whether a loss, or a metric, is a module, or a function of PyTorch: (predictions, labels)."""
     called = loss.func if isinstance(loss, functools.partial) else loss
     inner = called.__self__ if inspect.ismethod(called) else called  # `forward` of a loss
     of_functions = ("torch.nn.functional", "torch._C._nn")

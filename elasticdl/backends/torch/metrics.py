@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeGuard
+from typing import Protocol, TypeGuard
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from elasticdl.backends.average import Average, mean
-from elasticdl.backends.torch.loss import takes_predictions_first
+from elasticdl.backends.call_order import Tell, swapped, takes_predictions_first, told_nobody
+from elasticdl.backends.torch.loss import is_of_torch
 from elasticdl.backends.torch.structures import Nested, as_array, leaves
 from elasticdl.backends.user_code import user_code
-from elasticdl.compat.earlier_calls import of_labels_first
 from elasticdl.errors import ModelError
 from elasticdl.job import MetricStates
 
@@ -99,8 +99,9 @@ class SumMetric(Protocol):
 class TorchMetric:
     """A metric of torchmetrics, `update(predictions, labels)`, whose states are sums."""
 
-    def __init__(self, name: str, metric: SumMetric) -> None:
+    def __init__(self, name: str, metric: SumMetric, predictions_first: bool = True) -> None:
         self._metric = metric
+        self._predictions_first = predictions_first
         is_up = getattr(metric, "higher_is_better", None)
         self.direction = None if is_up is None else "max" if is_up else "min"
         self._names = sorted(metric._defaults)
@@ -118,7 +119,8 @@ class TorchMetric:
 
     def update(self, labels: Nested, predictions: Nested) -> None:
         """See `Metric`."""
-        self._metric.update(predictions, labels)
+        pair = (predictions, labels) if self._predictions_first else (labels, predictions)
+        self._metric.update(*pair)
 
     def state(self) -> State:
         """See `Metric`."""
@@ -144,7 +146,9 @@ class TorchMetric:
 class Metrics:
     """All metrics of `eval_metrics_fn`, by name."""
 
-    def __init__(self, eval_metrics_fn: Callable[[], object] | None) -> None:
+    def __init__(
+        self, eval_metrics_fn: Callable[[], object] | None, tell: Tell = told_nobody
+    ) -> None:
         self._metrics: dict[str, Metric] = {}
         found = eval_metrics_fn() if eval_metrics_fn else {}
         if not isinstance(found, Mapping):
@@ -153,7 +157,7 @@ class Metrics:
                 f"{type(found).__name__}"
             )
         for name, metric in found.items():
-            self._metrics[str(name)] = _metric(str(name), metric)
+            self._metrics[str(name)] = _metric(str(name), metric, tell)
 
     def reset(self) -> None:
         """Forget all minibatches."""
@@ -224,19 +228,13 @@ def _is_of_sums(metric: object) -> TypeGuard[SumMetric]:
     return hasattr(metric, "_reductions") and hasattr(metric, "compute")
 
 
-def _of_labels_first(metric: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of (labels, predictions), made of one that may have PyTorch's own order."""
-    if takes_predictions_first(metric):
-        return lambda labels, predictions: metric(predictions, labels)
-    found: Callable[..., Any] = of_labels_first(metric)
-    return found
-
-
-def _metric(name: str, metric: object) -> Metric:
+def _metric(name: str, metric: object, tell: Tell) -> Metric:
+    is_usual = _is_of_sums(metric) or is_of_torch(metric)
+    is_swapped = takes_predictions_first(metric, f"metric {name}", tell, is_usual)
     if _is_of_sums(metric):
-        return TorchMetric(name, metric)
+        return TorchMetric(name, metric, is_swapped)
     if callable(metric):
-        return FunctionMetric(name, _of_labels_first(metric))
+        return FunctionMetric(name, swapped(metric) if is_swapped else metric)
     raise ModelError(
         f"metric {name!r} must be a function of (labels, predictions) or a metric of torchmetrics, "
         f"found {type(metric).__name__}"

@@ -49,7 +49,7 @@ class ExportedPredictor:
         self._model = model
         self._directory = directory
         self._feed = Feed(spec.feed, metadata)
-        self._metrics = Metrics(spec.eval_metrics_fn)
+        self._metrics = Metrics(spec.eval_metrics_fn, spec.tell)
 
     def check(self, sample: Minibatch) -> None:
         """Call the model once, and give it the exported values.

@@ -91,9 +91,10 @@ class TorchTrainer:
         self._model = model
         self._seed = seed
         self._feed = Feed(spec.feed, metadata)
-        self._metrics = Metrics(spec.eval_metrics_fn)
+        self._metrics = Metrics(spec.eval_metrics_fn, spec.tell)
         self.ids_need_parameters = run_eagerly
-        self._loss = MinibatchLoss(spec.loss, device) if spec.loss is not None else None
+        loss = spec.loss
+        self._loss = MinibatchLoss(loss, device, spec.tell) if loss is not None else None
         self._is_compiled = is_compiled
         self._device = device
         self._compiled: CompiledStep | None = None

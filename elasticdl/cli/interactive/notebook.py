@@ -7,6 +7,7 @@ import html
 import time
 from collections.abc import Callable
 
+from elasticdl.cli.display import is_warning
 from elasticdl.job import JobStatus
 
 _SECONDS = 1.0
@@ -36,7 +37,7 @@ def picture(status: JobStatus) -> str:
     )
     share = status.records_done / status.records_total if status.records_total else 0.0
     head = f"<b>{html.escape(status.job_name)}</b> {html.escape(status.status)}"
-    said = [line for line in status.data_check if line.startswith("warning")]
+    said = [line for line in status.data_check if is_warning(line)]
     said += [status.message] if status.message else []
     words = "".join(f"<div>{html.escape(line)}</div>" for line in said)
     bar = f"<progress value='{share:.4f}' max='1' style='width:20em'></progress>"

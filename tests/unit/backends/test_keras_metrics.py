@@ -96,9 +96,9 @@ def test_a_metric_whose_state_does_not_add_is_refused():
         (lambda y, p: tf.equal(p > 0.5, y > 0.5), np.mean((SCORES > 0.5) == (LABELS > 0.5))),
         (lambda y, p: tf.reduce_mean(tf.abs(y - p)), np.mean(np.abs(LABELS - SCORES))),
         (lambda y, p: np.square(np.asarray(y) - np.asarray(p)), np.mean((LABELS - SCORES) ** 2)),
-        (lambda y_hat, y: y, np.mean(LABELS)),
+        (lambda y_hat, y: y_hat, np.mean(LABELS)),
     ],
-    ids=["vector of bool", "scalar by records", "numpy", "the other order, by its names"],
+    ids=["vector of bool", "scalar by records", "numpy", "labels first, whatever its names"],
 )
 def test_a_functions_results_are_averaged_over_records(function, expected):
     states = [feed(Metrics(lambda: {"f": function}), [part]) for part in PARTS]

@@ -131,13 +131,14 @@ def test_the_time_left_is_told_once_the_pace_is_steady():
 
 def test_what_was_found_in_the_data_is_told_once_and_again_at_the_end(screen):
     found = ("labels: 0 in 50 %, 1 in 50 %", "warning: column 'a' differs")
-    status = dataclasses.replace(RUNNING, data_check=found)
+    note = "the rate falls with each update"
+    status = dataclasses.replace(RUNNING, data_check=(*found, f"model: {note}"))
     screen.display.show(status)
     screen.display.show(status)
-    told = [line for line in screen.lines if "data: " in line]
-    assert told == [f"[0:00] data: {line}" for line in found]
+    told = [line for line in screen.lines if "data: " in line or "model: " in line]
+    assert told == [*(f"[0:00] data: {line}" for line in found), f"[0:00] model: {note}"]
     screen.display.finish(dataclasses.replace(RUNNING, status="finished"), {})
-    assert screen.lines[-2:] == [f"data        {line}" for line in found]
+    assert screen.lines[-3:] == [*(f"data        {line}" for line in found), f"model       {note}"]
 
 
 def test_a_finished_job_looks_finished(screen):

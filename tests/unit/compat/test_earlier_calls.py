@@ -1,6 +1,5 @@
 """Functions of model files of ElasticDL 0.x that took other arguments, and files of one zoo."""
 
-import functools
 import importlib
 import re
 import sys
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 
 from elasticdl.compat.earlier import is_odps_configured
-from elasticdl.compat.earlier_calls import as_tensors, feed_of_three, of_labels_first
+from elasticdl.compat.earlier_calls import as_tensors, feed_of_three
 from elasticdl.config import ModelSection
 from elasticdl.errors import ModelError
 from elasticdl.job import Mode, Shard, Task, TaskKind
@@ -48,28 +47,6 @@ def test_a_batched_feed_of_two_stays_batched():
 
     assert is_batched(feed_of_three(feed))
     assert feed_of_three(feed).__name__ == "feed"
-
-
-def test_a_loss_is_given_the_predictions_first_where_its_names_say_so():
-    def of_then(output, labels, sample_weight=None):
-        return output - labels, sample_weight
-
-    def of_now(labels, predictions):
-        return labels - predictions
-
-    def short(a, b):
-        return a - b
-
-    class OfPyTorch:
-        def __call__(self, input, target):
-            return input - target
-
-    assert of_labels_first(of_then)(1, 10, sample_weight=3) == (9, 3)
-    for swapped in (OfPyTorch(), OfPyTorch().__call__, lambda y_hat, y: y_hat - y):
-        assert of_labels_first(swapped)(1, 10) == 9
-    assert of_labels_first(functools.partial(lambda n, pred, y: pred - y - n, 2))(1, 10) == 7
-    for same in (of_now, short, "mse", None, ["mse"], {"a": "mse"}):
-        assert of_labels_first(same) is same
 
 
 class TestZoo:

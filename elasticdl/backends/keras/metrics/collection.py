@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
+from elasticdl.backends.call_order import Tell, told_nobody
 from elasticdl.backends.keras.feed.minibatch import describe
 from elasticdl.backends.keras.metrics.kinds import Metric, mask_of, with_mask
 from elasticdl.backends.keras.metrics.resolve import Chosen, Outputs, choose, make
@@ -26,13 +27,16 @@ class Metrics:
     Args:
         eval_metrics_fn: Returns the metrics, which do not see sample weights, as in Keras' `fit`.
         weighted_metrics_fn: Returns the metrics that do.
+        tell: Told of a metric that is called otherwise than its names say.
     """
 
     def __init__(
         self,
         eval_metrics_fn: MetricsFunction | None,
         weighted_metrics_fn: MetricsFunction | None = None,
+        tell: Tell = told_nobody,
     ) -> None:
+        self._tell = tell
         self._plain = _call(eval_metrics_fn, "eval_metrics_fn")
         self._weighted = _call(weighted_metrics_fn, "weighted_metrics_fn")
         self._metrics: dict[str, _OfOutput] | None = None
@@ -128,7 +132,11 @@ class Metrics:
             for chosen in choose(given, function, outputs):
                 if chosen.full_name in made:  # as Keras names it
                     chosen = Chosen(chosen.output, f"weighted_{chosen.name}", chosen.metric)
-                made[chosen.full_name] = (chosen.output, make(chosen, outputs), is_weighted)
+                made[chosen.full_name] = (
+                    chosen.output,
+                    make(chosen, outputs, self._tell),
+                    is_weighted,
+                )
         return made
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import keras
 
+from elasticdl.backends.call_order import Tell, as_keras
 from elasticdl.backends.keras.internals import (
     get_metric,
     is_binary_or_sparse_categorical,
@@ -15,7 +16,6 @@ from elasticdl.backends.keras.internals import (
 )
 from elasticdl.backends.keras.metrics.kinds import FunctionMetric, KerasMetric, Metric
 from elasticdl.backends.keras.types import Nested
-from elasticdl.compat.earlier_calls import of_labels_first
 from elasticdl.errors import ModelError
 
 _ACCURACY = ("accuracy", "acc")
@@ -102,8 +102,8 @@ def choose(given: object, function: str, outputs: Outputs | None) -> list[Chosen
     return _with_different_names(chosen)
 
 
-def make(chosen: Chosen, outputs: Outputs | None) -> Metric:
-    """Return the metric that was chosen, for its output.
+def make(chosen: Chosen, outputs: Outputs | None, tell: Tell) -> Metric:
+    """Return the metric that was chosen, for its output; tell how it is called.
 
     Raises:
         ModelError: There is no such metric, or it cannot be told before a minibatch was seen.
@@ -113,12 +113,13 @@ def make(chosen: Chosen, outputs: Outputs | None) -> Metric:
         return KerasMetric(name, _of_name(metric, name, outputs, chosen.output))
     if isinstance(metric, type) and issubclass(metric, keras.metrics.Metric):
         metric = metric()
+    metric = as_keras(metric, f"metric {name}", tell)
     if isinstance(metric, keras.metrics.Metric):
         return KerasMetric(name, metric)
     if callable(metric):
         if getattr(metric, "__module__", "").startswith("keras."):
             return KerasMetric(name, keras.metrics.MeanMetricWrapper(metric))
-        return FunctionMetric(name, of_labels_first(metric))
+        return FunctionMetric(name, metric)
     raise ModelError(
         f"metric {name!r} must be a Keras metric, its name, or a function of labels and "
         f"predictions, found {type(metric).__name__}"
