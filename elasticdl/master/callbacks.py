@@ -43,7 +43,8 @@ class Callbacks:
         self._due: list[tuple[int, Moment]] = []  # by task id; the first one is queued
         self._state = ""
         self._has_begun = self._has_ended = False
-        self._epochs_ended = 0
+        self.epochs_ended = 0
+        """Of how many epochs callbacks are told, or were."""
         self.is_declared = False
         self.learning_rate: float | None = None
         self._stop_reason = ""
@@ -161,7 +162,7 @@ class Callbacks:
 
     def _complete_epoch(self) -> int | None:
         """Return the epoch whose end callbacks are to be told of next, if it is complete."""
-        epoch, settled = self._epochs_ended, self._ledger.training_settled
+        epoch, settled = self.epochs_ended, self._ledger.training_settled
         is_complete = epoch < len(settled) and settled[epoch] >= self._tasks.per_epoch
         if self._evaluations.follows_epochs and epoch >= self._evaluations.num_epochs:
             return None  # its evaluation is told with it
@@ -188,7 +189,7 @@ class Callbacks:
             case MomentKind.TRAIN_BEGIN:
                 self._has_begun = True
             case MomentKind.EPOCH_END:
-                self._epochs_ended += 1
+                self.epochs_ended += 1
             case MomentKind.TRAIN_END:
                 self._has_ended = True
             case MomentKind.EVALUATION:
@@ -213,7 +214,7 @@ class Callbacks:
             "due": [[task_id, str(m.kind), m.number, m.logs] for task_id, m in self._due],
             "state": self._state,
             "has": [self._has_begun, self._has_ended],
-            "epochs_ended": self._epochs_ended,
+            "epochs_ended": self.epochs_ended,
             "learning_rate": self.learning_rate,
             "stop_reason": self._stop_reason,
         }
@@ -227,6 +228,6 @@ class Callbacks:
         ]
         self._state = snapshot["state"]
         self._has_begun, self._has_ended = snapshot["has"]
-        self._epochs_ended = snapshot["epochs_ended"]
+        self.epochs_ended = snapshot["epochs_ended"]
         self.learning_rate = snapshot["learning_rate"]
         self._stop_reason = snapshot["stop_reason"]

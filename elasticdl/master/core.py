@@ -881,12 +881,17 @@ class JobCore:
     def _may_begin(self) -> int:
         """Return how many training tasks may be begun.
 
-        An epoch waits for the evaluation of the one before, and for what callbacks make of it.
+        An epoch waits for the evaluation of the one before, and for what callbacks make of it. In
+        one process it waits for callbacks without an evaluation, too, as in Keras.
         """
-        if not self.evaluations.follows_epochs:
+        if self.evaluations.follows_epochs:
+            num_ended = self.evaluations.num_epochs
+        elif self.config.is_local and self.callbacks.is_declared and self.intake is None:
+            num_ended = self.callbacks.epochs_ended
+        else:
             return self.tasks.num_known
         is_busy = self.callbacks.are_under_way or self.parameters.schedule.is_best_due
-        num_epochs = self.evaluations.num_epochs + (not is_busy)
+        num_epochs = num_ended + (not is_busy)
         return min(num_epochs * self.tasks.per_epoch, self.tasks.num_known)
 
     def _start_evaluation(self) -> None:

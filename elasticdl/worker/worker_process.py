@@ -26,7 +26,7 @@ from elasticdl.checkpoints.publishing import program_name, write_program
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader, Metadata
 from elasticdl.errors import ElasticdlError, ModelError, place_of
-from elasticdl.job import TaskKind
+from elasticdl.job import Strategy, TaskKind
 from elasticdl.model_spec import ModelSpec, load_model_spec
 from elasticdl.observe.labels import LabelClock
 from elasticdl.rpc.base import MasterClient
@@ -92,11 +92,15 @@ class WorkerProcess:
         trainer, description = build_trainer(
             config, spec, metadata, readers, self.device, self.tell_feed
         )
+        callbacks = trainer.callbacks if config.command == "train" else None
+        if callbacks is not None:
+            _check_callbacks(config, callbacks, spec)
         self._look_at_data(spec, trainer, metadata, readers)
         self._begin_exchange(trainer, description)
         if config.command == "train":
             self._write_program(trainer)
-            self._tell_of_callbacks(trainer.callbacks)
+        if callbacks is not None:
+            self.master.has_callbacks(self.worker_id)
         worker = self._worker(trainer, readers, spec, trainer)
 
         def look_up(sites: Sequence[tuple[int, Int64]], training: bool) -> Parameters:
@@ -190,11 +194,6 @@ class WorkerProcess:
 
         write_program(directory, program_name(cluster.job_name, cluster.job_dir), write)
 
-    def _tell_of_callbacks(self, needs: CallbackNeeds | None) -> None:
-        if needs is not None:
-            _check_callbacks(self.config, needs)
-            self.master.has_callbacks(self.worker_id)
-
     def _worker(
         self,
         model: Predictor,
@@ -281,7 +280,8 @@ def _no_predictions() -> PredictionSink:
     raise ModelError("a script has no predictions that the job writes")
 
 
-def _check_callbacks(config: JobConfig, needs: CallbackNeeds) -> None:
+def _check_callbacks(config: JobConfig, needs: CallbackNeeds, spec: ModelSpec) -> None:
+    """Refuse callbacks that could not do their part, and tell of those that act late."""
     if config.training.deterministic:
         raise ModelError(
             "callbacks() has some that the job calls, and those act when their time comes, not at "
@@ -297,4 +297,11 @@ def _check_callbacks(config: JobConfig, needs: CallbackNeeds) -> None:
         raise ModelError(
             f"callback {needs.watches} watches evaluations, and with --evaluation_steps=0 there is "
             "none while training: leave it out, for one after each epoch"
+        )
+    is_evaluated = config.data.validation_data and config.evaluation.evaluation_steps is None
+    if not (config.is_local or is_evaluated):
+        spec.tell(
+            "callbacks are told of the end of an epoch when the next one is under way: what they "
+            "decide there comes some tasks late. An epoch waits for them with --validation_data, "
+            f"and with --distribution_strategy={Strategy.LOCAL}"
         )

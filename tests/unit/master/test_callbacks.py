@@ -16,6 +16,7 @@ from elasticdl.job import (
     TaskAudit,
     TaskKind,
     TaskReport,
+    Wait,
 )
 from elasticdl.master.durable import JobData
 from elasticdl.master.in_process import InProcessMaster
@@ -123,6 +124,20 @@ def test_a_rate_that_a_callback_sets_is_that_of_later_tasks(master_kit):
 
     job = Job(master_kit.config(num_epochs=3), halve).begin().work_off()
     assert job.rates == [None] * 3 + [0.5] * 3 + [0.25] * 3
+
+
+def test_in_one_process_an_epoch_waits_for_the_callbacks_of_the_one_before(master_kit):
+    job = Job(master_kit.config(num_epochs=2, evaluation_steps=0)).begin()
+
+    def taken():
+        """Lease as a pipeline does, which asks before what it has is done."""
+        leases = list(iter(lambda: job.master.lease(0), Wait(0.1)))
+        for lease in leases:
+            job.master.report(0, job.report_of(lease))
+        return [(lease.task.kind, lease.task.epoch) for lease in leases]
+
+    called, of_epochs = [(TaskKind.CALLBACKS, 0)], [[(TaskKind.TRAINING, k)] * 3 for k in (0, 1)]
+    assert [taken() for _ in range(4)] == [called, of_epochs[0], called, of_epochs[1]]
 
 
 @pytest.mark.parametrize(("given", "rate"), [(None, 0.25), (0.5, None)])
