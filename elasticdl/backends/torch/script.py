@@ -122,12 +122,14 @@ class ScriptTrainer(AskingTrainer):
     # --- the worker's side -----------------------------------------------------------------------
 
     def build(self, sample: Minibatch) -> ModelDescription:
-        """Describe the model; the sample is not needed."""
+        """Describe the model; the sample is not needed.
+
+        What is frozen now may be trained later: until then it has no gradient, and rests.
+        """
         of, placed = self._rules.of, self._placed
 
         def is_trained(number: int) -> bool:
-            parameter = placed.parameters[number][1]
-            return parameter.requires_grad and id(parameter) in of
+            return id(placed.parameters[number][1]) in of
 
         return ModelDescription(
             tables=(),
@@ -163,6 +165,7 @@ class _Unchanged:
         self._has_schedule = isinstance(optimizer, torch.optim.lr_scheduler.LRScheduler)
         self._optimizer = optimizer.optimizer if self._has_schedule else optimizer
         self._settings = self._now()
+        self._parameters = self._ids()
         self._kept: torch.Tensor | None = None
         self._kept_state = np.zeros(0, np.float32)
 
@@ -209,6 +212,12 @@ class _Unchanged:
                 f"parameter {changed!r} was moved or replaced after wrap(); move and change the "
                 "model before it"
             )
+        if self._ids() != self._parameters:
+            raise ModelError(
+                "the model has other parameters than at wrap(model, optimizer), which the other "
+                "workers would not have: make all of them before it, and set requires_grad of "
+                "those that are trained later"
+            )
         now = self._now()
         if len(now) != len(self._settings):
             raise ModelError(
@@ -227,6 +236,9 @@ class _Unchanged:
                     f"the script has changed {name} of the optimizer{_of(group)}, which the job "
                     "does not read again: expected the same through the whole job"
                 )
+
+    def _ids(self) -> list[int]:
+        return [id(parameter) for parameter in self._placed.model.parameters()]
 
     def _now(self) -> list[Group]:
         groups: list[Group] = []

@@ -119,6 +119,24 @@ def test_a_step_of_which_nothing_is_wrong_is_taken():
     take_step(linear, sgd(linear), lambda: None, 1.0)
 
 
+def test_a_parameter_that_is_frozen_at_first_rests_and_may_be_trained_later():
+    model = torch.nn.Linear(2, 1)
+    model.bias.requires_grad_(False)
+    trainer = ScriptTrainer(Handover(), model, sgd(model), seed=0)
+    step = a_step(trainer)
+
+    def gradient_of_bias(is_trained):
+        trainer.begin_step(step)
+        model.bias.requires_grad_(is_trained)
+        model(torch.ones(1, 2)).sum().backward()
+        return trainer.end_step(step, 1.0).dense_grad[2]
+
+    assert all(one.trainable and one.may_rest for one in trainer.build(step.minibatch).dense)
+    assert np.signbit(gradient_of_bias(False))
+    assert gradient_of_bias(True) == 1.0
+    assert np.signbit(gradient_of_bias(False))
+
+
 def test_what_is_changed_behind_the_job_is_refused():
     linear = torch.nn.Linear(2, 1)
     optimizer = sgd(linear)
@@ -132,7 +150,18 @@ def test_what_is_changed_behind_the_job_is_refused():
     def set_rate():
         optimizer.param_groups[0]["lr"] = 0.2
 
+    def put():
+        linear.bias = torch.nn.Parameter(torch.zeros(1))
+
+    def add():
+        linear.more = torch.nn.Linear(1, 1)
+
     take_step(linear, optimizer, move, 1.0)
+    for change in (put, add):
+        model = torch.nn.Sequential(linear := torch.nn.Linear(2, 1))
+        assert "other parameters than at wrap" in refused(model, sgd(model), change=change)
+    linear = torch.nn.Linear(2, 1)
+    optimizer = sgd(linear)
     assert "was moved or replaced" in refused(linear, optimizer, change=replace)
     assert "expected one number" in refused(linear, optimizer, loss=torch.ones(2))
     assert "a closure is not called" in refused(linear, optimizer, loss=lambda: 1.0)
