@@ -106,8 +106,7 @@ def check_data(
     if turn is DataCheckTurn.OVER:
         return
     try:
-        found = look_at_data(config, spec, model, metadata, readers)
-        lines = [*(f"{OF_MODEL}{note}" for note in spec.notes), *found]
+        lines = look_at_data(config, spec, model, metadata, readers)
     except ElasticdlError as error:
         master.data_checked(worker_id, [], str(error))
         raise
@@ -115,7 +114,7 @@ def check_data(
         if isinstance(error, SystemExit) and error.code == STOPPED_EXIT_CODE:
             raise  # a signal asks this process to end
         lines = [_not_looked(error)]
-    master.data_checked(worker_id, lines)
+    master.data_checked(worker_id, [*(f"{OF_MODEL}{note}" for note in spec.notes), *lines])
 
 
 def _not_looked(error: BaseException) -> str:
