@@ -72,6 +72,7 @@ class EventTail:
         self._folder = job_dir / FOLDER
         self._with_beats = with_beats
         self._since = since
+        self._is_first = True  # what is added later is new, also where the clock was set back
         self._tails: dict[Path, Tail] = {}
 
     def events(self, is_last: bool = False) -> list[Event]:
@@ -90,11 +91,14 @@ class EventTail:
             if tail is None:
                 tail = self._tails[path] = Tail(path, self._start(path))
             found += [parse_event(line, str(path)) for line in tail.lines()]
-        new = [event for event in found if event["time"] >= self._since]
+        new = [event for event in found if not self._is_first or event["time"] >= self._since]
+        self._is_first = False
         return sorted(new, key=lambda event: float(event["time"]))
 
     def _start(self, path: Path) -> int:
         """Return where to begin: nothing is new in a file that was not written to since."""
+        if not self._is_first:
+            return 0
         try:
             stat = path.stat()
         except FileNotFoundError:  # it was too old

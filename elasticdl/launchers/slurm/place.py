@@ -65,6 +65,7 @@ class SlurmPlace:
         self._roster = Roster(job_dir)
         self._ooms = OutOfMemoryKills()
         self._was_asked = False
+        self._beat, self._heard = 0.0, time.monotonic()  # the master's last one, and when it came
 
     def run(self) -> int:
         """Run a process that is wanted, and another if that is killed; return the exit code.
@@ -140,7 +141,10 @@ class SlurmPlace:
 
     def _is_orphan(self) -> bool:
         """Whether the job of Slurm that ran the master has ended for good."""
-        if time.time() - self._roster.last_beat() < _SILENT_SECONDS:
+        beat, now = self._roster.last_beat(), time.monotonic()
+        if beat != self._beat:  # the clocks of the node and of the file system may differ
+            self._beat, self._heard = beat, now
+        if now - self._heard < _SILENT_SECONDS:
             return False
         master = self._roster.master()
         try:

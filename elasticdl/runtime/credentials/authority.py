@@ -33,8 +33,14 @@ USER = "user"
 """The role of commands such as `elasticdl train`, which speak to the master alone."""
 
 _SERVERS = (Role.MASTER, Role.PS, Role.WORKER, Role.MODEL_SERVER)
-_CLOCK_SKEW = timedelta(minutes=10)  # by which clocks of two machines may differ
-_AUTHORITY_LIFE = timedelta(days=10 * 365)  # longer than a job lasts: it is not renewed
+_CLOCK_BEHIND = timedelta(days=30)
+"""So far may the clock of a process be behind that of the master when it made a certificate: clocks
+are set, and those of two machines differ. Who is trusted is said by the authority, not by a clock."""
+
+_CLOCK_AHEAD = timedelta(days=3)
+"""So far may it be ahead. A stolen certificate is good for as much longer."""
+
+_AUTHORITY_LIFE = timedelta(days=10 * 365)  # before and after now: it is not renewed
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +102,7 @@ class Authority:
             .issuer_name(name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - _CLOCK_SKEW)
+            .not_valid_before(now - _AUTHORITY_LIFE)
             .not_valid_after(now + _AUTHORITY_LIFE)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_usage(signs=True), critical=True)
@@ -216,8 +222,8 @@ class Authority:
             .issuer_name(self._certificate.subject)
             .public_key(key)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - _CLOCK_SKEW)
-            .not_valid_after(now + timedelta(seconds=life_seconds))
+            .not_valid_before(now - _CLOCK_BEHIND)
+            .not_valid_after(now + timedelta(seconds=life_seconds) + _CLOCK_AHEAD)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
@@ -237,15 +243,18 @@ def make_request(name: str) -> tuple[bytes, bytes]:
 
 
 def expiry(certificate: bytes) -> float:
-    """Return when a certificate in PEM ends, in seconds since 1970.
+    """Return when the life of a certificate in PEM ends, in seconds since 1970.
+
+    A process whose clock is ahead takes it for a while longer.
 
     Raises:
         ConfigError: It is none.
     """
     try:
-        return x509.load_pem_x509_certificate(certificate).not_valid_after_utc.timestamp()
+        end = x509.load_pem_x509_certificate(certificate).not_valid_after_utc
     except ValueError as error:
         raise ConfigError(f"expected a certificate in PEM: {error}") from error
+    return (end - _CLOCK_AHEAD).timestamp()
 
 
 _PEM = serialization.Encoding.PEM

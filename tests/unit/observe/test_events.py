@@ -149,3 +149,14 @@ def test_whoever_follows_sees_each_event_once_over_all_files(tmp_path):
         seen += [event["phase"] for event in tail.events() if event["event"] == "phase"]
     log.close()
     assert seen == [str(number) for number in range(40)]
+
+
+def test_whoever_follows_sees_what_comes_after_the_clock_was_set_back(tmp_path):
+    times = iter([5000.0, 5001.0, 1000.0, 1001.0])
+    log = EventLog(tmp_path, Role.MASTER, 0, clock=lambda: next(times))
+    log.write(PhaseBegan("before"))
+    tail = EventTail(tmp_path, since=5000.5)
+    seen = tail.events()
+    log.write(PhaseBegan("after"))
+    log.close()
+    assert [event["phase"] for event in seen + tail.events()] == ["before", "after"]

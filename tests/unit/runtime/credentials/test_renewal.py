@@ -7,6 +7,7 @@ import pytest
 from elasticdl.config import ClusterSection
 from elasticdl.errors import ConfigError, UnavailableError
 from elasticdl.job import Role
+from elasticdl.runtime.credentials import renewal
 from elasticdl.runtime.credentials.authority import Authority, Identity, expiry
 from elasticdl.runtime.credentials.job import folder_of, mode_of, of_role, prepare
 from elasticdl.runtime.credentials.renewal import Renewal, pause_seconds
@@ -15,7 +16,7 @@ WORKER = Identity("ctr", Role.WORKER, 3)
 
 
 @pytest.mark.parametrize(
-    ("now", "pause"), [(1000.0, 60.0), (1050.0, 10.0), (1060.0, 0.0), (5000.0, 0.0)]
+    ("now", "pause"), [(1000.0, 60.0), (1050.0, 10.0), (1060.0, 0.0), (5000.0, 0.0), (-5e5, 60.0)]
 )
 def test_certificate_is_due_when_a_third_of_its_life_is_left(now, pause):
     assert pause_seconds(now, expires=1090.0, life_seconds=90.0) == pause
@@ -38,6 +39,21 @@ def test_certificate_is_renewed_again_and_again_and_after_failures(tmp_path):
         assert enough.wait(30)
     assert len(set(calls)) == len(calls)  # each with a key of its own
     assert expiry(files.certificate.read_bytes()) >= first
+
+
+def test_a_clock_that_is_set_has_the_certificate_renewed_at_once(tmp_path, monkeypatch):
+    authority, renewed = Authority.create(tmp_path, "ctr"), threading.Event()
+    files = authority.issue(tmp_path, WORKER, life_seconds=3600)
+    clocks = iter([0.0])
+    monkeypatch.setattr(renewal, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(renewal, "_clock", lambda: next(clocks, 86_400.0))
+
+    def sign(request):
+        renewed.set()
+        return authority.sign(request, WORKER, 3600)
+
+    with Renewal(files, "worker-3", sign, life_seconds=3600):
+        assert renewed.wait(30)
 
 
 @pytest.mark.parametrize(
