@@ -61,7 +61,6 @@ def claimed(directory: Location, holder: str, flag: str = "checkpoint_dir") -> I
     path = directory / LOCK_FILE
     is_new = not directory.exists()
     try:
-        directory.mkdir(parents=True, exist_ok=True)
         file, warning = _lock(path, flag)
         _say_who(file, holder)
     except OSError as error:
@@ -120,10 +119,14 @@ def _say_who(file: TextIO, holder: str) -> None:
 
 
 def _lock(path: Path, flag: str) -> tuple[TextIO, str]:
-    """Lock a file, making it; return it and a warning if there are no locks."""
+    """Lock a file, making it and its folder; return it and a warning if there are no locks."""
     while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
         # Open for writing: over NFS an exclusive lock needs that. Not inherited by children.
-        file = open(path, "a+", opener=private_opener)  # noqa: SIM115 - the caller closes it
+        try:
+            file = open(path, "a+", opener=private_opener)  # noqa: SIM115 - the caller closes it
+        except FileNotFoundError:
+            continue  # whoever had it may have removed the folder too
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

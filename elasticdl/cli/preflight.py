@@ -13,6 +13,7 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from elasticdl.backends.exported import is_export, kind_of_export
@@ -31,11 +32,14 @@ from elasticdl.data.topic import check_topics, reader_params, require_watermark
 from elasticdl.distribution import install, is_missing
 from elasticdl.errors import ConfigError, DataError, ElasticdlError, ModelError
 from elasticdl.job import Strategy
+from elasticdl.launchers.process.folder import MADE_FIRST, check_not_running
 from elasticdl.locations import Location, is_remote, reaching
 from elasticdl.model_spec import parse_params
 from elasticdl.observe.wandb_run import has_key
 from elasticdl.state.open import check_state
 from elasticdl.statistics import read_statistics
+
+_TRIES = 20
 
 
 def check(config: JobConfig) -> list[str]:
@@ -375,11 +379,12 @@ def _check_destinations(config: JobConfig) -> None:
     for flag, folder in (
         ("output", checkpoint.output),
         ("export_tables", checkpoint.export_tables),
-        ("job_dir", job_dir),
         ("bad_message_dir", config.data.bad_message_dir),
     ):
         if folder is not None and is_new:  # else it may have been written already
             check_new_folder(flag, folder)
+    if job_dir is not None and is_new:
+        _check_new_job_dir(job_dir)
     if checkpoint.checkpoint_dir is not None:
         _check_folder("checkpoint_dir", checkpoint.checkpoint_dir)
     if config.cluster.ps_disk is not None and not config.is_on_kubernetes:
@@ -398,15 +403,35 @@ def _check_destinations(config: JobConfig) -> None:
         _check_folder("summary", checkpoint.summary.absolute().parent)
 
 
-def check_new_folder(flag: str, folder: Location) -> None:
+def _check_new_job_dir(job_dir: Path) -> None:
+    """Check that a job can begin in a folder; another command may just begin one there.
+
+    Raises:
+        ConfigError: It has something in it, or cannot be written to.
+        LaunchError: The job in it is running.
+    """
+    try:
+        check_new_folder("job_dir", job_dir, but=MADE_FIRST)
+    except ConfigError:
+        check_not_running(job_dir)
+        raise
+
+
+def check_new_folder(flag: str, folder: Location, but: tuple[str, ...] = ()) -> None:
     """Check that results can be written to a folder; leaves nothing there.
+
+    Args:
+        flag: What names the folder.
+        folder: The folder.
+        but: Patterns of names that may be there.
 
     Raises:
         ConfigError: It has something in it, or cannot be written to; names the flag.
     """
     _check_folder(flag, folder)
     with reaching(folder):
-        entries = list(folder.iterdir()) if folder.is_dir() else []
+        found = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    entries = [name for name in found if not any(fnmatchcase(name, each) for each in but)]
     if entries:
         raise ConfigError(
             f"--{flag}: expected a folder that is new or empty, found {folder} with "
@@ -424,30 +449,35 @@ def _check_folder(flag: str, folder: Location) -> None:
         with reaching(folder):
             folder.exists()
         return
-    try:
-        path = folder.absolute()
-        existing = next(each for each in (path, *path.parents) if each.exists())
-        if not existing.is_dir():
-            raise ConfigError(f"--{flag}: expected a folder, found the file {existing}")
-        if not os.access(existing, os.W_OK | os.X_OK):
+    for left in reversed(range(_TRIES)):
+        try:
+            _try_to_write(flag, folder.absolute())
+            return
+        except (OSError, ValueError) as error:
+            # Another command looks at the same folder too: it makes it and removes it meanwhile.
+            if left and isinstance(error, FileExistsError | FileNotFoundError):
+                continue
+            why = getattr(error, "strerror", None) or error
             raise ConfigError(
-                f"--{flag}: expected a folder to write in, found {existing} closed to you"
-            )
-        _try_to_write(path, existing)
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise ConfigError(
-            f"--{flag}: expected a folder to write in, found that {folder} cannot be made or "
-            f"written to: {why}"
-        ) from error
+                f"--{flag}: expected a folder to write in, found that {folder} cannot be made or "
+                f"written to: {why}"
+            ) from error
 
 
-def _try_to_write(path: Path, existing: Path) -> None:
+def _try_to_write(flag: str, path: Path) -> None:
     """Make a folder and a file in it, and remove all that was made.
 
     Raises:
+        ConfigError: It is no folder, or closed.
         OSError: It cannot be done.
     """
+    existing = next(each for each in (path, *path.parents) if each.exists())
+    if not existing.is_dir():
+        raise ConfigError(f"--{flag}: expected a folder, found the file {existing}")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"--{flag}: expected a folder to write in, found {existing} closed to you"
+        )
     missing = [each for each in (path, *path.parents) if each.is_relative_to(existing)]
     made: list[Path] = []
     try:

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from types import FrameType
 
 from elasticdl.checkpoints.in_use import all_claimed
@@ -22,6 +23,7 @@ from elasticdl.errors import ConfigError, ElasticdlError, JobFailedError
 from elasticdl.job import JobStatus, Strategy, no_status
 from elasticdl.launchers import choose
 from elasticdl.launchers.base import SubmittedJob
+from elasticdl.launchers.process.folder import held
 from elasticdl.launchers.signals import is_for_others
 
 _STOPPED = 130  # the shell's exit code for a command that Ctrl-C ended
@@ -105,7 +107,7 @@ def _run(config: JobConfig, stay: Stay, display: Display, places: dict[str, str]
     if config.training.distribution_strategy is Strategy.LOCAL:
         from elasticdl.cli import local  # the whole worker, and so perhaps a framework
 
-        with _claims(config, display), ends_in_order():
+        with _holds(config.cluster.job_dir), _claims(config, display), ends_in_order():
             return local.run(config, display)
     for note in choose.notes(config):
         display.note(note)
@@ -186,6 +188,11 @@ def _ways_to(job: str) -> Iterator[str]:
     yield f"show    elasticdl attach {job}"
     yield f"logs    elasticdl logs {job} -f"
     yield f"cancel  elasticdl stop {job}"
+
+
+def _holds(job_dir: Path | None) -> contextlib.AbstractContextManager[None]:
+    """Hold the folder of a job in this process, if it was given one."""
+    return contextlib.nullcontext() if job_dir is None else held(job_dir.absolute())
 
 
 @contextlib.contextmanager

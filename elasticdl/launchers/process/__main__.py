@@ -35,7 +35,7 @@ def main() -> None:
     log_as(NAME)
     with contextlib.ExitStack() as held, Signals() as signals:
         try:
-            held.enter_context(folder.held(words.job_dir))
+            held.enter_context(folder.held(words.job_dir, words.lock))
             config = JobConfig.read(words.job_dir / process.CONFIG_FILE)
             warning = held.enter_context(_claim(config, words.job_dir))
             folder.clear(words.job_dir)
@@ -82,6 +82,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument(
         "--leash", type=int, help="a pipe's read end; the job ends when the other end is closed"
     )
+    parser.add_argument("--lock", type=int, help="the descriptor of the folder's lock")
     parser.add_argument(
         "--bind_address", default=LOOPBACK, help="where the master listens, and others find it"
     )

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import json
 import logging
 import os
 import socket
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import TextIO
 
 from elasticdl.checkpoints.in_use import NO_LOCKS
 from elasticdl.checkpoints.versions import resolve
@@ -22,6 +26,7 @@ from elasticdl.errors import ConfigError, LaunchError
 from elasticdl.launchers.process.pids import parse_ref, ref_of
 from elasticdl.runtime import process
 from elasticdl.runtime.credentials import job as credentials
+from elasticdl.runtime.credentials.files import FOLDER as TLS_FOLDER
 from elasticdl.runtime.locks import lock_holders
 from elasticdl.runtime.secret_files import make_private, private_opener
 
@@ -37,40 +42,98 @@ END_FILE = "end.json"
 _log = logging.getLogger(__name__)
 
 
+MADE_FIRST = (RUN_FILE, process.TOKEN_FILE, TLS_FOLDER, f"{process.CONFIG_FILE}.*")
+"""What a command makes in a new folder before the settings, by which the folder is a job's. All of
+it is made anew for as long as there are none: the command before was killed."""
+
+_TRIES = 50
+_WRITE_SECONDS = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The folder of a job, and the open file whose lock keeps all others from running the job."""
+
+    job_dir: Path
+    lock: TextIO
+
+
 def prepare(config: JobConfig) -> Path:
-    """Return the folder of a job; a new one gets its configuration and a new secret.
+    """Return the folder of a job as `prepared` makes it; nobody holds it then."""
+    with prepared(config) as held:
+        return held.job_dir
+
+
+@contextlib.contextmanager
+def prepared(config: JobConfig) -> Iterator[Held]:
+    """Hold the folder of a job within the block; a new one gets settings and a new secret.
+
+    The lock comes before all else: of two commands one makes the folder. Who is given the open file
+    of the lock holds the folder on.
 
     Raises:
-        ConfigError: It cannot be made.
+        ConfigError: It cannot be made, or has another job.
+        LaunchError: The job is running.
     """
     job_dir = (config.cluster.job_dir or JOBS).absolute()
     try:
         if config.cluster.job_dir is None:
-            job_dir = new_folder(config)
-        make_private(job_dir)
-        if not (job_dir / process.TOKEN_FILE).exists():
-            process.write_token(job_dir / process.TOKEN_FILE)
-        credentials.prepare(config.cluster, job_dir)
-        path = job_dir / process.CONFIG_FILE
-        before = JobConfig.read(path) if path.exists() else None  # it is the folder of a job
-        settled = _settled(config, job_dir) if before is None else before.going_on(config)
-        if settled != before:
-            # It may have a password of --data_reader_params.
-            process.write_whole(path, settled.model_dump_json(indent=2), 0o600)
+            job_dir = _make_new(config)
+        held = contextlib.ExitStack()
+        lock = held.enter_context(_locked(job_dir))
+        with held:
+            _fill(config, job_dir)
+            yield Held(job_dir, lock)
     except OSError as error:
         raise ConfigError(f"--job_dir={job_dir}: cannot be made: {error}") from error
-    return job_dir
+
+
+def _fill(config: JobConfig, job_dir: Path) -> None:
+    """Write what a job has in its folder from the beginning; the settings come last."""
+    path, token = job_dir / process.CONFIG_FILE, job_dir / process.TOKEN_FILE
+    before = JobConfig.read(path) if path.exists() else None
+    if before is None or not token.exists():
+        token.unlink(missing_ok=True)
+        process.write_token(token)
+    credentials.prepare(config.cluster, job_dir, is_new=before is None)
+    settled = _settled(config, job_dir) if before is None else before.going_on(config)
+    if settled != before:
+        # It may have a password of --data_reader_params.
+        process.write_whole(path, settled.model_dump_json(indent=2), 0o600)
 
 
 def new_folder(config: JobConfig) -> Path:
     """Return where a job without --job_dir has its folder; makes nothing."""
+    return next(each for each in _new_folders(config) if not each.exists())
+
+
+def _make_new(config: JobConfig) -> Path:
+    """Make the folder of a job without --job_dir, which no other command makes."""
+    for job_dir in _new_folders(config):
+        job_dir.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            job_dir.mkdir(mode=0o700)
+            return job_dir
+    raise AssertionError("there is always another number")
+
+
+def _new_folders(config: JobConfig) -> Iterator[Path]:
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    job_dir = JOBS.absolute() / f"{config.cluster.job_name}-{stamp}"
-    number = 1
-    while job_dir.exists():
-        number += 1
-        job_dir = job_dir.with_name(f"{config.cluster.job_name}-{stamp}-{number}")
-    return job_dir
+    first = JOBS.absolute() / f"{config.cluster.job_name}-{stamp}"
+    yield first
+    for number in itertools.count(2):
+        yield first.with_name(f"{first.name}-{number}")
+
+
+def check_not_running(job_dir: Path) -> None:
+    """Check that nobody runs the job in a folder, nor prepares it.
+
+    Raises:
+        LaunchError: Somebody does.
+    """
+    if (job_dir / RUN_FILE).exists():
+        with _locked(job_dir):
+            pass
 
 
 def find(name: str) -> Path | None:
@@ -88,14 +151,24 @@ def find(name: str) -> Path | None:
 
 
 @contextlib.contextmanager
-def held(job_dir: Path) -> Iterator[None]:
+def held(job_dir: Path, lock: int | None = None) -> Iterator[None]:
     """Be the one process that runs the job, within the block.
+
+    Args:
+        job_dir: The job's folder.
+        lock: Descriptor of the open file of `Held`, which this process has inherited.
 
     Raises:
         LaunchError: Another one runs it.
     """
+    with _locked(job_dir, lock):
+        yield
+
+
+@contextlib.contextmanager
+def _locked(job_dir: Path, lock: int | None = None) -> Iterator[TextIO]:
     path = job_dir / RUN_FILE
-    with open(path, "a+", opener=private_opener) as file:
+    with _opened(job_dir) if lock is None else os.fdopen(lock, "a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -108,27 +181,60 @@ def held(job_dir: Path) -> Iterator[None]:
                 "job twice",
                 job_dir,
             )
+        # The kernel says who took the lock: the command, which may have handed it over.
+        taken_by = os.getpid() if lock is None else os.getppid()
+        words = json.dumps(
+            {
+                "host": socket.gethostname(),
+                "process": ref_of(os.getpid()),
+                "locked_by": taken_by,
+            }
+        )
         file.truncate(0)
-        file.write(json.dumps({"host": socket.gethostname(), "process": ref_of(os.getpid())}))
+        file.write(words)
         file.flush()
-        yield
+        try:
+            yield file
+        finally:
+            with contextlib.suppress(OSError):  # the folder was removed
+                if path.read_text() == words:  # else it was handed over
+                    file.truncate(0)
+
+
+def _opened(job_dir: Path) -> TextIO:
+    """Open the file of the lock, and make the folder if it is not there.
+
+    A command that only looks whether the folder can be made removes it again: then it is made
+    again here.
+    """
+    for _ in range(_TRIES):
+        make_private(job_dir)
+        with contextlib.suppress(FileNotFoundError):
+            return open(job_dir / RUN_FILE, "a+", opener=private_opener)
+    raise FileNotFoundError(f"{job_dir} is removed again and again")
 
 
 def _running(job_dir: Path, path: Path) -> str:
     """Say who keeps a job's folder: the process that runs the job, or a stranger."""
-    holders = lock_holders(path)
-    try:
-        pid = parse_ref(str(json.loads(path.read_text())["process"])).pid
-    except (OSError, ValueError, KeyError, TypeError):
-        pid = None
-    if holders and pid is not None and pid not in [holder.pid for holder in holders]:
+    known: set[int] = set()
+    pid = None
+    for _ in range(_TRIES):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            found = json.loads(path.read_text())
+            pid = parse_ref(str(found["process"])).pid
+            known = {pid, int(found.get("locked_by", pid))}
+            break
+        time.sleep(_WRITE_SECONDS)  # who has just locked it writes next who it is
+    strangers = [holder for holder in lock_holders(path) if holder.pid not in known]
+    if strangers:
         return (
-            f"--job_dir={job_dir}: {path} is locked by {', '.join(map(str, holders))}, which does "
-            "not run the job: end that process"
+            f"--job_dir={job_dir}: {path} is locked by {', '.join(map(str, strangers))}, which "
+            "does not run the job: end that process"
         )
+    who = f" (process {pid})" if pid is not None else ""
     return (
-        f"--job_dir={job_dir}: the job in this folder is running"
-        f"{f' ({holders[0]})' if holders else ''}; elasticdl attach {job_dir} shows it"
+        f"--job_dir={job_dir}: the job in this folder is running{who}; elasticdl attach {job_dir} "
+        "shows it"
     )
 
 

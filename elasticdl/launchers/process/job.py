@@ -28,7 +28,9 @@ def root_command(job_dir: Path) -> list[str]:
     return [sys.executable, "-P", "-m", module, "--job_dir", str(job_dir)]
 
 
-def start_root(job_dir: Path, leash: int | None, bind_address: str = "") -> subprocess.Popen[bytes]:
+def start_root(
+    job_dir: Path, leash: int | None, bind_address: str = "", lock: int | None = None
+) -> subprocess.Popen[bytes]:
     """Start the process that runs the job in a folder, and wait until the job has begun.
 
     Args:
@@ -36,6 +38,7 @@ def start_root(job_dir: Path, leash: int | None, bind_address: str = "") -> subp
         leash: A pipe's read end, which is closed here: the job ends with the other end. None if it
             goes on without us.
         bind_address: Where its master listens; "": at the loopback address.
+        lock: Descriptor of the folder's lock, if this process holds it: it is handed over.
 
     Raises:
         LaunchError: It has not begun; says why.
@@ -45,6 +48,8 @@ def start_root(job_dir: Path, leash: int | None, bind_address: str = "") -> subp
         words += ["--bind_address", bind_address]
     if leash is not None:
         words += ["--leash", str(leash)]
+    if lock is not None:
+        words += ["--lock", str(lock)]
     log = job_dir / process.LOG_FOLDER / f"{SUPERVISOR}.log"
     try:
         log.parent.mkdir(exist_ok=True)
@@ -54,7 +59,7 @@ def start_root(job_dir: Path, leash: int | None, bind_address: str = "") -> subp
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=file,
-                pass_fds=() if leash is None else (leash,),
+                pass_fds=[each for each in (leash, lock) if each is not None],
                 start_new_session=True,  # neither the terminal's signals nor its end are for it
             )
     except OSError as error:
@@ -76,10 +81,10 @@ class LocalSubmitter:
 
     def submit(self, config: JobConfig, is_tied: bool) -> SubmittedJob:
         """Start the root of the job, which starts the master."""
-        job_dir = folder.prepare(config)
-        leash, write_end = os.pipe() if is_tied else (None, None)
-        root = start_root(job_dir, leash)
-        return FolderJob(job_dir, _LocalRoot(os.pidfd_open(root.pid), root, write_end))
+        with folder.prepared(config) as held:
+            leash, write_end = os.pipe() if is_tied else (None, None)
+            root = start_root(held.job_dir, leash, lock=held.lock.fileno())
+        return FolderJob(held.job_dir, _LocalRoot(os.pidfd_open(root.pid), root, write_end))
 
     def find(self, name: str) -> SubmittedJob | None:
         """Return a job by its folder, or by the name of a folder below `jobs`."""
@@ -146,7 +151,10 @@ def _root_of(job_dir: Path) -> int | None:
         LaunchError: Another machine may run it.
     """
     try:
-        found = json.loads((job_dir / folder.RUN_FILE).read_text())
+        text = (job_dir / folder.RUN_FILE).read_text()
+        if not text:
+            return None  # who held the folder has let it go
+        found = json.loads(text)
         host, ref = str(found["host"]), str(found["process"])
     except FileNotFoundError:
         return None  # its settings were written, and no more

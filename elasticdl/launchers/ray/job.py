@@ -34,8 +34,8 @@ class RaySubmitter:
                 f"there is a job {name} on this Ray cluster already: elasticdl stop with its "
                 "folder ends it; or give another --job_name"
             )
-        job_dir = folder.prepare(config)
-        with folder.held(job_dir):
+        with folder.prepared(config) as held:
+            job_dir = held.job_dir
             folder.clear(job_dir)
         make = as_actor(
             JobKeeper,

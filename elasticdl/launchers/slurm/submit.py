@@ -33,18 +33,19 @@ class SlurmSubmitter:
         commands.own_tasks()  # makes no folder where there is no Slurm
         for role in Role:  # nor where it cannot be asked for what the job needs
             words_of(config, role, Path())
-        job_dir = folder.prepare(config)
-        roster = Roster(job_dir)
-        roster.prepare()
-        before = _MasterTask(job_dir)
-        if not before.wait(0.0):
-            raise LaunchError(
-                f"--job_dir={job_dir}: the job in this folder runs, or waits to: it is job "
-                f"{roster.master()} of Slurm; elasticdl attach {job_dir} shows it"
-            )
-        folder.clear(job_dir)
-        (job_dir / process.LOG_FOLDER).mkdir(exist_ok=True)
-        roster.write_master(submit_master(config, job_dir))
+        with folder.prepared(config) as held:
+            job_dir = held.job_dir
+            roster = Roster(job_dir)
+            roster.prepare()
+            before = _MasterTask(job_dir)
+            if not before.wait(0.0):
+                raise LaunchError(
+                    f"--job_dir={job_dir}: the job in this folder runs, or waits to: it is job "
+                    f"{roster.master()} of Slurm; elasticdl attach {job_dir} shows it"
+                )
+            folder.clear(job_dir)
+            (job_dir / process.LOG_FOLDER).mkdir(exist_ok=True)
+            roster.write_master(submit_master(config, job_dir))
         return FolderJob(job_dir, _MasterTask(job_dir))
 
     def find(self, name: str) -> SubmittedJob | None:

@@ -34,8 +34,9 @@ USER = "user"
 
 _SERVERS = (Role.MASTER, Role.PS, Role.WORKER, Role.MODEL_SERVER)
 _CLOCK_BEHIND = timedelta(days=30)
-"""So far may the clock of a process be behind that of the master when it made a certificate: clocks
-are set, and those of two machines differ. Who is trusted is said by the authority, not by a clock."""
+"""So far may the clock of a process be behind that of the master when it made a certificate.
+
+Clocks are set, and those of two machines differ. The authority says who is trusted, not a clock."""
 
 _CLOCK_AHEAD = timedelta(days=3)
 """So far may it be ahead. A stolen certificate is good for as much longer."""

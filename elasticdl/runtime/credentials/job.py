@@ -58,8 +58,10 @@ def folder_of(cluster: ClusterSection, job_dir: Path) -> Path | None:
     return job_dir / FOLDER if mode_of(cluster, is_exposed=False) == "job" else None
 
 
-def prepare(cluster: ClusterSection, job_dir: Path) -> None:
+def prepare(cluster: ClusterSection, job_dir: Path, is_new: bool = False) -> None:
     """Check what TLS a job is to speak; a new job that makes certificates gets its authority.
+
+    One that lies there already is not a new job's: who made it was killed before it was whole.
 
     Raises:
         ConfigError: The settings or the user's own files are not good.
@@ -69,7 +71,7 @@ def prepare(cluster: ClusterSection, job_dir: Path) -> None:
     files = of_user(cluster)
     if files is not None:
         files.check()
-    if folder is not None and not (folder / AUTHORITY_FILE).is_file():
+    if folder is not None and (is_new or not (folder / AUTHORITY_FILE).is_file()):
         from elasticdl.runtime.credentials.authority import Authority
 
         Authority.create(folder, cluster.job_name)

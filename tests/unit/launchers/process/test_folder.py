@@ -6,10 +6,13 @@ import os
 
 import pytest
 
+from elasticdl.cli.flags import build_config
+from elasticdl.cli.preflight import _check_new_job_dir
 from elasticdl.errors import LaunchError, UnknownJobError
 from elasticdl.launchers import choose
 from elasticdl.launchers.process import folder
 from elasticdl.runtime import process
+from elasticdl.runtime.credentials.authority import Authority
 
 
 @pytest.fixture
@@ -63,3 +66,35 @@ def test_file_system_without_locks_is_told(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(fcntl, "flock", flock)
     with folder.held(tmp_path):
         assert f"--job_dir={tmp_path}: this file system has no locks" in caplog.text
+
+
+def test_of_two_commands_one_makes_the_folder_and_hands_it_on(tmp_path):
+    words = {"model_def": "m.forward", "training_data": "d.csv", "job_dir": str(tmp_path / "job")}
+    config = build_config("train", words)
+    with folder.prepared(config) as held:
+        handed_on = os.dup(held.lock.fileno())
+        with pytest.raises(LaunchError, match="the job in this folder is running"):
+            folder.prepare(config)
+    with folder.held(held.job_dir, handed_on):
+        for refused in (folder.prepare, lambda config: _check_new_job_dir(held.job_dir)):
+            with pytest.raises(LaunchError, match="the job in this folder is running"):
+                refused(config)
+    assert folder.prepare(config) == held.job_dir
+
+
+def test_what_a_killed_command_has_left_of_a_new_folder_is_made_anew(tmp_path):
+    words = {"model_def": "m.forward", "training_data": "d.csv", "job_dir": str(tmp_path)}
+    Authority.create(tmp_path / "tls", "before")
+    (tmp_path / "tls" / "ca.key").write_bytes(b"torn")
+    (tmp_path / process.TOKEN_FILE).write_text("torn")
+    (tmp_path / f"{process.CONFIG_FILE}.77").write_text("torn")
+    _check_new_job_dir(tmp_path)
+    folder.prepare(build_config("train", words))
+    process.read_token(tmp_path / process.TOKEN_FILE)
+    Authority.load(tmp_path / "tls")
+
+
+def test_jobs_without_a_folder_of_their_own_get_one_each(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = build_config("train", {"model_def": "m.forward", "training_data": "d.csv"})
+    assert len({folder.prepare(config) for _ in range(5)}) == 5
