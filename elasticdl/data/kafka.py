@@ -69,13 +69,23 @@ class Kafka:
     Args:
         topic: Which one.
         credentials: Settings of librdkafka, a `name=value` a line: TLS, SASL and the like.
+        again: Reads them anew, for each new client; None: they stay.
+        was_let_in: The job was let in before. A broker that refuses then, as it starts, or as
+            credentials are changed, is waited for.
     """
 
-    def __init__(self, topic: Topic, credentials: str = "") -> None:
+    def __init__(
+        self,
+        topic: Topic,
+        credentials: str = "",
+        again: Callable[[], str] | None = None,
+        was_let_in: bool = False,
+    ) -> None:
         self._topic = topic
         self._given = parse_credentials(credentials)
+        self._again = again
         self._complaint: confluent_kafka.KafkaError | None = None
-        self._was_let_in = False
+        self._was_let_in = was_let_in
         self._ask_seconds = _FIRST_ASK_SECONDS
 
     def extents(self, patience_seconds: float | None = None) -> dict[int, Extent]:
@@ -121,8 +131,18 @@ class Kafka:
 
         Args:
             settings: What is other for it than for a reader.
+
+        Raises:
+            AwayError: The client does not take the credentials, as they are now.
+            DataError: It does not take them, and the job was never let in.
         """
-        return self._client.Consumer(self._settings({**_OURS, **(settings or {})}))
+        self._read_credentials()
+        try:
+            return self._client.Consumer(self._settings({**_OURS, **(settings or {})}))
+        except self._client.KafkaException as raised:
+            if (refused := self.refused(raised.args[0])) is not None:
+                raise refused from raised
+            raise AwayError(f"{self._where}: {self._said(raised.args[0])}") from raised
 
     def position(self, partition: int, offset: int) -> confluent_kafka.TopicPartition:
         """Return a place in the topic, as the client names it."""
@@ -144,13 +164,13 @@ class Kafka:
         A broker that has let somebody in may refuse for a while, as it starts, or as credentials
         are changed.
         """
+        if self._was_let_in:
+            return None
         code, codes, said = error.code(), self._client.KafkaError, self._said(error)
         if code == codes._INVALID_ARG:
             return DataError(f"{self._where}: the client does not take its settings: {said}")
         if error.fatal():
             return DataError(f"{self._where}: {said}")
-        if self._was_let_in:
-            return None
         if code in (codes._AUTHENTICATION, codes.SASL_AUTHENTICATION_FAILED, codes._SSL):
             return DataError(
                 f"{self._where}: the broker and these credentials do not agree ({said}); {_HINT}"
@@ -164,6 +184,17 @@ class Kafka:
     @cached_property
     def _client(self) -> ModuleType:
         return import_client()
+
+    def _read_credentials(self) -> None:
+        """Take over what the credentials are now: they may have been changed since."""
+        if self._again is None:
+            return
+        try:
+            self._given = parse_credentials(self._again())
+        except ConfigError as error:
+            if not self._was_let_in:
+                raise
+            log.warning("%s; those that were read before are tried", error)
 
     def _settings(self, ours: Mapping[str, object]) -> dict[str, object]:
         where = {"bootstrap.servers": self._topic.servers}
@@ -203,10 +234,10 @@ class Kafka:
                 if refused is not None:
                     raise refused
             if time.monotonic() > deadline:
-                codes = self._client.KafkaError
-                if topic is not None and topic.error == codes.TOPIC_AUTHORIZATION_FAILED:
-                    raise AwayError(f"{self._where}: {self._said(topic.error)}")
-                raise DataError(self._no_topic())
+                error = None if topic is None else topic.error
+                if error is None or error.code() == self._client.KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise DataError(self._no_topic())
+                raise self._client.KafkaException(error)
             time.sleep(_PAUSE_SECONDS)
 
     def _no_topic(self) -> str:
@@ -242,19 +273,16 @@ class Kafka:
                 self._was_let_in, self._complaint = True, None
                 self._ask_seconds = _FIRST_ASK_SECONDS
                 return found
+            except AwayError as raised:  # there is no client that could ask
+                words = str(raised)
             except self._client.KafkaException as raised:
-                error = raised.args[0]
-            self._listen()
-            for each in (error, self._complaint):
-                if each is not None and (refused := self.refused(each)) is not None:
-                    raise refused
+                words = self._why(raised.args[0])
             # A client may hold on for ever to what it knew of a broker that has died (librdkafka
             # 2.16: FENCED_LEADER_EPOCH to each question for a position); a new one asks, and
             # leaves more time: an answer that is late may be on a long way, or lost.
             self.__dict__.pop("_asker", None)
             self._ask_seconds = min(2 * self._ask_seconds, _LONGEST_ASK_SECONDS)
             now = time.monotonic()
-            words = "; ".join(filter(None, [self._said(error), self.trouble]))
             if patience_seconds is not None and now - began >= patience_seconds:
                 hint = "" if self._given or self._was_let_in else f"; if it wants TLS, {_HINT}"
                 raise AwayError(
@@ -269,6 +297,18 @@ class Kafka:
                     words,
                 )
             time.sleep(_PAUSE_SECONDS)
+
+    def _why(self, error: confluent_kafka.KafkaError) -> str:
+        """Return the words of an error that may be mended.
+
+        Raises:
+            DataError: No waiting can mend it.
+        """
+        self._listen()
+        for each in (error, self._complaint):
+            if each is not None and (refused := self.refused(each)) is not None:
+                raise refused
+        return "; ".join(filter(None, [self._said(error), self.trouble]))
 
     def _listen(self) -> None:
         """Have the client say what it complains of: it does so when it is asked for news."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from elasticdl.data.kafka import Kafka
+from elasticdl.errors import AwayError
 
 if TYPE_CHECKING:
     import confluent_kafka
@@ -59,7 +60,11 @@ class Commits:
     def _send(self, positions: Mapping[int, int]) -> None:
         if self._consumer is None:
             given = {"group.id": self._group, "on_commit": self._committed}
-            self._consumer = self._kafka.consumer(given)
+            try:
+                self._consumer = self._kafka.consumer(given)
+            except AwayError:
+                self._last = {}  # it is tried again
+                return
         self._is_under_way = True
         places = [self._kafka.position(partition, at) for partition, at in positions.items()]
         self._consumer.commit(offsets=places, asynchronous=True)

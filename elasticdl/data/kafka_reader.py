@@ -110,7 +110,12 @@ class KafkaReader:
         sets_aside = params.text("bad_messages", "fail") == "aside"
         skips_gaps = params.text("on_gap", "fail") == "skip"
         on_late = params.text("late", "train")
-        kafka = Kafka(topic, params.text("credentials", ""))
+        kafka = Kafka(
+            topic,
+            params.text("credentials", ""),
+            again=params.text_again("credentials"),
+            was_let_in=params.flag("waits", False),
+        )
         import_client()
         return cls(topic, kafka, form, skips_gaps, sets_aside, on_late)
 
@@ -216,7 +221,7 @@ class KafkaReader:
                     "%s: nothing came of positions [%d, %d) for %.0f s (%s); asked anew",
                     *(shard.name, at, shard.end, now - quiet, self._kafka.trouble or "no answer"),
                 )
-                place.consumer = self._kafka.consumer()  # the old one may be stuck for ever
+                place.consumer = self._consumer(shard, at)  # the old one may be stuck for ever
                 self._assign(place, place.partition, at)
             values, offsets, stamps, is_beyond = [], [], [], False
             for message in messages:  # each call costs a tenth of a microsecond
@@ -262,7 +267,7 @@ class KafkaReader:
         """
         found = next((place for place in self._places if place.partition == partition), None)
         if found is None and len(self._places) < _MOST_CONSUMERS:
-            found = _Place(self._kafka.consumer())
+            found = _Place(self._consumer(shard, shard.start))
         elif found is None:
             found = self._places.pop(0)
         else:
@@ -273,6 +278,15 @@ class KafkaReader:
         if not (is_ahead and 0 <= shard.start - (found.at or 0) <= most):
             self._assign(found, partition, shard.start)
         return found
+
+    def _consumer(self, shard: Shard, at: int) -> confluent_kafka.Consumer:
+        """Return a new consumer; waits where the client does not take its settings just now."""
+        while True:
+            try:
+                return self._kafka.consumer()
+            except AwayError as error:
+                log.warning("%s: positions [%d, %d) wait: %s", shard.name, at, shard.end, error)
+                time.sleep(_TELL_SECONDS)
 
     def _assign(self, place: _Place, partition: int, offset: int) -> None:
         place.consumer.assign([self._kafka.position(partition, offset)])

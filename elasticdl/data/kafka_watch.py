@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from elasticdl.data.kafka import Kafka
+from elasticdl.errors import AwayError
 
 if TYPE_CHECKING:
     import confluent_kafka
@@ -35,11 +37,13 @@ class PartitionWatch:
 
         It may also return for nothing: who needs to know asks.
         """
-        if self._consumer is None:
-            self._consumer = self._kafka.consumer(_SETTINGS)
-        elif self._ends and self._ends != ends:
-            self._consumer = self._kafka.consumer(_SETTINGS)  # the old one has heard of nothing
-            self._ends = {}
+        if self._consumer is None or (self._ends and self._ends != ends):
+            self._consumer, self._ends = None, {}  # the old one has heard of nothing
+            try:
+                self._consumer = self._kafka.consumer(_SETTINGS)
+            except AwayError:
+                time.sleep(seconds)  # who looks then is told why
+                return
         if not self._ends:
             places = [self._kafka.position(partition, end) for partition, end in ends.items()]
             self._consumer.assign(places)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from elasticdl.errors import ConfigError
 from elasticdl.settings import reader_params
@@ -23,6 +23,7 @@ class Params:
 
     def __init__(self, text: str) -> None:
         try:
+            self._words = reader_params.words_of(text)
             self._values = reader_params.parse(text)
         except ValueError as error:
             raise ConfigError(str(error)) from error
@@ -30,6 +31,7 @@ class Params:
 
     def override(self, words: Mapping[str, str]) -> None:
         """Have settings that are said elsewhere, and count more."""
+        self._words |= words
         try:
             self._values |= {n: reader_params.value_of(n, word) for n, word in words.items()}
         except ValueError as error:
@@ -51,6 +53,21 @@ class Params:
     def text(self, name: str, default: str) -> str:
         """Return a setting that is any text."""
         return str(self._take(name, default))
+
+    def text_again(self, name: str) -> Callable[[], str]:
+        """Return what reads the text of a setting anew: a file has another one later, or none.
+
+        That raises ConfigError where the text cannot be read then.
+        """
+        word = self._words.get(name, "")
+
+        def read() -> str:
+            try:
+                return str(reader_params.value_of(name, word))
+            except ValueError as error:
+                raise ConfigError(str(error)) from error
+
+        return read
 
     def number(self, name: str, default: int) -> int:
         """Return a setting that is a whole number above 0."""

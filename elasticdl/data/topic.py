@@ -92,9 +92,17 @@ def is_cut_as_it_comes(place: str) -> bool:
     return is_topic(place) and parse(place).is_cut_as_it_comes
 
 
-def reader_params(data: DataSection, place: str) -> str:
-    """Return the settings of the reader of a place, which may be a topic or not."""
+def reader_params(data: DataSection, place: str, has_begun: bool = False) -> str:
+    """Return the settings of the reader of a place, which may be a topic or not.
+
+    Args:
+        data: Of the job.
+        place: What is read.
+        has_begun: Whether the job was let in by its brokers before: it waits, if they refuse.
+    """
     params = [data.data_reader_params]
+    if is_topic(place) and has_begun:
+        params.append("waits=true")
     if is_topic(place) and data.on_gap == "skip":
         params.append("on_gap=skip")
     if is_topic(place) and data.bad_message_dir is not None:

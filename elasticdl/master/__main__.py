@@ -98,7 +98,7 @@ async def _run(arguments: ProcessArguments) -> int:
         listening=arguments.listening,
         tls=tls,
         authority=authority,
-        stream=_stream(arguments.config),
+        stream=_stream(arguments.config, has_begun=True),
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         reason = f"the master was asked to end ({number.name})"
@@ -148,14 +148,17 @@ def load_data(config: JobConfig) -> JobData:
     )
 
 
-def _stream(config: JobConfig) -> Stream | None:
-    """Return what a job trains on, if it arrives while the job runs."""
+def _stream(config: JobConfig, has_begun: bool = False) -> Stream | None:
+    """Return what a job trains on, if it arrives while the job runs.
+
+    A job that has begun waits for brokers that refuse.
+    """
     if not is_stream(config):
         return None
     if is_captured(config):
         return CapturedStream(folder_of(config), CaptureProcess(config))
     place = config.data.training_data
-    reader = open_reader(place, reader_params(config.data, place))
+    reader = open_reader(place, reader_params(config.data, place, has_begun))
     return reader if isinstance(reader, Stream) else None
 
 

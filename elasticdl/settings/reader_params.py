@@ -38,7 +38,16 @@ def parse(text: str) -> dict[str, Any]:
         ValueError: An item is no `name=value`, or what it refers to is not there. No message has a
             secret in it.
     """
-    return {name: value_of(name, word) for name, word in _items(text)}
+    return {name: value_of(name, word) for name, word in words_of(text).items()}
+
+
+def words_of(text: str) -> dict[str, str]:
+    """Return the settings as they are written; a reference is not followed.
+
+    Raises:
+        ValueError: An item is no `name=value`.
+    """
+    return dict(_items(text))
 
 
 def shown(text: str) -> str:

@@ -31,7 +31,7 @@ def open_readers(config: JobConfig, spec: ModelSpec | None) -> dict[TaskKind, Da
     }
     own = None if spec is None else spec.custom_data_reader
     readers: dict[TaskKind, DataReader] = {
-        kind: open_reader(path, reader_params(config.data, path), own)
+        kind: open_reader(path, reader_params(config.data, path, has_begun=True), own)
         for kind, path in sources.items()
         if path and not (kind is TaskKind.TRAINING and is_captured(config))
     }

@@ -102,6 +102,32 @@ def test_a_broker_that_has_let_somebody_in_and_refuses_then_is_waited_for(kafka)
     assert kafka.extents() == {0: "another"}
 
 
+def test_a_job_that_was_let_in_before_waits_and_reads_its_credentials_anew(kafka):
+    texts = iter(["", "sasl.password=old", "no credentials", "sasl.password=new"])
+    tried = []
+
+    def client(settings):
+        tried.append(settings.get("sasl.password"))
+        if len(tried) == 1:
+            raise raised(-186, False, "ssl.ca.location failed")
+        return BEFORE
+
+    later = Kafka(Topic("b:9092", "t"), "", again=lambda: next(texts), was_let_in=True)
+    later.__dict__["_client"] = kafka._client
+    later._client.Consumer = client
+    answers = [raised(REFUSED), raised(NOT_ALLOWED), {0: "an extent"}]
+
+    def ask():
+        assert later._asker is BEFORE
+        if isinstance(answers[0], Exception):
+            raise answers.pop(0)
+        return answers[0]
+
+    later._partitions, later._extents = ask, lambda partitions: partitions
+    assert later.extents() == {0: "an extent"}
+    assert tried == [None, "old", "old", "new"]
+
+
 def test_an_answer_is_waited_for_longer_after_one_that_did_not_come(kafka):
     seconds = []
 

@@ -145,6 +145,8 @@ def test_gaps_and_bad_messages_are_the_business_of_readers_of_topics_alone():
     data = DataSection(data_reader_params="columns=a,b", on_gap="skip", bad_message_dir="bad")
     assert reader_params(data, "v.csv") == "columns=a,b"
     assert reader_params(data, ENDLESS) == "columns=a,b;on_gap=skip;bad_messages=aside"
+    assert reader_params(data, "v.csv", has_begun=True) == "columns=a,b"
+    assert "waits=true" in reader_params(data, ENDLESS, has_begun=True)
 
 
 @pytest.mark.parametrize(
