@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError, StateError
 from elasticdl.launchers.process.folder import held
 from elasticdl.runtime import process
+
+if TYPE_CHECKING:
+    from elasticdl.state.base import State
 
 _INIT = "checkpoint_dir_for_init"
 
@@ -39,24 +43,74 @@ def holds_job(config: JobConfig) -> bool:
 
 
 def reopen(config: JobConfig) -> None:
-    """Have a job in `--job_dir` that has failed go on, if it can; see `holds_job`.
+    """Have a job in `--job_dir` go on by this command, also one that has failed, if it can.
 
     Raises:
         LaunchError: The job is running now.
         StateError: Its journal cannot be read or written.
     """
     from elasticdl.master import durable
+
+    with _journal(config) as state:
+        if state is not None:
+            durable.reopen(state)
+            durable.change_model(state, "")
+
+
+def model_before(config: JobConfig) -> JobConfig | None:
+    """Return the settings by which the tasks that are begun are to be done first; None: by these.
+
+    They are those of the job in `--job_dir`, where another model goes on with it. How many records
+    of a task are done says which ones only to the model that has trained them: it orders them.
+
+    Raises:
+        ConfigError: The folder has no settings of a job.
+        LaunchError: The job is running now.
+        StateError: Its journal cannot be read or written.
+    """
+    from elasticdl.master import durable
+    from elasticdl.master.history import AT_REST, BEGUN_FIRST
+
+    job_dir = config.cluster.job_dir
+    if not config.model.model_changes or job_dir is None or not is_of_job(config):
+        return None
+    before = JobConfig.read(job_dir / process.CONFIG_FILE)
+    is_other = before.model.model_copy(update={"model_changes": True}) != config.model
+    if not is_other or not (before.keeps_own_checkpoints or before.checkpoint.checkpoint_dir):
+        return None  # without a checkpoint all that was trained is trained again
+    with _journal(config) as state:
+        if state is None or durable.model_change(state) == AT_REST:
+            return None
+        durable.change_model(state, BEGUN_FIRST)
+        durable.reopen(state)
+    return before.going_on(config.model_copy(update={"model": before.model}))
+
+
+def is_at_rest(config: JobConfig) -> bool:
+    """Whether another model may go on with the job in `--job_dir`: no task of it is begun."""
+    from elasticdl.master import durable
+    from elasticdl.master.history import AT_REST
+
+    with _journal(config) as state:
+        return state is None or durable.model_change(state) == AT_REST
+
+
+@contextlib.contextmanager
+def _journal(config: JobConfig) -> Iterator[State | None]:
+    """Open the journal of the job in `--job_dir`; None: there is no job, or it is on Kubernetes."""
     from elasticdl.state.open import open_state, state_file
 
     job_dir = config.cluster.job_dir
     if job_dir is None or config.is_on_kubernetes:
+        yield None
         return
     path = state_file(config.cluster.state, job_dir)
     is_known = is_of_job(config)  # its journal may be in an etcd
     if not is_known or (path is not None and not path.is_file()):
-        return  # it is a new one
+        yield None  # it is a new one
+        return
     with held(job_dir), contextlib.closing(open_state(config.cluster.state, job_dir)) as state:
-        durable.reopen(state)
+        yield state
 
 
 def _check_settings(job_dir: Path, config: JobConfig) -> None:

@@ -111,11 +111,40 @@ def _run(config: JobConfig, stay: Stay, display: Display, places: dict[str, str]
             return local.run(config, display)
     for note in choose.notes(config):
         display.note(note)
+    if (status := _end_begun_tasks(config, display)) is not None:
+        return status
     since = time.time()
     job_folder.reopen(config)
     job = choose.submitter_for(config).submit(config, is_tied=stay is Stay.TIED)
     places |= job.places
     return view(job, display, since)
+
+
+def _end_begun_tasks(config: JobConfig, display: Display) -> JobStatus | None:
+    """Have the model before do the tasks that are begun, if another one is to go on with the job.
+
+    Returns:
+        How the job ended meanwhile; None: the other model may go on.
+    """
+    before = job_folder.model_before(config)
+    if before is None:
+        return None
+    try:
+        for _ in preflight.check(before):
+            pass  # it was told when the job began
+    except ElasticdlError as error:
+        raise ConfigError(
+            f"--model_changes=true: the tasks that are begun have to be ended by the model before, "
+            f"--model_def={before.model.model_def}, which has ordered their records: {error}"
+        ) from error
+    display.note(
+        f"the model changes: {before.model.model_def} first ends the tasks that it has begun, for "
+        "it has ordered their records"
+    )
+    since = time.time()
+    job = choose.submitter_for(before).submit(before, is_tied=True)
+    status = view(job, display, since)
+    return None if status.status == "stopped" and job_folder.is_at_rest(config) else status
 
 
 @contextlib.contextmanager
@@ -153,6 +182,9 @@ def submit(config: JobConfig) -> SubmittedJob:
         ElasticdlError: It cannot start.
     """
     _tell([*preflight.check(config), *choose.notes(config)])
+    ended = _end_begun_tasks(config, QuietDisplay())
+    if ended is not None:
+        raise JobFailedError(f"the tasks begun by the model before were not done: {ended.message}")
     job_folder.reopen(config)
     return choose.submitter_for(config).submit(config, is_tied=False)
 

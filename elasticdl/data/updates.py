@@ -46,6 +46,12 @@ class UpdateOrder:
         epoch, place = divmod(self.place_of(task_id), self._per_epoch)
         return epoch * self._updates_per_epoch + place // self._per_update
 
+    def whole(self, count: int) -> int:
+        """Return how many of the first tasks make whole updates: at least so many."""
+        epoch, place = divmod(count, self._per_epoch)
+        updates = -(-place // self._per_update)
+        return epoch * self._per_epoch + min(updates * self._per_update, self._per_epoch)
+
     def tasks_of(self, update: int) -> list[int]:
         """Return the tasks of an update, in their order."""
         epoch, number = divmod(update, self._updates_per_epoch)

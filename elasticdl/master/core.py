@@ -43,7 +43,7 @@ from elasticdl.master.counters import Counters
 from elasticdl.master.data_check import DataCheck
 from elasticdl.master.evaluation import Evaluations
 from elasticdl.master.event_time import EventTime
-from elasticdl.master.history import JobHistory
+from elasticdl.master.history import AT_REST, BEGUN_FIRST, JobHistory
 from elasticdl.master.intake import Intake
 from elasticdl.master.journal import Journal
 from elasticdl.master.ledger import Ledger, Missing, Settled
@@ -79,6 +79,7 @@ _MADE_ANEW = frozenset({TaskKind.EVALUATION, TaskKind.METRICS, TaskKind.EXPORT})
 _WRITING = frozenset({TaskKind.EXPORT, TaskKind.PREDICTION})
 _LATE_SECONDS = 5.0  # of which a word is said
 _WAIT_SECONDS = 0.1
+_RESTS = "the tasks that were begun are done by the model before"
 _WAIT_SECONDS_PER_WORKER = 0.002
 
 
@@ -125,6 +126,7 @@ class JobCore:
         self.counters = Counters(self.journal)
         self.patience = Patience(self.journal, "results")  # with the export, and with predictions
         self.journal.handle("reopened", self._apply_reopened)
+        self.journal.handle("model changes", self._apply_model_changes)
         self.data_check = DataCheck()
         self.stragglers = Stragglers(config.training.finish_rate)
         self._actions: list[Action] = []
@@ -213,6 +215,8 @@ class JobCore:
         self.counters.resumed_job()
         self._note(kinds.Resumed(), f"the job goes on, {self.ledger.num_done} tasks are done")
         self.parameters.resumed(now)
+        if self.history.model_change == BEGUN_FIRST and not self.ledger.num_begun:
+            self.history.model_is_at_rest()
         self._advance(now)
 
     def tick(self, now: float) -> None:
@@ -417,6 +421,11 @@ class JobCore:
             self._fail(verdict.failure, now)
         elif not verdict.is_phase_over:
             self._advance(now)
+        elif self.history.failing == _RESTS and self.ledger.is_at_rest:
+            self.history.model_is_at_rest()
+        elif self.history.failing == _RESTS:  # parameters were lost meanwhile
+            self.journal.record("model changes", BEGUN_FIRST)
+            self._advance(now)
         elif self.history.failing:
             self._fail(self.history.failing, now)
         else:
@@ -552,6 +561,7 @@ class JobCore:
     def _has_work(self, worker_id: int, now: float) -> bool:
         """Whether there is a task for a worker."""
         is_open = self.phase is not Phase.PENDING and not self.history.failing
+        is_open = is_open and not self.is_at_rest
         if not (is_open and self.parameters.is_complete):
             return False
         next_id = self.ledger.next_id(worker_id)
@@ -823,8 +833,10 @@ class JobCore:
         if self.intake is not None and self.intake.is_over and not self.ledger.has_fresh:
             self.ledger.stop_training()
         self._leave_stragglers(now)
+        if self.history.model_change:
+            self._come_to_rest()
         is_training = self.phase is Phase.TRAINING and not self.ledger.is_trained
-        is_failing = bool(self.history.failing)
+        is_failing = bool(self.history.failing) or self.is_at_rest
         version, num_epochs = self.meter.model_version, self.ledger.num_epochs_complete
         if is_training and not is_failing and self.evaluations.is_due(version, num_epochs):
             self._start_evaluation()
@@ -839,6 +851,21 @@ class JobCore:
                 self._act(stream_news.of_window(window))
         if is_over:
             self._enter(self.plan.after(self.phase), now)
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether the model changes, and none of the training tasks is begun: the master leaves."""
+        return self.history.model_change == AT_REST
+
+    def _come_to_rest(self) -> None:
+        """Have a job whose model changes rest, once no task is begun, with what it has trained.
+
+        The first minibatches of a task that is begun are those of the model before, which decides
+        the order of its records.
+        """
+        is_open = self.parameters.is_complete and not self.history.failing and not self.is_at_rest
+        if is_open and self.phase is not Phase.PENDING and self.ledger.is_at_rest:
+            self.history.fail_after_checkpoint(_RESTS)
 
     def _leave_stragglers(self, now: float) -> None:
         """Wait no longer for the last tasks, if so many workers have nothing left as have to."""
@@ -882,8 +909,11 @@ class JobCore:
         """Return how many training tasks may be begun.
 
         An epoch waits for the evaluation of the one before, and for what callbacks make of it. In
-        one process it waits for callbacks without an evaluation, too, as in Keras.
+        one process it waits for callbacks without an evaluation, too, as in Keras. Where the model
+        changes, only those are left that the updates begun have.
         """
+        if self.history.model_change:
+            return self.ledger.num_begun_whole
         if self.evaluations.follows_epochs:
             num_ended = self.evaluations.num_epochs
         elif self.config.is_local and self.callbacks.is_declared and self.intake is None:
@@ -970,10 +1000,19 @@ class JobCore:
 
     def _apply_reopened(self) -> None:
         self.history.reopened()
-        self.ledger.reopened(lambda task_id: self.tasks.task(task_id).kind in _MADE_ANEW)
+        self.ledger.reopened(
+            lambda task_id: self.tasks.task(task_id).kind in _MADE_ANEW,
+            tries_again=not self.history.model_change,  # the other model is to try what failed
+        )
         self.evaluations.reopened()
         self.parameters.schedule.reopened()
         self.patience.reset()
+
+    def _apply_model_changes(self, how: str) -> None:
+        self.history.model_changes(how)
+        self.parameters.schedule.reopened()
+        if not how:
+            self.ledger.reopened(lambda task_id: False)
 
     def _forget_worker(self, worker_id: int) -> None:
         """Keep only the sums of a worker that has long been dead; a part of a fact."""

@@ -15,6 +15,7 @@ from elasticdl.errors import ConfigError, StateError
 from elasticdl.job import Shard
 from elasticdl.master.actions import Action
 from elasticdl.master.core import JobCore
+from elasticdl.master.history import AT_REST
 from elasticdl.master.phases import ENDED
 from elasticdl.master.tasks import make_tasks
 from elasticdl.settings import reader_params
@@ -281,6 +282,31 @@ def reopen(state: State) -> None:
     end = end_of_job(state)
     if end is not None and end.goes_on:
         state.append([["reopened"]])
+
+
+def model_change(state: State) -> str:
+    """Return how far a change of the model is; see `JobHistory.model_change`.
+
+    Raises:
+        StateError: The journal cannot be read.
+    """
+    snapshot, facts = state.load()
+    for name, *values in reversed(facts):
+        if name == "model changes":
+            return str(values[0])
+        if name == "model at rest":
+            return AT_REST
+    return "" if snapshot is None else str(snapshot["core"]["history"].get("model_change", ""))
+
+
+def change_model(state: State, how: str) -> None:
+    """Have the next master end what is begun (`BEGUN_FIRST`), or go on by the other model ("").
+
+    Raises:
+        StateError: The journal cannot be read or written.
+    """
+    if model_change(state) != how:
+        state.append([["model changes", how]])
 
 
 def differing_flags(

@@ -12,6 +12,9 @@ from elasticdl.state.base import Snapshot
 
 _LAST_WORDS_KEPT = 100
 
+BEGUN_FIRST, AT_REST = "begun tasks first", "at rest"
+"""Of a change of the model: the one before does the tasks that are begun; none is begun."""
+
 
 class JobHistory:
     """What is true of the job as a whole.
@@ -22,7 +25,7 @@ class JobHistory:
     checkpoint is written; "" if it does not. hurries: that checkpoint is not waited for long.
     goes_on: the job has failed, and the same command goes on with it. is_reopened: that was done,
     and its processes are not yet planned. is_unproved: the proof has found fault. ledger: filled by
-    the proof.
+    the proof. model_change: how far a change of the model is; "" if there is none.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -40,6 +43,7 @@ class JobHistory:
         self.is_reopened = False
         self.is_unproved = False
         self.message = ""
+        self.model_change = ""
         self.ledger: tuple[EpochLedger, ...] = ()
         self._last_words: deque[str] = deque(maxlen=_LAST_WORDS_KEPT)
         journal.handle("began", self._apply_began)
@@ -53,6 +57,7 @@ class JobHistory:
         journal.handle("message", self._apply_message)
         journal.handle("taken up", self._apply_taken_up)
         journal.handle("proof", self._apply_proof)
+        journal.handle("model at rest", self._apply_at_rest)
 
     # --- events ----------------------------------------------------------------------------------
 
@@ -103,6 +108,10 @@ class JobHistory:
     def proved(self, ledger: tuple[EpochLedger, ...], note: str) -> None:
         """Note what became of the records."""
         self._journal.record("proof", [list(astuple(line)) for line in ledger], note)
+
+    def model_is_at_rest(self) -> None:
+        """Note that no task is begun: another model may go on."""
+        self._journal.record("model at rest")
 
     # --- questions -------------------------------------------------------------------------------
 
@@ -165,6 +174,13 @@ class JobHistory:
     def _apply_taken_up(self) -> None:
         self.is_reopened = False
 
+    def _apply_at_rest(self) -> None:
+        self.model_change, self.failing = AT_REST, ""
+
+    def model_changes(self, how: str) -> None:
+        """Begin to change the model, or go on by the other one (""); a part of a fact."""
+        self.model_change, self.failing = how, ""
+
     # --- snapshot --------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
@@ -179,6 +195,7 @@ class JobHistory:
             "failing": self.failing,
             "ways_on": [self.hurries, self.goes_on, self.is_reopened, self.is_unproved],
             "message": self.message,
+            "model_change": self.model_change,
             "proof": [list(astuple(line)) for line in self.ledger],
         }
 
@@ -194,4 +211,5 @@ class JobHistory:
         ways_on = snapshot.get("ways_on", [False] * 4)  # earlier versions had none
         self.hurries, self.goes_on, self.is_reopened, self.is_unproved = ways_on
         self.message = snapshot["message"]
+        self.model_change = snapshot.get("model_change", "")
         self.ledger = tuple(EpochLedger(*line) for line in snapshot["proof"])

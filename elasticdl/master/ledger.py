@@ -427,12 +427,27 @@ class Ledger:
 
         For a stream, of which only a few are.
         """
+        yield from self._open_begun()
+        yield from range(self._handed.count, self._tasks.num_known)
+
+    def _open_begun(self) -> Iterator[int]:
         replays = (range(first, stop) for first, stop in self._replays.waiting().tolist())
-        fresh = range(self._handed.count, self._tasks.num_known)
-        lines = (self._doing, self._returned, self._waiting_suspects, *replays, fresh)
+        lines = (self._doing, self._returned, self._waiting_suspects, *replays)
         for task_id in itertools.chain(*lines):
             if task_id < self._num_training:
                 yield task_id
+
+    @property
+    def num_begun_whole(self) -> int:
+        """How many training tasks are begun once those are that the same updates wait for."""
+        count = self._handed.count
+        return count if self._updates is None else self._updates.whole(count)
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether no training task is begun and not done, nor any that the same updates have."""
+        is_whole = self._handed.count == self.num_begun_whole
+        return is_whole and next(self._open_begun(), None) is None
 
     @property
     def num_doing(self) -> int:
@@ -599,7 +614,7 @@ class Ledger:
             self.training_settled[task_id // self._per_epoch] += 1
             self._num_settled += 1
 
-    def reopened(self, is_dropped: Callable[[int], bool]) -> None:
+    def reopened(self, is_dropped: Callable[[int], bool], tries_again: bool = True) -> None:
         """Try what was set aside again, and end all leases: the processes are gone.
 
         A part of a fact. Tasks of a stream that are forgotten cannot be tried again: they stay set
@@ -607,7 +622,19 @@ class Ledger:
 
         Args:
             is_dropped: Whether a task that waits is forgotten: its phase begins anew.
+            tries_again: Else what was set aside stays so.
         """
+        for task_id in sorted(self._doing, reverse=True):
+            self._come_back(task_id)
+            self._put_back(task_id, first=True)
+        for line in (self._queued, self._waiting_suspects):
+            kept = [task_id for task_id in line if not is_dropped(task_id)]
+            line.clear()
+            line.extend(kept)
+        if tries_again:
+            self._try_again()
+
+    def _try_again(self) -> None:
         gone = {task: why for task, why in self.quarantined.items() if task < self._first_known}
         for task_id in sorted((self.quarantined.keys() - gone.keys()) | self.left):
             if task_id >= self._num_training:
@@ -618,13 +645,6 @@ class Ledger:
         self._first_open = 0
         self.quarantined, self.left = gone, set()
         self._failures.clear()
-        for task_id in sorted(self._doing, reverse=True):
-            self._come_back(task_id)
-            self._put_back(task_id, first=True)
-        for line in (self._queued, self._waiting_suspects):
-            kept = [task_id for task_id in line if not is_dropped(task_id)]
-            line.clear()
-            line.extend(kept)
 
     def _apply_suspect(self, task_id: int) -> None:
         self._suspects.add(task_id)

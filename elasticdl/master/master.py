@@ -468,6 +468,8 @@ class Master:
         next_tick = self.now() + tick_seconds
         while not (self.core.has_ended or self._leaves_for or self._broken.done()):
             await self.changed(max(0.0, next_tick - self.now()))
+            if self.core.is_at_rest:
+                self.leave("no task is begun by the model before")
             if self.now() < next_tick or self._broken.done():
                 continue
             next_tick = self.now() + tick_seconds

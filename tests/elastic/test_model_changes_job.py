@@ -6,11 +6,12 @@ import signal
 import subprocess
 
 import numpy as np
+import pyarrow.dataset
 import pytest
 
 from tests.elastic.running_job import RunningJob, elasticdl, run
 
-pytestmark = [pytest.mark.keras, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 NUM_RECORDS, NUM_IDS, FIELDS = 12_000, 500, 4
 KERAS = """
 import keras
@@ -111,6 +112,74 @@ def predicted(folder, model):
         return arrays["output"]
 
 
+# The row of an id counts how often its record was trained. The feed stops in the middle of a task
+# until a file is there; the other file reads the records of a task in another order.
+COUNTING = """
+import pathlib, threading, time
+import numpy as np
+from elasticdl import ArrayModel, ArrayOptimizer, ArrayTable, Initializer, Mode
+
+def forward():
+    zeros = Initializer("constant", {"value": 0.0})
+    return ArrayModel(
+        [ArrayTable("seen", dim=1, initializer=zeros)],
+        ids=lambda ids: [ids],
+        predict=lambda dense, rows, ids: rows[0][..., 0],
+        gradients=lambda dense, rows, ids, labels: (0.0, [np.full_like(rows[0], -1.0)], {}),
+    )
+
+def optimizer(lr=1.0):
+    return ArrayOptimizer(lr, kind="sgd")
+
+fed = []
+
+def feed(records, mode, metadata):
+    if threading.current_thread().name != "data check":
+        fed.append(mode)
+    while len(fed) == 30 and not pathlib.Path(__file__).with_name("goes on").exists():
+        time.sleep(0.01)
+    ids = np.array([[int(record)] for record in records])
+    return ids if mode == Mode.PREDICTION else (ids, np.zeros(len(ids), np.float32))
+"""
+OTHERWISE = """
+class Reader:
+    def __init__(self, path):
+        self.lines = pathlib.Path(path).read_bytes().splitlines()
+
+    def create_shards(self):
+        return {"data": (0, len(self.lines))}
+
+    def read_records(self, task):
+        yield from reversed(self.lines[task.start:task.end])
+
+def custom_data_reader(data_path):
+    return Reader(data_path)
+"""
+
+
+def test_a_record_is_trained_by_one_model_or_the_other_when_their_orders_differ(tmp_path):
+    num_records = 2_000
+    same = COUNTING + OTHERWISE.replace("reversed(", "iter(")
+    (tmp_path / "before.py").write_text(same)
+    (tmp_path / "after.py").write_text(COUNTING + OTHERWISE)
+    (tmp_path / "data.txt").write_text("".join(f"{n}\n" for n in range(num_records)))
+    more = {"num_minibatches_per_task": 50, "export_tables": tmp_path / "tables"}
+    with RunningJob(tmp_path, train(tmp_path, "before", **more)) as job:
+        job.until_trained(160, also=job.has_checkpoint)
+        job.send("master", number=signal.SIGTERM)
+        assert job.process.wait() != 0
+    (tmp_path / "goes on").touch()
+    words = train(tmp_path, "after", model_changes="true", **more)
+    with RunningJob(tmp_path, words) as job:
+        (line,) = job.finish()["ledger"]
+        assert "before.forward first ends the tasks" in job.printed()
+    assert (line["trained_once"], line["repeated"], line["lost"]) == (num_records, 0, 0)
+    (tables,) = (path for path in (tmp_path / "tables").iterdir() if path.is_dir())
+    counts = pyarrow.dataset.dataset(tables).to_table()["weights"].to_pylist()
+    assert counts == [[1.0]] * num_records
+
+
+@pytest.mark.keras
 def test_the_other_framework_takes_up_rows_slots_and_the_rest_of_the_epoch(folder):
     with RunningJob(folder, train(folder, "in_keras")) as job:
         job.until_trained(2_000, also=job.has_checkpoint)
