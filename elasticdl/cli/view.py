@@ -210,6 +210,12 @@ class _News:
         finally:
             self._events_ended.set()
 
+    def _why(self, error: ElasticdlError) -> str:
+        """Say why the master cannot be reached, in the launcher's words if it has some."""
+        with contextlib.suppress(ElasticdlError):
+            return self._job.waiting() or str(error)
+        return str(error)
+
     def _pictures(self) -> None:
         """Receive pictures until the job's processes are gone, over any number of masters."""
         pause = _SHORTEST_PAUSE_SECONDS
@@ -220,7 +226,7 @@ class _News:
                         pause = _SHORTEST_PAUSE_SECONDS
                         self._put(status)
             except ElasticdlError as error:
-                self._put(_Problem(str(error)))
+                self._put(_Problem(self._why(error)))
             end = self._job.end(pause)
             if end is not None:
                 self._events_ended.wait(_CONNECT_SECONDS)  # the last ones belong before the end

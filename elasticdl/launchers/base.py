@@ -17,6 +17,9 @@ from elasticdl.job import Event, JobStatus, Role
 from elasticdl.rpc.client import JobClient
 from elasticdl.runtime.addresses import Listening
 
+END_ORDER = (Role.WORKER, Role.MODEL_SERVER, Role.PS)
+"""Who hands over goes before those who take it. Processes are asked for in the reverse order."""
+
 
 class ExitReason(StrEnum):
     """Why a process ended."""
@@ -50,10 +53,14 @@ class ProcessHandle:
 
 @dataclass(frozen=True, slots=True)
 class PendingProcess:
-    """A process waits to be started, for as long as it takes: for room, for its image."""
+    """A process waits to be started, for as long as it takes: for room, for its image.
+
+    lacks_room: It would have a place if another process gave up its own.
+    """
 
     handle: ProcessHandle
     why: str
+    lacks_room: bool = False
 
 
 @dataclass(frozen=True, slots=True)

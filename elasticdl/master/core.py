@@ -170,6 +170,7 @@ class JobCore:
         self.ledger.may_begin = self._may_begin
         self.processes = Processes(
             config,
+            self.journal,
             self.members,
             self.ledger,
             self.meter,
@@ -236,6 +237,7 @@ class JobCore:
         for member in self.members.silent(now):
             words = f"nothing was heard of it for {now - member.last_heard:.0f} s"
             self._give_up(member, words, now)
+        self.processes.make_room(now)
         self._advance(now)
 
     def stop(self, reason: str, now: float) -> None:
@@ -704,7 +706,7 @@ class JobCore:
         """A process waits to be started."""
         member = self._member_of(pending.handle)
         if member is not None:
-            self.processes.waits(member, pending.why)
+            self.processes.waits(member, pending, now)
 
     def process_runs(self, started: Started, now: float) -> None:
         """A process runs."""
@@ -879,7 +881,7 @@ class JobCore:
         ledger.leave(held)
         for member in self.members.present(Role.WORKER):
             if member.index in busy:
-                self.processes.end(member)
+                self.processes.end(member, "the job does not wait for it")
         self._note(kinds.LeftToStragglers(sorted(held)), ledger.left_behind(), is_warning=True)
 
     @property
@@ -1054,6 +1056,7 @@ class JobCore:
             "event_time": None if self.event_time is None else self.event_time.snapshot(),
             "ledger": self.ledger.snapshot(),
             "members": self.members.snapshot(),
+            "withheld": self.processes.room.num_withheld,
             "evaluations": self.evaluations.snapshot(),
             "callbacks": self.callbacks.snapshot(),
             "meter": self.meter.snapshot(),
@@ -1071,6 +1074,7 @@ class JobCore:
             self.event_time.restore(snapshot["event_time"])
         self.ledger.restore(snapshot["ledger"])
         self.members.restore(snapshot["members"])
+        self.processes.room.num_withheld = snapshot.get("withheld", 0)
         self.evaluations.restore(snapshot["evaluations"])
         self.callbacks.restore(snapshot["callbacks"])
         self.meter.restore(snapshot["meter"])

@@ -50,6 +50,8 @@ class Member:
     has_exited: bool = False  # its process is known to have ended
     last_heard: float = 0.0
     pending: str = ""  # why its launcher has not started it yet
+    lacks_room: bool = False  # that is for want of room
+    waits_since: float = 0.0  # when that was said first
     is_running: bool = False  # its launcher has said so
     is_up: bool = False  # it has asked for work, or sent a heartbeat
     since: float = 0.0  # when it was planned, has registered, or this master began
@@ -99,6 +101,8 @@ _NOT_JOURNALLED = frozenset(
     {
         "last_heard",
         "pending",
+        "lacks_room",
+        "waits_since",
         "is_running",
         "is_up",
         "since",
@@ -158,13 +162,16 @@ class Membership:
         self._journal.record("started", str(role), index, handle)
         self._members[role, index].last_heard = now
 
-    def pending(self, member: Member, why: str) -> None:
-        """Note that a process waits to be started."""
-        member.pending = why
+    def pending(self, member: Member, why: str, lacks_room: bool, now: float) -> None:
+        """Note that a process waits to be started, perhaps for room."""
+        if lacks_room and not member.lacks_room:
+            member.waits_since = now
+        member.pending, member.lacks_room = why, lacks_room
 
     def runs(self, member: Member, now: float) -> None:
         """Note that a process runs; from now on it is expected to speak."""
-        member.pending, member.is_running, member.last_heard = "", True, now
+        member.pending, member.lacks_room = "", False
+        member.is_running, member.last_heard = True, now
 
     def register(
         self, role: Role, index: int, session: str, pid: int, address: str, now: float

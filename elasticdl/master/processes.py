@@ -8,16 +8,18 @@ from dataclasses import asdict, dataclass, replace
 from elasticdl.config import JobConfig
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import Position, Role
-from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
+from elasticdl.launchers.base import Exited, ExitReason, PendingProcess, ProcessHandle
 from elasticdl.master import relaunch
 from elasticdl.master.actions import Action, AdoptProcess, Note, StartProcess, StopProcess
 from elasticdl.master.data_check import DataCheck
 from elasticdl.master.history import JobHistory
+from elasticdl.master.journal import Journal
 from elasticdl.master.ledger import Ledger, Settled
 from elasticdl.master.membership import Member, Membership
 from elasticdl.master.parameters.pair import JobParameters
 from elasticdl.master.phases import CLOSING
 from elasticdl.master.progress import Meter
+from elasticdl.master.room import Room
 from elasticdl.observe import kinds
 from elasticdl.settings.cluster import MOST_WORKERS
 
@@ -59,6 +61,7 @@ class Processes:
     def __init__(
         self,
         config: JobConfig,
+        journal: Journal,
         members: Membership,
         ledger: Ledger,
         meter: Meter,
@@ -71,6 +74,7 @@ class Processes:
         self._num_ps = config.num_ps
         self._num_model_servers = config.num_model_servers
         self._members = members
+        self.room = Room(journal, members, keeps_one=config.has_worlds)
         self._ledger = ledger
         self._meter = meter
         self._history = history
@@ -92,9 +96,8 @@ class Processes:
         """Plan the processes of a new job."""
         for index in range(self._num_ps):
             self._plan(Role.PS, now, index)
-        for _ in range(self._settings.num_workers):
-            self._plan(Role.WORKER, now)
         self._fill_model_servers(now)
+        self._plan_workers(self._settings.num_workers, now)
 
     def resume(self) -> None:
         """Watch what an earlier master has started, and start what it had only planned."""
@@ -109,9 +112,9 @@ class Processes:
         """Plan what a job that was reopened lacks of the processes with which it began."""
         self.fill_places(now)
         self._fill_model_servers(now)
+        self.room.withhold(0)
         present = [m for m in self._members.present(Role.WORKER) if not m.is_departing]
-        for _ in range(self._settings.num_workers - len(present)):
-            self._plan(Role.WORKER, now)
+        self._plan_workers(self._settings.num_workers - len(present), now)
 
     def set_num_workers(self, num_workers: int, now: float) -> None:
         """Go on with this number of workers.
@@ -133,8 +136,11 @@ class Processes:
             raise ElasticdlError(f"the job is {phase}, it needs no workers any more")
         present = [m for m in self._members.present(Role.WORKER) if not m.is_departing]
         present.sort(key=lambda member: (bool(member.pending), member.index))
-        for _ in range(num_workers - len(present)):
-            self._plan(Role.WORKER, now)
+        num_more = max(0, num_workers - len(present))
+        if self.room.num_withheld:
+            self.room.withhold(num_more)
+        else:
+            self._plan_workers(num_more, now)
         for member in present[num_workers:]:
             self._members.stopping(member)
             text = f"{member.name} is to leave"
@@ -143,13 +149,25 @@ class Processes:
                 # It holds nothing yet. One without a handle ends when it has registered.
                 self._act(StopProcess(ProcessHandle(member.role, member.index, member.handle)))
 
-    def end(self, member: Member) -> None:
+    def end(self, member: Member, why: str) -> None:
         """Have a worker end, whatever it is at; no other takes its place."""
         self._members.stopping(member)
-        text = f"{member.name} is to end: the job does not wait for it"
-        self._act(Note(kinds.ProcessStopping(member.name), text))
+        self._act(Note(kinds.ProcessStopping(member.name), f"{member.name} is to end: {why}"))
         if member.handle:
             self._act(StopProcess(ProcessHandle(member.role, member.index, member.handle)))
+
+    def make_room(self, now: float) -> None:
+        """End workers whose places the replicas need; plan them again when these have places."""
+        if not self.are_workers_needed:
+            return
+        if not self._can_train:
+            for member in self.room.give_way(now):
+                names = ", ".join(each.name for each in self.room.waiting())
+                self.end(member, f"its place is for {names}, without which nobody trains")
+        if self.room.num_withheld and self.room.is_enough:
+            number = self.room.num_withheld
+            self.room.withhold(0)
+            self._plan_workers(number, now)
 
     def fill_places(self, now: float) -> None:
         """Plan the ps replicas that are not there, and end those that have no part of the model."""
@@ -175,12 +193,12 @@ class Processes:
         """Another process registers at the index of one that was not known to be lost."""
         self._take_back(member, now)
 
-    def waits(self, member: Member, why: str) -> None:
+    def waits(self, member: Member, said: PendingProcess, now: float) -> None:
         """A process waits to be started."""
-        if member.pending != why:
-            self._members.pending(member, why)
-            text = f"{member.name} is pending: {why}"
-            self._act(Note(kinds.ProcessPending(member.name, why), text))
+        if member.pending != said.why:
+            text = f"{member.name} is pending: {said.why}"
+            self._act(Note(kinds.ProcessPending(member.name, said.why), text))
+        self._members.pending(member, said.why, said.lacks_room, now)
 
     def runs(self, member: Member, now: float) -> None:
         """A process runs."""
@@ -291,6 +309,15 @@ class Processes:
             self._act(Note(kinds.HeartbeatInterval(interval, count), text))
 
     # --- decisions -------------------------------------------------------------------------------
+
+    @property
+    def _can_train(self) -> bool:
+        servers = self._members.num_alive(Role.MODEL_SERVER)
+        return self._parameters.is_complete and (servers > 0 or not self._num_model_servers)
+
+    def _plan_workers(self, number: int, now: float) -> None:
+        for _ in range(number):
+            self._plan(Role.WORKER, now)
 
     def _fill_model_servers(self, now: float) -> None:
         """Plan the model servers that are not there."""

@@ -126,8 +126,29 @@ def _message(core: JobCore) -> str:
         lost = [f"{missing} of {replicas} ps replicas are being restored"] if missing else []
         intake = core.intake
         away = [] if intake is None else [w for w in (intake.away, intake.trouble) if w]
-        return "; ".join([*core.plan.shortcomings(), *lost, *away])
-    return f"waiting for {missing} of {replicas} ps replicas" if missing else "waiting for workers"
+        return "; ".join([*core.plan.shortcomings(), *lost, *away, *_pending(core)])
+    whom = f"{missing} of {replicas} ps replicas" if missing else "workers"
+    return "; ".join([f"waiting for {whom}", *_pending(core)])
+
+
+def _pending(core: JobCore) -> list[str]:
+    """Say why processes are not started yet, in the words of whatever runs them."""
+    names: dict[str, list[str]] = {}
+    for role in (Role.PS, Role.MODEL_SERVER, Role.WORKER):
+        for member in core.members.present(role):
+            if member.pending and not member.is_stopping:
+                names.setdefault(member.pending, []).append(member.name)
+    withheld = core.processes.room.num_withheld
+    words = [f"{_several(found)} pending: {why}" for why, found in names.items()]
+    if withheld:
+        workers = "1 worker waits" if withheld == 1 else f"{withheld} workers wait"
+        words.append(f"{workers} until all ps replicas have a place")
+    return words
+
+
+def _several(names: list[str]) -> str:
+    first, *others = names
+    return f"{first} and {len(others)} more are" if others else f"{first} is"
 
 
 def _records_per_second(core: JobCore, done: int, now: float) -> float:

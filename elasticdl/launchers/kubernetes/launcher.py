@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from elasticdl.errors import LaunchError
 from elasticdl.job import Role
 from elasticdl.launchers.base import (
+    END_ORDER,
     Exited,
     ExitReason,
     OnEvent,
@@ -68,8 +69,9 @@ if TYPE_CHECKING:
 
 _KEPT = 10  # pods of each role that have ended and are kept, for their logs
 _GONE_SECONDS = 10.0  # a pod may take so long to be gone after its grace
-# Those of a suspended Job; the master itself is killed after GRACE_SECONDS.
-_SUSPENDED_GRACE_SECONDS, _SUSPENDED_GONE_SECONDS = 25.0, 1.0
+# For those of a suspended Job; the master itself is killed after GRACE_SECONDS.
+_SUSPENDED_SECONDS = 25.0
+_FIRST_SHARE = 0.6  # of that time for workers; those that come after them have at least the rest
 _CREATORS = 8  # threads that ask for pods of one role
 _SIGNERS = 4  # threads that make Secrets
 _OTHERS = 4  # threads for all else
@@ -91,6 +93,7 @@ class _Pod:
     was_asked: bool = False  # to end
     grace_seconds: float = GRACE_SECONDS  # it has so long then
     why: str = ""  # what was told of its waiting
+    lacks_room: bool = False  # told with it
     priority: str = ""
     is_member: bool = False  # of the minimum that a queue admits at once
 
@@ -188,6 +191,7 @@ class KubernetesLauncher:
                 return
             pod.was_asked = True
             pod.grace_seconds = grace_seconds
+            self._changed.notify_all()
         self._submit(lambda: self._delete(handle.ref, grace_seconds))
 
     def close(self, grace_seconds: float) -> None:
@@ -195,15 +199,12 @@ class KubernetesLauncher:
 
         Those that have ended stay, for their logs, until the job is deleted.
         """
-        self._close(grace_seconds, _GONE_SECONDS)
-
-    def _close(self, grace_seconds: float, gone_seconds: float) -> None:
         with self._lock:
             self._is_closing = True
             handles = [pod.handle for pod in self._pods.values()]
         for handle in handles:
             self.stop(handle, grace_seconds)
-        deadline = time.monotonic() + grace_seconds + gone_seconds
+        deadline = time.monotonic() + grace_seconds + _GONE_SECONDS
         with self._changed:
             while self._pods and time.monotonic() < deadline:
                 self._changed.wait(deadline - time.monotonic())
@@ -222,11 +223,10 @@ class KubernetesLauncher:
             self._is_closing = True
         if suspension.is_suspended(self._api, self._config.cluster.job_name):
             log.info("the Job is suspended: its processes hand over and go")
-            self._close(_SUSPENDED_GRACE_SECONDS, _SUSPENDED_GONE_SECONDS)
+            self._hand_over(_SUSPENDED_SECONDS)
             if self._admission is not None:
                 self._admission.give_up()
-        else:
-            self._end()
+        self._end()
 
     def _end(self) -> None:
         self._closed.set()
@@ -259,6 +259,7 @@ class KubernetesLauncher:
                 return
         if not self._wait_for_admission(pod):
             return
+        self._wait_for_replicas(pod)
         self._remove_strays(pod.handle)
         with self._lock:
             if pod.was_asked:
@@ -273,7 +274,7 @@ class KubernetesLauncher:
             persistently(
                 lambda: self._api.create(self._api.path("pods"), manifest),
                 self._closed,
-                lambda error: self._tell_waiting(pod, str(error)),
+                lambda error: self._tell_waiting(pod, str(error), error.is_over_quota),
             )
         except ApiError as error:
             if self._closed.is_set():
@@ -283,12 +284,33 @@ class KubernetesLauncher:
                 return
         with self._lock:
             pod.is_there = True
+            self._changed.notify_all()
             is_unwanted = pod.was_asked or not self._is_admitted
             grace_seconds = pod.grace_seconds
         log.debug("asked for the pod %s", pod.handle.ref)
         if is_unwanted:
             self._delete(pod.handle.ref, grace_seconds)
         self._look_at(pod.handle.ref, or_gone=False)
+
+    def _wait_for_replicas(self, pod: _Pod) -> None:
+        """Have a worker's pod asked for after all pods that it would wait for have been accepted.
+
+        Else it would have the room of one of them, where a quota has too little for all.
+        """
+        if pod.handle.role is not Role.WORKER:
+            return
+        while True:
+            with self._changed:
+                if self._changed.wait_for(partial(self._is_next, pod), _ADMISSION_SECONDS):
+                    return
+            self._tell_waiting(pod, "the cluster has not accepted all replicas that it waits for")
+
+    def _is_next(self, worker: _Pod) -> bool:
+        is_over = self._closed.is_set() or worker.was_asked
+        return is_over or all(
+            pod.is_there or pod.was_asked or pod.handle.role is Role.WORKER
+            for pod in self._pods.values()
+        )
 
     def _manifest(self, pod: _Pod) -> Manifest:
         role, index = pod.handle.role, pod.handle.index
@@ -473,21 +495,28 @@ class KubernetesLauncher:
                 return
             self._is_handing_over = True
         log.warning("the queue takes the minimum back: the processes hand over and go")
-        self._submit(self._hand_over)
+        self._submit(partial(self._hand_over, len(END_ORDER) * GRACE_SECONDS))
 
-    def _hand_over(self) -> None:
-        # What a worker has goes to ps replicas, and it needs model servers for that.
-        for role in (Role.WORKER, Role.MODEL_SERVER, Role.PS):
+    def _hand_over(self, seconds: float) -> None:
+        """Have all pods go in order: what a worker has goes to ps replicas."""
+        deadline = time.monotonic() + seconds
+        for role in END_ORDER:
             with self._lock:
+                is_last = self._is_closing
                 found = {
-                    name
+                    name: pod.handle
                     for name, pod in self._pods.items()
-                    if pod.is_there and pod.handle.role is role
+                    if pod.handle.role is role and (pod.is_there or is_last)
                 }
-            for name in found:
-                self._submit(partial(self._delete, name, GRACE_SECONDS))
+            share = 1.0 if role is END_ORDER[-1] else _FIRST_SHARE
+            grace_seconds = min(GRACE_SECONDS, share * (deadline - time.monotonic()))
+            for name, handle in found.items():
+                if is_last:  # also those that are being asked for
+                    self.stop(handle, grace_seconds)
+                else:
+                    self._submit(partial(self._delete, name, grace_seconds))
             with self._changed:
-                self._changed.wait_for(partial(self._are_gone, found), GRACE_SECONDS)
+                self._changed.wait_for(partial(self._are_gone, set(found)), grace_seconds + 1.0)
         with self._lock:
             self._is_handing_over = False
 
@@ -529,6 +558,7 @@ class KubernetesLauncher:
             if pod is None:
                 return
             pod.is_there = True
+            self._changed.notify_all()
             pod.priority = pod.priority or found["spec"].get("priorityClassName", "")
             observed = observe(found, is_deleted, pod.was_asked)
             is_begun = isinstance(observed, PodRunning) and not pod.is_started
@@ -538,8 +568,8 @@ class KubernetesLauncher:
                 self._forget(pod)
                 self._grow(pod, found, observed)
         match observed:
-            case Waiting(why):
-                self._tell_waiting(pod, why)
+            case Waiting(why, lacks_room):
+                self._tell_waiting(pod, why, lacks_room)
                 self._give_certificate(pod, found)
             case PodRunning() if is_begun:
                 self._tell(Started(pod.handle))
@@ -597,12 +627,14 @@ class KubernetesLauncher:
 
     # --- telling ---------------------------------------------------------------------------------
 
-    def _tell_waiting(self, pod: _Pod, why: str) -> None:
+    def _tell_waiting(self, pod: _Pod, why: str, lacks_room: bool = False) -> None:
         with self._lock:
-            if not why or why == pod.why:
+            if not why and pod.lacks_room:
+                why = "it has a place by now, and begins"
+            if not why or (why, lacks_room) == (pod.why, pod.lacks_room):
                 return
-            pod.why = why
-        self._tell(PendingProcess(pod.handle, why))
+            pod.why, pod.lacks_room = why, lacks_room
+        self._tell(PendingProcess(pod.handle, why, lacks_room))
 
     def _tell_end(self, pod: _Pod, ended: PodEnded) -> None:
         words = ended.why or last_words(ended.log.splitlines())

@@ -21,9 +21,13 @@ _DISRUPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The process has not begun; `why` in the cluster's own words, "" if there is no news."""
+    """The process has not begun; `why` in the cluster's own words, "" if there is no news.
+
+    lacks_room: No node has room for it, or its queue has not admitted it.
+    """
 
     why: str = ""
+    lacks_room: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,7 @@ def observe(pod: Resource, is_deleted: bool = False, was_asked: bool = False) ->
         return PodEnded(ExitReason.NODE_LOST, None, _message_of(pod))
     if "running" in state:
         return PodRunning()
-    return Waiting(_why_waiting(pod, state))
+    return _waiting(pod, state)
 
 
 def _ended(pod: Resource, terminated: Resource, was_asked: bool) -> PodEnded:
@@ -110,20 +114,22 @@ def _is_on_lost_node(pod: Resource) -> bool:
     return disruption.get("reason") in _OF_THE_NODE and not is_ready
 
 
-def _why_waiting(pod: Resource, state: Resource) -> str:
+def _waiting(pod: Resource, state: Resource) -> Waiting:
     """Return why a process does not begin: a queue, no room, no image, no volume."""
     status = pod.get("status", {})
     gates = [gate["name"] for gate in pod.get("spec", {}).get("schedulingGates", [])]
     if _GATE in gates:
-        return f"it waits in the queue {pod['metadata'].get('labels', {}).get(QUEUE_LABEL, '')}"
+        queue = pod["metadata"].get("labels", {}).get(QUEUE_LABEL, "")
+        return Waiting(f"it waits in the queue {queue}", lacks_room=True)
     for condition in status.get("conditions", []):
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             is_old = condition.get("reason") == "SchedulingGated" and not gates
-            return "" if is_old else _words(condition)
+            lacks_room = condition.get("reason") == "Unschedulable"
+            return Waiting() if is_old else Waiting(_words(condition), lacks_room)
     waiting = state.get("waiting", {})
     if waiting.get("reason") in (None, "ContainerCreating", "PodInitializing"):
-        return str(waiting.get("message", ""))
-    return _words(waiting)
+        return Waiting(str(waiting.get("message", "")))
+    return Waiting(_words(waiting))
 
 
 def _words(found: Resource) -> str:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 _WAIT_SECONDS = 0.2  # for answers; a new process is asked after so long
 _LOOK_SECONDS = 1.0  # between two looks at the nodes
 _PATIENCE_SECONDS = 3.0  # before it is said why an actor waits
+_PLACING_SECONDS = 20.0  # in which Ray places an actor for which there is room
 _WITHDRAW_SECONDS = 2.0  # that an actor which was asked to end gets to say where it is
 _GONE_SECONDS = 10.0  # so long may a process take to be gone after its grace
 _NODE_SECONDS = 3.0  # that Ray gets to notice that the node of a lost actor is lost too
@@ -312,7 +313,8 @@ class RayLauncher:
             nodes, free = cluster.nodes(), cluster.free()
             for each in waiting:
                 asked = asked_for(self._config, each.handle.role)
-                self._tell_waiting(each, why_it_waits(asked, nodes, free))
+                is_late = now - each.since > _PLACING_SECONDS
+                self._tell_waiting(each, why_it_waits(asked, nodes, free, is_late))
                 if not is_feasible(asked, nodes):
                     wanted.append(asked)
                 self._certify_again(each, now)
@@ -338,7 +340,7 @@ class RayLauncher:
     def _tell_waiting(self, kept: _Kept, why: str) -> None:
         if why and why != kept.why:
             kept.why = why
-            tell(self._on_event, PendingProcess(kept.handle, why))
+            tell(self._on_event, PendingProcess(kept.handle, why, lacks_room=True))
 
     def _certify_again(self, kept: _Kept, now: float) -> None:
         """Renew the certificate of a process that waits for longer than it is good."""

@@ -55,20 +55,23 @@ def is_feasible(asked: Amounts, nodes: Sequence[RayNode]) -> bool:
     return any(_fits(asked, node.amounts) for node in nodes if not node.is_draining)
 
 
-def why_it_waits(asked: Amounts, nodes: Sequence[RayNode], free: Amounts) -> str:
+def why_it_waits(
+    asked: Amounts, nodes: Sequence[RayNode], free: Amounts, is_late: bool = False
+) -> str:
     """Say why an actor is not started yet; "" if it may well be about to start.
 
     Args:
         asked: What it asks for.
         nodes: The cluster.
         free: What is free on all nodes together.
+        is_late: It would have been started by now if one node had room.
     """
     there = [node for node in nodes if not node.is_draining]
     count = f"{len(there)} node{'s' * (len(there) != 1)}"
     if len(there) < len(nodes):
         count += f" ({len(nodes) - len(there)} more being drained)"
     if is_feasible(asked, nodes):
-        if _fits(asked, free):
+        if _fits(asked, free) and not is_late:
             return ""
         return (
             f"no room on the Ray cluster: asked is {_words(asked)}; free on its {count} together: "

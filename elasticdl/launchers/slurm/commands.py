@@ -15,6 +15,7 @@ _SECONDS = 60.0  # for an answer: commands try again by themselves while a contr
 _COLUMNS = "ArrayJobID:32,ArrayTaskID:16,StateCompact:16,RestartCnt:16,Reason:160"
 _ENDED = frozenset({"BF", "CA", "CD", "DL", "F", "NF", "OOM", "PR", "RV", "TO"})
 _WAITING = frozenset({"PD", "CF", "RH", "RQ", "RF", "SE", "RD"})
+_SUSPENDED = frozenset({"S", "ST"})
 # Of a controller that is away or busy, and of limits that let a job in when another one ends.
 _PASSES = re.compile(
     "Unable to contact|Socket timed out|Connection refused|try again|temporarily|"
@@ -43,6 +44,11 @@ class SlurmTask:
     def has_ended(self) -> bool:
         """Whether it will not run again."""
         return self.state in _ENDED
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether it stands still, in memory: somebody has suspended or stopped it."""
+        return self.state in _SUSPENDED
 
     @property
     def is_waiting(self) -> bool:

@@ -22,6 +22,7 @@ from elasticdl.config import JobConfig
 from elasticdl.errors import LaunchError
 from elasticdl.job import Role
 from elasticdl.launchers.base import (
+    END_ORDER,
     Exited,
     ExitReason,
     OnEvent,
@@ -154,6 +155,7 @@ class SlurmLauncher:
         self._arrays = self._roster.arrays()
         self._asked_for: dict[str, float] = {}  # job of Slurm -> monotonic time
         self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._processes: dict[str, _Process] = {}  # by reference
         self._strays: list[str] = []  # tasks to cancel
         self._free: list[tuple[Role, float]] = []  # places of killed processes: until when
@@ -231,12 +233,26 @@ class SlurmLauncher:
             is_cancelled = False
         if is_cancelled:
             log.info("the job was cancelled: its processes end")
+            self._end_workers(grace_seconds)
             self.close(grace_seconds)
             return
         with self._lock:
             self._is_closing = self._is_left = True
         self._wake.set()
         self._thread.join(_ASK_SECONDS)
+
+    def _end_workers(self, grace_seconds: float) -> None:
+        """End the workers before the ps replicas, which take what they have computed."""
+        with self._lock:
+            self._is_closing = True
+            workers = {r: p for r, p in self._processes.items() if p.handle.role is Role.WORKER}
+            for one in workers.values():
+                _ask(one, grace_seconds)
+        self._wake.set()
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._processes.keys().isdisjoint(workers), grace_seconds + _READ_SECONDS
+            )
 
     def _end_strays(self, spec: ProcessSpec) -> None:
         """End what a master has wanted that was killed before it could note that."""
@@ -291,14 +307,16 @@ class SlurmLauncher:
                 youngest = max(one.wanted_at for one in new)
                 if time.monotonic() - youngest < _GATHER_SECONDS:
                     return
-            for one in new:
-                one.has_place = True
-        for role in Role:
+        for role in reversed(END_ORDER):
             several = [one for one in new if one.handle.role is role]
+            for one in several:
+                one.has_place = True
             while several and self._has_free(role):
                 several.pop()
             for first in range(0, len(several), _LARGEST_ARRAY):
                 self._want_array(role, several[first : first + _LARGEST_ARRAY])
+            if any(not one.has_place for one in several):
+                return  # workers come into the queue after those that they wait for
 
     def _has_free(self, role: Role) -> bool:
         """Whether the process of a place was killed just now, so that it takes the next one."""
@@ -449,12 +467,13 @@ class SlurmLauncher:
     def _tell_waiting(self, one: _Process, why: str) -> None:
         if why and why != one.why:
             one.why = why
-            tell(self._on_event, PendingProcess(one.handle, why))
+            tell(self._on_event, PendingProcess(one.handle, why, one.has_place))
 
     def _report(self, one: _Process, end: Exited) -> None:
         with self._lock:
             if self._processes.pop(one.handle.ref, None) is None:
                 return
+            self._changed.notify_all()
         self._roster.forget(one.handle.ref, one.occupied)
         tell(self._on_event, end)
 

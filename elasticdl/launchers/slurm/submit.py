@@ -85,6 +85,11 @@ class _MasterTask:
     def waiting(self) -> str:
         self._look()
         found = self._found
+        if found is not None and found.is_suspended:
+            return (
+                f"the master is SUSPENDED in Slurm, as job {self._job}: scontrol resume "
+                f"{self._job} has it go on"
+            )
         if found is None or not found.is_waiting:
             return ""
         again = "again " if found.num_restarts else ""

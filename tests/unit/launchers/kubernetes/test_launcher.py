@@ -41,6 +41,10 @@ def server():
     server.close()
 
 
+def deletions(server):
+    return [request for request in server.requests if request[0] == "DELETE"]
+
+
 class Cluster:
     """A launcher, and what it tells."""
 
@@ -132,8 +136,18 @@ def test_why_a_pod_waits_is_told_once(cluster, server):
     for _ in range(2):
         server.set_status(handle.ref, phase="Pending", conditions=[condition])
     server.set_status(handle.ref, **RUNNING)
-    assert cluster.next() == PendingProcess(handle, "Unschedulable: no room")
+    assert cluster.next() == PendingProcess(handle, "Unschedulable: no room", lacks_room=True)
     assert cluster.next() == Started(handle)
+
+
+def test_a_pod_that_has_a_node_lacks_no_room(cluster, server):
+    handle = cluster.start()
+    cluster.is_there(handle)
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    server.set_status(handle.ref, phase="Pending", conditions=[condition])
+    assert cluster.next().lacks_room
+    server.set_status(handle.ref, phase="Pending", conditions=[condition | {"status": "True"}])
+    assert not cluster.next().lacks_room
 
 
 @pytest.mark.parametrize("fault", [(429, "slow down"), (500, "no leader"), (503, "away"), "lost"])
@@ -291,13 +305,36 @@ def test_close_leaves_no_pod_that_runs(cluster, server):
 @pytest.mark.parametrize("is_suspended", [False, True])
 def test_pods_outlive_their_master_unless_its_job_is_suspended(server, make_config, is_suspended):
     cluster = Cluster(server, make_config())
-    handle = cluster.start(Role.PS)
-    cluster.is_there(handle)
+    handles = [cluster.start(role) for role in (Role.PS, Role.WORKER)]
+    for handle in handles:
+        cluster.is_there(handle)
     server.objects["jobs", "test-edl"] = {"spec": {"suspend": is_suspended}, "metadata": {}}
     cluster.launcher.leave(5.0)
-    assert (handle.ref in server.pods()) is not is_suspended
-    asked = ("DELETE", "pods", handle.ref, 25)
-    assert (asked in server.requests) is is_suspended  # time to hand over
+    assert bool(server.pods()) is not is_suspended
+    asked = list(dict.fromkeys((name, grace) for *_, name, grace in deletions(server)))
+    ps, worker = handles  # workers hand over to ps replicas, which have the more time the sooner
+    assert asked == ([(worker.ref, 15), (ps.ref, 25)] if is_suspended else [])
+
+
+def test_workers_are_asked_for_after_the_replicas_that_they_wait_for(cluster, server):
+    server.faults.extend([(403, 'pods "a" is forbidden: exceeded quota: team')] * 2)
+    ps = cluster.start(Role.PS)
+    waits = cluster.next()
+    assert (waits.handle, waits.lacks_room) == (ps, True)
+    worker = cluster.start()
+    cluster.is_there(worker)
+    names = [name for word, _, name in (r for r in server.requests if r[0] == "POST")]
+    assert names == [ps.ref] * 3 + [worker.ref]
+
+
+def test_a_worker_that_waits_for_replicas_can_be_withdrawn(cluster, server):
+    server.faults.extend([(403, 'pods "a" is forbidden: exceeded quota: team')] * 100)
+    cluster.start(Role.PS)
+    worker = cluster.start()
+    cluster.launcher.stop(worker, 5.0)
+    while not isinstance(end := cluster.next(), Exited):
+        pass
+    assert (end.handle, end.reason) == (worker, ExitReason.KILLED)
 
 
 def test_only_some_of_the_pods_that_ended_are_kept(cluster, server):

@@ -134,7 +134,7 @@ READY = {"type": "Ready", "status": "True"}
             pod("Pending", {"waiting": {"reason": "ErrImagePull", "message": "not found"}}),
             Waiting("ErrImagePull: not found"),
         ),
-        (GATED, Waiting("it waits in the queue team")),
+        (GATED, Waiting("it waits in the queue team", lacks_room=True)),
         (GATED | {"spec": pod()["spec"]}, Waiting()),  # it was let go just now
         (
             pod(
@@ -149,7 +149,7 @@ READY = {"type": "Ready", "status": "True"}
                     }
                 ],
             ),
-            Waiting("Unschedulable: 0/3 nodes are available: 3 Insufficient cpu."),
+            Waiting("Unschedulable: 0/3 nodes are available: 3 Insufficient cpu.", True),
         ),
     ],
 )

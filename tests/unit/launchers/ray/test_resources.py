@@ -50,6 +50,12 @@ def test_why_an_actor_waits_is_said_in_words_of_the_cluster(asked, free, words):
     assert bool(said) == bool(words)
 
 
+def test_room_that_no_node_has_by_itself_is_none_after_a_while():
+    asked, free = {"CPU": 2.0}, {"CPU": 2.0}  # one on each of two nodes
+    assert why_it_waits(asked, [SMALL, LARGE], free) == ""
+    assert "no room" in why_it_waits(asked, [SMALL, LARGE], free, is_late=True)
+
+
 def test_parameters_live_on_ps_replicas_unless_something_else_is_said():
     assert config().training.distribution_strategy is Strategy.PARAMETER_SERVER
 

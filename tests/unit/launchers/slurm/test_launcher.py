@@ -27,7 +27,7 @@ class PlayedSlurm:
     """Takes arrays, and starts nothing."""
 
     def __init__(self, monkeypatch):
-        self.arrays, self.refusals = [], []
+        self.arrays, self.refusals, self.scripts = [], [], []
         self._numbers = map(str, itertools.count(1))
         monkeypatch.setattr(commands, "submit", self._submit)
         monkeypatch.setattr(commands, "own_tasks", dict)
@@ -37,6 +37,7 @@ class PlayedSlurm:
     def _submit(self, script, words):
         if self.refusals:
             raise self.refusals.pop()
+        self.scripts.append(script)
         self.arrays += [word for word in words if word.startswith("--array")]
         return next(self._numbers)
 
@@ -83,6 +84,18 @@ def test_what_is_wanted_at_the_same_time_gets_one_array(launcher, slurm_played, 
         launcher.start(ProcessSpec(Role.WORKER, index, ("run",)))
     until(heard, PendingProcess, 3)
     assert slurm_played.arrays == ["--array=0-2"]
+
+
+@pytest.mark.parametrize("num_refusals", [0, 1])
+def test_replicas_are_in_the_queue_before_the_workers_that_wait_for_them(
+    launcher, slurm_played, heard, num_refusals
+):
+    slurm_played.refusals += [SlurmAwayError("sbatch: try again")] * num_refusals
+    for role in (Role.WORKER, Role.PS, Role.MODEL_SERVER):
+        launcher.start(ProcessSpec(role, 0, ("run",)))
+    until(heard, PendingProcess, 3 + num_refusals)
+    roles = [script.partition("--role ")[2].split()[0] for script in slurm_played.scripts]
+    assert roles == ["ps", "modelserver", "worker"]
 
 
 def test_what_slurm_refuses_has_ended_and_says_why(launcher, slurm_played, heard):
