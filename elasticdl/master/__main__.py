@@ -37,6 +37,7 @@ from elasticdl.runtime.process import ProcessArguments
 from elasticdl.state.open import open_state
 
 _PS_DEADLINE_SECONDS = 10.0  # to reach a replica; what it then does may take longer
+_LEAVE_SECONDS = 60.0  # for the master before to be gone, if it is leaving
 _MASTER_ID = -1  # no worker's
 
 
@@ -78,7 +79,7 @@ def _tell(error: Exception) -> None:
 
 
 async def _run(arguments: ProcessArguments) -> int:
-    state = open_state(arguments.config.cluster.state, arguments.job_dir)
+    state = open_state(arguments.config.cluster.state, arguments.job_dir, _LEAVE_SECONDS)
     tls, authority = arguments.tls, None
     if arguments.tls_dir is not None:
         cluster = arguments.config.cluster

@@ -230,12 +230,18 @@ class Master:
                 async with asyncio.timeout(_PATIENCE_WITH_JOURNAL_SECONDS):
                     await self.written()
                 self._told = status
-                return status
+                return self._as_leaving(status) if self._leaves_for else status
             trouble = self._job.journal_trouble  # "": it is slow, and no more
         config = self.core.config
         told = self._told or no_status(config.cluster.job_name, config.training.num_epochs)
         text = f"the job stands still, since its journal takes nothing: {trouble}"
         return dataclasses.replace(told, message=text, seconds=self.now(), records_per_second=0.0)
+
+    def _as_leaving(self, status: JobStatus) -> JobStatus:
+        if self.core.has_ended:
+            return status
+        text = f"{self._leaves_for}: what ends with it hands over what it has first"
+        return dataclasses.replace(status, status="suspending", message=text)
 
     async def restore_point(self, index: int, num_unsound: int, problem: str) -> ReplicaStart:
         """Return what a ps replica that has been started is to restore."""

@@ -47,12 +47,13 @@ def state_file(url: str | None, job_dir: Path) -> Path | None:
     return Path(found["path"]) if found else None
 
 
-def open_state(url: str | None, job_dir: Path) -> State:
+def open_state(url: str | None, job_dir: Path, patience_seconds: float = 0.0) -> State:
     """Open the journal of a job.
 
     Args:
         url: What `--state` names; None: a file in the job's folder.
         job_dir: The job's folder.
+        patience_seconds: For how long to wait for a master that leaves, and has a file open still.
 
     Raises:
         ConfigError: See `check_state`.
@@ -61,7 +62,7 @@ def open_state(url: str | None, job_dir: Path) -> State:
     check_state(url)
     path = state_file(url, job_dir)
     if path is not None:
-        return SqliteState(path)
+        return SqliteState(path, patience_seconds)
     assert url is not None
     found = _ETCD.fullmatch(url)
     assert found is not None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +16,8 @@ from elasticdl.errors import StateError
 from elasticdl.runtime.locks import lock_holders
 from elasticdl.state.base import Fact, Snapshot
 from elasticdl.state.encoding import dumps, encoded
+
+log = logging.getLogger(__name__)
 
 _APPLICATION_ID = 0x45444C4A  # "EDLJ" in the file's header
 _FORMAT = 1
@@ -50,8 +54,12 @@ class SqliteState:
     such a machine the job's processes are gone too.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, patience_seconds: float = 0.0) -> None:
         """Open a journal, or create one.
+
+        Args:
+            path: The file.
+            patience_seconds: For how long to wait for a master that leaves, and has it open still.
 
         Raises:
             StateError: The file is damaged, foreign, of another version, or in use.
@@ -67,7 +75,7 @@ class SqliteState:
             )
         try:
             with self._errors("cannot be opened"):
-                self._open()
+                self._open_when_free(time.monotonic() + patience_seconds)
         except BaseException:
             self._db.close()
             raise
@@ -149,6 +157,26 @@ class SqliteState:
         self._is_closed.set()
         with self._lock, self._errors("cannot be closed"):
             self._db.close()
+
+    def _open_when_free(self, deadline: float) -> None:
+        was_told = False
+        while True:
+            try:
+                self._open()
+                return
+            except sqlite3.OperationalError as error:
+                is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+                if not is_busy or time.monotonic() >= deadline:
+                    raise
+                if not was_told:
+                    log.warning(
+                        "the master before is still leaving, and this one waits for it: %s is open "
+                        "in another process%s",
+                        self._path,
+                        self._holders(error),
+                    )
+                    was_told = True
+                time.sleep(_FIRST_PAUSE_SECONDS)
 
     def _open(self) -> None:
         # Exclusive from the first access on: a second master must not write to the same job.

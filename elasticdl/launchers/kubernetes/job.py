@@ -89,7 +89,7 @@ class KubernetesJob:
             pod = self._newest(Role.MASTER, 0)
             match observe(pod) if pod is not None else None:
                 case PodRunning() if pod is not None:
-                    why = "it does not listen yet"
+                    why = self._master_before(pod) or "it does not listen yet"
                     address, found = self._address(pod), self._access.find()
                     if address and found:
                         return JobClient(address, found.token, tls=found.tls)
@@ -186,6 +186,8 @@ class KubernetesJob:
         if self._has_ended(job):
             return ""
         if _is_suspended(job):
+            if left := sum(map(_is_there, self._pods())):
+                return f"suspending: {left} of its pods hand over what they have and go"
             queue = _queue(job)
             return f"it waits in the queue {queue}" if queue else "its Job is suspended"
         pod = self._newest(Role.MASTER, 0)
@@ -197,7 +199,19 @@ class KubernetesJob:
             case PodEnded():
                 return self._refusal() or "another pod is to be made for its master"
             case _:
-                return ""
+                return self._master_before(pod)
+
+    def _master_before(self, pod: Resource) -> str:
+        """Say that the master of another pod is still there; "" if there is none."""
+        role = {names.ROLE_LABEL: str(Role.MASTER)}
+        others = [
+            other
+            for other in self._pods()
+            if role.items() <= other["metadata"]["labels"].items()
+            and other["metadata"]["name"] != pod["metadata"]["name"]
+            and _is_there(other)
+        ]
+        return "the master before is still leaving" if others else ""
 
     def _words_of_master(self) -> str:
         pod = self._newest(Role.MASTER, 0)
@@ -324,7 +338,10 @@ class KubernetesJob:
     # --- to end it -------------------------------------------------------------------------------
 
     def interrupt(self, at_once: bool = False) -> None:
-        """Suspend the Job and delete its pods; it goes on when it is no longer suspended.
+        """Suspend the Job; it goes on when it is no longer suspended.
+
+        Kubernetes asks the master to end then, which ends the others in order. Without a master, or
+        at once, all pods are deleted here.
 
         Raises:
             LaunchError: A queue decides about that, and would let it go on at once.
@@ -335,7 +352,11 @@ class KubernetesJob:
                 'expected kubectl patch of its Workload with {"spec": {"active": false}}, or '
                 "elasticdl stop without --pause"
             )
+        pod = self._newest(Role.MASTER, 0)
+        has_master = pod is not None and isinstance(observe(pod), PodRunning)
         self._api.patch(self._api.path("jobs", self._job_name), {"spec": {"suspend": True}})
+        if has_master and not at_once:
+            return
         for pod in self._pods():
             path = self._api.path("pods", pod["metadata"]["name"])
             self._api.delete(path, grace_seconds=0 if at_once else None)

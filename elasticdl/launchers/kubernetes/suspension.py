@@ -11,20 +11,26 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import time
 from functools import partial
 from pathlib import Path
 from threading import Event
 
 from elasticdl.config import JobConfig
 from elasticdl.errors import ElasticdlError
+from elasticdl.job import Role
+from elasticdl.launchers.base import END_ORDER
 from elasticdl.launchers.kubernetes import names
 from elasticdl.launchers.kubernetes.client import Api, ApiError
+from elasticdl.launchers.kubernetes.observe import PodEnded, observe
 from elasticdl.launchers.kubernetes.pods import GRACE_SECONDS
 from elasticdl.launchers.kubernetes.retry import given_up_after, persistently
 from elasticdl.runtime.log_lines import log_as
 from elasticdl.runtime.process import STOPPED_EXIT_CODE
 
 _ASK_SECONDS = 10.0
+_HAND_OVER_SECONDS = 20.0  # of GRACE_SECONDS, after which this process is killed
+_LOOK_SECONDS = 0.5
 
 log = logging.getLogger(__name__)
 
@@ -56,21 +62,38 @@ def main() -> None:
 
 
 def _end_replicas(api: Api, config: JobConfig, uid: str) -> None:
+    """Have workers hand over and go, then those that take what they hand over."""
     job_name = config.cluster.job_name
     if not is_suspended(api, job_name):
         return
-    selector = names.selector_of_replicas(job_name)
-    for pod in api.get(api.path("pods"), labelSelector=selector)["items"]:
-        about = pod["metadata"]
-        if any(owner["uid"] == uid for owner in about.get("ownerReferences", [])):
-            log.info("the Job is suspended: %s hands over and goes", about["name"])
-            persistently(
-                partial(api.delete, api.path("pods", about["name"]), GRACE_SECONDS),
-                Event(),
-                lambda error: log.warning("a pod cannot be deleted yet: %s", error),
-            )
+    deadline = time.monotonic() + _HAND_OVER_SECONDS
+    for role in END_ORDER:
+        asked: set[str] = set()
+        while pods := _pods_of(api, job_name, role, uid):
+            for name in set(pods) - asked:
+                log.info("the Job is suspended: %s hands over and goes", name)
+                persistently(
+                    partial(api.delete, api.path("pods", name), GRACE_SECONDS),
+                    Event(),
+                    lambda error: log.warning("a pod cannot be deleted yet: %s", error),
+                )
+            asked |= set(pods)
+            if time.monotonic() >= deadline:
+                break  # the others are asked as well, before this process is killed
+            time.sleep(_LOOK_SECONDS)
     if config.kubernetes.queue_name:
         api.delete(api.path("jobs", names.minimum_of(job_name)))
+
+
+def _pods_of(api: Api, job_name: str, role: Role, uid: str) -> list[str]:
+    """Return the pods of a role that a Job owns, and that have not ended."""
+    selector = f"{names.selector_of_job(job_name)},{names.ROLE_LABEL}={role}"
+    return [
+        pod["metadata"]["name"]
+        for pod in api.get(api.path("pods"), labelSelector=selector)["items"]
+        if any(owner["uid"] == uid for owner in pod["metadata"].get("ownerReferences", []))
+        and not isinstance(observe(pod), PodEnded)
+    ]
 
 
 if __name__ == "__main__":

@@ -93,3 +93,33 @@ def test_sync_has_the_log_of_what_was_appended_on_the_disk(state, tmp_path, monk
         check=False,
     )
     assert "database is locked" in other.stderr
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from elasticdl.state.sqlite import SqliteState
+state = SqliteState(Path(sys.argv[1]))
+print("open", flush=True)
+sys.stdin.read()
+state.close()
+"""
+
+
+def test_the_next_master_waits_for_the_one_before_to_go(tmp_path, caplog):
+    path = tmp_path / "state.sqlite"
+    words = [sys.executable, "-c", HOLDER, str(path)]
+    opened = []
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as before:
+        assert before.stdout.readline() == "open\n"
+        thread = threading.Thread(target=lambda: opened.append(SqliteState(path, 100.0)))
+        thread.start()
+        until(lambda: "the master before is still leaving" in caplog.text)
+        assert not opened
+        before.stdin.close()
+        thread.join(20)
+    (state,) = opened
+    assert state.load() == (None, [])
+    state.close()
