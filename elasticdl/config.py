@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,11 +14,11 @@ from pydantic_core import to_jsonable_python
 
 from elasticdl.errors import ConfigError
 from elasticdl.job import Strategy
-from elasticdl.locations import Location, is_remote
+from elasticdl.locations import Location, Url, is_remote
 from elasticdl.settings import devices, reader_params
 from elasticdl.settings.best import Best
 from elasticdl.settings.checkpoint import CheckpointSection
-from elasticdl.settings.cluster import ClusterSection
+from elasticdl.settings.cluster import JOURNAL_FILE, ClusterSection
 from elasticdl.settings.conflicts import (
     check_destinations,
     check_deterministic,
@@ -28,7 +29,7 @@ from elasticdl.settings.data import DataSection
 from elasticdl.settings.export_every import Every
 from elasticdl.settings.kubernetes import KubernetesSection
 from elasticdl.settings.model import STATISTICS_VARIABLE, ModelSection
-from elasticdl.settings.pods import parse_resources
+from elasticdl.settings.pods import parse_resources, shown_variables
 from elasticdl.settings.ray import RaySection
 from elasticdl.settings.section import Command, Only, Section
 from elasticdl.settings.seeing import SeeingSection
@@ -56,6 +57,25 @@ _POD_NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 
 def _is_url(place: Location | None) -> bool:
     return place is not None and is_remote(place)
+
+
+_SQLITE = "sqlite://"
+_SQLITE_BYTES = 512 - len("-journal")
+"""Of the path of a journal: SQLite opens no longer ones, and opens others beside it."""
+
+_NAME_BYTES = 255 - len("-20260101-000000-1000")
+
+_PATH_BYTES = 4096 - 256
+"""Of the path of any other folder, and room for what the job has in it."""
+
+
+def _check_length(flag: str, path: Path, most: int) -> None:
+    found = len(os.fsencode(os.path.realpath(path)))
+    if found > most:
+        raise ValueError(
+            f"--{flag}: expected a path of at most {most} bytes, in which the job can open its "
+            f"files, found one of {found}: name a shorter one"
+        )
 
 
 MAY_DIFFER = ("on_gap", "bad_message_dir")
@@ -211,6 +231,7 @@ class JobConfig(Section):
         self._check_output()
         self._check_exports()
         self._check_destinations()
+        self._check_passwords()
         self._check_checkpoint()
         self._check_trained_model()
         return self
@@ -242,6 +263,23 @@ class JobConfig(Section):
             raise ValueError(
                 "--state is what a job of several processes goes on from; with "
                 "--distribution_strategy=Local use --checkpoint_dir"
+            )
+        self._check_lengths()
+
+    def _check_lengths(self) -> None:
+        """Refuse paths in which the job could not open its files, however often it begins."""
+        job_dir, state = self.cluster.job_dir, self.cluster.state
+        most = _PATH_BYTES
+        if state is None and not self.is_local:
+            most = _SQLITE_BYTES
+        elif state is not None and state.startswith(_SQLITE):
+            _check_length("state", Path(state.removeprefix(_SQLITE)), _SQLITE_BYTES)
+        if job_dir is not None:
+            _check_length("job_dir", job_dir, most - len(f"/{JOURNAL_FILE}"))
+        elif len(os.fsencode(self.cluster.job_name)) > _NAME_BYTES:
+            raise ValueError(
+                f"--job_name: expected at most {_NAME_BYTES} bytes, since the folder of the job "
+                f"is called so, found {len(os.fsencode(self.cluster.job_name))}"
             )
 
     def _check_model_changes(self) -> None:
@@ -326,6 +364,20 @@ class JobConfig(Section):
                     "bad_message_dir": self.data.bad_message_dir,
                 }
             )
+
+    def _check_passwords(self) -> None:
+        """Refuse passwords in the names of places, which are in logs and in the job's state."""
+        for name, place in [*vars(self.checkpoint).items(), ("state", self.cluster.state)]:
+            if isinstance(place, Url | str) and reader_params.has_password(str(place)):
+                instead = (
+                    "user_file=/PATH as docs/designs/state.md says"
+                    if name == "state"
+                    else "where its driver looks for one, as in the environment"
+                )
+                raise ValueError(
+                    f"--{name}={reader_params.without_password(str(place))}: the name of a place "
+                    f"is in logs and in the job's state: expected no password in it, but {instead}"
+                )
 
     def _check_checkpoint(self) -> None:
         if self.checkpoint.checkpoint_event_time and self.checkpoint.checkpoint_dir is None:
@@ -636,9 +688,7 @@ class JobConfig(Section):
 
     def shown(self) -> dict[str, Any]:
         """Return all settings as values of JSON, with *** for what is secret in them."""
-        values = self.model_dump(mode="json")
-        values["data"]["data_reader_params"] = reader_params.shown(self.data.data_reader_params)
-        return values
+        return shown_settings(self.model_dump(mode="json"))
 
     @classmethod
     def read(cls, path: Path) -> JobConfig:
@@ -666,6 +716,29 @@ class JobConfig(Section):
     def write(self, path: Path) -> None:
         """Write the configuration as JSON."""
         path.write_text(self.model_dump_json(indent=2))
+
+
+_SHOWN_AS = {
+    "data_reader_params": reader_params.shown,
+    "model_params": reader_params.shown,
+    "envs": shown_variables,
+}
+
+
+def shown_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by section and name, with *** for what is secret in them."""
+    return {name: shown_setting(name, value) for name, value in values.items()}
+
+
+def shown_setting(name: str, value: Any) -> Any:
+    """Return the value of a setting, or of a section of them, as it may be shown to anybody."""
+    if isinstance(value, Mapping):
+        return shown_settings(value)
+    if isinstance(value, list | tuple):
+        return [shown_setting(name, each) for each in value]
+    if not isinstance(value, str):
+        return value
+    return _SHOWN_AS.get(name, reader_params.without_password)(value)
 
 
 def completed(shown: Mapping[str, Any]) -> dict[str, Any]:

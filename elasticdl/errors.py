@@ -134,6 +134,10 @@ class StateError(ElasticdlError):
     """What the master must not forget cannot be written or read, or belongs to another job."""
 
 
+class UnusableStateError(StateError):
+    """What the master must not forget is damaged or foreign: no other master can read it either."""
+
+
 class TakenOverError(StateError):
     """Another master has taken over the job; this one must end, and leave its processes alone."""
 

@@ -21,6 +21,7 @@ from elasticdl.errors import ModelError
 from elasticdl.runtime.deferred import SELDOM_USED, defer
 from elasticdl.runtime.start_up import quiet_tensorflow
 from elasticdl.settings.model import KERAS_VARIABLE
+from elasticdl.settings.reader_params import found
 
 RATE = "negative_sampling_rate"
 
@@ -166,10 +167,12 @@ def parse_params(text: str, flag: str) -> dict[str, Any]:
         ModelError: An item has no `=`; names the flag and the item.
     """
     params: dict[str, Any] = {}
-    for item in filter(None, (part.strip() for part in text.split(";"))):
+    name = ""
+    for number, item in enumerate(filter(None, map(str.strip, text.split(";"))), start=1):
+        last = name.strip()
         name, equals, value = item.partition("=")
         if not equals or not name.strip().isidentifier():
-            raise ModelError(f"{flag}: expected name=value, found {item!r}")
+            raise ModelError(f"{flag}: expected name=value, found {found(item, number, last)}")
         try:
             params[name.strip()] = ast.literal_eval(value.strip())
         except (ValueError, SyntaxError):

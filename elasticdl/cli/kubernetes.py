@@ -8,6 +8,7 @@ from elasticdl.cli import preflight
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError
 from elasticdl.settings import reader_params
+from elasticdl.settings.pods import values_of
 
 
 def dry_run(config: JobConfig) -> int:
@@ -28,13 +29,24 @@ def dry_run(config: JobConfig) -> int:
             f"{name}=env:NAME with --envs=NAME=secret:SECRET/KEY, or {name}=file:PATH of a volume"
         )
     preflight.check(config)
+    from elasticdl.launchers.kubernetes import names
     from elasticdl.launchers.kubernetes.client import library
     from elasticdl.launchers.kubernetes.manifests import as_yaml, manifests
     from elasticdl.launchers.kubernetes.settle import notes
 
     library()
-    click.echo(as_yaml(manifests(config)), nl=False)
-    for note in notes(config):
+    click.echo(as_yaml([each for each in manifests(config) if each["kind"] != "Secret"]), nl=False)
+    found = list(notes(config))
+    if variables := values_of(config.kubernetes.envs):
+        words = " ".join(f"--from-literal={name}=VALUE" for name in variables)
+        where = config.kubernetes.namespace
+        namespace = f" --namespace={where}" if where else ""
+        secret = names.env_secret_of(config.cluster.job_name)
+        found.append(
+            "the values of --envs are not printed; the pods wait for the Secret that has them: "
+            f"kubectl create secret generic {secret} {words}{namespace}"
+        )
+    for note in found:
         click.echo(f"note: {note}", err=True)
     return 0
 

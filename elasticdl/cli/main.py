@@ -37,6 +37,7 @@ from elasticdl.config import Command
 from elasticdl.distribution import DISTRIBUTION
 from elasticdl.errors import ConfigError, ElasticdlError
 from elasticdl.runtime.ending import end
+from elasticdl.settings.reader_params import without_password
 
 _FAILED, _WRONG_USAGE, _INTERRUPTED = 1, 2, 130
 _CONTEXT = {
@@ -249,7 +250,7 @@ def _explain(error: click.UsageError) -> str:
 
 
 def _complain(message: str) -> None:
-    echo(f"error: {message}", err=True)
+    echo(f"error: {without_password(message)}", err=True)
 
 
 if __name__ == "__main__":

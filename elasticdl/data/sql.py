@@ -20,7 +20,7 @@ from elasticdl.data.strings import Array, Column
 from elasticdl.distribution import install
 from elasticdl.errors import ConfigError, DataError
 from elasticdl.job import Shard
-from elasticdl.settings.reader_params import FLAG
+from elasticdl.settings.reader_params import FLAG, without_password
 
 if TYPE_CHECKING:
     import sqlalchemy
@@ -67,7 +67,7 @@ class SqlReader:
             self._engine = self._alchemy.create_engine(
                 address, poolclass=self._alchemy.pool.NullPool
             )
-            self._place = self._engine.url.render_as_string(hide_password=True)
+            self._place = without_password(self._engine.url.render_as_string(hide_password=True))
         except (self._alchemy.exc.SQLAlchemyError, ImportError) as error:
             raise ConfigError(f"{url.partition('://')[0]}://...: {_said(error)}") from error
         _require_file(self._engine.url)

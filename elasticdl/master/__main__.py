@@ -21,7 +21,7 @@ from elasticdl.data.capture.settings import folder_of, is_captured
 from elasticdl.data.open import open_reader
 from elasticdl.data.shuffled import with_shuffle
 from elasticdl.data.topic import reader_params
-from elasticdl.errors import StateError, TakenOverError
+from elasticdl.errors import StateError, TakenOverError, UnusableStateError
 from elasticdl.job import PsRoute, Role, Shard
 from elasticdl.launchers import for_master
 from elasticdl.master.durable import JobData, open_job
@@ -58,7 +58,7 @@ def main() -> None:
         _tell(error)
         # What keeps a job from its beginning would keep the next master from it as well. Another
         # one has the journal, or will have it when it can be written again.
-        is_final = not isinstance(error, StateError)
+        is_final = isinstance(error, UnusableStateError) or not isinstance(error, StateError)
         is_decided = is_final or isinstance(error, TakenOverError)
         code = 1 if is_decided else process.OWN_FAILURE_EXIT_CODE
     if is_final:

@@ -10,15 +10,14 @@ from dataclasses import astuple, dataclass
 from typing import Any, TypeVar
 
 from elasticdl.checkpoints.versions import begun_with
-from elasticdl.config import MAY_DIFFER, JobConfig, completed
-from elasticdl.errors import ConfigError, StateError
+from elasticdl.config import MAY_DIFFER, JobConfig, completed, shown_setting, shown_settings
+from elasticdl.errors import ConfigError, UnusableStateError
 from elasticdl.job import Shard
 from elasticdl.master.actions import Action
 from elasticdl.master.core import JobCore
 from elasticdl.master.history import AT_REST
 from elasticdl.master.phases import ENDED
 from elasticdl.master.tasks import make_tasks
-from elasticdl.settings import reader_params
 from elasticdl.state.base import Fact, Snapshot, State
 
 _FORMAT = 2  # of the facts, and the order of tasks that they imply
@@ -206,9 +205,11 @@ def open_job(
         return DurableJob(core, state, created, 1, clock), True
     created = facts.pop(0) if snapshot is None else snapshot["created"]
     if created[0] != "created":
-        raise StateError(f"the job's journal begins with {created[0]!r}, expected 'created'")
+        raise UnusableStateError(
+            f"the job's journal begins with {created[0]!r}, expected 'created'"
+        )
     if created[4:] != [_FORMAT]:
-        raise StateError(
+        raise UnusableStateError(
             f"the job in the journal was begun by another version of elasticdl (format "
             f"{created[4] if len(created) > 4 else 1}, expected {_FORMAT}), which hands out tasks "
             "in another order; go on with that version, or begin a new job from its last "
@@ -333,15 +334,14 @@ def differing_flags(
 
 
 def _shown(name: str, value: object) -> str:
-    if name == "data.data_reader_params" and isinstance(value, str):
-        value = reader_params.shown(value)
-    return json.dumps(value)
+    return json.dumps(shown_setting(name.rpartition(".")[2], value))
 
 
 def _check_same(
     before: Mapping[str, object], now: Mapping[str, object], may_model_change: bool
 ) -> None:
-    differing = differing_flags(before, now, may_model_change)
+    # An earlier version may have written what is not shown now.
+    differing = differing_flags(shown_settings(before), now, may_model_change)
     if differing:
         raise ConfigError(
             "the job in this folder was begun with other settings: "

@@ -23,6 +23,7 @@ from typing import BinaryIO
 from elasticdl.errors import DataError
 from elasticdl.job import Event
 from elasticdl.observe.kinds import SCHEMA, EventsLost, Kind, Opened
+from elasticdl.settings.reader_params import without_login
 
 FOLDER = "events"
 BEATS = "beats"
@@ -38,7 +39,7 @@ def line_of(time: float, role: str, index: int, kind: Kind, text: str = "") -> E
     """Return an event as readers get it."""
     line = {"time": time, "role": role, "index": index, "event": kind.event, **kind.fields}
     if text:
-        line["text"] = text
+        line["text"] = without_login(text)
     return line
 
 

@@ -13,11 +13,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Generic, Protocol, TypeVar
 
-from elasticdl.config import JobConfig
+from elasticdl.config import JobConfig, shown_setting
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import JobStatus
 from elasticdl.observe.curves import curves
-from elasticdl.settings.reader_params import without_password
 
 _AGAIN_SECONDS = 5.0
 _MOST_WAITING = 100  # items; of what does not answer the rest is left out
@@ -156,5 +155,5 @@ def parameters_of(config: JobConfig) -> dict[str, str]:
     for section, values in config.model_dump(mode="json", exclude_defaults=True).items():
         if isinstance(values, Mapping) and section != "seeing":
             given = {n: v for n, v in values.items() if n not in _SECRET and v not in (None, "")}
-            found |= {name: without_password(str(value)) for name, value in given.items()}
+            found |= {name: str(shown_setting(name, value)) for name, value in given.items()}
     return found

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from elasticdl.runtime.printable import printable
+from elasticdl.settings.reader_params import without_login
 
 Format = Literal["text", "json"]
 
@@ -46,7 +47,7 @@ class TextLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the lines of a message."""
-        first, *rest = printable(super().format(record)).split("\n")
+        first, *rest = printable(without_login(super().format(record))).split("\n")
         return "\n".join([first, *(f"| {line}" if _HEAD.match(line) else line for line in rest)])
 
 
@@ -114,10 +115,10 @@ class JsonLines(logging.Formatter):
             "process": self._process,
             "level": record.levelname,
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": without_login(record.getMessage()),
         }
         if record.exc_info:
-            words["traceback"] = self.formatException(record.exc_info)
+            words["traceback"] = without_login(self.formatException(record.exc_info))
         given = {name: value for name, value in vars(record).items() if name not in _OF_EACH_RECORD}
         return json.dumps({**given, **words}, default=str)
 

@@ -19,6 +19,9 @@ from elasticdl.settings.section import Only, Section
 MOST_WORKERS = 10_000
 """That a job may have: a slip of the finger stops here."""
 
+JOURNAL_FILE = "state.sqlite"
+"""The journal in the folder of a job."""
+
 MOST_PS = 1_000
 """Ps replicas that a job may have."""
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+HIDDEN = "***"
 HIGH, LOW = "high", "low"
 """The PriorityClasses of workers."""
 
@@ -69,6 +70,10 @@ class Variable:
     value: str = ""
     secret: str = ""
     key: str = ""
+
+    def __str__(self) -> str:
+        """Return it as it may be shown to anybody: its value is not."""
+        return f"{self.name}={f'{_SECRET}{self.secret}/{self.key}' if self.secret else HIDDEN}"
 
 
 def parse_quantity(text: str) -> Decimal:
@@ -158,12 +163,40 @@ def parse_variables(text: str) -> tuple[Variable, ...]:
     variables: dict[str, Variable] = {}
     for piece in pieces if text.strip() else []:
         name, equals, value = (word.strip() for word in piece.partition("="))
-        if not equals or not _VARIABLE.fullmatch(name) or "=" in value:
-            raise ValueError(f"expected NAME=VALUE,NAME=VALUE, found {piece.strip()!r}")
+        if not equals or not _VARIABLE.fullmatch(name):
+            raise ValueError(
+                f"expected NAME=VALUE,NAME=VALUE, found something else as item {len(variables) + 1}"
+            )
+        if "=" in value:
+            raise ValueError(
+                f"{name}: expected a value without '=', found one; {name}=secret:SECRET/KEY may "
+                "have any"
+            )
         if name in variables:
             raise ValueError(f"expected each variable once, found {name} twice")
         variables[name] = _variable(name, value)
     return tuple(variables.values())
+
+
+def shown_variables(text: str) -> str:
+    """Return variables as they may be shown to anybody: names, and *** for their values."""
+    try:
+        return ",".join(map(str, parse_variables(text)))
+    except ValueError:
+        return HIDDEN
+
+
+def values_of(text: str) -> dict[str, str]:
+    """Return the values that stand in the words themselves, by the name of their variable."""
+    return {each.name: each.value for each in parse_variables(text) if not each.secret}
+
+
+def from_secret(text: str, secret: str) -> str:
+    """Return variables with each value replaced by a reference to a key of a Secret."""
+    return ",".join(
+        str(each if each.secret else Variable(each.name, secret=secret, key=each.name))
+        for each in parse_variables(text)
+    )
 
 
 def _variable(name: str, value: str) -> Variable:
@@ -171,7 +204,7 @@ def _variable(name: str, value: str) -> Variable:
         return Variable(name, value)
     secret, slash, key = value.removeprefix(_SECRET).partition("/")
     if not (secret and slash and key):
-        raise ValueError(f"{name}: expected secret:NAME/KEY, found {value!r}")
+        raise ValueError(f"{name}: expected secret:NAME/KEY, found secret: and something else")
     return Variable(name, secret=secret, key=key)
 
 

@@ -24,6 +24,21 @@ _SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 _PASSWORD_OF_URL = re.compile(r"(?P<user>\w+://[^/@\s]*?):[^/\s]*@")
+_TOKEN_OF_URL = re.compile(r"(?P<scheme>https?://)[^/@\s:]+@", re.IGNORECASE)
+_REFERENCE = r"(?:env|file|secret):"
+_IN_TEXT = (
+    r"(?:[\w.-]*[_.-])?(?:password|passwd|pwd|passphrase|secret)"
+    r"|(?:[\w.-]*[_.-])?(?:shared_?)?(?:access|account|api|private|secret)_?key"
+    r"|token|(?:[\w.-]*[_.-])?(?:access|api|auth|bearer|sas|security|session)[_-]?token"
+)
+_SIGNATURE = r"(?:x-(?:amz|goog)-)?(?:signature|credential)|sig"
+_PATH = r"(?:[\w.-]*[_.-])?credentials?=(?=/)"  # a file that has them
+_SECRET_IN_TEXT = re.compile(
+    rf"(?<![\w.-])(?!{_PATH})(?P<name>{_IN_TEXT}|{_SIGNATURE}|(?:[\w.-]*[_.-])?credentials?)"
+    rf"=(?!{_REFERENCE})[^;&\s]+",
+    re.IGNORECASE,
+)
+_SECRET_OF_QUERY = re.compile(rf"\w+://\S*[?&](?:{_IN_TEXT})=(?!{_REFERENCE})[^&\s]", re.IGNORECASE)
 _VARIABLE = re.compile(r"env:(?P<name>[A-Za-z_][A-Za-z0-9_]*)")
 _FILE = re.compile(r"file:(?P<path>/(?!/).*)")
 """Not `file://...`, which is a URL."""
@@ -83,13 +98,24 @@ def names_of_files(text: str, folder: Path) -> list[str]:
 
 
 def has_password(url: str) -> bool:
-    """Whether a URL has a password in it."""
-    return _PASSWORD_OF_URL.search(url) is not None
+    """Whether a URL has a password in it: of its user, or as a parameter."""
+    return any(each.search(url) for each in (_PASSWORD_OF_URL, _TOKEN_OF_URL, _SECRET_OF_QUERY))
 
 
-def without_password(url: str) -> str:
-    """Return a URL with *** instead of its password."""
-    return _PASSWORD_OF_URL.sub(rf"\g<user>:{HIDDEN}@", url)
+def without_password(text: str) -> str:
+    """Return a text with *** instead of passwords.
+
+    They are those in URLs, and the values of names such as `password`, as in `a=1;password=b`.
+    """
+    return _SECRET_IN_TEXT.sub(rf"\g<name>={HIDDEN}", without_login(text))
+
+
+def without_login(text: str) -> str:
+    """Return a text, such as a line of a log, with *** instead of the passwords of URLs' users."""
+    if "://" not in text:
+        return text
+    text = _PASSWORD_OF_URL.sub(rf"\g<user>:{HIDDEN}@", text)
+    return _TOKEN_OF_URL.sub(rf"\g<scheme>{HIDDEN}@", text)
 
 
 def _items(text: str) -> Iterator[tuple[str, str]]:
@@ -99,13 +125,13 @@ def _items(text: str) -> Iterator[tuple[str, str]]:
             continue
         name, equals, word = (part.strip() for part in item.partition("="))
         if not equals or not name.isidentifier():
-            raise ValueError(f"{FLAG}: expected name=value, found {_found(item, number, last)}")
+            raise ValueError(f"{FLAG}: expected name=value, found {found(item, number, last)}")
         last = name
         yield name, word
 
 
-def _found(item: str, number: int, last: str) -> str:
-    """Say what was found; what follows a secret may be a part of it."""
+def found(item: str, number: int, last: str) -> str:
+    """Say what was found as an item; what follows a secret, of the name `last`, may be a part."""
     if not _SECRET_NAME.fullmatch(last):
         return repr(item.strip())
     return f"none as item {number}, after {last}; env:NAME and file:PATH may have a ';' in them"

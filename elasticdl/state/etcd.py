@@ -28,7 +28,7 @@ from typing import Any
 
 import grpc
 
-from elasticdl.errors import StateError, TakenOverError
+from elasticdl.errors import StateError, TakenOverError, UnusableStateError
 from elasticdl.state.base import Fact, Snapshot
 from elasticdl.state.encoding import dumps, encoded
 from elasticdl.state.etcd_access import EtcdAccess
@@ -188,8 +188,8 @@ class EtcdState:
         except ValueError as error:
             raise self._damaged(f"{what}: {error}") from error
 
-    def _damaged(self, found: str) -> StateError:
-        return StateError(
+    def _damaged(self, found: str) -> UnusableStateError:
+        return UnusableStateError(
             f"{self._client.name}: the job's journal is damaged ({found}); restore etcd from a "
             "backup, or start a new job from the last checkpoint (--checkpoint_dir_for_init)"
         )

@@ -39,10 +39,10 @@ class EtcdAccess:
             if name not in names or not value.startswith("/"):
                 raise ConfigError(
                     f"--state: expected {', '.join(f'{name}=/PATH' for name in names)} with & "
-                    f"between them after the ?, found {name}={value}"
+                    f"between them after the ?, found {name} and another value"
                 )
         if len(dict(found)) != len(found):
-            raise ConfigError(f"--state: expected each name once after the ?, found {query!r}")
+            raise ConfigError("--state: expected each name once after the ?, found one twice")
         access = cls(**{name: Path(value) for name, value in found})
         if (access.cert is None) != (access.key is None):
             raise ConfigError("--state: cert and key need each other")

@@ -6,11 +6,12 @@ import re
 from pathlib import Path
 
 from elasticdl.errors import ConfigError
+from elasticdl.settings.cluster import JOURNAL_FILE
 from elasticdl.state.base import State
 from elasticdl.state.etcd_access import EtcdAccess
 from elasticdl.state.sqlite import SqliteState
 
-DEFAULT_FILE = "state.sqlite"
+DEFAULT_FILE = JOURNAL_FILE
 _SQLITE = re.compile(r"sqlite://(?P<path>/.+)")
 _ENDPOINT = r"(?:[^\s,/:\[\]@]+|\[[0-9A-Fa-f:.]+\]):\d+"
 _ETCD = re.compile(

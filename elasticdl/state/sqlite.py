@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from elasticdl.errors import StateError
+from elasticdl.errors import StateError, UnusableStateError
 from elasticdl.runtime.locks import lock_holders
 from elasticdl.state.base import Fact, Snapshot
 from elasticdl.state.encoding import dumps, encoded
@@ -34,6 +34,8 @@ _MAY_PASS = frozenset(
 )
 """What a write is tried again after: a disk that is full, or was mounted to be read alone; a lock
 of another process on the file."""
+
+_UNUSABLE = frozenset({sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT})
 
 _LONG = 10_000  # items of a fact that is encoded in parts: other threads wait meanwhile
 
@@ -187,7 +189,7 @@ class SqliteState:
         self._db.execute("PRAGMA journal_mode=WAL")
         found = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
         if found != "ok":
-            raise StateError(
+            raise UnusableStateError(
                 f"{self._path}: the job's journal is damaged ({found}); restore the file, or "
                 "start a new job from the last checkpoint (--checkpoint_dir_for_init)"
             )
@@ -202,11 +204,11 @@ class SqliteState:
             self._db.execute(f"PRAGMA application_id={_APPLICATION_ID}")
             self._db.execute(f"PRAGMA user_version={_FORMAT}")
         elif application != _APPLICATION_ID:
-            raise StateError(
+            raise UnusableStateError(
                 f"{self._path}: expected a job's journal, found another application's SQLite file"
             )
         elif version != _FORMAT:
-            raise StateError(
+            raise UnusableStateError(
                 f"{self._path}: expected a journal of format {_FORMAT}, found {version}; "
                 "resume the job with the elasticdl that started it"
             )
@@ -234,12 +236,14 @@ class SqliteState:
         try:
             yield
         except sqlite3.Error as error:
-            raise StateError(
+            code: int = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            is_unusable = code in _UNUSABLE or self._path.is_dir()
+            raise (UnusableStateError if is_unusable else StateError)(
                 f"{self._path}: the job's journal {what}: {error}{_remedy(error)}"
                 f"{self._holders(error)}"
             ) from error
         except ValueError as error:  # from JSON
-            raise StateError(f"{self._path}: the job's journal {what}: {error}") from error
+            raise UnusableStateError(f"{self._path}: the job's journal {what}: {error}") from error
 
 
 _WAITS_FOR = {

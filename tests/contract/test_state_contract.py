@@ -14,7 +14,7 @@ import uuid
 
 import pytest
 
-from elasticdl.errors import StateError
+from elasticdl.errors import StateError, UnusableStateError
 from elasticdl.state.memory import MemoryState
 from elasticdl.state.sqlite import SqliteState
 
@@ -259,7 +259,7 @@ def test_journal_may_be_closed_during_a_call(place):
 def test_foreign_file_is_refused(tmp_path):
     path = tmp_path / "state.sqlite"
     path.write_bytes(b"label,feature\n" * 1000)
-    with pytest.raises(StateError, match=r"state\.sqlite.*expected a SQLite file"):
+    with pytest.raises(UnusableStateError, match=r"state\.sqlite.*expected a SQLite file"):
         SqliteState(path)
     assert path.read_bytes() == b"label,feature\n" * 1000
 
@@ -269,7 +269,7 @@ def test_other_applications_database_is_refused(tmp_path):
     with sqlite3.connect(path) as db:
         db.execute("CREATE TABLE mine (x)")
     db.close()
-    with pytest.raises(StateError, match="another application's"):
+    with pytest.raises(UnusableStateError, match="another application's"):
         SqliteState(path)
 
 
@@ -279,7 +279,7 @@ def test_journal_of_another_format_is_refused(tmp_path):
     with sqlite3.connect(path) as db:
         db.execute("PRAGMA user_version=99")
     db.close()
-    with pytest.raises(StateError, match="format 1, found 99"):
+    with pytest.raises(UnusableStateError, match="format 1, found 99"):
         SqliteState(path)
 
 

@@ -21,6 +21,7 @@ from elasticdl.launchers.kubernetes.resource import Resource
 from elasticdl.launchers.kubernetes.retry import given_up_after, persistently
 from elasticdl.runtime import process
 from elasticdl.settings import reader_params
+from elasticdl.settings.pods import parse_variables
 
 if TYPE_CHECKING:
     from elasticdl.runtime.credentials.job_authority import JobAuthority
@@ -105,6 +106,9 @@ def leftovers(api: Api, config: JobConfig) -> list[str]:
     secrets += [pod["metadata"]["name"] for pod in pods]
     if reader_params.names_of_files(config.data.data_reader_params, Path(names.DATA_SECRET_DIR)):
         secrets.append(names.data_secret_of(job_name))
+    own = names.env_secret_of(job_name)
+    if any(each.secret == own for each in parse_variables(config.kubernetes.envs)):
+        secrets.append(own)
     maps = [job_name]
     if config.kubernetes.sends_model_zoo:
         maps.append(names.model_map_of(job_name))

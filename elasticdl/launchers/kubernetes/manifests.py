@@ -2,7 +2,8 @@
 
 The Secret with the job's token is not among it: the first pod of the master makes it, so that no
 secret passes through a terminal or a file. Passwords that the user has put into the settings of the
-data reader are; such a job is not printed.
+data reader are; such a job is not printed. The values of `--envs` are in a Secret too, which is not
+printed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from elasticdl.launchers.kubernetes.pods import Manifest, Plan, pod_spec, scrape
 from elasticdl.launchers.kubernetes.resource import Resource
 from elasticdl.launchers.kubernetes.settle import has_lasting_state, settle
 from elasticdl.settings import reader_params
-from elasticdl.settings.pods import parse_annotations
+from elasticdl.settings.pods import parse_annotations, values_of
 
 _MASTER_RETURNS = 1000
 """How often the Job replaces a master's pod. The back-off between two grows to ten minutes."""
@@ -50,9 +51,13 @@ def manifests(config: JobConfig) -> list[Manifest]:
         model = {"data": packed.text, "binaryData": packed.binary}
         objects.append(_object(settled, "v1", "ConfigMap", names.model_map_of(job_name), model))
     objects.append(_object(settled, "v1", "ConfigMap", job_name, {"data": settings}))
-    if secrets := reader_params.secrets_of(config.data.data_reader_params):
-        content = {"type": "Opaque", "stringData": secrets}
-        objects.append(_object(settled, "v1", "Secret", names.data_secret_of(job_name), content))
+    for name, secrets in (
+        (names.data_secret_of(job_name), reader_params.secrets_of(config.data.data_reader_params)),
+        (names.env_secret_of(job_name), values_of(config.kubernetes.envs)),
+    ):
+        if secrets:
+            content = {"type": "Opaque", "stringData": secrets}
+            objects.append(_object(settled, "v1", "Secret", name, content))
     objects.append(spec.service(master_service(settled)))
     objects.append(master_job(Plan(settled, packed.paths), spec))
     return objects

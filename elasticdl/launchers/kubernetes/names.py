@@ -68,6 +68,14 @@ def data_secret_of(job_name: str) -> str:
     return f"{job_name}-data"
 
 
+def env_secret_of(job_name: str) -> str:
+    """Return the name of the Secret with the values of `--envs`.
+
+    A job's own name has no dot, so no other job's Secret is called so.
+    """
+    return f"{job_name}.envs"
+
+
 def authority_of(job_name: str) -> str:
     """Return the name of the Secret with the job's authority.
 

@@ -216,13 +216,8 @@ def _environment(config: JobConfig, role: Role) -> list[Manifest]:
         owner = f"metadata.labels['{names.OWNER_UID_LABEL}']"
         environment.append(_from_field(names.OWNER_VARIABLE, owner))
     for variable in words.parse_variables(config.kubernetes.envs):
-        if variable.secret:
-            source = {"secretKeyRef": {"name": variable.secret, "key": variable.key}}
-            environment.append({"name": variable.name, "valueFrom": source})
-        else:
-            # "$(" begins a reference to another variable, "$$" is a "$".
-            value = variable.value.replace("$", "$$")
-            environment.append({"name": variable.name, "value": value})
+        source = {"secretKeyRef": {"name": variable.secret, "key": variable.key}}
+        environment.append({"name": variable.name, "valueFrom": source})
     return environment
 
 

@@ -11,6 +11,7 @@ from elasticdl.launchers.kubernetes import names
 from elasticdl.locations import is_remote
 from elasticdl.runtime.credentials.job import mode_of
 from elasticdl.settings import reader_params
+from elasticdl.settings.pods import from_secret
 
 _FILE = "sqlite://"
 
@@ -18,7 +19,8 @@ _FILE = "sqlite://"
 def settle(config: JobConfig) -> JobConfig:
     """Return the settings with which the pods of a job run.
 
-    What is secret in the settings of the data reader is in files, of a Secret.
+    What is secret in the settings of the data reader is in files, of a Secret. So are the values
+    of `--envs`.
 
     Without a volume, each pod has a job folder of its own. Then a ps replica leaves no recovery
     checkpoints where its successor could find them.
@@ -54,6 +56,8 @@ def settle(config: JobConfig) -> JobConfig:
     if kubernetes.cluster_spec is not None:
         path = Path(names.SETTINGS_DIR, names.CLUSTER_SPEC_KEY)
         kubernetes = kubernetes.model_copy(update={"cluster_spec": path})
+    envs = from_secret(kubernetes.envs, names.env_secret_of(config.cluster.job_name))
+    kubernetes = kubernetes.model_copy(update={"envs": envs})
     params = reader_params.with_files(config.data.data_reader_params, Path(names.DATA_SECRET_DIR))
     data = config.data.model_copy(update={"data_reader_params": params})
     checkpoint = config.checkpoint

@@ -186,7 +186,8 @@ class Supervisor:
         """Have the master started again if it was lost: it has not decided to end, nor have we."""
         if is_decided(code) or self._stopped_by is not None or self._has_ended:
             return False
-        return self._restarts_after(f"the master {_how(code)}")
+        why = "" if code < 0 else last_error(self._log_path, self._log_start)
+        return self._restarts_after(f"the master {_how(code)}{f' ({why})' if why else ''}")
 
     def _restarts_after(self, what: str) -> bool:
         taken = self._restarts.take(time.monotonic())

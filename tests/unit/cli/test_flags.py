@@ -394,3 +394,23 @@ def test_a_deterministic_job_refuses_what_depends_on_the_number_of_workers(words
     given = {name: word for name, word in (DETERMINISTIC | words).items() if word is not None}
     with pytest.raises(ConfigError, match=message):
         build_config("train", given)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"job_dir": "/" + "d" * 491}, "--job_dir: expected a path of at most 491 bytes.* of 492"),
+        ({"state": f"sqlite:///{'d' * 504}"}, "--state: expected a path of at most 504 bytes"),
+        ({"job_name": "n" * 300}, "--job_name: expected at most"),
+        (
+            {"job_dir": "/" + "d/" * 1950, "state": "etcd://h:1/j"},
+            "--job_dir: expected a path of at most 3827 bytes",
+        ),
+    ],
+)
+def test_a_path_in_which_the_job_could_open_no_file_is_refused(words, said):
+    words = {"distribution_strategy": "ParameterServerStrategy", "num_ps_pods": "1"} | words
+    with pytest.raises(ConfigError, match=said):
+        build_config("train", TRAIN | words)
+    shorter = {name: word[: -len(word) // 2] for name, word in words.items() if name == "job_dir"}
+    build_config("train", TRAIN | shorter)

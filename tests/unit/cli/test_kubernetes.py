@@ -143,6 +143,35 @@ def test_a_job_with_a_password_is_not_printed(capsys):
     assert "hunter2" not in out + err
 
 
+def test_values_of_variables_are_not_printed(capsys):
+    code, out, err = run(capsys, *COMMAND, "--envs=DB_PASSWORD=hunter2", "--dry_run")
+    assert code == 0
+    assert "--from-literal=DB_PASSWORD=VALUE" in err
+    assert "hunter2" not in out + err
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--checkpoint_dir=s3://k:hunter2@b/x",
+        "--pretrained_rows=t=s3://k:hunter2@b/x",
+        "--state=etcd://u:hunter2@h:1/x",
+        "--state=etcd://h:1/x?password=hunter2",
+        "--training_data=https://hunter2@h/x.csv",
+        "--training_data=postgresql://h/db?password=hunter2",
+        "--training_data=kafka://u:hunter2@b:9/t",
+        "--model_params=password=a;hunter2",
+        "--envs=A=b=hunter2",
+        "--num_workers=http://u:hunter2@b",
+    ],
+)
+def test_no_error_shows_a_password(capsys, flag):
+    code, out, err = run(capsys, *COMMAND, flag)
+    assert code != 0
+    assert "hunter2" not in out + err
+    assert flag.partition("=")[0] in err
+
+
 def test_a_password_in_the_name_of_data_is_refused(capsys):
     code, out, err = run(capsys, *COMMAND, "--training_data=mysql://me:hunter2@db/x", "--dry_run")
     assert code == 2

@@ -7,6 +7,7 @@ import pytest
 from elasticdl.settings.pods import (
     Variable,
     Volume,
+    from_secret,
     limits_of,
     next_worker_is_high,
     parse_labels,
@@ -16,6 +17,8 @@ from elasticdl.settings.pods import (
     parse_variables,
     parse_volumes,
     parse_worker_priority,
+    shown_variables,
+    values_of,
 )
 
 
@@ -108,10 +111,19 @@ def test_a_value_of_a_variable_may_hold_commas_and_come_from_a_secret():
     assert parse_variables("") == ()
 
 
-@pytest.mark.parametrize("text", ["A", "A=b=c", "1A=2", "A=1,A=2", "A=secret:db"])
-def test_variables_that_cannot_be_are_refused(text):
-    with pytest.raises(ValueError, match="expected"):
+@pytest.mark.parametrize("text", ["AB1", "A=b=AB1", "1A=AB1", "A=1,A=AB1", "A=secret:AB1"])
+def test_variables_that_cannot_be_are_refused_without_their_values(text):
+    with pytest.raises(ValueError, match="expected") as caught:
         parse_variables(text)
+    assert "AB1" not in str(caught.value)
+    assert shown_variables(text) == "***"
+
+
+def test_variables_are_shown_without_values_and_move_into_a_secret():
+    text = "A=1,2,B=secret:db/password"
+    assert shown_variables(text) == "A=***,B=secret:db/password"
+    assert values_of(text) == {"A": "1,2"}
+    assert from_secret(text, "job.envs") == "A=secret:job.envs/A,B=secret:db/password"
 
 
 def test_tolerations_are_written_like_taints():

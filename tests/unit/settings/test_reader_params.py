@@ -12,6 +12,7 @@ from elasticdl.settings.reader_params import (
     secrets_of,
     shown,
     with_files,
+    without_password,
 )
 
 URL = "mysql://me:hunter2@db:3306/clicks"
@@ -37,6 +38,32 @@ def test_a_url_with_a_password_is_a_secret_and_is_shown_without_it():
     assert secrets_of(f"url={URL}") == {"url": URL}
     assert shown(f"url={URL}") == "url=mysql://me:***@db:3306/clicks"
     assert secrets_of("url=http://host:80/a@b") == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "s3://key:hunter2@bucket/a",
+        "https://hunter2@host/a",
+        "https://host/a?x=1&X-Amz-Signature=hunter2&y=2",
+        "postgresql+psycopg://me@host/db?password=hunter2",
+        "--export=DB_PASSWORD=hunter2",
+        "DefaultEndpointsProtocol=https;AccountKey=hunter2;x=y",
+        "sasl.password=/hunter2;x",
+    ],
+)
+def test_a_text_is_shown_without_passwords(text):
+    assert without_password(text) == text.replace(
+        "/hunter2" if "sasl" in text else "hunter2", "***"
+    )
+    assert without_password(without_password(text)) == without_password(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["kafka://b:9/t?credentials=/file", "a=1;pad_token=2", "http://h:80/a@b", "k=env:TOKEN"]
+)
+def test_a_text_without_passwords_is_shown_as_it_is(text):
+    assert without_password(text) == text
 
 
 def test_a_secret_is_text_whatever_it_looks_like():

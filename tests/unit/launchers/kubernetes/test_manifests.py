@@ -95,6 +95,13 @@ def test_passwords_of_the_data_reader_travel_in_a_secret_alone(make_config):
     assert mount not in spec["containers"][0]["volumeMounts"]
 
 
+def test_values_of_variables_travel_in_a_secret_alone(make_config):
+    objects = by_kind(manifests(make_config(envs="A=hunter2,B=secret:b/c")))
+    secret = objects.pop(("Secret", "test-edl.envs"))
+    assert secret["stringData"] == {"A": "hunter2"}
+    assert "hunter2" not in json.dumps(list(objects.values()))
+
+
 def test_without_a_password_there_is_no_such_secret(make_config):
     config = make_config(data_reader_params="password=env:DB", envs="DB=secret:a/b")
     assert not any(item["kind"] == "Secret" for item in manifests(config))
@@ -315,11 +322,9 @@ def test_everything_that_describes_a_pod_is_in_it(make_config, tmp_path):
         "requests": {"cpu": "4", "memory": "3Gi"},
         "limits": {"cpu": "4", "memory": "3Gi"},
     }
-    assert {"name": "A", "value": "$$HOME"} in container["env"]
-    assert {
-        "name": "B",
-        "valueFrom": {"secretKeyRef": {"name": "db", "key": "password"}},
-    } in container["env"]
+    for name, source in (("A", ("test-edl.envs", "A")), ("B", ("db", "password"))):
+        reference = dict(zip(("name", "key"), source, strict=True))
+        assert {"name": name, "valueFrom": {"secretKeyRef": reference}} in container["env"]
     claims = [v for v in spec["volumes"] if "persistentVolumeClaim" in v]
     assert claims == [{"name": "volume-0", "persistentVolumeClaim": {"claimName": "c"}}]
     assert {"name": "volume-0", "mountPath": "/b", "subPath": "x"} in container["volumeMounts"]
