@@ -616,7 +616,7 @@ class JobStatus:
     output: str = ""
     recoveries: tuple[Recovery, ...] = ()
     staleness_histogram: tuple[int, ...] = ()
-    num_recomputed: int = 0
+    num_recomputed: int = 0  # minibatches computed again: updates were lost, or came too late
     epoch_loss: float | None = None  # mean over the records of the epoch under way
     train_metrics: dict[str, float] = field(default_factory=dict)  # of an epoch so far
     recent_train_metrics: dict[str, float] = field(default_factory=dict)

@@ -384,7 +384,7 @@ def _summary(status: JobStatus) -> Text:
     if status.num_late:
         text.append(f"\nlate        {_late(status)}")
     if status.num_recomputed:
-        text.append(f"\nrecomputed  {status.num_recomputed:,} minibatches that came too late")
+        text.append(f"\nrecomputed  {status.num_recomputed:,} minibatches were computed again")
     if status.overfitting:
         text.append(f"\nwarning     {status.overfitting}", "yellow")
     return text

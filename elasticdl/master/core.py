@@ -599,8 +599,7 @@ class JobCore:
             return False
         task = self.tasks.task(report.task_id)
         report = self.results.checked(task, report)
-        if task.kind is TaskKind.TRAINING:
-            self.meter.reported(worker_id, report, now)
+        was_done = self.ledger.is_replayed(task.id)
         may_pass = report.may_pass and report.outcome is Outcome.FAILED
         pause = self.patience.failed(now) if may_pass else None
         settled = self.ledger.report(
@@ -614,6 +613,8 @@ class JobCore:
             Missing(report.num_missing, report.num_unreadable, report.num_late),
             is_last_try=may_pass or report.is_certain,
         )
+        if task.kind is TaskKind.TRAINING:
+            self.meter.reported(worker_id, report, now, was_done, settled is Settled.DONE)
         self.stragglers.ended(task.id, now, settled is Settled.DONE)
         if pause is not None:
             self._wait_for_storage(task, report.message, pause)

@@ -319,6 +319,10 @@ class Ledger:
         is_done[np.cumsum(steps[:-1]) > 0] = False
         return is_done
 
+    def is_replayed(self, task_id: int) -> bool:
+        """Whether a training task that is leased was done before, and is done again."""
+        return self._replays.is_out(task_id)
+
     def replay(self, task_ids: Iterable[int]) -> None:
         """Go on with parameters that were lost and restored: these tasks are to be done again."""
         self._journal.record("replay", to_edges(task_ids))

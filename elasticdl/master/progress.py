@@ -57,14 +57,27 @@ class Meter:
         self.max_staleness = 0
         self.staleness_histogram = [0] * STALENESS_BUCKETS
         self.num_recomputed = 0
+        # Training task that is not done -> minibatches that leases of it have computed, and given
+        # back. Not journalled: another master counts a little less.
+        self._given_back: dict[int, int] = {}
         # Training task -> minibatches left out, and the examples in each (-1: not known).
         self.skipped: dict[int, dict[int, int]] = {}
         journal.handle("trained", self._apply_trained)
 
     # --- events ----------------------------------------------------------------------------------
 
-    def reported(self, worker_id: int, report: TaskReport, now: float) -> None:
-        """Take in the end of a lease of a training task."""
+    def reported(
+        self, worker_id: int, report: TaskReport, now: float, was_done: bool, is_done: bool
+    ) -> None:
+        """Take in the end of a lease of a training task.
+
+        Args:
+            worker_id: Whose lease it was.
+            report: What it says.
+            now: The time.
+            was_done: The task was done before this lease, and updates of it were lost.
+            is_done: It is done now.
+        """
         totals = self._totals(worker_id)
         records = totals.reported_records + report.num_records
         self._see(totals, records, totals.reported_loss + report.loss_sum, now)
@@ -86,8 +99,19 @@ class Meter:
                 )
             ],
             [int(count) for count in report.staleness_histogram],
-            int(report.num_recomputed),
+            int(report.num_recomputed) + self._again(report, was_done, is_done),
         )
+
+    def _again(self, report: TaskReport, was_done: bool, is_done: bool) -> int:
+        """Return how many minibatches under this lease had been computed before."""
+        number = int(report.num_minibatches) + len(report.skipped)
+        if was_done:
+            return number
+        before = self._given_back.pop(report.task_id, 0)
+        if not is_done:
+            self._given_back[report.task_id] = before + number
+            return 0
+        return max(0, before + number - int(report.end_index)) if report.end_index >= 0 else 0
 
     def heard(self, worker_id: int, progress: Progress, now: float) -> None:
         """Take in what a worker says of itself."""
@@ -193,6 +217,7 @@ class Meter:
     def forget_tasks(self, first: int) -> None:
         """Forget what is known of the tasks before one; a part of a fact."""
         self.skipped = {task: found for task, found in self.skipped.items() if task >= first}
+        self._given_back = {task: n for task, n in self._given_back.items() if task >= first}
 
     def forget_worker(self, worker_id: int) -> None:
         """Forget the totals of a worker that has long been dead; a part of a fact."""

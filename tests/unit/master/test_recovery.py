@@ -92,6 +92,30 @@ def test_lease_from_before_the_loss_cannot_end_as_done(game):
     assert is_exact(job.finish())
 
 
+def test_what_is_computed_again_is_counted(game):
+    job = game()
+    job.ids(until=lambda task: task.id == 0)  # three minibatches, which are lost with the replica
+    early = job.play.lease()
+    job.lose()
+    job.back()
+    job.play.report(early, outcome=Outcome.RETURNED, num_minibatches=2, end_index=3)
+    replayed = job.play.lease()
+    assert replayed.task.id == 0
+    job.play.report(replayed, num_minibatches=3, end_index=3)
+    again = job.play.lease()
+    assert again.task.id == early.task.id
+    job.play.report(again, num_minibatches=3, end_index=3)
+    assert picture(job.core, 0.0).num_recomputed == 3 + 2
+
+
+def test_what_another_worker_goes_on_with_is_not_computed_again(game):
+    job = game()
+    early = job.play.lease()
+    job.play.report(early, outcome=Outcome.RETURNED, num_minibatches=2, end_index=3)
+    job.play.report(job.play.lease(), num_minibatches=1, end_index=3)
+    assert picture(job.core, 0.0).num_recomputed == 0
+
+
 def test_lease_that_met_a_gap_costs_no_retry(game):
     job = game(max_task_retries=0)
     lease = job.play.lease()
