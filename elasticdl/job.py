@@ -376,6 +376,7 @@ class ReplicaStart:
     num_replicas: int = 0  # how many share the model; 0: as the job is set up
     layout: int = 0  # counts the moves to other numbers of replicas
     awaits_move: bool = False  # it begins with what a move gives it
+    journal_system: str = ""  # which system writes the master's journal; "": it is not known
 
 
 @dataclass(frozen=True, slots=True)

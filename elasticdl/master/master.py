@@ -73,6 +73,7 @@ from elasticdl.runtime import process
 from elasticdl.runtime.addresses import Listening, is_loopback, join
 from elasticdl.runtime.credentials.files import TlsFiles
 from elasticdl.runtime.credentials.job_authority import JobAuthority
+from elasticdl.state.open import system_of
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -250,7 +251,8 @@ class Master:
         # One that awaits a move is told with it where to keep its log.
         _, layout, awaits_move = place
         redo_log = "" if awaits_move else self._interpreter.redo_log_of(index, layout)
-        return ReplicaStart(self.folder_of(point), redo_log, *place)
+        system = system_of(self.core.config.cluster.state)
+        return ReplicaStart(self.folder_of(point), redo_log, *place, system)
 
     def folder_of(self, point: RestorePoint | None) -> str:
         """Return where a checkpoint of this job lies; "" of None."""

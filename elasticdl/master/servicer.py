@@ -151,6 +151,7 @@ class Servicer(MasterServicer):
             num_replicas=start.num_replicas,
             layout=start.layout,
             awaits_move=start.awaits_move,
+            journal_system=start.journal_system,
         )
 
     async def GetPsRoute(

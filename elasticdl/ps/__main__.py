@@ -26,6 +26,7 @@ from elasticdl.observe import process_metrics
 from elasticdl.observe.events import EventLog
 from elasticdl.observe.labels import LabelClock
 from elasticdl.observe.usage import kind_of, measure
+from elasticdl.ps import redo_folder
 from elasticdl.ps.departure import PsDeparture
 from elasticdl.ps.profile import PsProfiler
 from elasticdl.rpc.client import GrpcMasterClient
@@ -261,11 +262,13 @@ def make_store(
     store = store or _first(config, replica, replicas, progress, scratch)
     if redo_log:
         limit = config.checkpoint.redo_log_bytes
+        redo_folder.take_over(redo_log, start.journal_system)
         try:
             num_updates, num_minibatches = store.redo(redo_log, limit, progress)
         except CheckpointError as error:
             log.warning("no redo log is kept: %s", error)
         else:
+            redo_folder.note(redo_log, start.journal_system)
             if num_updates:
                 log.info("%d updates (%d minibatches) redone", num_updates, num_minibatches)
     store.set_memory_limit(config.cluster.ps_memory_limit)

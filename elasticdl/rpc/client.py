@@ -137,6 +137,7 @@ class GrpcMasterClient:
             answer.num_replicas,
             answer.layout,
             answer.awaits_move,
+            answer.journal_system,
         )
 
     def ps_route(self) -> PsRoute:

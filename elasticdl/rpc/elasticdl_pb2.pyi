@@ -686,6 +686,7 @@ class RestorePointResponse(_message.Message):
     NUM_REPLICAS_FIELD_NUMBER: _builtins.int
     LAYOUT_FIELD_NUMBER: _builtins.int
     AWAITS_MOVE_FIELD_NUMBER: _builtins.int
+    JOURNAL_SYSTEM_FIELD_NUMBER: _builtins.int
     checkpoint: _builtins.str
     """folder of a whole checkpoint of this job; empty if there is none"""
     redo_log: _builtins.str
@@ -696,6 +697,8 @@ class RestorePointResponse(_message.Message):
     """counts the moves to other numbers of replicas"""
     awaits_move: _builtins.bool
     """it begins with what a move gives it"""
+    journal_system: _builtins.str
+    """which system writes the master's journal"""
     def __init__(
         self,
         *,
@@ -704,10 +707,11 @@ class RestorePointResponse(_message.Message):
         num_replicas: _builtins.int = ...,
         layout: _builtins.int = ...,
         awaits_move: _builtins.bool = ...,
+        journal_system: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["awaits_move", b"awaits_move", "checkpoint", b"checkpoint", "layout", b"layout", "num_replicas", b"num_replicas", "redo_log", b"redo_log"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["awaits_move", b"awaits_move", "checkpoint", b"checkpoint", "journal_system", b"journal_system", "layout", b"layout", "num_replicas", b"num_replicas", "redo_log", b"redo_log"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

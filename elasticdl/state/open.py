@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from elasticdl.errors import ConfigError
+from elasticdl.runtime.proc import boot_id
 from elasticdl.settings.cluster import JOURNAL_FILE
 from elasticdl.state.base import State
 from elasticdl.state.etcd_access import EtcdAccess
@@ -46,6 +47,14 @@ def state_file(url: str | None, job_dir: Path) -> Path | None:
         return job_dir / DEFAULT_FILE
     found = _SQLITE.fullmatch(url)
     return Path(found["path"]) if found else None
+
+
+def system_of(url: str | None) -> str:
+    """Return what has to run on for a journal to have all that was ever told of it.
+
+    A file may lose its last facts when this machine loses power; etcd loses none.
+    """
+    return boot_id() if url is None or _SQLITE.fullmatch(url) else url.partition("?")[0]
 
 
 def open_state(url: str | None, job_dir: Path, patience_seconds: float = 0.0) -> State:
