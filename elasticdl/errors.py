@@ -165,9 +165,10 @@ def is_of_storage(error: BaseException | None) -> bool:
 def in_short(error: BaseException, most: int = 800) -> str:
     """Return what a framework says of an error, on one line, without what it lists beside it.
 
-    TensorFlow adds the nodes of a graph, and all labels of a minibatch: 8 KB of them.
+    TensorFlow adds the nodes of a graph, all labels of a minibatch (8 KB of them), and the
+    traceback of a function that is called from a graph.
     """
-    said = " ".join(str(error).split())
+    said = " ".join(str(getattr(error, "message", "") or error).split())
     label = re.search(
         r"label value of (-?\d+) which is outside the valid range of \[0, (\d+)\)", said
     )
@@ -176,7 +177,8 @@ def in_short(error: BaseException, most: int = 800) -> str:
     said = re.sub(
         r"Graph execution error: Detected at node .*?<stack traces? unavailable> ", "", said
     )
-    said = re.sub(r" \[\[\{\{node .*", "", said)
+    said = re.sub(r"\{\{function_node .*?\}\} ", "", said)
+    said = re.sub(r" (\[\[\{\{node |\[Op:\w+\]|Traceback \(most recent call last\):).*", "", said)
     return said if len(said) <= most else f"{said[:most]} ... ({len(said):,} characters)"
 
 

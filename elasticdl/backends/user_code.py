@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import TracebackType
 
-from elasticdl.errors import ElasticdlError, ModelError, place_of
+from elasticdl.errors import ElasticdlError, ModelError, in_short, place_of
 
 _MOST_CHARACTERS = 1000
 
@@ -56,7 +56,7 @@ class UserCode:
     ) -> None:
         if error is None or isinstance(error, ElasticdlError) or not isinstance(error, Exception):
             return
-        said = " ".join(str(error).split())[:_MOST_CHARACTERS]
+        said = in_short(error, _MOST_CHARACTERS)
         on = self._on if isinstance(self._on, str) else self._on()
         end = f" ({place_of(error)})" if self._after is None else self._after(error)
         raise ModelError(f"{self._what} raised {type(error).__name__}{on}: {said}{end}") from error

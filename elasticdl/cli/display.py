@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -32,7 +33,11 @@ from elasticdl.job import (
 )
 
 LINE_SECONDS = 5.0
+PROBLEM_SECONDS = 10.0
+"""Of a task that failed nothing is printed for so long: the job may end of it, and says so then."""
+
 _MANY_EPOCHS = 20
+_SET_ASIDE = " set aside: "  # begins in a picture's message what is said of tasks that failed
 _WINDOWS_SHOWN = 10
 
 
@@ -78,6 +83,7 @@ class Display:
         self._live: Live | None = None
         self.last: JobStatus | None = None
         self.events: list[Event] = []
+        self._problems: dict[str, float] = {}  # -> when it was heard of; inf once it is printed
         self._told_data: tuple[str, ...] = ()
         self._loading = loading
         self._pace = Pace()
@@ -116,7 +122,9 @@ class Display:
         self._pace.note(status.seconds, status.records_done)
         is_news = before is not None and status.message != before.message
         if is_news and status.message and status.status not in ("pending", "failed"):
-            self.note(status.message)
+            tell = self.problem if _SET_ASIDE in status.message else self.note
+            tell(status.message)
+        self._say_problems(self._clock() - PROBLEM_SECONDS)
         if status.data_check and not self._told_data:
             self._told_data = status.data_check
             for line in status.data_check:
@@ -135,6 +143,23 @@ class Display:
         self._keep(event)
         self._print(event, style="dim")
 
+    def problem(self, text: str) -> None:
+        """Tell why a task failed, once; if the job soon ends of it, the error of the command does.
+
+        A task is tried several times, and the job says it again when it fails of it.
+        """
+        if text not in self._problems:
+            self._problems[text] = self._clock()
+            self._keep(text)
+
+    def _say_problems(self, before: float) -> None:
+        """Print the problems from before a time that nobody has printed yet."""
+        for text, at in self._problems.items():
+            if at <= before:
+                self._problems[text] = math.inf
+                if not any(other != text and other in text for other in self._problems):
+                    self._print(text, style="yellow")
+
     def tell(self, words: str) -> None:
         """Print what is for whoever looks on, and not for `--summary`."""
         self._print(words, style="dim")
@@ -142,6 +167,10 @@ class Display:
     def finish(self, status: JobStatus, places: dict[str, str]) -> None:
         """Print how the job ended: its ledger, metrics, and where its results are."""
         self.last = status
+        if status.status == "failed":
+            left = {text: at for text, at in self._problems.items() if text not in status.message}
+            self._problems = left
+        self._say_problems(self._clock())
         self._console.print(_summary(status), soft_wrap=True, highlight=False)
         for line in status.data_check or self._told_data:
             subject, said = _found(line)
@@ -182,9 +211,11 @@ class Display:
         return self.events[-1].text if self.events else ""
 
     def _line(self, status: JobStatus) -> str:
-        """Return one line for a log that nobody redraws."""
+        """Return one line for a log that nobody redraws; why it failed is the command's error."""
+        is_said = status.status == "failed" or _SET_ASIDE in status.message
+        says_why = status.message and not is_said
         parts = [
-            status.status if not status.message else f"{status.status} ({status.message})",
+            f"{status.status} ({status.message})" if says_why else status.status,
             *_epochs(status),
             f"{status.records_done:,} of {status.records_total:,} records ({_percent(status)})",
         ]

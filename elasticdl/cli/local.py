@@ -27,6 +27,7 @@ from elasticdl.data.capture.settings import folder_of, is_captured
 from elasticdl.job import JobStatus, Role, Shard, TaskKind
 from elasticdl.launchers.process.folder import new_folder
 from elasticdl.locations import Location
+from elasticdl.master.actions import Note
 from elasticdl.master.durable import JobData
 from elasticdl.master.effects import audits, expired_text
 from elasticdl.master.histograms import take_histograms
@@ -34,6 +35,7 @@ from elasticdl.master.in_process import InProcessMaster
 from elasticdl.master.missing_tasks import Applied
 from elasticdl.master.parameters.proof import Replicas
 from elasticdl.model_spec import load_model_spec
+from elasticdl.observe.kinds import OF_TASKS, JobEnded
 from elasticdl.observe.labels import LabelClock
 from elasticdl.observe.tensorboard import Summaries
 from elasticdl.runtime.ending import Beside
@@ -75,11 +77,16 @@ def _run(config: JobConfig, display: Display, sender: Sender) -> JobStatus:
     summaries = None if folder is None else Summaries(folder)
     master = InProcessMaster(
         config,
-        _job_data(open_readers(config, spec)),
+        _job_data(open_readers(config, spec)).checked(config),
         StoreAccess(client, sender),
-        tell=lambda note: take_histograms(summaries, note.kind, config, master.job_id),
+        tell=lambda note: heard(note),
     )
     job = _Job(config, master, client)
+
+    def heard(note: Note) -> None:
+        take_histograms(summaries, note.kind, config, master.job_id)
+        job.heard(note)
+
     thread = Beside(job.run, "job")
     thread.start()
     try:
@@ -166,12 +173,18 @@ class _Job:
         self._master = master
         self._client = client
         self.error: BaseException | None = None
-        self._notes: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._notes: queue.SimpleQueue[tuple[str, bool]] = queue.SimpleQueue()
 
     def tell(self, display: Display) -> None:
         """Show what was told since the last call."""
         while not self._notes.empty():
-            display.note(self._notes.get())
+            text, is_problem = self._notes.get()
+            (display.problem if is_problem else display.note)(text)
+
+    def heard(self, note: Note) -> None:
+        """Take in what the master tells; how the job ended is in its last picture."""
+        if note.is_warning and not isinstance(note.kind, JobEnded):
+            self._notes.put((note.text, isinstance(note.kind, OF_TASKS)))
 
     def run(self) -> None:
         """Work until the master has nothing left to do."""
@@ -214,7 +227,7 @@ class _Job:
 
     def _tell_feed(self, way: FeedWay) -> None:
         if not way.is_slow:  # a warning is printed by the log
-            self._notes.put(way.text)
+            self._notes.put((way.text, False))
 
 
 def _make_store(config: JobConfig) -> Store:

@@ -25,6 +25,10 @@ class QuietDisplay(Display):
         """Keep what happened, for `--summary`."""
         self._keep(event)
 
+    def problem(self, text: str) -> None:
+        """Take it as another note."""
+        self.note(text)
+
     def tell(self, words: str) -> None:
         """Say nothing."""
 

@@ -20,7 +20,7 @@ from elasticdl.errors import ElasticdlError
 from elasticdl.job import JobStatus
 from elasticdl.launchers.base import SubmittedJob
 from elasticdl.launchers.signals import STOP_SIGNALS, Signals
-from elasticdl.observe.kinds import DataChecked, FeedPath
+from elasticdl.observe.kinds import OF_TASKS, DataChecked, FeedPath, JobEnded
 from elasticdl.rpc.client import ENDED
 
 _CONNECT_SECONDS = 5.0
@@ -95,6 +95,8 @@ class _Viewer:
                         self._display.show(item)
                     case _Problem(text):
                         silence.reason = text
+                    case _TaskProblem(text):
+                        self._display.problem(text)
                     case _Page(url):
                         self._display.tell(f"the job's page is at {url}")
                     case str():
@@ -154,7 +156,14 @@ class _Problem:
     text: str
 
 
-_Item = JobStatus | str | _Page | _Problem | _End | BaseException
+@dataclasses.dataclass(frozen=True, slots=True)
+class _TaskProblem:
+    """Why a task has failed."""
+
+    text: str
+
+
+_Item = JobStatus | str | _Page | _Problem | _TaskProblem | _End | BaseException
 
 
 class _News:
@@ -201,8 +210,10 @@ class _News:
                 elif event["event"] == FeedPath.event and text not in told:
                     told.add(text)
                     self._put(text)
-                elif event["event"] == DataChecked.event:
-                    continue  # its lines come with the pictures
+                elif event["event"] in (DataChecked.event, JobEnded.event):
+                    continue  # they come with the pictures
+                elif event["event"] in [kind.event for kind in OF_TASKS]:
+                    self._put(_TaskProblem(text))
                 elif text and event["role"] in _EVENT_SOURCES:
                     self._put(text)
         except ElasticdlError as error:

@@ -123,6 +123,7 @@ def load_data(config: JobConfig) -> JobData:
 
     Raises:
         DataError: A file cannot be opened.
+        JobFailedError: The data that training is to be evaluated on has no records.
         ModelError: The model file, which may bring its own reader, cannot be loaded.
     """
     custom_data_reader = _custom_data_reader(config)
@@ -146,7 +147,7 @@ def load_data(config: JobConfig) -> JobData:
         training=training() if config.command == "train" else (),
         validation=shards(data.validation_data) if config.command != "predict" else (),
         prediction=shards(data.prediction_data) if config.command == "predict" else (),
-    )
+    ).checked(config)
 
 
 def _stream(config: JobConfig, has_begun: bool = False) -> Stream | None:

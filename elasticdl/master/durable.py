@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from elasticdl.checkpoints.versions import begun_with
 from elasticdl.config import MAY_DIFFER, JobConfig, completed, shown_setting, shown_settings
-from elasticdl.errors import ConfigError, UnusableStateError
+from elasticdl.errors import ConfigError, JobFailedError, UnusableStateError
 from elasticdl.job import Shard
 from elasticdl.master.actions import Action
 from elasticdl.master.core import JobCore
@@ -33,6 +33,20 @@ class JobData:
     training: tuple[Shard, ...] = ()
     validation: tuple[Shard, ...] = ()
     prediction: tuple[Shard, ...] = ()
+
+    def checked(self, config: JobConfig) -> JobData:
+        """Return the same data, if a job that trains and is to evaluate has records for that.
+
+        Raises:
+            JobFailedError: It has none, and there would be no evaluation.
+        """
+        place = config.data.validation_data if config.command == "train" else ""
+        if place and not any(shard.num_records for shard in self.validation):
+            raise JobFailedError(
+                f"--validation_data={place}: expected records, found none; leave the flag out to "
+                "train without evaluations"
+            )
+        return self
 
 
 @dataclass(frozen=True, slots=True)

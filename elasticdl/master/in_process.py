@@ -162,7 +162,8 @@ class InProcessMaster:
         return self._job.now()
 
     def _note(self, note: Note) -> None:
-        log.log(logging.WARNING if note.is_warning else logging.INFO, "%s", note.text)
+        is_unheard = note.is_warning and self._tell is None
+        log.log(logging.WARNING if is_unheard else logging.INFO, "%s", note.text)
         if self._tell is not None:
             self._tell(note)
 

@@ -50,6 +50,7 @@ class TaskResults:
         self._callbacks = callbacks
         self._training_metrics = training_metrics
         self._act = act
+        self._failures: dict[int, str] = {}  # task -> what was told of its last failure
 
     def checked(self, task: Task, report: TaskReport) -> TaskReport:
         """Return the report, as a failure if its metric states do not fit the others'."""
@@ -89,11 +90,16 @@ class TaskResults:
         if report.fatal:
             return Failure(report.message, after_checkpoint=True)
         if settled is Settled.QUARANTINED:
+            self._failures.pop(task.id, None)
             return self._set_aside(task, report.message)
         if settled is Settled.DONE:
+            self._failures.pop(task.id, None)
             self._done(task, report, phase)
         elif settled is Settled.REQUEUED and report.outcome is Outcome.FAILED:
-            self._note(kinds.TaskFailed(task.id), report.message, is_warning=True)
+            is_news = self._failures.get(task.id) != report.message  # each try may say the same
+            self._failures[task.id] = report.message
+            if is_news:
+                self._note(kinds.TaskFailed(task.id), report.message, is_warning=True)
         return None
 
     def _done(self, task: Task, report: TaskReport, phase: Phase) -> None:

@@ -514,6 +514,10 @@ class TaskSetAside(Kind):
     task: TaskId
 
 
+OF_TASKS = (TaskFailed, TaskSetAside)
+"""What says why a task failed."""
+
+
 @dataclass(frozen=True)
 class Slow(Kind):
     """A worker is at one stage for long."""

@@ -39,11 +39,13 @@ for line in sys.stdin.buffer:
 
 
 def quiet_tensorflow() -> None:
-    """Leave those lines out when TensorFlow is imported, by whomever.
+    """Leave those lines out when TensorFlow is imported, by whomever, and its C++ warnings later.
+
+    An error of a step or of `feed` is raised too, and TensorFlow would say it twice more.
 
     Not with TF_CPP_MIN_LOG_LEVEL=0 in the environment: that asks for all that there is.
     """
-    if os.environ.setdefault(_VARIABLE, "1") == "0" or "tensorflow" in sys.modules:
+    if os.environ.setdefault(_VARIABLE, "2") == "0" or "tensorflow" in sys.modules:
         return
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

@@ -341,11 +341,14 @@ def _positive_warnings(data: DataSet, table: WantedTable) -> Iterator[str]:
     words = data.sample.columns.get(table.label)
     if not data.has_labels or not words:
         return
-    num_missing = sum(word is None or word == table.missing for word in words)
+    # The word for a missing number is one like others in a label of words.
+    none = "" if table.positive else table.missing
+    num_missing = sum(word is None or word == none for word in words)
     if num_missing:
         yield (
             f"{data.flag}: the label {table.label!r} is missing in {num_missing:,} of "
-            f"{len(words):,} records, and is taken as 0"
+            f"{len(words):,} records that were looked at, and a task with such a record fails: "
+            "leave them out of the data"
         )
     present = {word.strip() for word in words if word is not None}
     if table.positive and present and present.isdisjoint(table.positive):

@@ -102,8 +102,10 @@ class Running:
         task = self.lease.task
         is_known = isinstance(error, ElasticdlError)
         given = {"task": task.id, "lease": self.lease.number, "kind": str(task.kind)}
-        trace = None if is_known else error
-        log.warning("%s failed: %s", task, error, exc_info=trace, extra=given)
+        # The master tells of it. What nobody expected is shown with its traceback, once.
+        is_news = not is_known and self.lease.number == 1
+        level, trace = (logging.WARNING, error) if is_news else (logging.INFO, None)
+        log.log(level, "%s failed: %s", task, in_short(error), exc_info=trace, extra=given)
         fatal = isinstance(error, NonFiniteLossError | MemoryLimitError | SideEffectError)
         named = fatal or (isinstance(error, DataError) and task.shard.name in str(error))
         said = str(error) if is_known else f"{type(error).__name__}: {in_short(error)}"

@@ -75,3 +75,15 @@ def test_words_of_lookup_layers_are_known_by_the_input_that_they_look_up():
     assert vocabularies_of(model) == {"city": ("Oslo", "Rome")}
     assert vocabularies_of(keras.Sequential([keras.layers.Dense(1)])) == {}
     assert vocabularies_of(object()) == {}
+
+
+def test_what_tensorflow_adds_to_an_error_is_left_out():
+    class OpError(Exception):
+        message = (
+            "{{function_node __wrapped__StatefulPartitionedCall_Tin_6_device_CPU:0}} assertion "
+            "failed: [no such class]\n [[{{node Assert}}]] [Op:StatefulPartitionedCall] name: "
+        )
+
+    assert in_short(OpError()) == "assertion failed: [no such class]"
+    traced = ValueError("could not read 'x1y'\nTraceback (most recent call last):\n File ...")
+    assert in_short(traced) == "could not read 'x1y'"

@@ -7,7 +7,14 @@ import re
 import pytest
 from rich.console import Console
 
-from elasticdl.cli.display import LINE_SECONDS, Display, panel, partitions_table, windows_table
+from elasticdl.cli.display import (
+    LINE_SECONDS,
+    PROBLEM_SECONDS,
+    Display,
+    panel,
+    partitions_table,
+    windows_table,
+)
 from elasticdl.cli.pace import Pace
 from elasticdl.job import BestEvaluation, EpochLedger, PartitionStatus, WindowStatus, no_status
 from scripts.job_lines import DONE, processes, records_done
@@ -329,3 +336,31 @@ def test_a_stream_has_a_watermark_late_messages_and_windows_of_event_time():
     assert re.search(r"late +3 messages", shown)
     assert re.search(r"12:00:00 UTC +│ +2,000 +│ +1,500 +│ +0.25 +│ +0.75 ", shown), shown
     assert re.search(r"12:01:00 UTC \.\.\. +│ +7 +│ +0 +│ +│ +│", shown), shown
+
+
+def test_why_a_task_failed_is_printed_once_however_often_it_is_said(screen):
+    words = "task 6 (records 7680 to 8960 of a.csv): no number: x1y"
+    running = dataclasses.replace(RUNNING, message=f"1 tasks failed and were set aside: {words}")
+    screen.display.show(RUNNING)
+    for _ in range(4):
+        screen.display.problem(words)
+        screen.display.show(running)
+    assert "x1y" not in str(screen.lines)  # the job may end of it
+    screen.now += PROBLEM_SECONDS
+    screen.display.show(running)
+    screen.display.show(dataclasses.replace(running, status="failed"))
+    assert str(screen.lines).count("x1y") == 1
+
+
+def test_why_the_job_failed_is_left_to_the_error_of_the_command(screen):
+    screen.display.problem("task 6: no number: x1y")
+    screen.display.problem("task 7: away for a moment")
+    failed = dataclasses.replace(
+        RUNNING,
+        status="failed",
+        message="1 tasks failed and were set aside: task 6: no number: x1y",
+    )
+    screen.display.show(failed)
+    screen.display.finish(failed, {})
+    assert "x1y" not in str(screen.lines)
+    assert "task 7: away for a moment" in str(screen.lines)

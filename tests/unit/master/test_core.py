@@ -405,6 +405,15 @@ def fail(play, times, message="boom in records 30 to 60", **values):
     return lease.task
 
 
+def test_tries_that_fail_alike_are_told_once(master_kit):
+    play = start(master_kit, max_task_retries=3)
+    play.work_off(play.lease())
+    task = fail(play, 4)
+    texts = [note.text for note in play.do(Note) if note.kind.event == "task failed"]
+    assert texts == ["boom in records 30 to 60"]
+    assert task.id in play.core.ledger.quarantined
+
+
 def test_failing_task_fails_the_job_at_its_end(master_kit):
     play = start(master_kit, max_task_retries=1, checkpoint_dir=Path("c"), output=Path("out"))
     play.work_off(play.lease())

@@ -183,6 +183,13 @@ def test_job_without_records_is_refused_and_leaves_nothing(master_kit):
     assert state.load() == (None, [])
 
 
+def test_validation_data_without_records_is_refused(master_kit):
+    empty = replace(DATA, validation=(Shard("v", 0, 0),))
+    with pytest.raises(JobFailedError, match="--validation_data=valid/: expected records, found"):
+        empty.checked(master_kit.config())
+    assert empty.checked(master_kit.config(validation_data="")) is empty
+
+
 def test_journal_of_something_else_is_refused(master_kit):
     state = MemoryState()
     state.append([["hello"]])

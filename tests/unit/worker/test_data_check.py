@@ -1,5 +1,7 @@
 """How a look at the data ends, and what the master hears of it."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from elasticdl.errors import DataError
@@ -29,7 +31,7 @@ def look(monkeypatch):
         monkeypatch.setattr(data_check, "look_at_data", raising)
         master = Master()
         try:
-            data_check.check_data(None, None, None, None, {}, master, 0)
+            data_check.check_data(None, SimpleNamespace(notes=[]), None, None, {}, master, 0)
         except BaseException as raised:
             return master.told, raised
         return master.told, None

@@ -86,6 +86,16 @@ def test_keys_of_lines_of_json_are_columns():
     )
 
 
+def test_a_missing_label_is_told_as_what_it_does():
+    columns = {"y": ["1", None, "NA", "0"]}
+    for positive, num_missing in ((), 2), (("1",), 1):  # NA is a word among others
+        table = WantedTable((), "y", positive, missing="NA")
+        lines = said(data_set(columns=columns), table=table)
+        (line,) = [each for each in lines if "label 'y'" in each]
+        assert f"is missing in {num_missing} of 4 records" in line
+        assert "a task with such a record fails" in line
+
+
 def test_balance_range_and_nan_of_labels_are_told_by_output():
     labels = {"click": np.array([0, 1, 1, 1]), "price": np.linspace(0, 50, 100)}
     lines = said(data_set(labels=labels))

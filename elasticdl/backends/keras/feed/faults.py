@@ -15,6 +15,7 @@ from elasticdl.errors import DataError, ModelError
 # record's bytes are no UTF-8.
 RUN_ERRORS = (tf.errors.OpError, UnicodeDecodeError)
 _NODES = re.compile(r"\{\{.*?\}\}|\[\[.*?\]\]|\[Op:\w+\]|name: *$")
+_TRACE = re.compile(r"\s*Traceback \(most recent call last\):.*", re.DOTALL)  # of a py_function
 _SAID = re.compile(r".*StringToNumberOp could not correctly convert string: (the \w+ '.*)$")
 _NO_NUMBER = re.compile(r"Field \d+ in record \d+ is not a valid \w+: (.*)$")
 _PREAMBLE = re.compile(
@@ -57,7 +58,7 @@ def reason(error: UnicodeDecodeError | tf.errors.OpError) -> str:
         message = error.object.decode("utf-8", "backslashreplace")
     else:
         message = str(error.message)
-    text = " ".join(_NODES.sub(" ", message).split())
+    text = " ".join(_TRACE.sub("", _NODES.sub(" ", message)).split())
     readable = "".join(c if c.isprintable() else "?" for c in _PREAMBLE.sub("", text))[:300]
     said = _SAID.match(readable)  # by `refused` in preprocessing/words.py
     if said is not None:

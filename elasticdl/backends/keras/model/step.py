@@ -19,7 +19,7 @@ from elasticdl.backends.keras.model.lookups import Collector
 from elasticdl.backends.keras.model.placed import Called, PlacedModel, explaining
 from elasticdl.backends.keras.model.recipe import AskedIds, Leaves, functions_of, nodes_within
 from elasticdl.backends.keras.types import Nested
-from elasticdl.errors import ModelError
+from elasticdl.errors import ModelError, in_short
 
 log = logging.getLogger(__name__)
 
@@ -335,8 +335,7 @@ class _Traced:
         try:
             return self._call(*inputs)
         except (tf.errors.OpError, ValueError, TypeError) as error:
-            message = " ".join(getattr(error, "message", str(error)).split())[:1000]
             raise ModelError(
                 f"the model fails on a minibatch of {minibatch.num_records} records, features "
-                f"{describe(minibatch.features)}: {message}"
+                f"{describe(minibatch.features)}: {in_short(error)}"
             ) from error
