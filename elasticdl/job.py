@@ -526,6 +526,19 @@ class MemberStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class EpochScores:
+    """How a complete epoch went, as far as that is known.
+
+    loss: mean over its records, as they were trained. metrics: of the records that were measured.
+    validation: of the evaluation after it.
+    """
+
+    loss: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    validation: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class BestEvaluation:
     """The best of the evaluations so far, by the metric of `--keep_best`.
 
@@ -634,6 +647,7 @@ class JobStatus:
     num_late: int = 0  # messages that came late, trained or not
     watermark: float = 0.0  # of a stream, in seconds since 1970; 0: it is not known
     windows: tuple[WindowStatus, ...] = ()  # of event time, the last ones
+    history: tuple[EpochScores, ...] = ()  # of the complete epochs, in their order
 
     def staleness_percentile(self, share: float) -> int:
         """Return what the staleness of this share of updates does not exceed.

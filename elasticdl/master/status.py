@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from elasticdl.job import JobStatus, Label, MemberStatus, PartitionStatus, Role, Task
+from collections.abc import Iterator
+
+from elasticdl.job import (
+    EpochScores,
+    JobStatus,
+    Label,
+    MemberStatus,
+    PartitionStatus,
+    Role,
+    Task,
+)
 from elasticdl.master.core import JobCore
 from elasticdl.master.phases import Phase
 
@@ -76,7 +86,21 @@ def picture(core: JobCore, now: float) -> JobStatus:
         num_late=ledger.num_late,
         watermark=0.0 if core.event_time is None else core.event_time.watermark,
         windows=() if core.event_time is None else core.event_time.windows.statuses(),
+        history=tuple(_history(core)) if is_training else (),
     )
+
+
+def _history(core: JobCore) -> Iterator[EpochScores]:
+    """Yield how the complete epochs went; evaluated by steps, one has its last evaluation."""
+    results = core.evaluations.results
+    for epoch in range(core.ledger.num_epochs_complete):
+        after = [each.metrics for each in results if each.num_epochs == epoch + 1]
+        within = [each.metrics for each in results if each.num_epochs == epoch]
+        yield EpochScores(
+            core.meter.epoch_loss(epoch),
+            core.training_metrics.by_epoch.get(epoch, {}),
+            next(iter(after), within[-1] if within else {}),
+        )
 
 
 def learning_rate_of(core: JobCore) -> float | None:

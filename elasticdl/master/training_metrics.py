@@ -21,7 +21,7 @@ from elasticdl.master.windows import Windows
 TASK_ID = -1
 WINDOW_RECORDS = 20_000
 _PERIOD_SECONDS = 10.0
-_EPOCH, _WINDOW = "epoch", "window"
+_EPOCH, _WINDOW, _OVER = "epoch", "window", "over"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +50,20 @@ class TrainingMetrics:
             windows: Of event time, whose metrics are asked for together with the others.
         """
         self.measured = Measured()
+        self.by_epoch: dict[int, dict[str, float]] = {}
+        """The metrics of epochs, the newest so far."""
         self._windows = windows
         self._epoch = 0
         self._num_records = 0
         self._sums: MetricStates = {}
+        self._over: dict[int, MetricStates] = {}  # of epochs that are over, to be made numbers of
         self._window: deque[_Part] = deque()
         self._window_records = 0
         self._number = 0  # of the last lease
         self._asked_at: float | None = None  # while a worker is to answer
         self._asked = -1  # which
         self._asked_of = Measured()
+        self._asked_over: tuple[int, ...] = ()
         self._next = 0.0
         self._is_given_up = False
 
@@ -74,6 +78,8 @@ class TrainingMetrics:
         if task.epoch < self._epoch:
             return  # a late task of an earlier epoch belongs to numbers that are told already
         if task.epoch > self._epoch:
+            if self._is_epoch_behind and not self._is_given_up:
+                self._over[self._epoch] = self._sums
             self._epoch, self._num_records, self._sums = task.epoch, 0, {}
             self._window.clear()
             self._window_records = 0
@@ -95,6 +101,9 @@ class TrainingMetrics:
             recent = add(recent, part.states)
         states = {f"{_EPOCH}/{name}": arrays for name, arrays in self._sums.items()}
         states |= {f"{_WINDOW}/{name}": arrays for name, arrays in recent.items()}
+        for epoch, sums in self._over.items():
+            states |= {f"{_OVER} {epoch}/{name}": arrays for name, arrays in sums.items()}
+        self._asked_over = tuple(self._over)
         for number, sums in self._windows.ask().items() if self._windows is not None else ():
             states |= {f"{number}/{name}": arrays for name, arrays in sums.items()}
         task = Task(TASK_ID, TaskKind.METRICS, Shard("", 0, 0), self._epoch)
@@ -112,6 +121,7 @@ class TrainingMetrics:
         self._asked_at = None
         if report.outcome is Outcome.FAILED:
             self._is_given_up = True
+            self._over.clear()
             if self._windows is not None:
                 self._windows.is_given_up = True
             return False
@@ -123,6 +133,11 @@ class TrainingMetrics:
             _scope(_EPOCH, report.metrics),
             _scope(_WINDOW, report.metrics),
         )
+        if self.measured.metrics:
+            self.by_epoch[self.measured.epoch] = self.measured.metrics
+        for epoch in self._asked_over:
+            self.by_epoch[epoch] = _scope(f"{_OVER} {epoch}", report.metrics)
+            self._over.pop(epoch, None)
         if self._windows is not None:
             self._windows.answered(_by_window(report.metrics))
         return True
@@ -149,10 +164,14 @@ class TrainingMetrics:
     @property
     def is_behind(self) -> bool:
         """Whether there are sums of which no numbers have been made."""
-        told = (self.measured.epoch, self.measured.num_records)
         is_window_behind = self._windows is not None and self._windows.is_behind
-        is_behind = bool(self._sums) and told != (self._epoch, self._num_records)
-        return not self._is_given_up and (is_behind or is_window_behind)
+        is_behind = self._is_epoch_behind or is_window_behind or bool(self._over)
+        return not self._is_given_up and is_behind
+
+    @property
+    def _is_epoch_behind(self) -> bool:
+        told = (self.measured.epoch, self.measured.num_records)
+        return bool(self._sums) and told != (self._epoch, self._num_records)
 
 
 def _scope(scope: str, metrics: dict[str, float]) -> dict[str, float]:
@@ -164,6 +183,6 @@ def _by_window(metrics: dict[str, float]) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for name, value in metrics.items():
         number, _, metric = name.partition("/")
-        if number not in (_EPOCH, _WINDOW):
+        if number not in (_EPOCH, _WINDOW) and not number.startswith(_OVER):
             found.setdefault(number, {})[metric] = value
     return found
