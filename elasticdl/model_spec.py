@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import difflib
+import functools
 import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, TypeAlias
@@ -71,7 +72,9 @@ def batched(feed: UserFunction) -> UserFunction:
 
 
 def is_batched(feed: UserFunction) -> bool:
-    """Whether a `feed` was marked by `batched`."""
+    """Whether a `feed` was marked by `batched`, or is a partial of one that was."""
+    while isinstance(feed, functools.partial) and not hasattr(feed, "is_batched"):
+        feed = feed.func
     return bool(getattr(feed, "is_batched", False))
 
 
@@ -105,18 +108,16 @@ def load_model_spec(section: ModelSection, learning_rate: float | None = None) -
     for name in section.named().values():
         find(name, required=True)
     model = function(model_name, required=True)
-    optimizer = function(section.optimizer)
+    optimizer = find(section.optimizer)
+    if not (isinstance(optimizer, str) or hasattr(optimizer, "learning_rate")):
+        optimizer = function(section.optimizer)
+    if optimizer is not None:
+        optimizer = _optimizer_of(optimizer, module.__file__, learning_rate)
     feed = function(section.feed) or function("dataset_fn")
     if feed is None:
         raise ModelError(_missing(module, section.feed))
-    eval_metrics_fn = find(section.eval_metrics_fn)
+    eval_metrics_fn = _metrics_of(find(section.eval_metrics_fn))
     check_metrics_fn(eval_metrics_fn, module.__file__)
-    if optimizer is not None and learning_rate is not None:
-        plain_optimizer = optimizer
-
-        def optimizer(*parameters: object) -> object:
-            return plain_optimizer(*parameters, lr=learning_rate)
-
     params = parse_params(section.model_params, "--model_params")
     if section.negative_sampling_rate is not None:
         _add_rate(params, section.negative_sampling_rate, model, model_name)
@@ -129,10 +130,39 @@ def load_model_spec(section: ModelSection, learning_rate: float | None = None) -
         callbacks=function(section.callbacks),
         prediction_outputs_processor=find(section.prediction_outputs_processor),
         custom_data_reader=function(section.custom_data_reader),
-        weighted_metrics_fn=find(section.weighted_metrics_fn),
-        table=_table_of(module, feed),
+        weighted_metrics_fn=_metrics_of(find(section.weighted_metrics_fn)),
+        table=_table_of(module, feed, model),
         loss_weights=find("loss_weights"),
     )
+
+
+def _optimizer_of(found: Any, file: str | None, learning_rate: float | None) -> Any:
+    """Return what makes an optimizer, with `--learning_rate` if it is given.
+
+    It is a function, a class, or what `compile` of Keras takes: an optimizer or its name.
+    """
+    if callable(found):
+        if learning_rate is None:
+            return found
+        takes = inspect.signature(found).parameters
+        name = "learning_rate" if "learning_rate" in takes and "lr" not in takes else "lr"
+        return functools.partial(found, **{name: learning_rate})
+    if isinstance(found, str) and learning_rate is not None:
+        found = {"class_name": found, "config": {"learning_rate": learning_rate}}
+    elif learning_rate is not None and hasattr(found, "learning_rate"):
+        raise ModelError(
+            f"{file}: --learning_rate={learning_rate:g}: expected a function or a class as "
+            f"optimizer, found an object of {type(found).__name__}, which has its rate already"
+        )
+    return lambda *parameters: found
+
+
+def _metrics_of(found: Any) -> UserFunction | None:
+    """Return a function that gives metrics, of one, or of what `compile` of Keras takes."""
+    is_metric = hasattr(found, "update_state") and not isinstance(found, type)
+    if isinstance(found, str) or is_metric:
+        return lambda: [found]
+    return (lambda: found) if isinstance(found, list | tuple | Mapping) else found
 
 
 def _add_rate(params: dict[str, Any], rate: float, model: UserFunction, name: str) -> None:
@@ -148,7 +178,7 @@ def _add_rate(params: dict[str, Any], rate: float, model: UserFunction, name: st
     params[RATE] = rate
 
 
-def _table_of(module: ModuleType, feed: UserFunction) -> Any:
+def _table_of(module: ModuleType, feed: UserFunction, model: UserFunction) -> Any:
     """Return the `Table` whose feed it is, or the only one that the model file has; else None."""
     tabular = sys.modules.get("elasticdl.preprocessing.tabular")
     if tabular is None:
@@ -156,8 +186,10 @@ def _table_of(module: ModuleType, feed: UserFunction) -> Any:
     own = getattr(feed, "__self__", None)
     if isinstance(own, tabular.Table):
         return own
-    found = [value for value in vars(module).values() if isinstance(value, tabular.Table)]
-    return found[0] if len(found) == 1 else None
+    names = (vars(module), *(getattr(each, "__globals__", {}) for each in (feed, model)))
+    values = [value for each in names for value in each.values()]
+    found = {id(value): value for value in values if isinstance(value, tabular.Table)}
+    return next(iter(found.values())) if len(found) == 1 else None
 
 
 def parse_params(text: str, flag: str) -> dict[str, Any]:

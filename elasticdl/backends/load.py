@@ -104,8 +104,11 @@ def _not_in_torch(what: str) -> ModelError:
     )
 
 
-def _call(spec: ModelSpec, seed: int, num_threads: int) -> object:
-    """Call the model function as PyTorch's models need it, which changes nothing for others."""
+def _call(spec: ModelSpec, seed: int, num_threads: int | None) -> object:
+    """Call the model function as PyTorch's models need it, which changes nothing for others.
+
+    Without a number of threads nothing is prepared: the process has its own.
+    """
     knew_torch = _imported("torch")
     with looking_up(_no_rows_yet):
         if knew_torch:
@@ -117,7 +120,9 @@ def _call(spec: ModelSpec, seed: int, num_threads: int) -> object:
     return model
 
 
-def _prepare_torch(seed: int, num_threads: int) -> None:
+def _prepare_torch(seed: int, num_threads: int | None) -> None:
+    if num_threads is None:
+        return
     from elasticdl.backends.torch.device import prepare
 
     prepare(seed, num_threads)
@@ -149,11 +154,19 @@ def load_saved_model(
     spec: ModelSpec,
     metadata: Metadata,
     directory: Path,
-    num_threads: int,
+    num_threads: int | None,
     device: str | None = None,
     tell_feed: TellFeedWay = tell_nobody,
 ) -> SavedModelPredictor | ExportedPredictor | SavedArraysPredictor:
     """Return an exported model, importing its framework only now.
+
+    Args:
+        spec: The functions of the model file.
+        metadata: What `feed` is told about the data.
+        directory: The export.
+        num_threads: To compute with; None: as this process does already.
+        device: Where it computes; None: PyTorch on the CPU, TensorFlow where it wants to.
+        tell_feed: Is told which way `feed` runs, where there are several.
 
     Raises:
         ModelError: The folder holds no export of a framework, or there is no such device.
@@ -178,7 +191,8 @@ def load_saved_model(
     from elasticdl.backends.keras.predictor import SavedModelPredictor
     from elasticdl.backends.keras.threads import compute_with
 
-    compute_with(num_threads, device)
+    if num_threads is not None:
+        compute_with(num_threads, device)
     return SavedModelPredictor(spec, metadata, directory, tell_feed)
 
 

@@ -22,15 +22,13 @@ def forward():
 
 from __future__ import annotations
 
-import math
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from elasticdl.data.base import Metadata
@@ -220,13 +218,6 @@ class Table:
             tuple(described.values()), self.label.name, words, self._file_columns, self._missing
         )
 
-    def source(self, module: str) -> str:
-        """Return the expression that makes this table, where this module is called `module`."""
-        columns = ", ".join(_source_of(module, column) for column in self.columns)
-        rest = (self._file_columns, self._records, self._delimiter, self._missing)
-        written = ", ".join(map(_literal, rest))
-        return f"{module}.Table([{columns}], {_source_of(module, self.label)}, {written})"
-
     def inputs(self) -> dict[str, keras.KerasTensor]:
         """Return a `keras.Input` of shape (1,) for each column of the data that is used."""
         return {name: _input(name, kind.dtype) for name, kind in self._types.items()}
@@ -388,23 +379,6 @@ def _types(columns: Sequence[Column]) -> Iterator[tuple[str, ColumnType]]:
             for name in column.names:
                 if name not in named:  # only crossed
                     yield name, ColumnType("string", "")
-
-
-def _source_of(module: str, described: Column | Label) -> str:
-    values = [f"{f.name}={_literal(getattr(described, f.name))}" for f in fields(described)]
-    return f"{module}.{type(described).__name__}({', '.join(values)})"
-
-
-def _literal(value: object) -> str:
-    """Return a number, a word or several of these as Python writes them, whoever holds them."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return f"float('{value}')"
-    if value is None or isinstance(value, str | int | float):
-        return repr(value)
-    assert isinstance(value, Iterable), "a column is described by numbers and words"
-    return f"[{', '.join(map(_literal, value))}]"
 
 
 def _number(column: Number, value: keras.KerasTensor) -> keras.KerasTensor:

@@ -49,6 +49,8 @@ def make_optimizer(make: Callable[[], object] | None) -> keras.optimizers.Optimi
         raise ModelError("training needs a function optimizer() in the model file; found none")
     with user_code("optimizer", after=remedy_of):
         optimizer = make()
+        if isinstance(optimizer, str | dict):
+            optimizer = keras.optimizers.get(optimizer)
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise ModelError(
             f"optimizer must return a keras.optimizers.Optimizer, found {type(optimizer).__name__}"

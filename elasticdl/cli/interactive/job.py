@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,15 +19,18 @@ from numpy.typing import NDArray
 from elasticdl.cli import preflight
 from elasticdl.cli.display import Display
 from elasticdl.cli.flags import build_config, check_given, flags, unknown_flag
-from elasticdl.cli.interactive import model_source, notebook, tables
-from elasticdl.cli.interactive.model_source import Model, ModelPlace
+from elasticdl.cli.interactive import models, notebook, tables
+from elasticdl.cli.interactive.models import Model, ModelPlace
 from elasticdl.cli.jobs import ANSWER_SECONDS, ask, picture_now
 from elasticdl.cli.run import submit
 from elasticdl.cli.view import LeftError, view
 from elasticdl.config import Command, JobConfig
 from elasticdl.errors import ConfigError, JobFailedError, UnavailableError
-from elasticdl.job import JobStatus, Strategy, no_status
+from elasticdl.job import EpochScores, JobStatus, Strategy, no_status
 from elasticdl.launchers.base import SubmittedJob
+
+if TYPE_CHECKING:
+    from elasticdl.cli.interactive.predictor import LoadedModel
 
 Predictions = NDArray[Any] | dict[str, NDArray[Any]]
 
@@ -55,7 +59,8 @@ def train(
 
     Args:
         model: A model file (`"model.py"`), `package.module.function` below `model_zoo/`, a module,
-            or functions by their names in a model file: `{"forward": forward, "feed": feed}`.
+            or functions by their names in a model file: `{"forward": forward, "feed": feed}`. They
+            are given to the job with the values that they use.
         data: To train on: a path, a URL, or a table of pandas, polars or Arrow, which is written
             into the job's folder.
         validation_data: The same, to evaluate on; None: nothing is.
@@ -63,19 +68,21 @@ def train(
         ps: Ps replicas, in strategies that have them.
         job_dir: The job's folder; None: a new one below `jobs/`. The same call with the same folder
             goes on with a job that was stopped.
-        settings: Other flags of `elasticdl train`, by their names: `num_epochs=3`.
+        settings: Other flags of `elasticdl train`, by their names: `num_epochs=3`. With functions
+            these may be here, too: `loss="mse"`.
 
     Raises:
         ConfigError: A setting is unknown or does not fit.
-        ModelError: The model cannot be found, or written into a file.
+        ModelError: The model cannot be found, or a function uses what no other process can have.
         DataError: Data cannot be read.
     """
     for name in settings:
         if name in _NAMED_OTHERWISE:
             raise ConfigError(f"{name}: expected the argument {_NAMED_OTHERWISE[name]}")
+    model, settings = models.with_settings(model, settings)
     folder = Path(job_dir) if job_dir is not None else _new_folder()
     inputs = folder.with_name(f"{folder.name}-inputs")
-    place = model_source.place_of(model, inputs)
+    place = models.place_of(model, inputs)
     words = {
         **_words("train", settings),
         **_words_of_model(place),
@@ -106,6 +113,7 @@ class Job:
         self._words = words
         self._job = submitted
         self._began = time.time()
+        self._model: LoadedModel | None = None
 
     @property
     def name(self) -> str:
@@ -121,6 +129,16 @@ class Job:
     def metrics(self) -> dict[str, float]:
         """The metrics of the newest evaluation; empty before the first."""
         return dict(self.status().metrics)
+
+    @property
+    def history(self) -> dict[str, list[float]]:
+        """What `History.history` of Keras has: by name, a value for each complete epoch.
+
+        `loss` is the mean over the records as they were trained, metrics are those of training, and
+        with `val_` before their names those of the evaluation after the epoch. What is not known of
+        an epoch is NaN.
+        """
+        return history_of(self.status().history)
 
     def status(self) -> JobStatus:
         """Return where the job is, or how it ended."""
@@ -182,6 +200,8 @@ class Job:
     def predict(self, data: object, data_reader_params: str | None = None) -> Predictions:
         """Return what the trained model says of records, in their order.
 
+        The model is loaded into this program with the first call, and stays for the next ones.
+
         Args:
             data: A path, or a table, as in `train`.
             data_reader_params: How files are read, as in `train`; None: as those that the job was
@@ -206,11 +226,21 @@ class Job:
                 "output": str(folder / "predictions"),
                 "job_dir": str(folder / "job"),
             }
-            job = submit(build_config("predict", words))
-            status = job.end(_FOREVER_SECONDS)
-            if status is None or status.status != "finished":
-                raise JobFailedError(f"the predictions have failed: {status and status.message}")
+            config = build_config("predict", words)
+            model = self._loaded()
+            if model is not None:
+                model.predict(config, folder / "predictions")
+            else:
+                _predict_by_job(config)
             return _read_predictions(folder / "predictions")
+
+    def _loaded(self) -> LoadedModel | None:
+        """Return the trained model in this program, if it can be loaded here."""
+        from elasticdl.cli.interactive import predictor  # and with it the whole worker
+
+        if self._model is None and predictor.may_load(self.output):
+            self._model = predictor.LoadedModel()
+        return self._model
 
     def _repr_html_(self) -> str:
         return notebook.picture(self.status())
@@ -232,6 +262,13 @@ class Job:
         display.finish(status, self._job.places)
 
 
+def _predict_by_job(config: JobConfig) -> None:
+    """Predict in processes of their own."""
+    status = submit(config).end(_FOREVER_SECONDS)
+    if status is None or status.status != "finished":
+        raise JobFailedError(f"the predictions have failed: {status and status.message}")
+
+
 def _refuse_local(strategy: str) -> None:
     if strategy == Strategy.LOCAL:
         raise ConfigError(
@@ -248,6 +285,20 @@ def _words(command: Command, settings: Mapping[str, object]) -> dict[str, str]:
             raise ConfigError(unknown_flag(command, name))
     given = {name: value for name, value in settings.items() if value is not None}
     return {n: str(v).lower() if isinstance(v, bool) else str(v) for n, v in given.items()}
+
+
+def history_of(epochs: Sequence[EpochScores]) -> dict[str, list[float]]:
+    """Return the values of epochs by their names."""
+    rows = [
+        {
+            **({} if epoch.loss is None else {"loss": epoch.loss}),
+            **epoch.metrics,
+            **{f"val_{name}": value for name, value in epoch.validation.items()},
+        }
+        for epoch in epochs
+    ]
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name, math.nan) for row in rows] for name in names}
 
 
 def settings_of_prediction(

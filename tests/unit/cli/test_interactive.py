@@ -1,6 +1,5 @@
 """Models and data that are given in Python, as files that workers can read."""
 
-import importlib.util
 import math
 import sys
 import types
@@ -9,135 +8,104 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from elasticdl.cli.interactive import model_source, notebook, tables
-from elasticdl.cli.interactive.job import settings_of_prediction, train
+from elasticdl.cli.interactive import models, notebook, tables
+from elasticdl.cli.interactive.job import history_of, settings_of_prediction, train
+from elasticdl.cli.interactive.predictor import imports_of
+from elasticdl.config import ModelSection
 from elasticdl.data.parquet import ParquetReader
 from elasticdl.errors import ConfigError, DataError, ModelError
-from elasticdl.job import no_status
-
-CELLS = """
-import math as m
-from collections import OrderedDict
-
-RATE, NAMES = 0.5, ["a", "b"]
-TABLE = object()
-
-
-def helper(x):
-    return m.sqrt(x) + RATE
-
-
-def forward(rate=RATE):
-    return OrderedDict((name, helper(4)) for name in NAMES)
-
-
-def lookup():
-    return TABLE
-
-
-def maker(count):
-    def inner():
-        return count
-    return inner
-
-
-inner = maker(3)
-
-
-def round(x):
-    return x + 1
-
-
-def marked():
-    return round(2.4)
-
-
-marked.is_batched = True
-
-
-SIZE = 3
-
-
-def older(size=SIZE):
-    return size
-
-
-class Net:
-    width = 4
-
-
-def wide():
-    return Net.width
-
-
-square = lambda x: x * x  # noqa: E731
-
-
-def squared():
-    return square(3)
-
-
-SIZE, Net.width = 4, 8
-"""
+from elasticdl.job import EpochScores, no_status
+from elasticdl.model_spec import load_model_spec
 
 
 @pytest.fixture
 def cells(tmp_path, monkeypatch):
-    """A module as a notebook has it: what its functions use is around them."""
+    """A module of the user's."""
     path = tmp_path / "cells.py"
-    path.write_text(CELLS)
+    path.write_text("def forward():\n    return 3\n")
     module = types.ModuleType("cells")
     module.__file__ = str(path)
     monkeypatch.setitem(sys.modules, "cells", module)
-    exec(compile(CELLS, str(path), "exec"), vars(module))
+    exec(compile(path.read_text(), str(path), "exec"), vars(module))
     return module
 
 
-def imported(path):
-    spec = importlib.util.spec_from_file_location("written", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def loaded(place):
+    section = ModelSection(model_zoo=place.model_zoo, model_def=place.model_def)
+    with imports_of(place.model_zoo):
+        return load_model_spec(section)
 
 
-def test_functions_are_written_with_the_modules_values_and_functions_that_they_use(cells, tmp_path):
-    place = model_source.place_of({"custom_model": cells.forward}, tmp_path / "inputs")
-    assert place == (tmp_path / "inputs", "model.forward")
-    written = imported(tmp_path / "inputs" / "model.py")
-    expected = {"a": math.sqrt(4) + 0.5, "b": math.sqrt(4) + 0.5}
-    assert dict(written.custom_model()) == expected == dict(cells.forward())
+def test_functions_and_values_of_two_jobs_are_those_of_each(cells, tmp_path):
+    given = {"custom_model": cells.forward, "feed": len, "loss": "mse", "metrics": ["mae"]}
+    first = models.place_of({**given, "optimizer": "adam"}, tmp_path / "first")
+    second = models.place_of({**given, "custom_model": lambda: 4}, tmp_path / "second")
+    assert first == (tmp_path / "first", "model.custom_model")
+    assert ((tmp_path / "first").stat().st_mode & 0o777) == 0o700
+    specs = [loaded(place) for place in (first, second, first)]
+    assert [spec.model() for spec in specs] == [3, 4, 3]
+    assert (specs[0].loss, specs[0].eval_metrics_fn(), specs[0].optimizer()) == (
+        "mse",
+        ["mae"],
+        "adam",
+    )
+    assert "model" not in sys.modules
 
 
-def test_what_has_the_name_of_a_builtin_and_the_marks_of_a_function_are_written(cells, tmp_path):
-    model_source.place_of({"forward": cells.forward, "feed": cells.marked}, tmp_path)
-    written = imported(tmp_path / "model.py")
-    assert (written.feed(), written.feed.is_batched) == (3.4, True)
+@pytest.mark.parametrize(
+    ("functions", "words"),
+    [
+        ({"forward": 3}, "expected a function or a class as 'forward', found an object of int"),
+        ({"feed": len}, "expected a function 'forward' that makes the model, found 'feed'"),
+        ({"forward": len, "a b": len}, "expected the name of a function, found 'a b'"),
+    ],
+)
+def test_what_makes_no_model_is_refused(functions, words, tmp_path):
+    with pytest.raises(ModelError, match=words):
+        models.place_of(functions, tmp_path / "inputs")
 
 
-def test_what_cannot_be_written_is_refused_by_its_name(cells, tmp_path):
-    for name, words in [
-        ("older", "older has 3 as its default of size, and SIZE is 4 now"),
-        ("wide", "Net.width was set after the class was defined"),
-        ("squared", "squared uses a lambda"),
-        ("lookup", "lookup uses TABLE, which is an object"),
-        ("inner", "inner takes count from the function around it"),
-    ]:
-        functions = {"forward": cells.forward, name: getattr(cells, name)}
-        with pytest.raises(ModelError, match=words):
-            model_source.place_of(functions, tmp_path / "inputs")
-    with pytest.raises(ModelError, match="expected a function or a class as 'forward'"):
-        model_source.source_of({"forward": 3})
+def test_a_made_model_is_no_function_that_makes_one(tmp_path):
+    made = type("Model", (), {"trainable_variables": (), "__call__": len})()
+    with pytest.raises(ModelError, match="found an object of Model; write def forward"):
+        models.place_of({"forward": made}, tmp_path / "inputs")
+
+
+def test_functions_may_stand_beside_those_by_name_and_not_beside_a_file():
+    model, settings = {"forward": len, "mine": len}, {"loss": "mse", "feed": "mine", "workers": 2}
+    rest = {"feed": "mine", "workers": 2}
+    assert models.with_settings(model, settings) == ({**model, "loss": "mse"}, rest)
+    assert models.with_settings("model.py", {"loss": "mine"}) == ("model.py", {"loss": "mine"})
+    with pytest.raises(ConfigError, match="loss: expected the name of a function in the model fi"):
+        models.with_settings("model.py", {"loss": len})
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "rate", "expected"),
+    [
+        (lambda lr=0.1: ("sgd", lr), 0.5, ("sgd", 0.5)),
+        (lambda learning_rate=0.1: ("adam", learning_rate), 0.5, ("adam", 0.5)),
+        ("adam", 0.5, {"class_name": "adam", "config": {"learning_rate": 0.5}}),
+        (types.SimpleNamespace(learning_rate=0.1), None, types.SimpleNamespace(learning_rate=0.1)),
+    ],
+)
+def test_an_optimizer_is_what_compile_takes(optimizer, rate, expected, cells, tmp_path):
+    functions = {"forward": cells.forward, "feed": len, "optimizer": optimizer}
+    place = models.place_of(functions, tmp_path / "inputs")
+    section = ModelSection(model_zoo=place.model_zoo, model_def=place.model_def)
+    with imports_of(place.model_zoo):
+        assert load_model_spec(section, rate).optimizer() == expected
 
 
 def test_a_file_a_module_and_a_name_are_taken_as_they_are(cells, tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("def custom_model():\n    pass\n")
-    assert model_source.place_of(str(path), tmp_path) == (tmp_path, "mine.custom_model")
-    assert model_source.place_of(cells, tmp_path) == (tmp_path, "cells.forward")
-    assert model_source.place_of("mnist.model.forward", tmp_path) == (None, "mnist.model.forward")
+    assert models.place_of(str(path), tmp_path) == (tmp_path, "mine.custom_model")
+    assert models.place_of(cells, tmp_path) == (tmp_path, "cells.forward")
+    assert models.place_of("mnist.model.forward", tmp_path) == (None, "mnist.model.forward")
     path.write_text("def model():\n    pass\n")
     with pytest.raises(ModelError, match="expected a function forward"):
-        model_source.place_of(path, tmp_path)
+        models.place_of(path, tmp_path)
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
@@ -222,3 +190,11 @@ def test_how_files_are_read_is_not_said_of_a_table_that_is_predicted():
     assert settings_of_prediction({}, "new.csv", "delimiter=tab") == {
         "data_reader_params": "delimiter=tab"
     }
+
+
+def test_the_history_has_a_value_for_each_epoch():
+    epochs = [EpochScores(0.5, {"auc": 0.6}, {"auc": 0.4}), EpochScores(0.25, {}, {"auc": 0.3})]
+    history = history_of(epochs)
+    assert (list(history), history["loss"]) == (["loss", "auc", "val_auc"], [0.5, 0.25])
+    assert history["val_auc"] == [0.4, 0.3]
+    assert (history["auc"][0], math.isnan(history["auc"][1])) == (0.6, True)

@@ -8,12 +8,15 @@ import pytest
 import tensorflow as tf
 
 from elasticdl.backends.keras.feed.records import column_tensor
-from elasticdl.cli.interactive.model_source import source_of
+from elasticdl.cli.interactive import functions
+from elasticdl.cli.interactive.predictor import imports_of
+from elasticdl.config import ModelSection
 from elasticdl.data.base import Metadata
 from elasticdl.data.messages import format_of
 from elasticdl.data.params import Params
 from elasticdl.errors import ModelError
 from elasticdl.job import Mode
+from elasticdl.model_spec import load_model_spec
 from elasticdl.preprocessing import HashedCross, Hashing
 from elasticdl.preprocessing.tabular import Bucket, Category, Cross, Label, Number, Table, Tags
 
@@ -278,13 +281,19 @@ def forward_of_notebook():
     return OF_NOTEBOOK.inputs()
 
 
-def test_a_table_of_a_notebook_is_written_into_its_model_file():
-    source = source_of({"forward": forward_of_notebook, "feed": OF_NOTEBOOK.feed})
-    written = {}
-    exec(source, written)
-    again = written["feed"].__self__
-    assert again.wanted() == OF_NOTEBOOK.wanted() == written["OF_NOTEBOOK"].wanted()
-    assert list(written["forward"]()) == ["age", "city", "shop", "tags"]
+def feed_of_notebook(dataset, mode, metadata):
+    return OF_NOTEBOOK.feed(dataset, mode, metadata)
+
+
+@pytest.mark.parametrize("feed", [OF_NOTEBOOK.feed, feed_of_notebook])
+def test_a_table_of_a_notebook_goes_with_the_functions_that_use_it(feed, tmp_path):
+    functions.write(tmp_path, {"forward": forward_of_notebook, "feed": feed}, "of_notebook")
+    with imports_of(tmp_path):
+        spec = load_model_spec(ModelSection(model_zoo=tmp_path, model_def="of_notebook.forward"))
+    again = spec.table
+    assert again is not OF_NOTEBOOK
+    assert again.wanted() == OF_NOTEBOOK.wanted()
+    assert list(spec.model()) == ["age", "city", "shop", "tags"]
     made, meant = (batch_of(each, LINES)[0] for each in (again, OF_NOTEBOOK))
     for name in meant:
         np.testing.assert_array_equal(made[name].numpy(), meant[name].numpy())

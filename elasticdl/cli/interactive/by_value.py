@@ -1,0 +1,258 @@
+"""Writes by value what a program defines itself, and by name what is installed."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import io
+import linecache
+import pickle
+import sys
+import sysconfig
+import types
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import cloudpickle
+from cloudpickle.cloudpickle import _make_function
+
+from elasticdl.runtime.functions_file import (
+    missing,
+    module_of,
+    namespace,
+    no_shell,
+    same,
+    with_own_classes,
+)
+
+MAX_BYTES = 1 << 30
+
+_MAIN = "__main__"
+_PROGRAM = "user_program"
+"""What the program's main module is called in the processes of a job, which have their own."""
+
+_STATES = 6  # parts of how cloudpickle writes a function or a class by value
+OF_IMPORT = {"__builtins__", "__cached__", "__loader__", "__spec__"}
+"""Names that Python puts into each module."""
+
+
+class TooLargeError(Exception):
+    """More was written than `MAX_BYTES`."""
+
+
+class Counted:
+    """Counts and hashes what is written to a file; without a file it only counts."""
+
+    def __init__(self, file: IO[bytes] | None = None) -> None:
+        self._file = file
+        self._hash = hashlib.sha256()
+        self.size = 0
+
+    def write(self, content: Any) -> int:
+        """Take in a part.
+
+        Raises:
+            TooLargeError: It is too much.
+        """
+        size = memoryview(content).nbytes
+        self.size += size
+        if self.size > MAX_BYTES:
+            raise TooLargeError(f"it takes more than {MAX_BYTES >> 20} MiB")
+        if self._file is not None:
+            self._hash.update(content)
+            self._file.write(content)
+        return size
+
+    def digest(self) -> str:
+        """Return the SHA-256 of what was written."""
+        return self._hash.hexdigest()
+
+
+class _Namespace(dict[str, object]):
+    """Stands for the globals of a module of the user's, which all of its functions share."""
+
+    def __init__(self, module: str, file: str) -> None:
+        super().__init__()
+        self.place = module, file
+
+
+class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+    """Writes by value what is the user's own.
+
+    Attributes:
+        users: The functions and classes that were begun, in order.
+        sources: The lines of their files.
+        packages: The packages of which something was written by its name.
+        modules: The user's modules that were written whole.
+    """
+
+    def __init__(self, file: Counted, left_out: Mapping[str, Mapping[str, str]]) -> None:
+        super().__init__(file)
+        self.users: list[types.FunctionType | type] = []
+        self.sources: dict[str, list[str]] = {}
+        self.packages: set[str] = set()
+        self.modules: list[types.ModuleType] = []
+        self._left_out = left_out
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Return how something is written, or leave it to cloudpickle."""
+        if isinstance(obj, _Namespace):
+            return namespace, obj.place
+        if isinstance(obj, types.ModuleType):
+            return self._reduced_module(obj)
+        if (instead := _outside_notebook(obj)) is not None:
+            return same, (instead,)
+        if isinstance(obj, io.IOBase) and not isinstance(obj, io.BytesIO | io.StringIO):
+            raise pickle.PicklingError("it is an open file")
+        if _is_of_keras(obj):
+            return with_own_classes, (_own_classes_of(obj), *obj.__reduce__()[:2])
+        reduced = super().reducer_override(obj)
+        if isinstance(obj, types.FunctionType | type):
+            is_by_value = isinstance(reduced, tuple) and len(reduced) == _STATES
+            self._note(obj, is_by_value)
+            return _of_program(reduced) if is_by_value else reduced
+        return reduced
+
+    def _function_getnewargs(self, func: types.FunctionType) -> Any:
+        names = func.__globals__
+        module = str(names.get("__name__"))
+        if is_own(module):
+            file = str(names.get("__file__", func.__code__.co_filename))
+            self.globals_ref.setdefault(id(names), _Namespace(_renamed(module), file))
+        return super()._function_getnewargs(func)
+
+    def _reduced_module(self, module: types.ModuleType) -> Any:
+        name = module.__name__
+        if name == _MAIN or not is_own(name):
+            self.packages.add(name.partition(".")[0])
+            return NotImplemented
+        self.modules.append(module)
+        why = self._left_out.get(name, {})
+        kept = {key: v for key, v in vars(module).items() if key not in OF_IMPORT | why.keys()}
+        if why:
+            kept["__getattr__"] = functools.partial(missing, name, dict(why))
+        return module_of, (name,), kept
+
+    def _note(self, thing: types.FunctionType | type, is_by_value: bool) -> None:
+        if not is_by_value:
+            self.packages.add(str(thing.__module__).partition(".")[0])
+            return
+        self.users.append(thing)
+        if isinstance(thing, types.FunctionType):
+            file = thing.__code__.co_filename
+            if file not in self.sources and (lines := linecache.getlines(file, thing.__globals__)):
+                self.sources[file] = lines
+
+
+@contextlib.contextmanager
+def own_modules_by_value() -> Iterator[None]:
+    """Have cloudpickle write by value what the user's own files define."""
+    known = cloudpickle.list_registry_pickle_by_value()
+    own = [
+        module
+        for name, module in list(sys.modules.items())
+        if isinstance(module, types.ModuleType)
+        and module.__name__ == name != _MAIN
+        and name not in known
+        and is_own(name)
+    ]
+    for module in own:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in own:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def is_own(name: str) -> bool:
+    """Whether a module is the user's: a process of a job might not import the same by its name."""
+    if name == _MAIN or name not in sys.modules:
+        return True
+    if name.partition(".")[0] == "elasticdl":
+        return False
+    file = getattr(sys.modules[name], "__file__", None)
+    return file is not None and file.endswith((".py", ".pyc")) and not _is_installed(file)
+
+
+@functools.cache
+def _is_installed(file: str) -> bool:
+    path = Path(file).resolve()
+    if {"site-packages", "dist-packages"} & {*path.parts, *Path(file).parts}:
+        return True
+    return any(path.is_relative_to(root) for root in _installed_roots())
+
+
+@functools.cache
+def _installed_roots() -> tuple[Path, ...]:
+    paths = sysconfig.get_paths()
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    return tuple({Path(paths[name]).resolve() for name in names})
+
+
+def _renamed(module: str) -> str:
+    return _PROGRAM if module == _MAIN else module
+
+
+def _of_program(reduced: Any) -> Any:
+    """Return how a function or class is written, less what it has of this process.
+
+    Its main module gets another name. A class is made anew, also where it was written: otherwise
+    cloudpickle would give the attributes that it had then to the one of now.
+    """
+    make, arguments, state, *rest = reduced
+    for part in state:
+        if part.get("__module__") == _MAIN:
+            part["__module__"] = _PROGRAM
+    if make is not _make_function:
+        *first, _tracked, extra = arguments
+        arguments = (*(_PROGRAM if part == _MAIN else part for part in first), None, extra)
+        for part in arguments:
+            if isinstance(part, dict) and part.get("__module__") == _MAIN:
+                part["__module__"] = _PROGRAM
+    return make, arguments, state, *rest
+
+
+def _outside_notebook(obj: object) -> object:
+    """Return what stands for something that IPython has put among the names of a notebook."""
+    holder = getattr(obj, "__self__", obj)
+    kind = holder if isinstance(holder, types.FunctionType) else type(holder)
+    if str(kind.__module__).partition(".")[0] not in ("IPython", "ipykernel"):
+        return None
+    name = getattr(obj, "__name__", type(obj).__name__)
+    if name == "get_ipython":
+        return no_shell
+    if "ExitAutocall" in name:
+        return sys.exit
+    return open if name == "open" and isinstance(obj, types.FunctionType) else None
+
+
+def _is_of_keras(obj: object) -> bool:
+    """Whether Keras writes an object, by its configuration and weights."""
+    saveable = getattr(sys.modules.get("keras.src.saving.keras_saveable"), "KerasSaveable", None)
+    return saveable is not None and isinstance(obj, saveable)
+
+
+def _own_classes_of(obj: object) -> dict[str, object]:
+    """Return the user's classes and functions that an object of Keras has parts of, by name."""
+    found: dict[str, object] = {}
+    waiting, seen = [obj], set()
+    while waiting:
+        part = waiting.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        kind = part if isinstance(part, types.FunctionType) else type(part)
+        module = str(kind.__module__)
+        if isinstance(part, list | tuple | set):
+            waiting += part
+        elif isinstance(part, Mapping):
+            waiting += part.values()
+        elif module.partition(".")[0] == "keras" or is_own(module):
+            if is_own(module):
+                found[kind.__name__] = kind
+            if not isinstance(part, types.FunctionType):
+                waiting += vars(part).values() if hasattr(part, "__dict__") else ()
+    return found

@@ -1,0 +1,188 @@
+"""Functions of a program as a model file that the processes of its job load: code with its values.
+
+What a notebook, a script, or a file of the user's own defines is written as it is now: code,
+globals, closures, defaults and attributes of classes. What an installed package defines is written
+by its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from elasticdl.cli.interactive import by_value
+from elasticdl.cli.interactive.by_value import (
+    OF_IMPORT,
+    Counted,
+    Pickler,
+    TooLargeError,
+    own_modules_by_value,
+)
+from elasticdl.errors import ModelError
+from elasticdl.runtime.functions_file import PYTHON
+from elasticdl.runtime.secret_files import private_opener
+
+_FRAMEWORKS = {"jax", "keras", "tensorflow", "torch"}
+
+
+def write(folder: Path, functions: Mapping[str, object], name: str = "model") -> Path:
+    """Write a model file that has some functions, or other values, by their names.
+
+    Args:
+        folder: Where it is written, and the file of the functions beside it.
+        functions: By the names that the model file has for them.
+        name: Of the model file, without `.py`.
+
+    Returns:
+        The model file.
+
+    Raises:
+        ModelError: Names a variable whose value no other process can have.
+        OSError: A file cannot be written.
+    """
+    partial = folder / f"{name}.partial"
+    try:
+        with open(partial, "wb", opener=private_opener) as file:
+            digest, frameworks = _dump(functions, file)
+        content = partial.with_name(f"{name}-{digest[:16]}.pickle")
+        partial.replace(content)
+    finally:
+        partial.unlink(missing_ok=True)
+    lines = [
+        '"""Functions of a program, with the values that they use. Written by elasticdl.train."""',
+        "",
+        *(f"import {framework}" for framework in sorted(frameworks)),
+        "from elasticdl.runtime import functions_file",
+        "",
+        f"_functions = functions_file.load(__file__, {content.name!r}, {digest!r}, {PYTHON!r})",
+        *(f"{each} = _functions[{each!r}]" for each in functions),
+    ]
+    path = folder / f"{name}.py"
+    with open(partial, "w", opener=private_opener) as file:
+        file.write("\n".join(lines) + "\n")
+    partial.replace(path)
+    for old in folder.glob(f"{name}-*.pickle"):
+        if old != content:
+            old.unlink(missing_ok=True)
+    return path
+
+
+def _dump(functions: Mapping[str, object], file: IO[bytes]) -> tuple[str, set[str]]:
+    """Write functions and the source of their files; return the digest, and used frameworks."""
+    with own_modules_by_value():
+        left_out: dict[str, Mapping[str, str]] = {}
+        while True:
+            file.seek(0)
+            file.truncate()
+            writer = Counted(file)
+            pickler = Pickler(writer, left_out)
+            try:
+                pickler.dump(dict(functions))
+                break
+            except Exception as error:
+                found = {m.__name__: _unwritable(m) for m in pickler.modules}
+                new = {name: why for name, why in found.items() if why and name not in left_out}
+                if not new:
+                    raise _refusal(pickler, functions, error) from error
+                left_out |= new
+    for user in pickler.users:
+        _check_attributes(user, left_out)
+    pickle.dump(pickler.sources, writer, protocol=pickle.HIGHEST_PROTOCOL)
+    return writer.digest(), pickler.packages & _FRAMEWORKS
+
+
+def _unwritable(module: types.ModuleType) -> dict[str, str]:
+    """Return which values of a module no other process can have, and why."""
+    tried = {name: _problem(v) for name, v in vars(module).items() if name not in OF_IMPORT}
+    return {name: problem for name, problem in tried.items() if problem}
+
+
+def _problem(value: object) -> str:
+    """Return why a value cannot be written; empty if it can."""
+    if isinstance(value, types.ModuleType):
+        return ""
+    try:
+        Pickler(Counted(), _Everything()).dump(value)
+    except Exception as error:
+        return str(error) or type(error).__name__
+    return ""
+
+
+class _Everything(dict[str, Mapping[str, str]]):
+    """Leaves all values of modules out, to try one value alone."""
+
+    def get(self, name: str, default: object = None) -> Any:
+        """Return all names of a module."""
+        return dict.fromkeys(vars(sys.modules[name]), "") if name in sys.modules else {}
+
+
+def _refusal(pickler: Pickler, functions: Mapping[str, object], error: Exception) -> ModelError:
+    """Return the error that says which variable cannot be written."""
+    for user in reversed(pickler.users):
+        for name, value in _used_by(user):
+            if not isinstance(value, types.FunctionType | type) and (why := _problem(value)):
+                return _refused(f"{user.__qualname__} uses {name}", value, why)
+    for name, value in functions.items():
+        if not isinstance(value, types.FunctionType | type) and (why := _problem(value)):
+            return _refused(f"{name!r}", value, why)
+    if isinstance(error, TooLargeError):
+        return ModelError(
+            f"model: the values that the functions use take more than {by_value.MAX_BYTES >> 20} "
+            "MiB: give data as data, or have feed read a file"
+        )
+    return ModelError(f"model: the functions cannot be given to other processes: {error}")
+
+
+def _check_attributes(
+    user: types.FunctionType | type, left_out: Mapping[str, Mapping[str, str]]
+) -> None:
+    """Refuse a function that uses what was left out of a module."""
+    if isinstance(user, type):
+        return
+    names = set(_names_in(user.__code__))
+    for name, module in _used_by(user):
+        why = left_out.get(module.__name__, {}) if isinstance(module, types.ModuleType) else {}
+        for used in names & why.keys():
+            what = f"{user.__qualname__} uses {name}.{used}"
+            raise _refused(what, getattr(module, used), why[used])
+
+
+def _refused(what: str, value: object, why: str) -> ModelError:
+    kind = type(value).__name__
+    article = "an" if kind[:1].lower() in "aeiou" else "a"
+    return ModelError(
+        f"model: {what}, which is {article} {kind} and cannot be given to other processes ({why}): "
+        "make it in the function that uses it"
+    )
+
+
+def _used_by(user: types.FunctionType | type) -> Iterator[tuple[str, object]]:
+    """Yield the variables that a function takes with it, or the attributes of a class."""
+    if isinstance(user, type):
+        yield from vars(user).items()
+        return
+    names = dict.fromkeys(_names_in(user.__code__))
+    yield from ((name, user.__globals__[name]) for name in names if name in user.__globals__)
+    cells = zip(user.__code__.co_freevars, user.__closure__ or (), strict=True)
+    for name, cell in cells:
+        with contextlib.suppress(ValueError):  # not assigned yet
+            yield name, cell.cell_contents
+    code = user.__code__
+    defaults = user.__defaults__ or ()
+    yield from zip(
+        code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True
+    )
+    yield from (user.__kwdefaults__ or {}).items()
+    yield from vars(user).items()
+
+
+def _names_in(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names_in(constant)

@@ -1,0 +1,119 @@
+"""A trained model in the program that asks it: loaded once, it answers as a job's worker would."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from elasticdl.backends.base import Predictor
+from elasticdl.backends.exported import ExportKind, kind_of_export
+from elasticdl.backends.load import load_saved_model
+from elasticdl.cli.interactive.by_value import is_own
+from elasticdl.config import JobConfig
+from elasticdl.data.base import DataReader, Metadata
+from elasticdl.errors import DataError
+from elasticdl.job import Mode, Task, TaskKind
+from elasticdl.model_spec import ModelSpec, load_model_spec
+from elasticdl.settings.model import KERAS_VARIABLE, STATISTICS_VARIABLE
+from elasticdl.worker.data_check import metadata_of
+from elasticdl.worker.predictions import FileSink, Predicted
+from elasticdl.worker.records import located, read_all
+from elasticdl.worker.sources import open_readers
+
+_FRAMEWORKS = {ExportKind.KERAS: "tensorflow", ExportKind.TORCH: "torch"}
+_VARIABLES = (KERAS_VARIABLE, STATISTICS_VARIABLE)
+
+
+def may_load(export: Path) -> bool:
+    """Whether this program can load an export: it has no other framework, which may not bear it."""
+    own = _FRAMEWORKS.get(kind_of_export(export))
+    others = set(_FRAMEWORKS.values()) - {own}
+    return own is None or own in sys.modules or others.isdisjoint(sys.modules)
+
+
+class LoadedModel:
+    """The exported model of a job, with the functions of its model file."""
+
+    def __init__(self) -> None:
+        """Loads nothing yet."""
+        self._spec: ModelSpec | None = None
+        self._model: Predictor | None = None
+        self._metadata: Metadata | None = None
+
+    def predict(self, config: JobConfig, output: Path) -> None:
+        """Write what the model says of the records that a configuration names.
+
+        Args:
+            config: Of `elasticdl predict`, with the export.
+            output: The folder where files of predictions are written.
+
+        Raises:
+            ElasticdlError: The export, the functions or the data cannot be used.
+        """
+        with imports_of(config.model.model_zoo):
+            if self._spec is None:
+                self._spec = load_model_spec(config.model)
+            readers = open_readers(config, self._spec)
+            model = self._load(config, self._spec, metadata_of(config, readers))
+            reader, sink = readers[TaskKind.PREDICTION], FileSink(output)
+            for number, shard in enumerate(reader.shards()):
+                task = Task(number, TaskKind.PREDICTION, shard)
+                sink.write(task, list(_predicted(model, reader, task, config)))
+
+    def _load(self, config: JobConfig, spec: ModelSpec, metadata: Metadata) -> Predictor:
+        """Return the model, loaded before unless `feed` is told something else of this data."""
+        if self._model is None or metadata != self._metadata:
+            assert config.checkpoint.saved_model is not None
+            self._model = load_saved_model(spec, metadata, config.checkpoint.saved_model, None)
+            self._metadata = metadata
+        return self._model
+
+
+def _predicted(
+    model: Predictor, reader: DataReader, task: Task, config: JobConfig
+) -> Iterator[Predicted]:
+    size, seed = config.training.minibatch_size, config.training.seed
+    nothing = np.zeros(0, np.float32)
+    try:
+        for minibatch in model.minibatches(read_all(reader, task), Mode.PREDICTION, size, seed):
+            assert minibatch.record_numbers is not None
+            outputs = model.predict_step(minibatch, (), nothing, nothing)
+            yield Predicted(outputs, minibatch.record_numbers)
+    except DataError as error:
+        raise located(reader, task.shard, error) from error
+
+
+@contextlib.contextmanager
+def imports_of(zoo: Path) -> Iterator[None]:
+    """Import from a model folder within the block, and have this program as it was after it.
+
+    Two jobs may have model files of one name, and the program a module of its own.
+    """
+    paths, environment = list(sys.path), {n: os.environ.get(n) for n in _VARIABLES}
+    names = {path.stem for path in zoo.iterdir()}
+    hidden = {
+        name: module
+        for name, module in sys.modules.items()
+        if name.partition(".")[0] in names and is_own(name) and name != "__main__"
+    }
+    for name in hidden:
+        del sys.modules[name]
+    before = set(sys.modules)
+    try:
+        yield
+    finally:
+        for name in sys.modules.keys() - before:
+            if name.partition(".")[0] in names and is_own(name):
+                del sys.modules[name]
+        sys.modules.update(hidden)
+        sys.path[:] = paths
+        for name, value in environment.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
