@@ -41,7 +41,9 @@ def main() -> None:
             folder.clear(words.job_dir)
             tls_dir = credentials.folder_of(config.cluster, words.job_dir)
             listening = Listening(words.bind_address)
-            supervisor = Supervisor(words.job_dir, signals, tls_dir, listening)
+            supervisor = Supervisor(
+                words.job_dir, signals, tls_dir, listening, config.shares_folder
+            )
             supervisor.start(warning)
         except (ElasticdlError, OSError) as error:
             _answer(str(error))

@@ -15,7 +15,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,8 +25,15 @@ _PR_SET_CHILD_SUBREAPER = 36
 _log = logging.getLogger(__name__)
 
 
-def spawn(command: Sequence[str], log: Path, lifeline: int | None) -> subprocess.Popen[bytes]:
+def spawn(
+    command: Sequence[str],
+    log: Path,
+    lifeline: int | None,
+    variables: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
     """Start a process in a session of its own, with its output added to `log`.
+
+    `variables` are those of its environment that differ from ours.
 
     A session of its own keeps the terminal's Ctrl-C from it (the command line decides what that
     means for the job) and makes its process group that of everything it starts.
@@ -34,7 +41,7 @@ def spawn(command: Sequence[str], log: Path, lifeline: int | None) -> subprocess
     Raises:
         OSError: The program or the log cannot be opened.
     """
-    environment = dict(os.environ)
+    environment = dict(os.environ) | dict(variables or {})
     environment.pop(LIFELINE_VARIABLE, None)
     if lifeline is not None:
         environment[LIFELINE_VARIABLE] = str(lifeline)

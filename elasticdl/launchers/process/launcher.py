@@ -35,6 +35,7 @@ from elasticdl.launchers.process.exits import exited
 from elasticdl.launchers.process.logs import log_path
 from elasticdl.launchers.process.out_of_memory import OutOfMemoryKills
 from elasticdl.launchers.process.pids import open_same, parse_ref, ref_of
+from elasticdl.launchers.process.temporary import TemporaryFolders
 from elasticdl.runtime.addresses import Listening
 from elasticdl.runtime.process import inherited_lifeline, process_name, scratch_folder
 
@@ -72,11 +73,14 @@ class ProcessLauncher:
         job_dir: Path,
         authority: JobAuthority | None = None,
         lifeline: int | None = None,
+        is_shared: bool = False,
     ) -> None:
         """Begin to watch; the authority makes a certificate for each process that is started.
 
         Processes get the lifeline that this process was started with, if no other is given.
+        `is_shared`: the job's folder is one of several machines.
         """
+        self._temporary = TemporaryFolders(job_dir, is_shared)
         self._authority = authority
         self._on_event = on_event
         self._job_dir = job_dir
@@ -102,7 +106,7 @@ class ProcessLauncher:
             if self._closing:
                 raise LaunchError(f"{name}: not started, because the job is ending")
             try:
-                child = spawn(spec.command, log, self._lifeline)
+                child = spawn(spec.command, log, self._lifeline, self._temporary.make(name))
             except OSError as error:
                 raise LaunchError(f"{name}: cannot start {spec.command[0]}: {error}") from error
             # Nobody has reaped the child yet, so pid and start time are its own.
@@ -231,9 +235,13 @@ class ProcessLauncher:
 
     def _report(self, watched: _Watched) -> None:
         end = self._exited(watched)
-        if watched.handle.role is Role.WORKER:  # its index is never used again
-            left = scratch_folder(self._job_dir, Role.WORKER, watched.handle.index)
-            shutil.rmtree(left, ignore_errors=True)
+        role, index = watched.handle.role, watched.handle.index
+        is_last = role is Role.WORKER  # its index is never used again
+        if is_last:
+            shutil.rmtree(scratch_folder(self._job_dir, role, index), ignore_errors=True)
+        # The next one may be on another machine, or there is none.
+        if is_last or self._temporary.is_shared or self._closing:
+            self._temporary.remove(process_name(role, index))
         with self._lock:
             del self._watched[watched.handle.ref]
             self._changed.notify_all()

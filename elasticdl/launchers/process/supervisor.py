@@ -22,6 +22,7 @@ from elasticdl.launchers.process import children
 from elasticdl.launchers.process.folder import END_FILE
 from elasticdl.launchers.process.logs import last_error, log_path
 from elasticdl.launchers.process.restarts import Restarts, is_decided
+from elasticdl.launchers.process.temporary import TemporaryFolders
 from elasticdl.launchers.signals import STOP_SIGNALS, Signals
 from elasticdl.observe import kinds
 from elasticdl.observe.events import EventLog
@@ -57,12 +58,15 @@ class Supervisor:
         signals: Signals,
         tls_dir: Path | None = None,
         listening: Listening | None = None,
+        is_shared: bool = False,
     ) -> None:
         """Prepare to run the job in a folder.
 
         With `tls_dir`, the folder of its certificates, its processes speak TLS. The master listens
-        at the loopback address, or where `listening` says.
+        at the loopback address, or where `listening` says. `is_shared`: the folder is one of
+        several machines.
         """
+        self._temporary = TemporaryFolders(job_dir, is_shared)
         self._job_dir = job_dir
         self._listening = listening
         self._tls_dir = tls_dir
@@ -88,6 +92,7 @@ class Supervisor:
         if warning:
             self._events.write(kinds.Warned(), warning)
         children.become_subreaper()
+        self._temporary.remove_all()  # of a root that was killed
         self._start_master()
 
     def end_with(self, leash: int) -> None:
@@ -112,6 +117,7 @@ class Supervisor:
         finally:
             os.close(self._write_end)  # cuts the lifeline
             self._end_all()
+            self._temporary.remove_all()
             self._events.close()
         if end is not None:
             words = {"status": end.status, "message": end.message}
@@ -155,7 +161,8 @@ class Supervisor:
             Role.MASTER, 0, self._job_dir, listening=self._listening, tls_dir=self._tls_dir
         )
         try:
-            self._master = children.spawn(command, self._log_path, self._lifeline)
+            variables = self._temporary.make(Role.MASTER)
+            self._master = children.spawn(command, self._log_path, self._lifeline, variables)
         except OSError as error:
             raise LaunchError(f"the master: cannot start {command[0]}: {error}") from error
 

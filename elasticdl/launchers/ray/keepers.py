@@ -94,7 +94,7 @@ class RoleKeeper:
         try:
             where.enter()
             self._launcher = ProcessLauncher(
-                self._take, Path(where.job_dir), lifeline=self._lifeline
+                self._take, Path(where.job_dir), lifeline=self._lifeline, is_shared=True
             )
             spec = ProcessSpec(Role(role), index, tuple(words))
             self._handle = self._launcher.start(spec)

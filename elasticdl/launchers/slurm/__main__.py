@@ -52,7 +52,7 @@ def main() -> None:
             folder.clear(job_dir)
             tls_dir = credentials.folder_of(config.cluster, job_dir)
             listening = Listening("0.0.0.0", address())
-            supervisor = Supervisor(job_dir, signals, tls_dir, listening)
+            supervisor = Supervisor(job_dir, signals, tls_dir, listening, is_shared=True)
             supervisor.start(warning)
         except (ElasticdlError, OSError) as error:
             _log.error("%s", error)

@@ -23,6 +23,7 @@ from elasticdl.launchers.process.children import spawn
 from elasticdl.launchers.process.exits import exited
 from elasticdl.launchers.process.logs import log_path
 from elasticdl.launchers.process.out_of_memory import OutOfMemoryKills
+from elasticdl.launchers.process.temporary import TemporaryFolders
 from elasticdl.launchers.signals import STOP_SIGNALS, Signals
 from elasticdl.launchers.slurm import commands
 from elasticdl.launchers.slurm.own_task import HOST, address, own_task
@@ -63,6 +64,7 @@ class SlurmPlace:
         self._role = role
         self._signals = signals
         self._roster = Roster(job_dir)
+        self._temporary = TemporaryFolders(job_dir, is_shared=True)
         self._ooms = OutOfMemoryKills()
         self._was_asked = False
         self._beat, self._heard = 0.0, time.monotonic()  # the master's last one, and when it came
@@ -101,7 +103,8 @@ class SlurmPlace:
         lifeline, write_end = os.pipe()
         here = address()
         try:
-            child = spawn([word.replace(HOST, here) for word in command], log, lifeline)
+            full = [word.replace(HOST, here) for word in command]
+            child = spawn(full, log, lifeline, self._temporary.make(handle.ref))
         except OSError as error:
             words = f"cannot start {command[0]}: {error}"
             end = Exited(handle, ExitReason.FAILED, None, words)
@@ -111,6 +114,7 @@ class SlurmPlace:
         code = self._wait_for(child)
         for descriptor in (write_end, lifeline):  # whatever it has started ends too
             os.close(descriptor)
+        self._temporary.remove(handle.ref)
         end = exited(handle, code, self._was_asked, self._ooms, log)
         _log.info("%s: %s (%s)", handle.ref, end.reason, code)
         self._roster.tell_end(end)

@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,7 @@ from elasticdl.launchers.process.launcher import ProcessLauncher
 from elasticdl.launchers.process.logs import last_words, log_path
 from elasticdl.launchers.process.out_of_memory import OutOfMemoryKills
 from elasticdl.launchers.process.pids import ref_of
+from elasticdl.launchers.process.temporary import TemporaryFolders
 from elasticdl.runtime.proc import start_time
 from elasticdl.runtime.process import LIFELINE_VARIABLE, scratch_folder
 
@@ -77,6 +79,42 @@ def test_files_on_their_way_go_with_a_killed_worker(tmp_path, launcher, exits, r
     launcher.start(ProcessSpec(role, 0, (sys.executable, "-c", body)))
     assert exits.get(timeout=SECONDS).reason is ExitReason.KILLED
     assert folder.exists() == stays
+
+
+@pytest.mark.parametrize("role", [Role.WORKER, Role.PS])
+def test_what_a_killed_process_has_left_of_temporary_files_goes(
+    tmp_path, launcher, exits, role, monkeypatch
+):
+    monkeypatch.delenv("TMPDIR", raising=False)
+    body = "import os, signal, tempfile; print(os.listdir(tempfile.gettempdir()));"
+    body += "tempfile.mkstemp(); os.kill(os.getpid(), signal.SIGKILL)"
+    for _ in range(2):
+        launcher.start(ProcessSpec(role, 0, (sys.executable, "-uc", body)))
+        exits.get(timeout=SECONDS)
+    assert log_path(tmp_path, role, 0).read_text() == "[]\n[]\n"
+    temporary = TemporaryFolders(tmp_path)
+    temporary.remove_all()
+    assert not temporary.root.exists()
+
+
+@pytest.mark.parametrize(
+    ("named", "is_shared", "name", "root"),
+    [
+        ("", False, "job", "/job/tmp"),
+        ("", True, "job", "/tmp/elasticdl-"),
+        ("", False, "j" * 60, "/tmp/elasticdl-"),
+        ("/large", False, "job", "/large/elasticdl-"),
+    ],
+)
+def test_temporary_files_are_in_the_jobs_folder_unless_sockets_could_not_be_there(
+    monkeypatch, named, is_shared, name, root
+):
+    monkeypatch.setenv("TMPDIR", named)
+    found = str(TemporaryFolders(Path("/", name), is_shared).root)
+    assert found.startswith(root)
+    monkeypatch.setenv("ELASTICDL_TMPDIR", named)  # in a process with a folder of its own
+    monkeypatch.setenv("TMPDIR", "/own")
+    assert str(TemporaryFolders(Path("/", name), is_shared).root) == found
 
 
 def test_a_process_does_not_get_the_terminals_signals(tmp_path):
