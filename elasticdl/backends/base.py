@@ -370,6 +370,22 @@ class ChecksData(Protocol):
         ...
 
 
+@runtime_checkable
+class ChecksExport(Protocol):
+    """A trainer that can tell, once it is built, what its export would fail by."""
+
+    def check_export(self, beside: bool) -> None:
+        """Look whether the model can be exported, as far as that takes seconds.
+
+        Args:
+            beside: Whether the rows lie beside the model.
+
+        Raises:
+            ModelError: It cannot.
+        """
+        ...
+
+
 class Tower(Protocol):
     """A part of a model that turns ids into vectors, each id for itself.
 

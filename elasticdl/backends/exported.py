@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from enum import StrEnum
 from pathlib import Path
 
 from elasticdl.errors import ModelError
 
 _SHOWN_ENTRIES = 5
+_MOST_BYTES = 1 << 30  # of an export that is loaded beside what is trained
+
+log = logging.getLogger(__name__)
 
 
 class ExportKind(StrEnum):
@@ -51,6 +55,22 @@ def is_export(directory: Path) -> bool:
     """Whether a folder has an exported model, or is the folder of its rows."""
     is_model = has_rows_beside(directory) or any((directory / name).is_file() for name in _FILES)
     return is_model or _is_exported_tables(directory)
+
+
+def may_be_loaded(directory: Path) -> bool:
+    """Whether an export that was written is to be loaded and asked; tell of one that is too large.
+
+    The process that writes it may have no memory for it: the rows are written part by part.
+    """
+    num_bytes = sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
+    if num_bytes > _MOST_BYTES:
+        log.warning(
+            "the export has %.1f GiB, and was not loaded: exports of more than %d GiB are not "
+            "asked a minibatch by the job",
+            num_bytes / (1 << 30),
+            _MOST_BYTES >> 30,
+        )
+    return num_bytes <= _MOST_BYTES
 
 
 def has_rows_beside(directory: Path) -> bool:

@@ -32,6 +32,7 @@ from elasticdl.backends.base import (
     VariableDescription,
 )
 from elasticdl.backends.call_order import swapped, takes_predictions_first
+from elasticdl.backends.exported import may_be_loaded
 from elasticdl.data.base import Metadata, Records, columns_there_are
 from elasticdl.errors import DataError, ModelError, place_of
 from elasticdl.job import CallbackCall, CallbackResult, MetricStates, Mode
@@ -156,6 +157,7 @@ class NumpyTrainer:
             for name, metric in found.items()
         }
         self._averages: dict[str, Average] = {}
+        self._sample: Minibatch | None = None
 
     def _make_optimizer(self) -> tuple[OptimizerSpec, float]:
         if self._spec.optimizer is None:
@@ -228,7 +230,9 @@ class NumpyTrainer:
         return int(numbers[0]), error
 
     def build(self, sample: Minibatch) -> ModelDescription:
-        """Describe the model; the sample is not needed."""
+        """Describe the model; the sample is kept for the export."""
+        if sample.num_records:
+            self._sample = sample
         of_statistics = [
             TableDescription.of_statistics(table_name(table.name), kept, table.expiry)
             for table, kept in ((self._model.tables[k], kept) for k, kept in self._kept.items())
@@ -383,6 +387,11 @@ class NumpyTrainer:
             arrays[f"table/{table.name}/keys"] = keys[order]
             arrays[f"table/{table.name}/rows"] = rows[order]
         np.savez(directory / "model.npz", **arrays)
+        if tables is not None and self._sample is not None and may_be_loaded(directory):
+            from elasticdl.backends.numpy_predictor import SavedArraysPredictor  # it imports this
+
+            saved = SavedArraysPredictor(self._spec, self._model, self._metadata, directory)
+            saved.check(self._sample)
 
 
 def _kept_statistics(model: ArrayModel) -> dict[int, KeptStatistics]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -75,6 +75,30 @@ def load_served(folder: Path) -> ServedModel:
         f"{folder}: expected the program of a model in Keras (saved_model) or PyTorch (score.pt2); "
         "a model given as functions on arrays has none"
     )
+
+
+def outputs_by_name(outputs: Any, names: Sequence[str], prefix: str = "") -> dict[str, Any]:
+    """Return the parts of a structure of outputs by name: a dict's keys, joined by `_`.
+
+    Args:
+        outputs: Of a model: tensors in dicts, tuples and lists.
+        names: Of the outputs that are no dict, where there are as many; else they are numbered.
+        prefix: Of all names.
+    """
+    if isinstance(outputs, Mapping):
+        pairs = [(str(key), part) for key, part in outputs.items()]
+    elif isinstance(outputs, tuple | list):
+        before = "" if prefix else "output_"
+        numbered = [f"{before}{k}" for k in range(len(outputs))]
+        pairs = list(zip(names if len(names) == len(outputs) else numbered, outputs, strict=True))
+    else:
+        return {prefix or (names[0] if len(names) == 1 else "output"): outputs}
+    found: dict[str, Any] = {}
+    for key, part in pairs:
+        name = f"{prefix}_{key}" if prefix else key
+        if part is not None:
+            found |= outputs_by_name(part, (), name)
+    return found
 
 
 Shapes = Sequence[Sequence[int]]

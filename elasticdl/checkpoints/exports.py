@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from elasticdl._core import seal_manifest
-from elasticdl.checkpoints.writing import make_durably, sync, sync_all, write_durably
+from elasticdl.checkpoints.writing import make_durably, set_modes, sync, sync_all, write_durably
 from elasticdl.errors import CheckpointError
 from elasticdl.locations import Url, reaching, remove_tree, upload
 
@@ -85,6 +85,7 @@ def put_in_place(partial: Path, directory: Path, attempt: int) -> None:
         )
     if directory.is_dir():
         shutil.rmtree(directory)
+    set_modes(partial)
     sync_all(partial)
     partial.rename(directory)
     sync(directory.parent)

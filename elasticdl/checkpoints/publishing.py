@@ -29,7 +29,7 @@ from elasticdl.checkpoints.chain import (
     parse_current,
     parse_manifest,
 )
-from elasticdl.checkpoints.writing import make_durably, sync, sync_all, write_durably
+from elasticdl.checkpoints.writing import make_durably, set_modes, sync, sync_all, write_durably
 from elasticdl.errors import CheckpointError, ExportError
 from elasticdl.locations import Location, Url, is_remote, reaching, remove_tree
 
@@ -306,6 +306,7 @@ def _write_program(target: Path, write: Callable[[Path], None]) -> None:
         partial.mkdir()
         write(partial)
         _write_list(partial)
+        set_modes(partial)
         sync_all(partial)
         try:
             partial.rename(target)

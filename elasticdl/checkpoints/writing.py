@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import shutil
+import stat
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -258,6 +259,19 @@ def make_durably(folder: Path) -> None:
     for above in reversed(missing):
         above.mkdir(exist_ok=True)
         sync(above.parent)
+
+
+def set_modes(folder: Path) -> None:
+    """Give what is in a folder the modes that the umask says, as the folder itself has them.
+
+    Some libraries write files that nobody else may read, whatever the umask.
+    """
+    of_folders = stat.S_IMODE(folder.stat().st_mode)
+    for path in folder.rglob("*"):
+        mode = of_folders if path.is_dir() else of_folders & 0o666
+        if stat.S_IMODE(path.stat().st_mode) != mode:
+            with contextlib.suppress(PermissionError):  # a replica of another user has written it
+                path.chmod(mode)
 
 
 def sync_all(folder: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from elasticdl.backends.base import (
     CallbackNeeds,
+    ChecksExport,
     Int64,
     ModelDescription,
     Predictor,
@@ -92,6 +93,7 @@ class WorkerProcess:
         trainer, description = build_trainer(
             config, spec, metadata, readers, self.device, self.tell_feed
         )
+        self._check_export(trainer)
         callbacks = trainer.callbacks if config.command == "train" else None
         if callbacks is not None:
             _check_callbacks(config, callbacks, spec)
@@ -176,6 +178,22 @@ class WorkerProcess:
                 self.worker_id,
             )
 
+    def _check_export(self, trainer: Trainer) -> None:
+        """Refuse a model that cannot be exported before it is trained; one worker looks.
+
+        Raises:
+            ModelError: It cannot.
+        """
+        checkpoint = self.config.checkpoint
+        is_written = self.config.command == "train" and checkpoint.output is not None
+        if is_written and self._is_first and isinstance(trainer, ChecksExport):
+            trainer.check_export(beside=checkpoint.output_tables == "parquet")
+
+    @property
+    def _is_first(self) -> bool:
+        """Whether it does what one worker does, or has come later."""
+        return not 0 < self.worker_id < self.config.cluster.num_workers
+
     def _write_program(self, trainer: Trainer) -> None:
         """Write the model without its parameters for those who serve, unless another worker does.
 
@@ -185,7 +203,7 @@ class WorkerProcess:
             ModelError: The model cannot be served so.
         """
         directory, cluster = self.config.checkpoint.export_dir, self.config.cluster
-        if directory is None or 0 < self.worker_id < cluster.num_workers:
+        if directory is None or not self._is_first:
             return
         dense, state = trainer.initial_values()
 

@@ -17,12 +17,19 @@ from elasticdl.backends.keras.metrics.kinds import mask_of
 from elasticdl.backends.keras.model.placed import PlacedModel, accepting_dicts, called_as_by_fit
 from elasticdl.backends.keras.saved_tables import saved_table, write_rows
 from elasticdl.backends.keras.types import Nested, Specs
+from elasticdl.backends.served import outputs_by_name
+from elasticdl.backends.user_code import no_place, user_code
 from elasticdl.errors import ModelError
 from elasticdl.layers.lookup import looking_up, serving
 
 ENDPOINT = "serve"
 NOTES = Path("assets.extra", "elasticdl.json")  # a folder that TensorFlow leaves to others
+ASKED = "the export of --output"  # whose model is asked a minibatch when it was written
+_MOST_WORDS = 40  # of an error of TensorFlow
+_PYTHON = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
 _log = logging.getLogger(__name__)
+
+Signatures = dict[str, tf.types.experimental.PolymorphicFunction]
 
 
 def export_model(
@@ -41,6 +48,54 @@ def export_model(
     """
     placed.dense.assign(dense)
     placed.state.assign(state)
+    served, signatures = _served(placed, sample)
+    tf.saved_model.save(served, str(directory), signatures=signatures)
+    if served.tables:
+        write_rows(served.tables, tables, directory)
+    notes = directory / NOTES
+    notes.parent.mkdir(exist_ok=True)
+    has_masks = any(mask_of(leaf) is not None for leaf in tf.nest.flatten(placed.sample_outputs))
+    notes.write_text(json.dumps({"output_names": placed.output_names, "has_masks": has_masks}))
+
+
+def check_export(placed: PlacedModel, sample: KerasMinibatch) -> None:
+    """Trace what would be exported.
+
+    Raises:
+        ModelError: It cannot be exported.
+    """
+    with user_code("--output: the export of the model", after=no_place):
+        served, signatures = _served(placed, sample)
+        for function in (served.serve, *signatures.values()):
+            refuse_python(function.get_concrete_function().graph)
+
+
+def ask(directory: Path, sample: KerasMinibatch) -> None:
+    """Load an export that was written, and ask it a minibatch.
+
+    Raises:
+        ModelError: It cannot be loaded, or does not answer.
+    """
+    Exported(directory, ASKED)(sample)
+
+
+def refuse_python(graph: tf.Graph) -> None:
+    """Refuse a graph that calls Python, which a SavedModel does not hold.
+
+    Raises:
+        ModelError: Names what to write.
+    """
+    definition = graph.as_graph_def()
+    nodes = [definition.node, *(function.node_def for function in definition.library.function)]
+    if any(node.op in _PYTHON for part in nodes for node in part):
+        raise ModelError(
+            "--output: the model calls Python (tf.py_function or tf.numpy_function), which no "
+            "other process can load: write it with operations of TensorFlow or keras.ops"
+        )
+
+
+def _served(placed: PlacedModel, sample: KerasMinibatch) -> tuple[tf.Module, Signatures]:
+    """Return what is saved, and its signatures."""
     saved = [saved_table(table) for table in placed.tables]
 
     def lookup(layer: keras.layers.Layer, ids: tf.Tensor) -> tf.Tensor:
@@ -62,13 +117,7 @@ def export_model(
     ]
     served.tables = saved
     served.used_resources = resources_of(placed.model)
-    tf.saved_model.save(served, str(directory), signatures=signatures_of(served.serve, specs))
-    if saved:
-        write_rows(saved, tables, directory)
-    notes = directory / NOTES
-    notes.parent.mkdir(exist_ok=True)
-    has_masks = any(mask_of(leaf) is not None for leaf in tf.nest.flatten(placed.sample_outputs))
-    notes.write_text(json.dumps({"output_names": placed.output_names, "has_masks": has_masks}))
+    return served, signatures_of(served.serve, specs)
 
 
 class Exported:
@@ -79,19 +128,25 @@ class Exported:
         has_masks: Whether outputs had masks, which a SavedModel does not keep.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, named: str = "") -> None:
+        """Load it.
+
+        Args:
+            directory: The SavedModel.
+            named: What messages call it; default: by `--saved_model`.
+        """
+        self._named = named or f"--saved_model={directory}"
         try:
             self._loaded = tf.saved_model.load(str(directory))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, tf.errors.OpError) as error:
             raise ModelError(
-                f"--saved_model={directory} is no SavedModel: {' '.join(str(error).split())}"
+                f"{self._named} is no SavedModel: {' '.join(str(error).split())[:1000]}"
             ) from error
         if not hasattr(self._loaded, ENDPOINT):
             raise ModelError(
-                f"--saved_model={directory} has no endpoint {ENDPOINT!r}; expected what --output "
+                f"{self._named} has no endpoint {ENDPOINT!r}; expected what --output "
                 "of a training job, or keras.Model.export, writes"
             )
-        self._directory = directory
         self.output_names: tuple[str, ...] = ()
         self.has_masks = False
         notes = directory / NOTES
@@ -105,10 +160,20 @@ class Exported:
         try:
             return self._loaded.serve(minibatch.features)
         except (tf.errors.OpError, ValueError, TypeError) as error:
+            given = describe(minibatch.features)
             raise ModelError(
-                f"the model of --saved_model={self._directory} cannot be called on what feed "
-                f"gives, {describe(minibatch.features)}: {' '.join(str(error).split())[:1000]}"
+                f"the model of {self._named} cannot be called on what feed gives, {given}: "
+                f"{said_by_tensorflow(error)}"
             ) from error
+
+
+def said_by_tensorflow(error: Exception) -> str:
+    """Return the end of what an error says, where TensorFlow tells what it is."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    left_out = ("File ", "[[", "Detected at node", "Graph execution error", "<stack traces")
+    said = [line for line in lines if line and not line.startswith(left_out)]
+    words = " ".join(said).split()
+    return " ".join(words[-_MOST_WORDS:])
 
 
 def resources_of(model: keras.Model) -> list[tf.saved_model.experimental.TrackableResource]:
@@ -131,9 +196,7 @@ def named_features(structure: Structure, model: keras.Model) -> Specs:
     return features
 
 
-def signatures_of(
-    serve: tf.types.experimental.PolymorphicFunction, specs: Specs
-) -> dict[str, tf.types.experimental.PolymorphicFunction]:
+def signatures_of(serve: tf.types.experimental.PolymorphicFunction, specs: Specs) -> Signatures:
     """Return the signature of an endpoint; none where features are sparse or ragged."""
     if not all(isinstance(spec, tf.TensorSpec) for spec in tf.nest.flatten(specs)):
         return {}
@@ -157,9 +220,9 @@ def _signature(
     @tf.function(input_signature=flat, autograph=False)  # type: ignore[untyped-decorator]
     def serving_default(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
         outputs = serve(tf.nest.pack_sequence_as(specs, list(tensors)))
-        if isinstance(outputs, dict):
-            return outputs
-        return {f"output_{k}": value for k, value in enumerate(tf.nest.flatten(outputs))}
+        if not isinstance(outputs, dict):
+            outputs = tf.nest.flatten(outputs)
+        return outputs_by_name(outputs, ())
 
     return serving_default
 

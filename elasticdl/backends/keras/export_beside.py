@@ -11,8 +11,14 @@ import numpy as np
 import tensorflow as tf
 
 from elasticdl.backends.base import Float32
-from elasticdl.backends.keras.export import named_features, resources_of
-from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
+from elasticdl.backends.keras.export import (
+    ASKED,
+    named_features,
+    refuse_python,
+    resources_of,
+    said_by_tensorflow,
+)
+from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, describe
 from elasticdl.backends.keras.model.lookups import Site
 from elasticdl.backends.keras.model.placed import (
     PlacedModel,
@@ -22,6 +28,7 @@ from elasticdl.backends.keras.model.placed import (
 )
 from elasticdl.backends.keras.model.variables import Variables
 from elasticdl.backends.keras.types import Nested
+from elasticdl.backends.user_code import no_place, user_code
 from elasticdl.data.strings import Array
 from elasticdl.errors import ModelError
 from elasticdl.layers.lookup import looking_up, serving
@@ -43,16 +50,9 @@ def export_beside(
     Raises:
         ModelError: Ids depend on rows, so nobody could look rows up before the model is called.
     """
-    late = [placed.tables[site.table].name for site in sites if site.stage]
-    if late:
-        raise ModelError(
-            f"--output_tables=parquet: the ids of Embedding {late[0]!r} are computed of other "
-            "parameters, so its rows cannot be looked up before the model is called; leave the "
-            "rows inside (--output_tables=inside)"
-        )
     placed.dense.assign(dense)
     placed.state.assign(state)
-    _save_graph(placed, sample, sites, directory / MODEL)
+    tf.saved_model.save(_served(placed, sample, sites), str(directory / MODEL))
     np.savez(directory / DENSE, allow_pickle=False, **_values(placed.dense, placed.state))
     tables = [site.table for site in sites]
     (directory / DESCRIPTION).write_text(
@@ -60,9 +60,51 @@ def export_beside(
     )
 
 
-def _save_graph(
-    placed: PlacedModel, sample: KerasMinibatch, sites: list[Site], directory: Path
-) -> None:
+def check_export_beside(placed: PlacedModel, sample: KerasMinibatch, sites: list[Site]) -> None:
+    """Trace what would be exported.
+
+    Raises:
+        ModelError: It cannot be exported so.
+    """
+    with user_code("--output_tables=parquet: the export of the model", after=no_place):
+        served = _served(placed, sample, sites)
+        for function in (served.ids, served.score):
+            refuse_python(function.get_concrete_function().graph)
+
+
+def ask_beside(directory: Path, sample: KerasMinibatch) -> None:
+    """Load an export that was written, and ask it a minibatch, with rows of zeros.
+
+    Raises:
+        ModelError: It cannot be loaded, or does not answer.
+    """
+    try:
+        model = tf.saved_model.load(str(directory / MODEL))
+        described = json.loads((directory / DESCRIPTION).read_text())
+        dims = {table["name"]: table["dim"] for table in described["tables"]}
+        pairs = zip(model.ids(sample.features), described["lookups"], strict=True)
+        rows = [tf.zeros([*ids.shape, dims[table]]) for ids, table in pairs]
+        model.score(sample.features, rows)
+    except (tf.errors.OpError, OSError, ValueError, TypeError) as error:
+        raise ModelError(
+            f"the model of {ASKED} cannot be called on what feed gives, "
+            f"{describe(sample.features)}: {said_by_tensorflow(error)}"
+        ) from error
+
+
+def _served(placed: PlacedModel, sample: KerasMinibatch, sites: list[Site]) -> tf.Module:
+    """Return what is saved.
+
+    Raises:
+        ModelError: Ids depend on rows.
+    """
+    late = [placed.tables[site.table].name for site in sites if site.stage]
+    if late:
+        raise ModelError(
+            f"--output_tables=parquet: the ids of Embedding {late[0]!r} are computed of other "
+            "parameters, so its rows cannot be looked up before the model is called; leave the "
+            "rows inside (--output_tables=inside)"
+        )
     specs = named_features(sample.structure, placed.model)
 
     def ids(features: Nested) -> list[tf.Tensor]:
@@ -95,7 +137,7 @@ def _save_graph(
     served.state = [variable._value for variable in placed.state.variables]
     served.used_variables = list(served.score.get_concrete_function().graph.variables)
     served.used_resources = resources_of(placed.model)
-    tf.saved_model.save(served, str(directory))
+    return served
 
 
 def _values(*groups: Variables) -> dict[str, Array]:

@@ -13,7 +13,7 @@ import tensorflow as tf
 from elasticdl.backends.base import Float32, Int64
 from elasticdl.backends.keras.export_beside import DESCRIPTION, MODEL
 from elasticdl.backends.keras.types import Nested, Specs
-from elasticdl.backends.served import FeatureSpec, parts
+from elasticdl.backends.served import FeatureSpec, outputs_by_name, parts
 from elasticdl.data.strings import Array
 from elasticdl.errors import ExportError
 
@@ -55,13 +55,8 @@ class KerasServed:
     def score(self, features: Mapping[str, Array], rows: Sequence[Float32]) -> dict[str, Array]:
         """See `ServedModel`."""
         outputs = self._model.score(self._given(features), [tf.constant(r) for r in rows])
-        if isinstance(outputs, dict):
-            return {name: value.numpy() for name, value in outputs.items()}
-        flat = tf.nest.flatten(outputs)
-        names = self._outputs if len(self._outputs) == len(flat) else []
-        if not names:
-            names = ["output"] if len(flat) == 1 else [f"output_{k}" for k in range(len(flat))]
-        return {name: value.numpy() for name, value in zip(names, flat, strict=True)}
+        named = outputs_by_name(outputs, self._outputs)
+        return {name: value.numpy() for name, value in named.items()}
 
     def _given(self, features: Mapping[str, Array]) -> Nested:
         if isinstance(self._specs, dict):

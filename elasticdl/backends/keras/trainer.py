@@ -36,10 +36,11 @@ from elasticdl.backends.base import (
     tell_nobody,
 )
 from elasticdl.backends.call_order import as_keras
+from elasticdl.backends.exported import may_be_loaded
 from elasticdl.backends.job_callbacks import JobCallbacks
 from elasticdl.backends.keras.callbacks import is_scheduled, job_callbacks, learning_rate_of
-from elasticdl.backends.keras.export import export_model
-from elasticdl.backends.keras.export_beside import export_beside
+from elasticdl.backends.keras.export import ask, check_export, export_model
+from elasticdl.backends.keras.export_beside import ask_beside, check_export_beside, export_beside
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
 from elasticdl.backends.keras.feed.runner import FeedRunner
 from elasticdl.backends.keras.metrics.collection import Metrics
@@ -475,15 +476,35 @@ class KerasTrainer:
             ModelError: The model cannot be exported so.
             CheckpointError: A file cannot be written, such as on a disk that is full.
         """
+        with writing(directory), self._exported() as sample:
+            self._export(directory, dense, state, tables)
+            if may_be_loaded(directory):
+                (ask_beside if tables is None else ask)(directory, sample)
+
+    def check_export(self, beside: bool) -> None:
+        """Look whether the model can be exported; see `ChecksExport`."""
+        with self._exported() as sample:
+            self._check_export(sample, beside)
+
+    @contextmanager
+    def _exported(self) -> Iterator[KerasMinibatch]:
+        """Return a context in which an export is made or asked, and a minibatch for it."""
         if self._sample is None:
             raise ModelError("a model is exported after it was built; call build first")
         runs_eagerly = tf.config.functions_run_eagerly()
         tf.config.run_functions_eagerly(False)  # an export is a traced model
         try:
-            with writing(directory), self._held.open():
-                self._export(directory, dense, state, tables)
+            with self._held.open():
+                yield self._sample
         finally:
             tf.config.run_functions_eagerly(runs_eagerly)
+
+    def _check_export(self, sample: KerasMinibatch, beside: bool) -> None:
+        if beside:
+            sites = Collector(self._placed, sample, training=False).sites
+            check_export_beside(self._placed, sample, sites)
+        else:
+            check_export(self._placed, sample)
 
     def _export(
         self, directory: Path, dense: Float32, state: Float32, tables: TableSource | None

@@ -21,9 +21,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from elasticdl.backends.base import Float32, Initializer, TableSource
+from elasticdl.backends.exported import may_be_loaded
 from elasticdl.backends.torch.feed import TorchMinibatch
 from elasticdl.backends.torch.model import LayerTable, PlacedModel
 from elasticdl.backends.torch.structures import Nested, leaves, map_leaves
+from elasticdl.backends.user_code import user_code
 from elasticdl.distribution import install
 from elasticdl.errors import ModelError
 from elasticdl.layers.lookup import looking_up, serving
@@ -34,6 +36,7 @@ log = logging.getLogger(__name__)
 NOTES = "elasticdl.json"
 WEIGHTS = "model.safetensors"
 PROGRAM = "model.pt2"
+ASKED = "the export of --output"  # whose model is asked a minibatch when it was written
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,45 @@ def export_weights(model: nn.Module, directory: Path, why_no_program: str) -> No
     """Write parameters and buffers alone, and why there is no program of the whole model."""
     _safetensors().save_file(_state_dict(model), directory / WEIGHTS)
     _write_notes(directory, [], why_no_program)
+    check_weights(model, directory)
+
+
+def check_export(model: nn.Module) -> None:
+    """Look whether the model can be exported.
+
+    Raises:
+        ModelError: It cannot.
+    """
+    _safetensors()
+    _state_dict(model)
+
+
+def check_weights(model: nn.Module, directory: Path) -> None:
+    """Load what was written of a model, which has the same values.
+
+    Raises:
+        ModelError: It cannot be loaded, or is something else.
+    """
+    weights, _ = read_export(directory, ASKED)
+    for name, value in _state_dict(model).items():
+        if name not in weights or not torch.equal(value.nan_to_num(), weights[name].nan_to_num()):
+            raise ModelError(f"{ASKED} has another {name!r} than the model that was trained")
+
+
+def ask(placed: PlacedModel, sample: TorchMinibatch, directory: Path) -> None:
+    """Load an export that was written, and ask it a minibatch.
+
+    Raises:
+        ModelError: It cannot be loaded, or does not answer.
+    """
+    check_weights(placed.model, directory)
+    _, tables = read_export(directory, ASKED)
+
+    def look_up(layer: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+        return tables[placed.tables[placed.table_of(layer)].name].lookup(ids)
+
+    with torch.no_grad(), user_code(f"the model of {ASKED}"):
+        placed.call(sample.features, look_up, training=False)
 
 
 def _write_notes(directory: Path, tables: list[ExportedTable], why_not: str) -> None:
@@ -95,8 +137,14 @@ def table_file(name: str) -> str:
     return f"tables/{urllib.parse.quote(name, safe='')}.safetensors"
 
 
-def read_export(directory: Path) -> tuple[dict[str, torch.Tensor], dict[str, ExportedTable]]:
+def read_export(
+    directory: Path, named: str = ""
+) -> tuple[dict[str, torch.Tensor], dict[str, ExportedTable]]:
     """Return the parameters and buffers, and the tables, of an export.
+
+    Args:
+        directory: Where it lies.
+        named: What messages call it; default: by `--saved_model`.
 
     Raises:
         ModelError: A file is missing or no safetensors file.
@@ -112,8 +160,8 @@ def read_export(directory: Path) -> tuple[dict[str, torch.Tensor], dict[str, Exp
             tables[name] = ExportedTable(name, keys, rows, float(said["unseen"]))
     except Exception as error:
         raise ModelError(
-            f"--saved_model={directory}: expected what --output of a training job in PyTorch "
-            f"writes, found {type(error).__name__}: {error}"
+            f"{named or f'--saved_model={directory}'}: expected what --output of a training job in "
+            f"PyTorch writes, found {type(error).__name__}: {error}"
         ) from error
     return weights, tables
 
@@ -171,6 +219,8 @@ def _write_program(
         served = _Served(placed, tables).eval()
         program = torch.export.export(served, (features,), dynamic_shapes=(shapes,))
         torch.export.save(program, path)
+        if may_be_loaded(path.parent):
+            torch.export.load(path).module()(features)
     except Exception as error:
         path.unlink(missing_ok=True)
         return f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"

@@ -19,6 +19,7 @@ from elasticdl.backends.torch.export import export_weights, twice
 from elasticdl.backends.torch.feed import TorchMinibatch
 from elasticdl.backends.torch.model import PlacedModel
 from elasticdl.backends.torch.structures import Nested, leaves, map_leaves
+from elasticdl.backends.user_code import user_code
 from elasticdl.data.strings import Array
 from elasticdl.errors import ModelError
 from elasticdl.layers.lookup import looking_up, serving
@@ -43,6 +44,22 @@ def export_beside(
         ModelError: Nobody could look rows up before the model is called, or `torch.export` cannot
             trace it.
     """
+    programs = make_programs(placed, sample, staged)
+    for program, name in zip(programs, (IDS, SCORE), strict=True):
+        torch.export.save(program, directory / name)
+    export_weights(placed.model, directory, "its rows lie beside it: ids.pt2 and score.pt2")
+    np.savez(directory / DENSE, allow_pickle=False, **_values(placed))
+    (directory / DESCRIPTION).write_text(json.dumps(_describe(placed), indent=1) + "\n")
+    features = map_leaves(twice, sample.features)
+    with torch.no_grad(), user_code("the model of the export of --output"):
+        asked = torch.export.load(directory / IDS).module()(features)
+        torch.export.load(directory / SCORE).module()(features, _zeros(asked, placed))
+
+
+def make_programs(
+    placed: PlacedModel, sample: TorchMinibatch, staged: bool
+) -> tuple[torch.export.ExportedProgram, torch.export.ExportedProgram]:
+    """Return the programs of ids and of outputs; see `export_beside`."""
     if staged:
         raise ModelError(
             "--output_tables=parquet: ids may depend on rows (--run_eagerly), so rows cannot be "
@@ -54,8 +71,7 @@ def export_beside(
     placed.model.eval()
     try:
         with torch.no_grad():
-            asked = zip(_Ids(placed)(features), _dims(placed), strict=True)
-            rows = [torch.zeros(*ids.shape, dim) for ids, dim in asked]
+            rows = _zeros(_Ids(placed)(features), placed)
         batch = map_leaves(lambda leaf: {0: torch.export.Dim.DYNAMIC}, features)
         many = [{0: torch.export.Dim.AUTO} for _ in rows]
         ids = torch.export.export(_Ids(placed), (features,), dynamic_shapes=(batch,))
@@ -63,11 +79,12 @@ def export_beside(
     except Exception as error:
         why = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
         raise _no_program(why) from error
-    torch.export.save(ids, directory / IDS)
-    torch.export.save(score, directory / SCORE)
-    export_weights(placed.model, directory, "its rows lie beside it: ids.pt2 and score.pt2")
-    np.savez(directory / DENSE, allow_pickle=False, **_values(placed))
-    (directory / DESCRIPTION).write_text(json.dumps(_describe(placed), indent=1) + "\n")
+    return ids, score
+
+
+def _zeros(ids: list[torch.Tensor], placed: PlacedModel) -> list[torch.Tensor]:
+    pairs = zip(ids, _dims(placed), strict=True)
+    return [torch.zeros(*of_site.shape, dim) for of_site, dim in pairs]
 
 
 class _Ids(nn.Module):  # type: ignore[misc]  # torch has no types here

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from elasticdl.backends.base import Float32, Int64
-from elasticdl.backends.served import FeatureSpec, parts
+from elasticdl.backends.served import FeatureSpec, outputs_by_name, parts
 from elasticdl.backends.torch.export_beside import DESCRIPTION, IDS, SCORE
 from elasticdl.backends.torch.structures import Nested
 from elasticdl.data.strings import Array
@@ -67,11 +67,7 @@ class TorchServed:
         """See `ServedModel`."""
         with torch.no_grad():
             outputs = self._score(self._given(features), [torch.from_numpy(r) for r in rows])
-        if isinstance(outputs, dict):
-            return {name: value.numpy() for name, value in outputs.items()}
-        if isinstance(outputs, torch.Tensor):
-            return {"output": outputs.numpy()}
-        return {f"output_{k}": value.numpy() for k, value in enumerate(outputs)}
+        return {name: value.numpy() for name, value in outputs_by_name(outputs, ()).items()}
 
     def _given(self, features: Mapping[str, Array]) -> Nested:
         tensors = {name: torch.from_numpy(value.copy()) for name, value in features.items()}

@@ -26,12 +26,13 @@ from elasticdl.backends.base import (
     StepResult,
     TableSource,
 )
+from elasticdl.backends.exported import may_be_loaded
 from elasticdl.backends.job_callbacks import JobCallbacks, scheduled_rate
 from elasticdl.backends.torch.callbacks import job_callbacks
 from elasticdl.backends.torch.compiled import CompiledStep
 from elasticdl.backends.torch.device import Device
-from elasticdl.backends.torch.export import export_model
-from elasticdl.backends.torch.export_beside import export_beside
+from elasticdl.backends.torch.export import ask, check_export, export_model
+from elasticdl.backends.torch.export_beside import export_beside, make_programs
 from elasticdl.backends.torch.feed import Feed, TorchMinibatch
 from elasticdl.backends.torch.lookups import Collector, GivenRows
 from elasticdl.backends.torch.loss import MinibatchLoss
@@ -446,6 +447,15 @@ class TorchTrainer:
                 export_beside(self._placed, self._sample, staged, directory)
             else:
                 export_model(self._placed, self._sample, directory, tables)
+                if may_be_loaded(directory):
+                    ask(self._placed, self._sample, directory)
+
+    def check_export(self, beside: bool) -> None:
+        """Look whether the model can be exported; see `ChecksExport`."""
+        check_export(self._placed.model)
+        if beside:
+            with self._placed.on_cpu():
+                make_programs(self._placed, self._sample, self.ids_need_parameters)
 
 
 def _grown(lookup: RowLookup) -> RowLookup:

@@ -136,13 +136,23 @@ CASES = {
         {"model": lambda: of_numbers(Layer(counting))},
         given(numbers=NUMBERS),
     ),
+    "not_in_tensorflow": (
+        {"model": lambda: of_numbers(lambda x: keras.ops.top_k(x, 2)[0])},
+        given(numbers=NUMBERS),
+    ),
+    "of_one_size": (
+        {"model": lambda: of_numbers(Layer(lambda _, x: keras.ops.reshape(x, (len(x), 3))))},
+        given(numbers=NUMBERS),
+    ),
     "sums_that_do_not_add": ({"model": lambda: of_numbers(Squaring())}, given(numbers=NUMBERS)),
 }
 
 
 def said_of(made, sample):
     try:
-        trainer(**made).build(sample)
+        built = trainer(**made)
+        built.build(sample)
+        built.check_export(beside=False)
     except ModelError as error:
         return str(error)
     return "nothing"

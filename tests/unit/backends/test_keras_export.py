@@ -269,6 +269,64 @@ def test_tables_that_are_written_in_parts_have_all_rows(many_rows):
     assert 0 < is_trained[1].sum() < len(ids)
 
 
+def of_numbers(layer):
+    def model():
+        x = keras.Input((2,), name="x")
+        return keras.Model({"x": x}, layer(x))
+
+    return {
+        "model": model,
+        "loss": lambda y, p: sum(tf.reduce_mean(leaf) for leaf in tf.nest.flatten(p)),
+        "feed": lambda dataset, mode, _: dataset.map(lambda r: ({"x": r["x"]}, r["y"])),
+        "optimizer": lambda: keras.optimizers.SGD(0.1),
+    }
+
+
+NUMBERS = {"x": np.ones((4, 2), np.float32), "y": np.zeros((4, 1), np.float32)}
+
+
+def test_outputs_within_outputs_are_exported_and_have_names_in_the_signature(new_job, tmp_path):
+    one, two, three = (keras.layers.Dense(1) for _ in range(3))
+    job = new_job(
+        NUMBERS, 2, **of_numbers(lambda x: {"a": one(x), "b": {"c": two(x), "d": [three(x)]}})
+    )
+    job.backend.check_export(beside=False)
+    job.export(tmp_path)
+    signature = tf.saved_model.load(str(tmp_path)).signatures["serving_default"]
+    assert set(signature.structured_outputs) == {"a", "b_c", "b_d_0"}
+
+
+class Python(keras.layers.Layer):
+    """Computes in Python, which is in no export."""
+
+    def call(self, x):
+        return tf.ensure_shape(tf.numpy_function(lambda a: a, [x], tf.float32), x.shape)
+
+
+def test_what_cannot_be_exported_is_known_before_training(new_job):
+    dense = keras.layers.Dense(1)
+    job = new_job(NUMBERS, 2, **of_numbers(lambda x: dense(Python()(x)) + dense(x)))
+    with pytest.raises(ModelError, match="calls Python"):
+        job.backend.check_export(beside=False)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_an_export_that_does_not_answer_is_told_when_it_is_written(
+    new_job, tmp_path, monkeypatch, beside
+):
+    job = new_job(NUMBERS, 2, **of_numbers(keras.layers.Dense(1)))
+    load = tf.saved_model.load
+
+    def load_another(path):
+        loaded, refuse = load(path), tf.constant([1.0])
+        loaded.serve = loaded.score = lambda *given: tf.reshape(refuse, [3])
+        return loaded
+
+    monkeypatch.setattr(tf.saved_model, "load", load_another)
+    with pytest.raises(ModelError, match="the export of --output cannot be called on what feed"):
+        job.backend.export(tmp_path, *job.parameters(), None if beside else job.client)
+
+
 def test_a_disk_that_is_full_is_told_in_words(trained, tmp_path, monkeypatch):
     def save(*args, **kwargs):
         place = "{{function_node __wrapped__SaveV2_device_/job:localhost/device:CPU:0}} "

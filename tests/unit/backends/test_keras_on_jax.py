@@ -33,6 +33,8 @@ SAID = {
     "own_rule": "one of your own, whose rule is read from a graph of TensorFlow",
     "run_eagerly": "look into them by jax.debug.print",
     "counted_in_python": "which only Python has, and the step depends on it",
+    "not_in_tensorflow": "cannot run what JAX compiles of it",
+    "of_one_size": "JAX cannot trace it for any number of records",
     "no_class": "a label is 4, and the model's output has 4 classes, 0 to 3",
     "sums_that_do_not_add": "in a way that does not add up over workers",
 }

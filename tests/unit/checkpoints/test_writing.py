@@ -12,10 +12,21 @@ from elasticdl.checkpoints.versions import (
     version_folder,
     versions,
 )
-from elasticdl.checkpoints.writing import delete_checkpoints, write_checkpoint
+from elasticdl.checkpoints.writing import delete_checkpoints, set_modes, write_checkpoint
 from elasticdl.errors import CheckpointError
 
 ONE, OTHER = "1" * 32, "2" * 32  # identities of jobs
+
+
+def test_what_is_written_has_the_modes_of_its_folder(tmp_path):
+    folder = tmp_path / "export"
+    (folder / "tables").mkdir(parents=True)
+    (folder / "tables" / "rows").touch(0o600)
+    (folder / "tables").chmod(0o700)
+    folder.chmod(0o755)
+    set_modes(folder)
+    modes = [oct(path.stat().st_mode)[-3:] for path in (folder / "tables", *folder.rglob("rows"))]
+    assert modes == ["755", "644"]
 
 
 def rows(content="rows"):

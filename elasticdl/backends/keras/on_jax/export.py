@@ -18,7 +18,12 @@ import tensorflow as tf
 from jax.experimental import jax2tf
 
 from elasticdl.backends.base import Float32, TableSource
-from elasticdl.backends.keras.export import NOTES, named_features, signatures_of
+from elasticdl.backends.keras.export import (
+    NOTES,
+    named_features,
+    said_by_tensorflow,
+    signatures_of,
+)
 from elasticdl.backends.keras.export_beside import DENSE, DESCRIPTION, MODEL, describe_beside
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
 from elasticdl.backends.keras.metrics.kinds import mask_of
@@ -166,6 +171,29 @@ def export_with_rows_beside(
     np.savez(directory / DENSE, allow_pickle=False, **values)
     description = describe_beside(placed, collector.tables)
     (directory / DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n")
+
+
+def problem_in_tensorflow(placed: JaxModel, collector: JaxCollector, sample: KerasMinibatch) -> str:
+    """Say why TensorFlow cannot run what JAX has compiled of the model; "" if it can."""
+    dense, state = placed.dense.values(), placed.state.values()
+    served = ServedByTensorFlow(placed, collector, sample, dense, state)
+
+    def zeros(ids: tf.Tensor, dim: int) -> tf.Tensor:
+        rows = tf.zeros(tf.concat([tf.shape(ids), [dim]], 0))
+        return tf.ensure_shape(rows, [*ids.shape, dim])
+
+    def call(features: Nested) -> Nested:
+        pairs = zip(served.ids_of(features), collector.tables, strict=True)
+        rows = [zeros(ids, placed.tables[table].dim) for ids, table in pairs]
+        return served.outputs_of(features, rows)
+
+    specs = named_features(sample.structure, placed.model)
+    try:
+        with compiling_for_any_size():
+            tf.function(call, input_signature=[specs], autograph=False)(sample.features)
+    except (tf.errors.OpError, ModelError) as error:
+        return said_by_tensorflow(error)
+    return ""
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,9 @@ from elasticdl.backends.base import (
     TellFeedWay,
     tell_nobody,
 )
+from elasticdl.backends.exported import may_be_loaded
+from elasticdl.backends.keras.export import ask
+from elasticdl.backends.keras.export_beside import ask_beside
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
 from elasticdl.backends.keras.model.expected_data import problem_of_labels
 from elasticdl.backends.keras.model.state import Momenta
@@ -32,6 +34,7 @@ from elasticdl.backends.keras.on_jax.export import (
     compiling_for_any_size,
     export_inside,
     export_with_rows_beside,
+    problem_in_tensorflow,
 )
 from elasticdl.backends.keras.on_jax.lookups import JaxCollector
 from elasticdl.backends.keras.on_jax.loss import JaxLoss, costs_nothing
@@ -51,8 +54,6 @@ from elasticdl.data.strings import Array
 from elasticdl.errors import ModelError
 from elasticdl.job import Mode
 from elasticdl.model_spec import ModelSpec
-
-log = logging.getLogger(__name__)
 
 _TENSORFLOW = "say KERAS_BACKEND=tensorflow"
 
@@ -160,15 +161,16 @@ class JaxTrainer(KerasTrainer):
         self, directory: Path, dense: Float32, state: Float32, tables: TableSource | None
     ) -> None:
         """Write a SavedModel that serves without elasticdl, Keras or JAX; see `Trainer.export`."""
-        if self._sample is None:
-            raise ModelError("a model is exported after it was built; call build first")
-        sample = replace(self._sample, mode=Mode.PREDICTION)
-        with writing(directory), self._held.open(), compiling_for_any_size():
+        with writing(directory), self._exported() as of_training:
+            sample = replace(of_training, mode=Mode.PREDICTION)
             given = self._array_model, self._found_in(sample), sample, directory, dense, state
-            if tables is None:
-                export_with_rows_beside(*given)
-            else:
-                export_inside(*given, tables)
+            with compiling_for_any_size():
+                if tables is None:
+                    export_with_rows_beside(*given)
+                else:
+                    export_inside(*given, tables)
+            if may_be_loaded(directory):
+                (ask_beside if tables is None else ask)(directory, sample)
 
     def _of(self, minibatch: Minibatch) -> KerasMinibatch:
         taken = KerasMinibatch.of(minibatch)
@@ -204,20 +206,24 @@ class JaxTrainer(KerasTrainer):
         step.prepare(sample, given)
         if leaves_a_trace(before, note(*functions)):
             check_traces(*functions, lambda: step.prepare(sample, given))
-        self._warn_of_export(sample)
         missing, missing_tables = step.without_gradient(given)
         self._tell_untrained(missing, missing_tables)
         return missing, missing_tables
 
-    def _warn_of_export(self, sample: KerasMinibatch) -> None:
+    def _check_export(self, sample: KerasMinibatch, beside: bool) -> None:
         inferred = replace(sample, mode=Mode.PREDICTION)
         model, found = self._array_model, self._found_in(inferred)
         if problem := problem_of_any_size(model, found, inferred):
-            log.warning(
+            raise ModelError(
                 "--output could not export this model: JAX cannot trace it for any number of "
-                "records, as one that is served needs it: %s. Take the sizes of shapes from "
-                "keras.ops.shape(x), say -1 in a reshape, or KERAS_BACKEND=tensorflow",
-                problem,
+                f"records, as one that is served needs it: {problem}. Take the sizes of shapes "
+                "from keras.ops.shape(x), say -1 in a reshape, or KERAS_BACKEND=tensorflow"
+            )
+        if problem := problem_in_tensorflow(model, found, inferred):
+            raise ModelError(
+                "--output could not export this model: TensorFlow, which runs what is exported, "
+                f"cannot run what JAX compiles of it: {problem}. Write it with other operations, "
+                "or KERAS_BACKEND=tensorflow"
             )
 
     def _first_given(self, sample: KerasMinibatch) -> GivenArrays:
