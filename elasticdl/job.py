@@ -278,7 +278,8 @@ class TaskReport:
     examples of one, there are fewer or more examples than records. `num_missing` says how many
     more positions than records the task has (below zero: messages have several records each),
     `num_unreadable` at how many a message cannot be read and was set aside; `num_late` counts its
-    records that came late, whether they were trained or not. `time` is the newest event time of its
+    records that came late, whether they were trained or not; `num_gone` the positions that the
+    broker deleted before they were read. `time` is the newest event time of its
     records in seconds since 1970, or 0.
     `num_records` counts the examples trained, evaluated or predicted under this lease; `loss_sum`
     is the sum over its minibatches of loss x examples. `skipped` names minibatches left out because
@@ -307,6 +308,7 @@ class TaskReport:
     num_missing: int = 0
     num_unreadable: int = 0
     num_late: int = 0
+    num_gone: int = 0
     time: float = 0.0
     windows: tuple[MeasuredWindow, ...] = ()  # TRAINING, of a stream: beside metric_states
     skipped: tuple[int, ...] = ()

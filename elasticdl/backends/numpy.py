@@ -177,7 +177,7 @@ class NumpyTrainer:
         self, records: Iterator[Records], mode: Mode, minibatch_size: int, seed: int
     ) -> Iterator[Minibatch]:
         """Feed the records of one task; in training in an order that is drawn from the seed."""
-        chunks = list(records)
+        chunks = [chunk for chunk in records if len(chunk)]
         if not chunks:
             return
         pick = picker(chunks, is_batched(self._spec.feed))

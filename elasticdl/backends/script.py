@@ -170,7 +170,7 @@ class AskingTrainer(OnlyTraining, ABC):
         self, records: Iterator[Records], mode: Mode, minibatch_size: int, seed: int
     ) -> Iterator[Minibatch]:
         """Cut the records of a task into minibatches, in an order drawn from the seed."""
-        chunks = list(records)
+        chunks = [chunk for chunk in records if len(chunk)]
         if not chunks:
             return
         pick = picker(chunks, False)

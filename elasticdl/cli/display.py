@@ -314,6 +314,17 @@ def _late(status: JobStatus) -> str:
     return f"{status.num_late:,} message{'s'[: status.num_late != 1]}"
 
 
+def _gone(status: JobStatus) -> str:
+    """Say how many messages the broker deleted before they were read; "": none."""
+    skipped = {each.name: each.skipped for each in status.partitions if each.skipped}
+    if not skipped:
+        return ""
+    names = ", ".join(f"{name} {count:,}" for name, count in skipped.items())
+    return (
+        f"{sum(skipped.values()):,} messages, deleted by the broker before they were read: {names}"
+    )
+
+
 def _watermark(status: JobStatus) -> str:
     behind = max(0.0, time.time() - status.watermark)
     return f"{_instant(status.watermark)}, {_duration(behind)} behind"
@@ -351,6 +362,8 @@ def _rows(
         yield "unreadable", _unreadable(status)
     if status.num_late:
         yield "late", _late(status)
+    if gone := _gone(status):
+        yield "gone", gone
     if status.overfitting:
         yield "warning", status.overfitting
 
@@ -414,6 +427,8 @@ def _summary(status: JobStatus) -> Text:
         text.append(f"\nunreadable  {_unreadable(status)}")
     if status.num_late:
         text.append(f"\nlate        {_late(status)}")
+    if gone := _gone(status):
+        text.append(f"\ngone        {gone}")
     if status.num_recomputed:
         text.append(f"\nrecomputed  {status.num_recomputed:,} minibatches were computed again")
     if status.overfitting:

@@ -35,6 +35,7 @@ class Records:
     aside: what was found among them that is none (a topic's messages).
     times: the event time of each, in seconds since 1970, where the source has any; 0: not known.
     num_late: how many messages were late, whether they are records or not.
+    num_gone: how many positions before them were deleted before they were read, and are left out.
     """
 
     start: int = 0
@@ -44,6 +45,7 @@ class Records:
     aside: tuple[Aside, ...] = ()
     times: NDArray[np.float64] | None = None
     num_late: int = 0
+    num_gone: int = 0
 
     def __len__(self) -> int:
         if self.columns:

@@ -43,11 +43,13 @@ class _Place:
 
     at: the position of the message that comes from it next, or a later one if those between are of
         no use; None: that is not known.
+    gone: positions that were asked of it, are deleted, and are not told yet.
     """
 
     consumer: confluent_kafka.Consumer
     partition: int = -1
     at: int | None = None
+    gone: int = 0
 
     def take(self, count: int) -> list[confluent_kafka.Message]:
         """Return the messages that are there, or the first that comes; none for a while."""
@@ -90,6 +92,7 @@ class KafkaReader:
         self._skips_gaps = skips_gaps
         self._on_late = on_late
         self._places: list[_Place] = []  # that of which was read last is the last
+        self._lows: dict[int, int] = {}  # of partitions: what is before is known to be deleted
         self._extents: dict[int, Extent] = {}  # as they were at the last look,
         self._looked_at = 0.0  # and when they were looked at as a whole
         self._is_flowing = False  # whether that look found something new
@@ -207,7 +210,14 @@ class KafkaReader:
             late_before: A message of an earlier event time is late.
         """
         late, has_stamps = Lateness(late_before, self._on_late), not self._form.event_time
-        place, at = self._find(self._topic.partition_of(shard), shard), shard.start
+        partition, at = self._topic.partition_of(shard), shard.start
+        if (low := min(self._lows.get(partition, at), shard.end)) > at:
+            yield Records(num_gone=low - at)
+            if low == shard.end:
+                return
+            at, shard = low, replace(shard, start=low)
+        place = self._find(partition, shard)
+        place.gone = 0
         quiet = told = time.monotonic()
         while at < shard.end:
             messages = place.take(min(_CHUNK_RECORDS, shard.end - at))
@@ -239,8 +249,12 @@ class KafkaReader:
                     at, is_beyond = shard.end, True
             # Where a message beyond the range was taken, the next range is asked for anew.
             place.at = None if is_beyond else at
+            gone, place.gone = place.gone, 0
             if values:
-                yield self._read(shard, self._form.records(values, offsets, _times(stamps), late))
+                found = self._form.records(values, offsets, _times(stamps), late)
+                yield self._read(shard, replace(found, num_gone=gone) if gone else found)
+            elif gone:
+                yield Records(num_gone=gone)
 
     def _read(self, shard: Shard, records: Records) -> Records:
         unreadable = [each for each in records.aside if not each.is_late]
@@ -327,6 +341,8 @@ class KafkaReader:
         if not self._skips_gaps:
             raise DataError(gap_words(shard.name, at, end), is_certain=True)
         log.warning("%s; skipped", gap_words(shard.name, at, end))
+        self._lows[place.partition] = extent.low  # to be refused takes seconds
+        place.gone += end - at
         if end < shard.end:
             self._assign(place, place.partition, end)
         return int(end)

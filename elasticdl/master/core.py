@@ -366,7 +366,11 @@ class JobCore:
             self._note(kinds.StreamNews(), "the source of the stream answers")
             if self.event_time is not None:
                 self.event_time.answers_again(now)
+        before = dict(self.intake.skipped)
         problem = self.intake.arrived(found, now)
+        for name, skipped in self.intake.skipped.items():
+            for note in stream_news.of_gap(name, self.num_gone, skipped - before.get(name, 0)):
+                self._act(note)
         if self.event_time is not None:
             self.event_time.look(self.intake.waiting, now)
         if problem:
@@ -383,6 +387,12 @@ class JobCore:
         """Return the position of each partition of a stream before which nothing is left to do."""
         open_tasks = self.ledger.open_training()
         return {} if self.intake is None else self.intake.trained_up_to(open_tasks)
+
+    @property
+    def num_gone(self) -> int:
+        """How many positions of a stream the broker deleted before they were read."""
+        skipped = {} if self.intake is None else self.intake.skipped
+        return sum(skipped.values()) + sum(self.ledger.gone.values())
 
     def kept_from(self) -> dict[str, int]:
         """Return the position of each partition of a stream before which all is forgotten."""
@@ -610,7 +620,7 @@ class JobCore:
             report.message,
             report.end_index,
             report.num_examples,
-            Missing(report.num_missing, report.num_unreadable, report.num_late),
+            Missing(report.num_missing, report.num_unreadable, report.num_late, report.num_gone),
             is_last_try=may_pass or report.is_certain,
         )
         if task.kind is TaskKind.TRAINING:
@@ -623,7 +633,7 @@ class JobCore:
             self.history.say("")
         if settled is Settled.DONE and task.kind is TaskKind.TRAINING:
             self.counters.finished(report)
-            totals = self.ledger.num_unreadable, self.ledger.num_late
+            totals = self.ledger.num_unreadable, self.ledger.num_late, self.num_gone
             for note in stream_news.of_task(task.shard, report, *totals, self.config.data):
                 self._act(note)
             if self.intake is not None:

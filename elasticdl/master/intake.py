@@ -193,7 +193,7 @@ class Intake:
         if ends is None:
             return list(seen)
         return [
-            Shard(each.name, each.start, min(each.end, ends[each.name]))
+            Shard(each.name, *(min(at, ends[each.name]) for at in (each.start, each.end)))
             for each in seen
             if each.name in ends
         ]

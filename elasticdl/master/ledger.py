@@ -46,11 +46,13 @@ class Missing(NamedTuple):
     positions: how many more positions than records it has; below zero: messages have several.
     unreadable: positions whose message cannot be read.
     late: records that came late, whether they were trained or not.
+    gone: positions that the broker deleted before they were read.
     """
 
     positions: int = 0
     unreadable: int = 0
     late: int = 0
+    gone: int = 0
 
 
 NONE_MISSING = Missing()
@@ -125,6 +127,9 @@ class Ledger:
         self.num_missing = 0
         self.num_unreadable = 0
         self.num_late = 0
+        self.gone: dict[str, int] = {}
+        """Positions of each partition that were deleted before they were read, and after they were
+        cut into tasks."""
         self._doing: dict[int, Held] = {}
         self._held: dict[int, set[int]] = {}  # worker -> tasks
         # Only of tasks that came back: the number of the last lease, less the times that it was
@@ -577,7 +582,7 @@ class Ledger:
         lacking = Missing(*missing)
         if lacking != NONE_MISSING:
             self.missing[task_id] = lacking
-            self._count_missing(lacking, 1)
+            self._count_missing(task_id, lacking, 1)
         self.num_done += 1
         self.done_by_worker[worker_id] = self.done_by_worker.get(worker_id, 0) + 1
         if task_id < self._num_training:
@@ -680,13 +685,16 @@ class Ledger:
         self.num_done -= sum(counts)
         before = self.num_missing
         for task_id in self._missing_in(ranges):
-            self._count_missing(self.missing.pop(task_id), -1)
+            self._count_missing(task_id, self.missing.pop(task_id), -1)
         self.training_records_done -= self._tasks.records_in(ranges) - before + self.num_missing
 
-    def _count_missing(self, missing: Missing, sign: int) -> None:
+    def _count_missing(self, task_id: int, missing: Missing, sign: int) -> None:
         self.num_missing += sign * missing.positions
         self.num_unreadable += sign * missing.unreadable
         self.num_late += sign * missing.late
+        if missing.gone:
+            name = self._tasks.task(task_id).shard.name
+            self.gone[name] = self.gone.get(name, 0) + sign * missing.gone
 
     def _missing_in(self, ranges: NDArray[np.int64]) -> list[int]:
         """Return the tasks of ranges [first, stop) that have positions without a record."""
@@ -789,6 +797,7 @@ class Ledger:
             "num_missing": self.num_missing,
             "num_unreadable": self.num_unreadable,
             "num_late": self.num_late,
+            "gone": dict(self.gone),
             "generation": self.generation,
             "is_stopped": self.is_stopped,
             "doing": [
@@ -821,6 +830,7 @@ class Ledger:
         self.num_missing = snapshot.get("num_missing", 0)
         self.num_unreadable = snapshot.get("num_unreadable", 0)
         self.num_late = snapshot.get("num_late", 0)
+        self.gone = dict(snapshot.get("gone", {}))
         self.generation = snapshot["generation"]
         self.is_stopped = snapshot["is_stopped"]
         self._doing = {i: Held(*held) for i, *held in snapshot["doing"]}

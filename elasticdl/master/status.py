@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from elasticdl.job import (
     EpochScores,
@@ -15,6 +16,7 @@ from elasticdl.job import (
 )
 from elasticdl.master.core import JobCore
 from elasticdl.master.phases import Phase
+from elasticdl.master.tasks import TaskTable
 
 _LABELS = {
     Phase.PENDING: Label.PENDING,
@@ -137,7 +139,23 @@ def members(core: JobCore, now: float) -> tuple[MemberStatus, ...]:
 
 
 def _partitions(core: JobCore) -> tuple[PartitionStatus, ...]:
-    return () if core.intake is None else core.intake.partitions(core.ledger.open_training())
+    gone = core.ledger.gone
+    if core.intake is not None:
+        found = core.intake.partitions(core.ledger.open_training())
+        return tuple(replace(one, skipped=one.skipped + gone.get(one.name, 0)) for one in found)
+    return _partitions_with_end(core) if gone else ()
+
+
+def _partitions_with_end(core: JobCore) -> tuple[PartitionStatus, ...]:
+    """Return the partitions of a topic that was cut into tasks before the job, if some are gone."""
+    table, ledger = core.tasks.training, core.ledger
+    if not isinstance(table, TaskTable):
+        return ()
+    lags = table.records_of_shards(~ledger.done_of_epoch(ledger.epoch))
+    return tuple(
+        PartitionStatus(each.name, each.end, each.end, lag, ledger.gone.get(each.name, 0))
+        for each, lag in zip(table.shards, lags, strict=True)
+    )
 
 
 def _message(core: JobCore) -> str:

@@ -14,7 +14,12 @@ _FATES = {"train": "trained all the same", "drop": "left out", "aside": "set asi
 
 
 def of_task(
-    shard: Shard, report: TaskReport, num_unreadable: int, num_late: int, data: DataSection
+    shard: Shard,
+    report: TaskReport,
+    num_unreadable: int,
+    num_late: int,
+    num_gone: int,
+    data: DataSection,
 ) -> Iterator[Note]:
     """Yield what is to be said of a task that is done.
 
@@ -23,6 +28,7 @@ def of_task(
         report: Of the task.
         num_unreadable: Of all tasks so far, with this one.
         num_late: Likewise.
+        num_gone: Likewise, and of what was never cut into tasks.
         data: What becomes of such messages.
     """
     if _is_news(num_unreadable, report.num_unreadable):
@@ -33,6 +39,23 @@ def of_task(
         text = _told(num_late, f"came more than {data.max_lateness} late", report.num_late, shard)
         news = f"{text}; {_FATES[data.on_late]}"
         yield Note(kinds.MessagesLate(num_late, shard.name), news, is_warning=True)
+    yield from of_gap(shard.name, num_gone, report.num_gone)
+
+
+def of_gap(name: str, num_gone: int, count: int) -> Iterator[Note]:
+    """Yield what is to be said of positions that were deleted before they were read.
+
+    Args:
+        name: Their partition.
+        num_gone: How many there were so far, with these.
+        count: Of these.
+    """
+    if _is_news(num_gone, count):
+        text = (
+            f"{num_gone:,} messages so far were deleted by the broker before they were read, "
+            f"{count:,} of them of {name}; they are left out"
+        )
+        yield Note(kinds.MessagesGone(num_gone, name), text, is_warning=True)
 
 
 def of_window(window: WindowStatus) -> Note:

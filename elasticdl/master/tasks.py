@@ -74,6 +74,12 @@ class TaskTable:
         records[self._short_numbers] = self._short_records
         return records
 
+    def records_of_shards(self, chosen: NDArray[np.bool_]) -> list[int]:
+        """Return how many records the chosen pieces of each shard have; `chosen` has all pieces."""
+        sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.records_of_all() * chosen)])
+        found: list[int] = np.diff(sums[self._first]).tolist()
+        return found
+
     def records_before(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return how many records the pieces before each number have, all together."""
         at = np.searchsorted(self._short_numbers, numbers)

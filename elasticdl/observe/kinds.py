@@ -310,6 +310,18 @@ class MessagesLate(Kind):
 
 
 @dataclass(frozen=True)
+class MessagesGone(Kind):
+    """The broker deleted messages before they were read; told of the first, and of twice as many.
+
+    They were left out, as `--on_gap=skip` says.
+    """
+
+    event: ClassVar[str] = "messages gone"
+    num_messages: Annotated[int, "positions that were deleted before they were read so far"]
+    partition: Annotated[str, "partition of the last ones"]
+
+
+@dataclass(frozen=True)
 class WindowScored(Kind):
     """A window of event time is over: how its messages were scored, each before it was trained."""
 

@@ -1125,6 +1125,7 @@ class TaskReport(_message.Message):
     TIME_FIELD_NUMBER: _builtins.int
     NUM_LATE_FIELD_NUMBER: _builtins.int
     WINDOWS_FIELD_NUMBER: _builtins.int
+    NUM_GONE_FIELD_NUMBER: _builtins.int
     task_id: _builtins.int
     lease: _builtins.int
     outcome: Global___Outcome.ValueType
@@ -1155,6 +1156,8 @@ class TaskReport(_message.Message):
     """the newest event time, in seconds since 1970; 0: not known"""
     num_late: _builtins.int
     """records that came late, trained or not"""
+    num_gone: _builtins.int
+    """positions that the broker deleted before they were read"""
     @_builtins.property
     def skipped(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -1206,10 +1209,11 @@ class TaskReport(_message.Message):
         time: _builtins.float = ...,
         num_late: _builtins.int = ...,
         windows: _abc.Iterable[Global___MeasuredWindow] | None = ...,
+        num_gone: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["callbacks", b"callbacks"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["callbacks", b"callbacks", "end_index", b"end_index", "fatal", b"fatal", "is_certain", b"is_certain", "lease", b"lease", "loss_sum", b"loss_sum", "may_pass", b"may_pass", "message", b"message", "metric_states", b"metric_states", "metrics", b"metrics", "model_version", b"model_version", "num_examples", b"num_examples", "num_late", b"num_late", "num_measured", b"num_measured", "num_minibatches", b"num_minibatches", "num_missing", b"num_missing", "num_recomputed", b"num_recomputed", "num_records", b"num_records", "num_unreadable", b"num_unreadable", "outcome", b"outcome", "skipped", b"skipped", "skipped_examples", b"skipped_examples", "staleness_histogram", b"staleness_histogram", "staleness_max", b"staleness_max", "staleness_sum", b"staleness_sum", "task_id", b"task_id", "time", b"time", "windows", b"windows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["callbacks", b"callbacks", "end_index", b"end_index", "fatal", b"fatal", "is_certain", b"is_certain", "lease", b"lease", "loss_sum", b"loss_sum", "may_pass", b"may_pass", "message", b"message", "metric_states", b"metric_states", "metrics", b"metrics", "model_version", b"model_version", "num_examples", b"num_examples", "num_gone", b"num_gone", "num_late", b"num_late", "num_measured", b"num_measured", "num_minibatches", b"num_minibatches", "num_missing", b"num_missing", "num_recomputed", b"num_recomputed", "num_records", b"num_records", "num_unreadable", b"num_unreadable", "outcome", b"outcome", "skipped", b"skipped", "skipped_examples", b"skipped_examples", "staleness_histogram", b"staleness_histogram", "staleness_max", b"staleness_max", "staleness_sum", b"staleness_sum", "task_id", b"task_id", "time", b"time", "windows", b"windows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -336,6 +336,7 @@ class Worker:
             num_missing=running.missing,
             num_unreadable=sum(not message.is_late for message in running.aside),
             num_late=running.late,
+            num_gone=running.gone,
             time=0.0 if running.times is None else running.times.newest,
         )
 
@@ -359,6 +360,7 @@ class Worker:
             num_read += len(block)
             running.aside += block.aside
             running.late += block.num_late
+            running.gone += block.num_gone
             if running.times is not None and block.times is not None:
                 running.times.read(block.times, time.time())
             yield block

@@ -54,6 +54,7 @@ class Running:
     staleness_max: int = 0
     staleness_histogram: list[int] = field(default_factory=lambda: [0] * STALENESS_BUCKETS)
     recomputed: int = 0  # compute
+    gone: int = 0  # feed: positions that the broker deleted before they were read
     learning_rate: float | None = None  # of the last step: commit; in synchronous training compute
     # compute: minibatches to be measured, whether any were, of which window they are
     to_measure: list[tuple[Minibatch, Predictions]] = field(default_factory=list)

@@ -315,6 +315,7 @@ def test_a_stream_has_a_lag_a_delay_and_what_cannot_be_read():
     shown = console.file.getvalue()
     assert re.search(r"lag +309 in 3 partitions", shown)
     assert re.search(r"unreadable +1 message, set aside", shown)
+    assert re.search(r"gone +5 messages, deleted by the broker .* read: clicks-0 5", shown)
     assert re.search(r"clicks-0 +│ +900 +│ +1,200 +│ +300 +│ +2.5 s +│ +5 ", shown), shown
     assert re.search(r"clicks-1 +│ +50 +│ +50 +│ +0 +│ +0.0 s +│ +0 ", shown), shown
     assert re.search(r"clicks-2 +│ +0 +│ +9 +│ +9 +│ +│ +0 ", shown), shown

@@ -168,6 +168,26 @@ def test_what_was_deleted_unread_is_skipped_when_asked_for(caplog):
     assert list(read(reader_of(broker, skips_gaps=True), 0, 3)) == []
 
 
+def test_positions_that_were_deleted_unread_are_counted_and_not_asked_for_again(monkeypatch):
+    monkeypatch.setattr("elasticdl.data.kafka_reader._TELL_SECONDS", 0.0)
+    broker = Broker({offset: b"x" for offset in range(10)}, low=4)
+    reader = reader_of(broker, skips_gaps=True)
+
+    def counts(start, end):
+        found = list(reader.read(Shard("t-0", start, end)))
+        return sum(len(each) for each in found), sum(each.num_gone for each in found)
+
+    assert (counts(0, 3), counts(1, 6), counts(2, 4), counts(6, 8)) == (
+        (0, 3),
+        (2, 3),
+        (0, 2),
+        (2, 0),
+    )
+    assert broker.assigned == [0, 4]
+    broker.low = 9
+    assert (counts(3, 10), counts(8, 10)) == ((1, 6), (1, 1))
+
+
 def test_a_topic_that_was_made_anew_is_told():
     with pytest.raises(DataError, match=r"\[20, 30\).*has \[0, 10\).*made anew"):
         read(reader_of(Broker({offset: b"x" for offset in range(10)})), 20, 30)

@@ -12,6 +12,7 @@ from elasticdl.job import (
     Finished,
     Lease,
     Outcome,
+    PartitionStatus,
     Progress,
     PsRoute,
     Role,
@@ -114,6 +115,16 @@ def test_job_without_validation_and_output_only_trains(master_kit):
     play.audit()
     assert play.core.phase is Phase.FINISHED
     assert len(picture(play.core, 0.0).ledger) == 2
+
+
+def test_partitions_with_an_end_are_shown_once_messages_were_deleted_unread(master_kit):
+    play = start(master_kit, shards={"training": (("t-0", 60), ("t-1", 30)), "validation": ()})
+    assert picture(play.core, 0.0).partitions == ()
+    play.report(play.lease(), end_index=2, num_examples=18, num_missing=12, num_gone=10)
+    assert picture(play.core, 0.0).partitions == (
+        PartitionStatus("t-0", 60, 60, lag=30, skipped=10),
+        PartitionStatus("t-1", 30, 30, lag=30),
+    )
 
 
 def test_evaluate_only_evaluates(master_kit):

@@ -137,6 +137,28 @@ def test_what_was_deleted_unread_ends_the_job_or_is_counted():
     assert restored(job).intake.skipped == again(job).intake.skipped == {"t-0": 7}
 
 
+def test_what_was_deleted_after_it_was_cut_is_counted_by_partition():
+    job = Job(skips_gaps=True)
+    job.arrived(t_0=10, t_1=10)
+    tasks = [job.lease() for _ in range(2)]
+    for task, number in tasks:
+        lacking = Missing(positions=4 + task, gone=3 + task)
+        job.ledger.report(0, task, number, Outcome.DONE, "", 2, 6, lacking)
+    for other in (job, restored(job), again(job)):
+        assert other.ledger.gone == {"t-0": 3, "t-1": 4}
+    job.ledger.replay([0])
+    assert job.ledger.gone == {"t-0": 0, "t-1": 4}
+
+
+def test_what_was_deleted_after_the_end_of_the_stream_is_not_counted():
+    job = Job(skips_gaps=True)
+    job.intake.drain()
+    job.arrived(t_0=10, t_1=0)
+    job.arrived(t_0=(30, 40), t_1=0)
+    assert job.intake.skipped == {}
+    assert job.intake.is_over
+
+
 def test_a_broker_that_has_less_than_was_read_is_waited_for_and_then_told():
     job = Job()
     job.arrived(t_0=20)

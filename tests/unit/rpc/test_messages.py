@@ -78,6 +78,7 @@ def test_answer_without_a_task(answer):
         num_examples=INT64,
         skipped_examples=st.lists(INT64, max_size=3).map(tuple),
         num_late=INT64,
+        num_gone=INT64,
         time=FLOATS,
         windows=st.lists(
             st.builds(MeasuredWindow, INT64, INT64, INT64, FLOATS, INT64, st.just({})), max_size=2
