@@ -329,6 +329,7 @@ class Progress:
     model_version: int = 0
     stage_seconds: dict[str, float] = field(default_factory=dict)  # feed, ids, pull, compute, ...
     learning_rate: float | None = None  # of the last step
+    waits_for: str = ""  # what it can read nothing of for a while, and why
 
 
 @dataclass(frozen=True, slots=True)

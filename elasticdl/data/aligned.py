@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from elasticdl.data.base import DataReader, Metadata, Records
+from elasticdl.data.base import DataReader, Metadata, Records, Waits
 from elasticdl.job import Shard
 
 
@@ -36,6 +36,11 @@ class AlignedReader:
         found = self._reader.metadata
         dtypes = {name: found.column_dtypes[name] for name in self._order}
         return replace(found, column_names=self._order, column_dtypes=dtypes)
+
+    @property
+    def waits_for(self) -> str:
+        """What the other reader waits for."""
+        return self._reader.waits_for if isinstance(self._reader, Waits) else ""
 
     def shards(self) -> list[Shard]:
         """List the shards of the other reader."""

@@ -154,6 +154,16 @@ class HasHoles(Protocol):
 
 
 @runtime_checkable
+class Waits(Protocol):
+    """A reader of a source that may be away for a while, and is waited for."""
+
+    @property
+    def waits_for(self) -> str:
+        """What nothing comes of, and why; "": it does not wait. For any thread."""
+        ...
+
+
+@runtime_checkable
 class Stream(Protocol):
     """A reader of what arrives: its shards are partitions, whose ends move on.
 

@@ -87,6 +87,8 @@ class Kafka:
         self._complaint: confluent_kafka.KafkaError | None = None
         self._was_let_in = was_let_in
         self._ask_seconds = _FIRST_ASK_SECONDS
+        self.waits_for = ""
+        """Why nobody has answered for a while; "": somebody has."""
 
     def extents(self, patience_seconds: float | None = None) -> dict[int, Extent]:
         """Return what there is of each partition; of transactions, what is committed.
@@ -270,7 +272,7 @@ class Kafka:
         while True:
             try:
                 found = ask()
-                self._was_let_in, self._complaint = True, None
+                self._was_let_in, self._complaint, self.waits_for = True, None, ""
                 self._ask_seconds = _FIRST_ASK_SECONDS
                 return found
             except AwayError as raised:  # there is no client that could ask
@@ -289,13 +291,8 @@ class Kafka:
                     f"{self._where}: no broker answers for {now - began:.0f} s: {words}{hint}"
                 )
             if now - told >= _TELL_SECONDS:
-                told = now
-                log.warning(
-                    "%s: no broker answers for %.0f s (%s); still waiting",
-                    self._topic.servers,
-                    now - began,
-                    words,
-                )
+                told, self.waits_for = now, f"{self._where}: no broker answers ({words})"
+                log.warning("%s for %.0f s; still waiting", self.waits_for, now - began)
             time.sleep(_PAUSE_SECONDS)
 
     def _why(self, error: confluent_kafka.KafkaError) -> str:

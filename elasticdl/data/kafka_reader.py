@@ -96,6 +96,7 @@ class KafkaReader:
         self._extents: dict[int, Extent] = {}  # as they were at the last look,
         self._looked_at = 0.0  # and when they were looked at as a whole
         self._is_flowing = False  # whether that look found something new
+        self._waits_for = ""  # while a range is read
         self._watch = PartitionWatch(kafka)
         self._commits = Commits(kafka, topic.commit) if topic.commit else None
 
@@ -131,6 +132,11 @@ class KafkaReader:
     def is_endless(self) -> bool:
         """Whether what arrives later belongs to the data too."""
         return self._topic.is_endless
+
+    @property
+    def waits_for(self) -> str:
+        """What nothing comes of, and why; "": it does not wait. For any thread."""
+        return self._waits_for or self._kafka.waits_for
 
     def check(self) -> None:
         """Make sure that there is such a topic.
@@ -224,13 +230,12 @@ class KafkaReader:
             place.at = None  # until it is known what they are
             now = time.monotonic()
             if messages:
-                quiet = told = now
+                quiet, told, self._waits_for = now, now, ""
             elif now - told >= _TELL_SECONDS:
-                told = now
-                log.warning(
-                    "%s: nothing came of positions [%d, %d) for %.0f s (%s); asked anew",
-                    *(shard.name, at, shard.end, now - quiet, self._kafka.trouble or "no answer"),
-                )
+                told, why = now, self._kafka.trouble or "no answer"
+                what = f"{shard.name}: nothing came of positions [{at}, {shard.end})"
+                self._waits_for = f"{what} ({why})"
+                log.warning("%s for %.0f s (%s); asked anew", what, now - quiet, why)
                 place.consumer = self._consumer(shard, at)  # the old one may be stuck for ever
                 self._assign(place, place.partition, at)
             values, offsets, stamps, is_beyond = [], [], [], False
@@ -299,7 +304,8 @@ class KafkaReader:
             try:
                 return self._kafka.consumer()
             except AwayError as error:
-                log.warning("%s: positions [%d, %d) wait: %s", shard.name, at, shard.end, error)
+                self._waits_for = f"{shard.name}: positions [{at}, {shard.end}) wait: {error}"
+                log.warning("%s", self._waits_for)
                 time.sleep(_TELL_SECONDS)
 
     def _assign(self, place: _Place, partition: int, offset: int) -> None:

@@ -462,9 +462,17 @@ class JobCore:
             return self.members.interval_seconds
         member.usage = usage or member.usage
         if progress is not None:
+            self._hear_of_source(member, progress.waits_for)
             self.meter.heard(index, progress, now)
             self._advance(now)
         return self.members.tell_interval(member, interval_seconds)
+
+    def _hear_of_source(self, member: Member, waits_for: str) -> None:
+        """A worker says of what it can read nothing."""
+        if bool(waits_for) != bool(member.waits_for) and not self.has_ended:
+            said = f"waits: {waits_for}" if waits_for else "reads again"
+            self._note(kinds.StreamNews(), f"{member.name} {said}", is_warning=bool(waits_for))
+        member.waits_for = waits_for
 
     @property
     def event_seconds(self) -> int | None:

@@ -276,7 +276,9 @@ class Intake:
                 skipped=self.skipped.get(name, 0),
                 time=self._times.get(name, 0.0),
             )
-            for name, at in sorted(self._table.next.items(), key=lambda item: _order(item[0]))
+            for name, at in sorted(
+                self._table.next.items(), key=lambda item: partition_order(item[0])
+            )
         )
 
     # --- facts -----------------------------------------------------------------------------------
@@ -315,6 +317,7 @@ class Intake:
         self._is_draining, self._ends = snapshot["is_draining"], snapshot["ends"]
 
 
-def _order(name: str) -> tuple[str, int]:
+def partition_order(name: str) -> tuple[str, int]:
+    """Return by what partitions are sorted: their numbers."""
     topic, _, number = name.rpartition("-")
     return topic, int(number) if number.isdecimal() else 0

@@ -57,6 +57,7 @@ class Member:
     since: float = 0.0  # when it was planned, has registered, or this master began
     interval_seconds: float = 0.0  # the longest until its next heartbeat, as both sides know
     usage: Usage | None = None  # as it said last
+    waits_for: str = ""  # what a worker can read nothing of, as it said last
     newest_request: int = 0  # for a task: the worker has an answer to all before it
     is_told_to_wait: bool = False  # by an answer to another attempt at that request
 
@@ -103,6 +104,7 @@ _NOT_JOURNALLED = frozenset(
         "pending",
         "lacks_room",
         "waits_since",
+        "waits_for",
         "is_running",
         "is_up",
         "since",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from elasticdl.job import (
     Task,
 )
 from elasticdl.master.core import JobCore
+from elasticdl.master.intake import partition_order
 from elasticdl.master.phases import Phase
 from elasticdl.master.tasks import TaskTable
 
@@ -151,10 +153,14 @@ def _partitions_with_end(core: JobCore) -> tuple[PartitionStatus, ...]:
     table, ledger = core.tasks.training, core.ledger
     if not isinstance(table, TaskTable):
         return ()
-    lags = table.records_of_shards(~ledger.done_of_epoch(ledger.epoch))
+    left = table.records_of_shards(~ledger.done_of_epoch(ledger.epoch))
+    ends, lags = Counter[str](), Counter[str]()
+    for shard, lag in zip(table.shards, left, strict=True):  # a partition has many
+        ends[shard.name] = max(ends[shard.name], shard.end)
+        lags[shard.name] += lag
     return tuple(
-        PartitionStatus(each.name, each.end, each.end, lag, ledger.gone.get(each.name, 0))
-        for each, lag in zip(table.shards, lags, strict=True)
+        PartitionStatus(name, end, end, lags[name], ledger.gone.get(name, 0))
+        for name, end in sorted(ends.items(), key=lambda item: partition_order(item[0]))
     )
 
 
@@ -168,9 +174,17 @@ def _message(core: JobCore) -> str:
         lost = [f"{missing} of {replicas} ps replicas are being restored"] if missing else []
         intake = core.intake
         away = [] if intake is None else [w for w in (intake.away, intake.trouble) if w]
+        away = away or _waiting(core)
         return "; ".join([*core.plan.shortcomings(), *lost, *away, *_pending(core)])
     whom = f"{missing} of {replicas} ps replicas" if missing else "workers"
     return "; ".join([f"waiting for {whom}", *_pending(core)])
+
+
+def _waiting(core: JobCore) -> list[str]:
+    """Say which workers can read nothing for a while, and why."""
+    waiting = [each for each in core.members.present(Role.WORKER) if each.waits_for]
+    names = [each.name for each in waiting]
+    return [f"{_several(names)} waiting: {waiting[0].waits_for}"] if waiting else []
 
 
 def _pending(core: JobCore) -> list[str]:

@@ -77,6 +77,7 @@ class WorkerProgress(Kind):
     model_version: Annotated[int, "updates that the parameters had"]
     stage_seconds: Annotated[Mapping[str, float], "seconds in each stage since the process began"]
     learning_rate: Annotated[float | None, "of its last step"] = None
+    waits_for: Annotated[str, "what it can read nothing of for a while, and why"] = ""
 
 
 @dataclass(frozen=True)

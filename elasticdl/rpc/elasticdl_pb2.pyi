@@ -1567,12 +1567,15 @@ class Progress(_message.Message):
     MODEL_VERSION_FIELD_NUMBER: _builtins.int
     STAGE_SECONDS_FIELD_NUMBER: _builtins.int
     LEARNING_RATE_FIELD_NUMBER: _builtins.int
+    WAITS_FOR_FIELD_NUMBER: _builtins.int
     num_records: _builtins.int
     loss_sum: _builtins.float
     num_minibatches: _builtins.int
     model_version: _builtins.int
     learning_rate: _builtins.float
     """of the last step"""
+    waits_for: _builtins.str
+    """what it can read nothing of for a while, and why"""
     @_builtins.property
     def stage_seconds(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
     def __init__(
@@ -1584,10 +1587,11 @@ class Progress(_message.Message):
         model_version: _builtins.int = ...,
         stage_seconds: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         learning_rate: _builtins.float | None = ...,
+        waits_for: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "learning_rate", b"learning_rate"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "learning_rate", b"learning_rate", "loss_sum", b"loss_sum", "model_version", b"model_version", "num_minibatches", b"num_minibatches", "num_records", b"num_records", "stage_seconds", b"stage_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "learning_rate", b"learning_rate", "loss_sum", b"loss_sum", "model_version", b"model_version", "num_minibatches", b"num_minibatches", "num_records", b"num_records", "stage_seconds", b"stage_seconds", "waits_for", b"waits_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__learning_rate: _TypeAlias = _typing.Literal["learning_rate"]  # noqa: Y015
     _WhichOneofArgType__learning_rate: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate"]  # noqa: Y015

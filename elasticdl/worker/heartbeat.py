@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import TracebackType
 
 from elasticdl.errors import ElasticdlError
@@ -74,6 +74,8 @@ class Heartbeat(Background):
         self._last_problem = ""  # said once, not with each beat
         self.progress: Callable[[], Progress] = Progress
         """Replaced once there is a worker whose progress can be told."""
+        self.waits_for: Callable[[], str] = str
+        """Tells what the sources of the worker wait for; replaced once they are open."""
         self.follow: Callable[[HeartbeatAnswer], None] = lambda answer: None
         """Told what the master answers; replaced once there is a worker who wants to know."""
 
@@ -107,7 +109,7 @@ class Heartbeat(Background):
     def beat(self) -> None:
         """Report once. Whatever goes wrong, the worker is alive, and the next beat says so."""
         try:
-            progress = self.progress()
+            progress = replace(self.progress(), waits_for=self.waits_for())
             used = usage.measure(self._labels, self._traffic, self._hot_keys())
             self._write(progress, used)
             answer = self._master.heartbeat(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from elasticdl.backends.base import Minibatch, Predictor
 from elasticdl.config import JobConfig
 from elasticdl.data.aligned import aligned
-from elasticdl.data.base import DataReader
+from elasticdl.data.base import DataReader, Waits
 from elasticdl.data.capture.reader import CapturedReader
 from elasticdl.data.capture.settings import folder_of, is_captured
 from elasticdl.data.open import open_reader
@@ -42,6 +44,12 @@ def open_readers(config: JobConfig, spec: ModelSpec | None) -> dict[TaskKind, Da
     if TaskKind.TRAINING in readers:
         readers[TaskKind.TRAINING] = with_shuffle(readers[TaskKind.TRAINING], config.training)
     return readers
+
+
+def waits_for(readers: Iterable[DataReader]) -> str:
+    """Return what some of the sources wait for, for a while; "": none does."""
+    waiting = (reader.waits_for for reader in readers if isinstance(reader, Waits))
+    return "; ".join(filter(None, waiting))
 
 
 def main_sample(

@@ -40,7 +40,7 @@ from elasticdl.worker.heartbeat import Heartbeat
 from elasticdl.worker.loop import Worker
 from elasticdl.worker.parameters import Parameters
 from elasticdl.worker.predictions import PredictionSink, make_sink
-from elasticdl.worker.sources import main_sample, open_readers
+from elasticdl.worker.sources import main_sample, open_readers, waits_for
 from elasticdl.worker.trace import Tracer
 from elasticdl.worker.watch import Watch
 from elasticdl.worker.watchdog import Watchdog
@@ -84,7 +84,7 @@ class WorkerProcess:
         """
         config = self.config
         spec = load_model_spec(config.model, config.training.learning_rate)
-        readers = open_readers(config, spec)
+        readers = self._open_readers(spec)
         metadata = metadata_of(config, readers)
         if config.checkpoint.saved_model is not None:
             model = self._saved_model(spec, metadata, readers, config.checkpoint.saved_model)
@@ -119,7 +119,7 @@ class WorkerProcess:
             DataError: The data cannot be read.
             ModelMismatchError: The other workers hold another model.
         """
-        readers = open_readers(self.config, None)
+        readers = self._open_readers(None)
         description = trainer.build(main_sample(self.config, readers, trainer))
         log.info(IS_BUILT)
         self._begin_exchange(trainer, description)
@@ -140,6 +140,11 @@ class WorkerProcess:
         )
 
     # --- steps on the way ------------------------------------------------------------------------
+
+    def _open_readers(self, spec: ModelSpec | None) -> dict[TaskKind, DataReader]:
+        readers = open_readers(self.config, spec)
+        self.heartbeat.waits_for = lambda: waits_for(readers.values())
+        return readers
 
     def _saved_model(
         self,

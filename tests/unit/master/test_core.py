@@ -117,14 +117,27 @@ def test_job_without_validation_and_output_only_trains(master_kit):
     assert len(picture(play.core, 0.0).ledger) == 2
 
 
-def test_partitions_with_an_end_are_shown_once_messages_were_deleted_unread(master_kit):
-    play = start(master_kit, shards={"training": (("t-0", 60), ("t-1", 30)), "validation": ()})
+def test_partitions_of_a_topic_with_an_end_are_shown_once_messages_were_deleted_unread(master_kit):
+    pieces = {"training": (("t-1", 30), ("t-0", 30), ("t-0", 60)), "validation": ()}
+    play = start(master_kit, shards=pieces)
     assert picture(play.core, 0.0).partitions == ()
     play.report(play.lease(), end_index=2, num_examples=18, num_missing=12, num_gone=10)
     assert picture(play.core, 0.0).partitions == (
-        PartitionStatus("t-0", 60, 60, lag=30, skipped=10),
-        PartitionStatus("t-1", 30, 30, lag=30),
+        PartitionStatus("t-0", 60, 60, lag=90),
+        PartitionStatus("t-1", 30, 30, lag=0, skipped=10),
     )
+
+
+def test_what_a_worker_can_read_nothing_of_is_told_and_when_it_reads_again(master_kit):
+    play = start(master_kit)
+    waits = Progress(waits_for="t-0: nothing came (no answer)")
+    play.core.heartbeat(Role.WORKER, 0, "s", waits, play.now)
+    assert picture(play.core, 0.0).message == "worker 0 is waiting: t-0: nothing came (no answer)"
+    for progress in (waits, Progress(), Progress()):
+        play.core.heartbeat(Role.WORKER, 0, "s", progress, play.now)
+    assert picture(play.core, 0.0).message == ""
+    notes = [note.text for note in play.do(Note) if note.kind.event == "stream"]
+    assert notes == [f"worker 0 waits: {waits.waits_for}", "worker 0 reads again"]
 
 
 def test_evaluate_only_evaluates(master_kit):
