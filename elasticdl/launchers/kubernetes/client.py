@@ -15,6 +15,7 @@ from elasticdl.launchers.kubernetes.resource import Resource
 _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 30.0
 _SILENCE_SECONDS = 120.0  # of a watch; the server sends a bookmark about once a minute
+_QUOTA = "exceeded quota"
 _TRANSIENT = {401, 408, 425, 429, 500, 502, 503, 504}  # 401: the token was renewed just now
 _PATCH = "application/strategic-merge-patch+json"
 
@@ -40,9 +41,14 @@ class ApiError(ElasticdlError):
         return self.code == 0 or self.code in _TRANSIENT or self.is_over_quota
 
     @property
+    def words(self) -> str:
+        """What it says, without the name of what was asked for if that is a quota."""
+        return self.message[self.message.find(_QUOTA) :] if self.is_over_quota else self.message
+
+    @property
     def is_over_quota(self) -> bool:
         """Whether the namespace has no room for what was asked for."""
-        return self.code == 403 and "exceeded quota" in self.message
+        return self.code == 403 and _QUOTA in self.message
 
 
 def library() -> ModuleType:

@@ -274,7 +274,7 @@ class KubernetesLauncher:
             persistently(
                 lambda: self._api.create(self._api.path("pods"), manifest),
                 self._closed,
-                lambda error: self._tell_waiting(pod, str(error), error.is_over_quota),
+                lambda error: self._tell_waiting(pod, error.words, error.is_over_quota),
             )
         except ApiError as error:
             if self._closed.is_set():

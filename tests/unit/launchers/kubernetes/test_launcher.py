@@ -167,7 +167,7 @@ def test_a_quota_is_waited_for_and_told(cluster, server):
     handle = cluster.start()
     waits = cluster.next()
     assert isinstance(waits, PendingProcess)
-    assert "exceeded quota: team" in waits.why
+    assert waits.why == "exceeded quota: team"
     cluster.is_there(handle)
 
 
