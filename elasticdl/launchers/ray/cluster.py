@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from types import ModuleType
 from typing import Any
+
+import grpc
 
 from elasticdl.distribution import install
 from elasticdl.errors import ConfigError, LaunchError
@@ -20,6 +24,13 @@ NAMESPACE = "elasticdl"
 """That of the actors of all jobs."""
 
 _CONNECT_SECONDS = 5.0
+_ANSWER_SECONDS = 10.0
+_INIT_SECONDS = 30.0  # together less than a minute
+
+_WHO_IT_IS = "/ray.rpc.NodeInfoGcsService/GetClusterId"
+_REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+"""Of a cluster that wants to know who asks; Ray tells it."""
+
 
 log = logging.getLogger(__name__)
 
@@ -56,11 +67,12 @@ def connect(address: str) -> None:
     _quieten()
     with _signals_kept():
         try:
-            ray.init(
-                address=_answering(address),
-                namespace=NAMESPACE,
-                log_to_driver=False,
-                logging_level="ERROR",
+            place = _answering(address)
+            _within(
+                _INIT_SECONDS,
+                lambda: ray.init(
+                    address=place, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR"
+                ),
             )
         except Exception as error:  # of many kinds: ConnectionError, RuntimeError, ValueError
             raise LaunchError(
@@ -70,20 +82,68 @@ def connect(address: str) -> None:
             ) from error
 
 
+def _within(seconds: float, work: Callable[[], object]) -> None:
+    """Do work that may not come to an end, in a thread that is left then.
+
+    Raises:
+        TimeoutError: It has not come to an end in time.
+    """
+    done: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            work()
+            done.set_result(None)
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="connect to Ray", daemon=True).start()
+    try:
+        done.result(seconds)
+    except TimeoutError:
+        if done.done():
+            raise
+        raise TimeoutError(f"Ray has not connected in {seconds:.0f} s") from None
+
+
 def _answering(address: str) -> str:
     """Return HOST:PORT of a cluster that answers there; Ray itself would wait for minutes.
 
     Raises:
-        OSError: Nobody answers, or no cluster is known here.
+        OSError: Nobody answers, or what answers is no cluster, or no cluster is known here.
         ValueError: It is an address of another kind.
     """
     from ray._private import services
 
-    if address == "auto":
-        address = services.canonicalize_bootstrap_address_or_die(address)
-    host, _, port = address.rpartition(":")
-    socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()
-    return address
+    # Ray takes the address of this machine for 127.0.0.1.
+    place: str = services.canonicalize_bootstrap_address_or_die(address)
+    host, _, port = place.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+        _ask_who_it_is(place)
+    except OSError as error:
+        of = "" if place == address else f" ({place})"
+        raise ConnectionError(f"{error}{of}") from error
+    return place
+
+
+def _ask_who_it_is(place: str) -> None:
+    """Ask a cluster for its identity.
+
+    Raises:
+        ConnectionError: It does not know what that is.
+    """
+    if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
+        return  # it answers whom it knows
+    with grpc.insecure_channel(place, [("grpc.enable_http_proxy", 0)]) as channel:
+        try:
+            channel.unary_unary(_WHO_IT_IS)(b"", timeout=_ANSWER_SECONDS)
+        except grpc.RpcError as error:
+            if error.code() not in _REFUSALS:
+                raise ConnectionError(
+                    "what listens there does not answer as the head of a Ray cluster "
+                    f"({error.code().name.lower()})"
+                ) from error
 
 
 def last_line(error: Exception) -> str:
