@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from elasticdl.runtime import process
 if TYPE_CHECKING:
     from elasticdl.state.base import State
 
+_MODEL_DIGEST = "model.sha256"
 _INIT = "checkpoint_dir_for_init"
 
 
@@ -84,6 +86,37 @@ def model_before(config: JobConfig) -> JobConfig | None:
         durable.change_model(state, BEGUN_FIRST)
         durable.reopen(state)
     return before.going_on(config.model_copy(update={"model": before.model}))
+
+
+def note_of_model(config: JobConfig, model_file: Path) -> str:
+    """Say that the model file was changed since the job in `--job_dir` ran last; "" if it was not.
+
+    What is mended in it may go on with the job, so it is no error.
+    """
+    job_dir = config.cluster.job_dir
+    if job_dir is None or not is_of_job(config):
+        return ""
+    try:
+        digest, _, model_def = (job_dir / _MODEL_DIGEST).read_text().partition(" ")
+    except OSError:
+        return ""  # it was begun by an earlier version, or has not run
+    if model_def != config.model.model_def or digest == _digest(model_file):
+        return ""
+    return (
+        f"{model_file} was changed since the job ran last. A task that is begun goes on after the "
+        "minibatches that are trained: if feed gives its records in another order now, or leaves "
+        "out others, some are trained twice and others never"
+    )
+
+
+def remember_model(config: JobConfig, job_dir: Path, model_file: Path) -> None:
+    """Keep what `note_of_model` compares with."""
+    said = f"{_digest(model_file)} {config.model.model_def}"
+    process.write_whole(job_dir / _MODEL_DIGEST, said)
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def is_at_rest(config: JobConfig) -> bool:

@@ -7,7 +7,7 @@ import dataclasses
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -114,10 +114,24 @@ def _run(config: JobConfig, stay: Stay, display: Display, places: dict[str, str]
     if (status := _end_begun_tasks(config, display)) is not None:
         return status
     since = time.time()
-    job_folder.reopen(config)
-    job = choose.submitter_for(config).submit(config, is_tied=stay is Stay.TIED)
+    job = _submit(config, stay is Stay.TIED, display.note)
     places |= job.places
     return view(job, display, since)
+
+
+def _submit(config: JobConfig, is_tied: bool, tell: Callable[[str], None]) -> SubmittedJob:
+    """Start a job, or go on with it; tell if its model file is another one meanwhile."""
+    file = None
+    if config.model.script is None:
+        with contextlib.suppress(ElasticdlError):
+            file = preflight.find_model_file(config)
+    if file is not None and (note := job_folder.note_of_model(config, file)):
+        tell(note)
+    job_folder.reopen(config)
+    job = choose.submitter_for(config).submit(config, is_tied)
+    if file is not None and "job_dir" in job.places:
+        job_folder.remember_model(config, Path(job.places["job_dir"]), file)
+    return job
 
 
 def _end_begun_tasks(config: JobConfig, display: Display) -> JobStatus | None:
@@ -185,8 +199,7 @@ def submit(config: JobConfig) -> SubmittedJob:
     ended = _end_begun_tasks(config, QuietDisplay())
     if ended is not None:
         raise JobFailedError(f"the tasks begun by the model before were not done: {ended.message}")
-    job_folder.reopen(config)
-    return choose.submitter_for(config).submit(config, is_tied=False)
+    return _submit(config, is_tied=False, tell=lambda note: _tell([note]))
 
 
 def _start_only(config: JobConfig) -> int:

@@ -5,7 +5,7 @@ import pytest
 from elasticdl.checkpoints.versions import version_folder
 from elasticdl.checkpoints.writing import write_checkpoint
 from elasticdl.cli.flags import build_config
-from elasticdl.cli.job_folder import holds_job, reopen
+from elasticdl.cli.job_folder import holds_job, note_of_model, remember_model, reopen
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError
 from elasticdl.launchers.process.folder import prepare
@@ -87,6 +87,23 @@ def test_a_job_goes_on_in_another_partition_of_slurm(tmp_path):
     assert holds_job(now)
     prepare(now)
     assert JobConfig.read(folder / process.CONFIG_FILE).slurm == now.slurm
+
+
+def test_a_model_file_that_was_changed_since_is_told(tmp_path):
+    folder, file = prepare(config(tmp_path / "job")), tmp_path / "m.py"
+    file.write_text("def feed(dataset): ...")
+    assert note_of_model(config(folder), file) == ""
+    remember_model(config(folder), folder, file)
+    assert note_of_model(config(folder), file) == ""
+    file.write_text("def feed(dataset): return dataset.shuffle(9)")
+    assert "m.py was changed since the job ran last" in note_of_model(config(folder), file)
+    other = config(
+        folder,
+        model_def="n.forward",
+        model_changes="true",
+        distribution_strategy="ParameterServerStrategy",
+    )
+    assert note_of_model(other, file) == ""
 
 
 def test_job_that_has_ended_is_refused_with_what_to_do(begun):
