@@ -36,7 +36,7 @@ from elasticdl.launchers.process.folder import MADE_FIRST, check_not_running
 from elasticdl.locations import Location, is_remote, reaching
 from elasticdl.model_spec import parse_params
 from elasticdl.observe.wandb_run import has_key
-from elasticdl.state.open import check_state
+from elasticdl.state.open import check_state, state_file
 from elasticdl.statistics import read_statistics
 
 _TRIES = 20
@@ -391,6 +391,8 @@ def _check_destinations(config: JobConfig) -> None:
         _check_folder("ps_disk", config.cluster.ps_disk)
     if checkpoint.export_dir is not None:
         _check_folder("export_dir", checkpoint.export_dir)
+    if config.cluster.state is not None:
+        _check_journal(state_file(config.cluster.state, Path()))
     if config.seeing.trace_dir is not None:
         _check_folder("trace_dir", config.seeing.trace_dir)
     if config.seeing.tensorboard_log_dir is not None:
@@ -401,6 +403,20 @@ def _check_destinations(config: JobConfig) -> None:
                 f"--summary: expected a file name, found a folder, {checkpoint.summary}"
             )
         _check_folder("summary", checkpoint.summary.absolute().parent)
+
+
+def _check_journal(path: Path | None) -> None:
+    """Check that a journal that is a file can be written; no master makes its folder.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    if path is None:
+        return
+    if path.is_dir() or not path.parent.is_dir():
+        found = f"the folder {path}" if path.is_dir() else f"no folder {path.parent}"
+        raise ConfigError(f"--state: expected a file in a folder that is there, found {found}")
+    _check_folder("state", path.parent)
 
 
 def _check_new_job_dir(job_dir: Path) -> None:

@@ -224,6 +224,14 @@ def test_a_folder_that_cannot_be_made_is_named_before_anything_starts(place, fla
         check(config(**{flag: str(make(place))}))
 
 
+@pytest.mark.parametrize("name", ["zoo", "gone/state", "data.csv/state"])
+def test_a_journal_that_no_master_could_open_is_named_before_anything_starts(place, name):
+    words = {"distribution_strategy": "ParameterServerStrategy", "num_ps_pods": "1"}
+    with pytest.raises(ConfigError, match="--state: expected a file in a folder that is there"):
+        check(config(state=f"sqlite://{place / name}", **words))
+    check(config(state=f"sqlite://{place / 'state'}", **words))
+
+
 TABLES = {
     "from elasticdl.layers import Embedding\ndef forward(): return Embedding(8)": True,
     "import elasticdl.layers as layers\ndef forward(): return layers.Embedding(8)": True,
