@@ -76,6 +76,7 @@ _CREATORS = 8  # threads that ask for pods of one role
 _SIGNERS = 4  # threads that make Secrets
 _OTHERS = 4  # threads for all else
 _NAME_BYTES = 3
+_REPLICAS_FIRST_SECONDS = 30.0  # that a worker's pod lets those of replicas be accepted first
 _ADMISSION_SECONDS = 1.0  # until a pod that waits for it is looked at again
 
 log = logging.getLogger(__name__)
@@ -295,11 +296,13 @@ class KubernetesLauncher:
     def _wait_for_replicas(self, pod: _Pod) -> None:
         """Have a worker's pod asked for after all pods that it would wait for have been accepted.
 
-        Else it would have the room of one of them, where a quota has too little for all.
+        Else it would have the room of one of them, where a quota has too little for all. Not for
+        long: a job trains while another ps replica is added to it, and a lost worker is replaced.
         """
         if pod.handle.role is not Role.WORKER:
             return
-        while True:
+        deadline = time.monotonic() + _REPLICAS_FIRST_SECONDS
+        while time.monotonic() < deadline:
             with self._changed:
                 if self._changed.wait_for(partial(self._is_next, pod), _ADMISSION_SECONDS):
                     return
