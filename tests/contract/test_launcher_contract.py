@@ -52,6 +52,7 @@ class Watcher:
 def make_launcher(request, tmp_path, monkeypatch):
     """Return what makes a launcher, given whom to tell; the job's folder is `tmp_path`."""
     if request.param == "process":
+        monkeypatch.setenv("TMPDIR", str(tmp_path))  # nothing is left where others look
         return lambda on_event: ProcessLauncher(on_event, tmp_path)
     config = build_config("train", ON_A_CLUSTER | {"launcher": request.param})
     if request.param == "ray":

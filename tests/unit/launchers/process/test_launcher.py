@@ -28,6 +28,12 @@ from elasticdl.runtime.process import LIFELINE_VARIABLE, scratch_folder
 SECONDS = 30.0
 
 
+@pytest.fixture(autouse=True)
+def temporary(tmp_path, monkeypatch):
+    """Have the processes of these tests leave nothing where others look."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+
 @pytest.fixture
 def exits():
     return queue.Queue()
@@ -82,10 +88,7 @@ def test_files_on_their_way_go_with_a_killed_worker(tmp_path, launcher, exits, r
 
 
 @pytest.mark.parametrize("role", [Role.WORKER, Role.PS])
-def test_what_a_killed_process_has_left_of_temporary_files_goes(
-    tmp_path, launcher, exits, role, monkeypatch
-):
-    monkeypatch.delenv("TMPDIR", raising=False)
+def test_what_a_killed_process_has_left_of_temporary_files_goes(tmp_path, launcher, exits, role):
     body = "import os, signal, tempfile; print(os.listdir(tempfile.gettempdir()));"
     body += "tempfile.mkstemp(); os.kill(os.getpid(), signal.SIGKILL)"
     for _ in range(2):
