@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import functools
 import hashlib
 import io
@@ -107,7 +108,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         if isinstance(obj, io.IOBase) and not isinstance(obj, io.BytesIO | io.StringIO):
             raise pickle.PicklingError("it is an open file")
         if _is_of_keras(obj):
-            return with_own_classes, (_own_classes_of(obj), *obj.__reduce__()[:2])
+            return _reduced_by_keras(obj)
         reduced = super().reducer_override(obj)
         if isinstance(obj, types.FunctionType | type):
             is_by_value = isinstance(reduced, tuple) and len(reduced) == _STATES
@@ -174,15 +175,21 @@ def is_own(name: str) -> bool:
     if name.partition(".")[0] == "elasticdl":
         return False
     file = getattr(sys.modules[name], "__file__", None)
-    return file is not None and file.endswith((".py", ".pyc")) and not _is_installed(file)
+    is_python = file is not None and file.endswith((".py", ".pyc"))
+    return is_python and not _is_installed(file, name.count("."))
 
 
 @functools.cache
-def _is_installed(file: str) -> bool:
-    path = Path(file).resolve()
-    if {"site-packages", "dist-packages"} & {*path.parts, *Path(file).parts}:
+def _is_installed(file: str, depth: int) -> bool:
+    """Whether a file is Python's, or of a package that pip has put into a folder."""
+    path = Path(file)
+    parts = {*path.parts, *path.resolve().parts}
+    if {"site-packages", "dist-packages"} & parts:
         return True
-    return any(path.is_relative_to(root) for root in _installed_roots())
+    if any(path.resolve().is_relative_to(root) for root in _installed_roots()):
+        return True
+    up = depth + (path.stem == "__init__")
+    return any(path.parents[min(up, len(path.parents) - 1)].glob("*.dist-info"))
 
 
 @functools.cache
@@ -233,6 +240,29 @@ def _is_of_keras(obj: object) -> bool:
     """Whether Keras writes an object, by its configuration and weights."""
     saveable = getattr(sys.modules.get("keras.src.saving.keras_saveable"), "KerasSaveable", None)
     return saveable is not None and isinstance(obj, saveable)
+
+
+def _reduced_by_keras(obj: Any) -> Any:
+    """Return how Keras writes an object. One of the user's must be made anew of that.
+
+    A loss or metric whose `get_config` lacks arguments of `__init__` is written as others are.
+
+    Raises:
+        PicklingError: It cannot be made anew.
+    """
+    own = _own_classes_of(obj)
+    try:
+        make, given = obj.__reduce__()[:2]
+        if own:
+            with_own_classes(own, make, given)
+    except Exception as error:
+        if any(kind.__name__ in ("Loss", "Metric") for kind in type(obj).__mro__):
+            return copyreg.__newobj__, (type(obj),), dict(vars(obj))  # type: ignore[attr-defined]
+        raise pickle.PicklingError(
+            "Keras cannot make it anew, for which get_config has to return the arguments of "
+            f"__init__: {error}"
+        ) from error
+    return with_own_classes, (own, make, given)
 
 
 def _own_classes_of(obj: object) -> dict[str, object]:

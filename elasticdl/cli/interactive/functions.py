@@ -13,6 +13,7 @@ import sys
 import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from textwrap import shorten
 from typing import IO, Any
 
 from elasticdl.cli.interactive import by_value
@@ -109,7 +110,7 @@ def _problem(value: object) -> str:
     try:
         Pickler(Counted(), _Everything()).dump(value)
     except Exception as error:
-        return str(error) or type(error).__name__
+        return shorten(str(error), 200) or type(error).__name__
     return ""
 
 

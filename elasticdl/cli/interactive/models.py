@@ -105,9 +105,8 @@ def _written(functions: Mapping[str, object], folder: Path) -> ModelPlace:
 
 def _is_made(value: object) -> bool:
     """Whether a value is a model that was made already; it can be called, but not to make one."""
-    return hasattr(value, "trainable_variables") or (
-        hasattr(value, "parameters") and not isinstance(value, type)
-    )
+    has = hasattr(value, "trainable_variables") or hasattr(value, "parameters")
+    return has and not isinstance(value, type)
 
 
 def _in_file(path: Path) -> ModelPlace:

@@ -23,7 +23,7 @@ from elasticdl.settings.model import KERAS_VARIABLE, STATISTICS_VARIABLE
 from elasticdl.worker.data_check import metadata_of
 from elasticdl.worker.predictions import FileSink, Predicted
 from elasticdl.worker.records import located, read_all
-from elasticdl.worker.sources import open_readers
+from elasticdl.worker.sources import main_sample, open_readers
 
 _FRAMEWORKS = {ExportKind.KERAS: "tensorflow", ExportKind.TORCH: "torch"}
 _VARIABLES = (KERAS_VARIABLE, STATISTICS_VARIABLE)
@@ -59,18 +59,22 @@ class LoadedModel:
             if self._spec is None:
                 self._spec = load_model_spec(config.model)
             readers = open_readers(config, self._spec)
-            model = self._load(config, self._spec, metadata_of(config, readers))
+            model = self._load(config, self._spec, readers)
             reader, sink = readers[TaskKind.PREDICTION], FileSink(output)
             for number, shard in enumerate(reader.shards()):
                 task = Task(number, TaskKind.PREDICTION, shard)
                 sink.write(task, list(_predicted(model, reader, task, config)))
 
-    def _load(self, config: JobConfig, spec: ModelSpec, metadata: Metadata) -> Predictor:
+    def _load(
+        self, config: JobConfig, spec: ModelSpec, readers: dict[TaskKind, DataReader]
+    ) -> Predictor:
         """Return the model, loaded before unless `feed` is told something else of this data."""
+        metadata = metadata_of(config, readers)
         if self._model is None or metadata != self._metadata:
             assert config.checkpoint.saved_model is not None
-            self._model = load_saved_model(spec, metadata, config.checkpoint.saved_model, None)
-            self._metadata = metadata
+            model = load_saved_model(spec, metadata, config.checkpoint.saved_model, None)
+            model.check(main_sample(config, readers, model))
+            self._model, self._metadata = model, metadata
         return self._model
 
 

@@ -139,6 +139,15 @@ def test_what_is_loaded_beside_the_program_leaves_its_classes_and_modules_alone(
     assert sys.modules["helpers"].RATE == 7
 
 
+def test_what_pip_has_put_into_a_folder_of_its_own_goes_by_its_name(cells, tmp_path):
+    assert by_value.is_own("cells.of_nobody")
+    assert by_value.is_own("helpers")
+    by_value._is_installed.cache_clear()
+    (tmp_path / "helpers-1.0.dist-info").mkdir()
+    assert not by_value.is_own("helpers")
+    by_value._is_installed.cache_clear()
+
+
 class Colour(enum.Enum):
     RED = 1
 
