@@ -30,6 +30,7 @@ from elasticdl.runtime.credentials.job_authority import JobAuthority
 
 TOKEN = b"s" * 32
 LIFE_SECONDS = 3600
+LONG_AGO = -4 * 86_400.0  # more than a clock may be ahead of others
 IN_VAIN_SECONDS = 0.2  # for an attempt that gets no answer
 
 
@@ -143,7 +144,7 @@ def of_another_job_that_knows_ours(job, make_job):
 
 
 def expired(job, make_job):
-    return job.files(Role.WORKER, life_seconds=-60)
+    return job.files(Role.WORKER, life_seconds=LONG_AGO)
 
 
 def none(job, make_job):
@@ -173,7 +174,7 @@ def test_stranger_is_refused_before_its_message_is_read_and_told_why(make_job, s
     [
         (Role.WORKER, LIFE_SECONDS, "that of another role, expected the master's"),
         (Role.PS, LIFE_SECONDS, "that of another role, expected the master's"),
-        (Role.MASTER, -60, "its certificate has expired"),
+        (Role.MASTER, LONG_AGO, "its certificate has expired"),
     ],
 )
 def test_master_with_a_bad_certificate_is_not_believed(make_job, role, life_seconds, words):
