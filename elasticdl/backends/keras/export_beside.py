@@ -120,17 +120,20 @@ def _served(placed: PlacedModel, sample: KerasMinibatch, sites: list[Site]) -> t
 
     def score(features: Nested, rows: list[tf.Tensor]) -> Nested:
         given = iter(rows)
-        with looking_up(lambda layer, of_layer: next(given)), serving(), accepting_dicts():
+
+        def lookup(layer: keras.layers.Layer, of_layer: tf.Tensor) -> tf.Tensor:
+            # A batch is as long as that of the ids, as in a SavedModel with tables: TensorFlow
+            # adds branches of which it knows that in another order than others.
+            shape = tf.concat([tf.shape(of_layer), [layer.output_dim]], 0)
+            return tf.reshape(next(given), shape)
+
+        with looking_up(lookup), serving(), accepting_dicts():
             return called_as_by_fit(placed.model, features, False)
 
     served = tf.Module()
     served.ids = tf.function(ids, input_signature=[specs], autograph=False)
-    shapes = [output.shape for output in served.ids.get_concrete_function().structured_outputs]
-    dims = [placed.tables[site.table].dim for site in sites]
-    rows = [
-        tf.TensorSpec(None if shape.rank is None else [*shape, dim], tf.float32)
-        for shape, dim in zip(shapes, dims, strict=True)
-    ]
+    # Of no shape: else TensorFlow finds that `lookup` changes none, and drops what it says.
+    rows = [tf.TensorSpec(None, tf.float32) for _ in sites]
     served.score = tf.function(score, input_signature=[specs, rows], autograph=False)
     # In the order of the flat vectors: whoever serves gives them the values of another version.
     served.dense = [variable._value for variable in placed.dense.variables]

@@ -154,3 +154,47 @@ def test_a_subclassed_model_that_looks_a_table_up_twice(new_job, tmp_path):
     said = json.loads((tmp_path / "model" / "model.json").read_text())
     assert said["lookups"] == ["items", "items"]
     assert said["outputs"] in (["score"], [])
+
+
+def wide_and_deep():
+    ids = keras.Input((13,), dtype="int64", name="ids")
+    wide = keras.ops.sum(Embedding(1, name="wide")(ids), axis=1)
+    deep = keras.layers.Flatten()(Embedding(8, name="deep")(ids))
+    hidden = keras.layers.Dense(32, activation="relu")(deep)
+    return keras.Model({"ids": ids}, wide + keras.layers.Dense(1)(hidden))
+
+
+def test_branches_are_added_in_the_order_of_a_model_with_its_tables_inside(new_job, tmp_path):
+    def feed(dataset, mode, metadata):
+        def split(record):
+            features = {"ids": record["ids"]}
+            return features if mode == Mode.PREDICTION else (features, record["y"])
+
+        return dataset.map(split)
+
+    rng = np.random.default_rng(0)
+    ids = rng.integers(0, 300, (256, 13))
+    data = {"ids": ids, "y": rng.normal(size=256).astype(np.float32)}
+    job = new_job(
+        data, 64, model=wide_and_deep, feed=feed, threshold=0,
+        loss=lambda y, p: tf.reduce_mean(tf.square(p[:, 0] - y)),
+        optimizer=lambda: keras.optimizers.Adagrad(0.1),
+    )  # fmt: skip
+    job.train(data, 64)
+    dense, state = job.parameters()
+    for name, tables in (("inside", job.client), ("beside", None)):
+        (tmp_path / name).mkdir()
+        job.backend.export(tmp_path / name, dense, state, tables)
+    inside = tf.saved_model.load(str(tmp_path / "inside"))
+    beside = tf.saved_model.load(str(tmp_path / "beside" / "saved_model"))
+    said = json.loads((tmp_path / "beside" / "model.json").read_text())
+    tables = [table["name"] for table in said["tables"]]
+
+    for rows in (1, 16, 256):
+        features = {"ids": tf.constant(ids[:rows])}
+        asked = zip(said["lookups"], beside.ids(features), strict=True)
+        sites = [(tables.index(table), i.numpy()) for table, i in asked]
+        found = job.client.pull(sites, training=False).rows
+        scores = beside.score(features, [tf.constant(of_site) for of_site in found])
+
+        assert scores.numpy().tobytes() == inside.serve(features).numpy().tobytes()
