@@ -49,10 +49,10 @@ def measure(words: argparse.Namespace, folder: Path) -> dict[str, float]:
     client.declare(json.dumps(asdict(model)), NOTHING, NOTHING)
     for first in range(0, words.rows, 50_000):
         client.pull([(0, np.arange(first, min(words.rows, first + 50_000)))], training=True)
-    write_program(folder, "program", lambda program: (program / "file").write_text(""))
-    publisher = Publisher(folder, "job", "program", full_every=1_000, keep=20)
+    program = write_program(folder, lambda place: (place / "file").write_text(""))
+    publisher = Publisher(folder, "job", full_every=1_000, keep=20)
     began = time.perf_counter()
-    publisher.publish(0, exporter.export)
+    publisher.publish(0, program, exporter.export)
     base_seconds = time.perf_counter() - began
     over, published, loaded = threading.Event(), [], []
     follower = Versions(folder, folder)
@@ -61,7 +61,7 @@ def measure(words: argparse.Namespace, folder: Path) -> dict[str, float]:
     def publish() -> None:
         while not over.is_set():
             began = time.perf_counter()
-            publisher.publish(1, exporter.export)
+            publisher.publish(1, program, exporter.export)
             published.append(time.perf_counter() - began)
             over.wait(max(0.0, words.every - published[-1]))
 

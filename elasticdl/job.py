@@ -688,3 +688,14 @@ def no_status(job_name: str, num_epochs: int) -> JobStatus:
         num_workers_alive=0,
         num_ps_alive=0,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """All of a model but its parameters, as a worker has written it for those who serve.
+
+    name: Its folder beside the versions of an export. sha256: Of its list of files.
+    """
+
+    name: str
+    sha256: str

@@ -5,12 +5,15 @@ from __future__ import annotations
 import ast
 import difflib
 import functools
+import hashlib
 import importlib
 import inspect
+import json
 import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
 
@@ -210,6 +213,24 @@ def parse_params(text: str, flag: str) -> dict[str, Any]:
         except (ValueError, SyntaxError):
             params[name.strip()] = value.strip()
     return params
+
+
+def model_key(section: ModelSection, *values: bytes) -> str:
+    """Return what tells a model from others: its settings, its code, and the values it begins with.
+
+    Its code is that of all modules below --model_zoo that are imported so far.
+    """
+    zoo = section.model_zoo.resolve()
+    settings = section.model_dump(mode="json", exclude={"model_zoo", "model_changes"})
+    found = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    paths = [Path(file) for file in files if file is not None]
+    for path in sorted(path for path in paths if path.is_relative_to(zoo) and path.is_file()):
+        content = path.read_bytes()
+        found.update(f"{path.relative_to(zoo)} {len(content)} ".encode() + content)
+    for value in values:
+        found.update(value)
+    return found.hexdigest()
 
 
 def _import_module(section: ModelSection) -> tuple[ModuleType, str]:

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from elasticdl.errors import ExportError
+from elasticdl.job import Program
 
 CURRENT = "CURRENT"
 """The one file that says which version is to be served."""
 MANIFEST = "manifest.json"
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Manifest:
 
     parent: The version to which this one is the difference; None of a base.
     mark: The name under which the replicas know this instant.
-    program: The folder, beside the versions, with all of the model but its parameters.
+    program: Whose parameters these are.
     replicas: What each replica has written; the store's own words.
     tables: Of each its name, dim, and what each weight of an id reads as that has no row.
     """
@@ -62,7 +63,7 @@ class Manifest:
     job: str
     model_version: int
     written: float
-    program: str
+    program: Program
     tables: tuple[dict[str, Any], ...]
     replicas: tuple[dict[str, Any], ...]
 
@@ -92,7 +93,7 @@ class Manifest:
             "job": self.job,
             "model_version": self.model_version,
             "written": self.written,
-            "program": self.program,
+            "program": {"name": self.program.name, "sha256": self.program.sha256},
             "tables": list(self.tables),
             "replicas": list(self.replicas),
         }
@@ -133,7 +134,10 @@ def parse_manifest(content: bytes) -> Manifest:
     try:
         found = json.loads(content)
         if found["format"] != FORMAT:
-            raise ExportError(f"expected format {FORMAT}, found {found['format']!r}")
+            raise ExportError(
+                f"expected format {FORMAT}, found {found['format']!r}: it is of another version of "
+                "elasticdl; a job of this one begins with a base"
+            )
         parent = found["parent"]
         manifest = Manifest(
             int(found["number"]),
@@ -142,11 +146,11 @@ def parse_manifest(content: bytes) -> Manifest:
             str(found["job"]),
             int(found["model_version"]),
             float(found["written"]),
-            str(found["program"]),
+            Program(str(found["program"]["name"]), str(found["program"]["sha256"])),
             tuple(found["tables"]),
             tuple(found["replicas"]),
         )
-        for path in [manifest.program, *(file["path"] for file in manifest.files())]:
+        for path in [manifest.program.name, *(file["path"] for file in manifest.files())]:
             check_within(path)
         return manifest
     except (ValueError, KeyError, TypeError) as error:

@@ -7,7 +7,6 @@ version is written beside its place and then renamed; behind a URL its manifest 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import shutil
 import time
@@ -31,14 +30,11 @@ from elasticdl.checkpoints.chain import (
 )
 from elasticdl.checkpoints.writing import make_durably, set_modes, sync, sync_all, write_durably
 from elasticdl.errors import CheckpointError, ExportError
+from elasticdl.job import Program
 from elasticdl.locations import Location, Url, is_remote, reaching, remove_tree
 
 _PARTIAL = ".partial"
 _REMOVED = ".removed"
-
-
-class ProgramMissingError(CheckpointError):
-    """The workers have not written the model's program so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +56,7 @@ class _Head:
     pointer: Pointer
     mark: str
     num_deltas: int  # since the last base
-
-
-def program_name(job_name: str, job_dir: Path | None) -> str:
-    """Return the folder of a job's program, as each process of the job knows it."""
-    of_job = hashlib.sha256(f"{job_name}\n{job_dir}".encode()).hexdigest()
-    return f"program-{of_job[:12]}"
+    program: Program
 
 
 class Publisher:
@@ -75,7 +66,6 @@ class Publisher:
         self,
         directory: Location,
         job: str,
-        program: str,
         full_every: int = 20,
         keep: int = 5,
         clock: Callable[[], float] = time.time,
@@ -85,21 +75,21 @@ class Publisher:
         Args:
             directory: Where the versions lie; made if missing.
             job: The job's identity: a delta follows a version of the same job.
-            program: Folder of the model's program in `directory`.
             full_every: One version in so many is a base.
             keep: How many versions are kept, beside those that these need.
             clock: Seconds since 1970.
         """
         self._directory = directory
         self._job = job
-        self._program = program
         self._full_every = full_every
         self._keep = keep
         self._clock = clock
         self._head: _Head | None = None
         self._last_number: int | None = None
 
-    def publish(self, model_version: int, write: Callable[[str], list[str]]) -> Published:
+    def publish(
+        self, model_version: int, program: Program | None, write: Callable[[str], list[str]]
+    ) -> Published:
         """Write the next version, and have it served unless another one is held.
 
         Whatever fails, the versions before stay as they are, and the next try brings what this one
@@ -107,6 +97,8 @@ class Publisher:
 
         Args:
             model_version: Updates that the job has made.
+            program: What the workers train; None if nobody has written it. After another one a
+                base comes.
             write: Has the replicas write their parts: `PsClient.export`.
 
         Raises:
@@ -114,7 +106,7 @@ class Publisher:
         """
         try:
             with reaching(self._directory):
-                return self._publish(model_version, write)
+                return self._publish(model_version, program, write)
         except OSError as error:
             self._head = self._last_number = None  # what is there is looked at again
             raise CheckpointError(
@@ -125,7 +117,9 @@ class Publisher:
             self._head = self._last_number = None
             raise
 
-    def _publish(self, model_version: int, write: Callable[[str], list[str]]) -> Published:
+    def _publish(
+        self, model_version: int, program: Program | None, write: Callable[[str], list[str]]
+    ) -> Published:
         if is_remote(self._directory):
             self._directory.mkdir(parents=True, exist_ok=True)
         else:
@@ -133,13 +127,15 @@ class Publisher:
         if self._last_number is None:
             self._look()
         assert self._last_number is not None
-        if not (self._directory / self._program / MANIFEST).exists():
-            raise ProgramMissingError(
-                f"{self._directory / self._program}: no worker has written the model's program so "
-                "far; the version is written when it is there"
+        if program is None or not (self._directory / program.name / MANIFEST).exists():
+            raise CheckpointError(
+                f"{self._directory}: no worker has written the model's program so far; the version "
+                "is written when it is there"
             )
         head = self._head
-        if head is not None and head.num_deltas + 1 >= self._full_every:
+        if head is not None and (
+            head.program != program or head.num_deltas + 1 >= self._full_every
+        ):
             head = None
         number, mark = self._last_number + 1, uuid.uuid4().hex
 
@@ -157,7 +153,7 @@ class Publisher:
                 self._job,
                 model_version,
                 round(float(self._clock()), 3),
-                self._program,
+                program,
                 _tables(replicas),
                 tuple(replicas),
             )
@@ -168,8 +164,8 @@ class Publisher:
         else:
             manifest, content = _write_local(folder, request, describe)
         pointer = Pointer(number, digest(content))
-        num_deltas = 0 if manifest.is_base or self._head is None else self._head.num_deltas + 1
-        self._head, self._last_number = _Head(pointer, mark, num_deltas), number
+        num_deltas = 0 if manifest.is_base or head is None else head.num_deltas + 1
+        self._head, self._last_number = _Head(pointer, mark, num_deltas, program), number
         current = read_current(self._directory)
         is_current = current is None or not current.is_held
         if is_current:
@@ -202,9 +198,9 @@ class Publisher:
         pointer = Pointer(number, digest(content))
         versions = chain(lambda number: _read_manifest(self._directory, number), pointer)
         newest = versions[-1]
-        if newest.job != self._job or newest.program != self._program:
+        if newest.job != self._job:
             return None
-        return _Head(pointer, newest.mark, len(versions) - 1)
+        return _Head(pointer, newest.mark, len(versions) - 1, newest.program)
 
     def _prune(self) -> None:
         """Remove what is neither one of the newest versions, nor served, nor needed by one."""
@@ -218,12 +214,17 @@ class Publisher:
             step: int | None = number
             while step is not None and step not in needed:
                 needed.add(step)
-                content = _read_manifest(self._directory, step)
-                parent = None if content is None else parse_manifest(content).parent
+                manifest = _parsed(self._directory, step)
+                parent = None if manifest is None else manifest.parent
                 step = None if parent is None else parent.number
+        programs: dict[bool, set[str]] = {True: set(), False: set()}
         for number in there:
+            if (manifest := _parsed(self._directory, number)) is not None:
+                programs[number in needed].add(manifest.program.name)
             if number not in needed:
                 _remove(self._directory / folder_of(number))
+        for name in programs[False] - programs[True]:
+            _remove(self._directory / name)
 
 
 def read_current(directory: Location) -> Current | None:
@@ -241,13 +242,9 @@ def read_current(directory: Location) -> Current | None:
 
 def versions(directory: Location) -> list[Manifest]:
     """Return the versions that there are, the oldest first; what cannot be read is left out."""
-    found = []
-    for number, _ in sorted(_folders(directory), key=lambda entry: entry[0]):
-        content = _read_manifest(directory, number)
-        with contextlib.suppress(ExportError):
-            if content is not None:
-                found.append(parse_manifest(content))
-    return found
+    numbers = sorted(number for number, _ in _folders(directory))
+    found = [_parsed(directory, number) for number in numbers]
+    return [manifest for manifest in found if manifest is not None]
 
 
 def point_to(directory: Location, number: int | None) -> Current:
@@ -272,70 +269,80 @@ def point_to(directory: Location, number: int | None) -> Current:
         return current
 
 
-def write_program(directory: Location, name: str, write: Callable[[Path], None]) -> None:
-    """Write the program of a model, whole or not at all, unless it is there.
+def write_program(directory: Location, write: Callable[[Path], None]) -> Program:
+    """Write the program of a model, whole or not at all; return what versions name it by.
+
+    Its folder is named by its content: what is there is the same, or is written again.
 
     Args:
         directory: Of the export.
-        name: Of the program's folder.
         write: Writes its files into a folder.
 
     Raises:
         CheckpointError: A file cannot be written.
     """
-    target = directory / name
     try:
         with reaching(directory):
-            if (target / MANIFEST).exists():
-                return
-            if is_remote(target):
-                _send_program(target, write)
-            else:
-                _write_program(target, write)
+            if is_remote(directory):
+                return _send_program(directory, write)
+            return _write_program(directory, write)
     except OSError as error:
         raise CheckpointError(
-            f"{error.filename or target}: the model's program cannot be written: "
+            f"{error.filename or directory}: the model's program cannot be written: "
             f"{error.strerror or error}"
         ) from error
 
 
-def _write_program(target: Path, write: Callable[[Path], None]) -> None:
-    partial = target.with_name(f"{target.name}{_PARTIAL}-{uuid.uuid4().hex[:8]}")
+def _write_program(directory: Path, write: Callable[[Path], None]) -> Program:
+    partial = directory / f"program{_PARTIAL}-{uuid.uuid4().hex[:8]}"
     try:
-        make_durably(target.parent)
+        make_durably(directory)
         partial.mkdir()
         write(partial)
-        _write_list(partial)
+        program = _write_list(partial)
+        target = directory / program.name
+        if _is_program(target, program):
+            return program
         set_modes(partial)
         sync_all(partial)
+        shutil.rmtree(target, ignore_errors=True)  # another one's list in its place
         try:
             partial.rename(target)
         except OSError:
-            if not (target / MANIFEST).exists():
+            if not _is_program(target, program):  # else another worker was faster
                 raise
-            # Another worker was faster; its program is the same.
-        sync(target.parent)
+        sync(directory)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+    return program
 
 
-def _send_program(target: Location, write: Callable[[Path], None]) -> None:
+def _send_program(directory: Url, write: Callable[[Path], None]) -> Program:
     import tempfile
 
     from elasticdl.locations import upload
 
-    assert is_remote(target)
     with tempfile.TemporaryDirectory(prefix="elasticdl-program-") as scratch:
         folder = Path(scratch)
         write(folder)
-        _write_list(folder)
-        files = [file for file in folder.rglob("*") if file.is_file() and file.name != MANIFEST]
-        for _ in upload(folder, files, target):
-            pass
-        (target / MANIFEST).write_bytes((folder / MANIFEST).read_bytes())
+        program = _write_list(folder)
+        target = directory / program.name
+        if not _is_program(target, program):
+            files = [file for file in folder.rglob("*") if file.is_file() and file.name != MANIFEST]
+            for _ in upload(folder, files, target):
+                pass
+            (target / MANIFEST).write_bytes((folder / MANIFEST).read_bytes())
+    return program
 
 
-def _write_list(folder: Path) -> None:
+def _is_program(folder: Location, program: Program) -> bool:
+    try:
+        return digest((folder / MANIFEST).read_bytes()) == program.sha256
+    except FileNotFoundError:
+        return False
+
+
+def _write_list(folder: Path) -> Program:
     """Write the manifest of a program: its files with their SHA-256."""
     files = [
         {
@@ -346,7 +353,10 @@ def _write_list(folder: Path) -> None:
         for file in sorted(folder.rglob("*"))
         if file.is_file()
     ]
-    (folder / MANIFEST).write_text(json.dumps({"format": 1, "files": files}, indent=1) + "\n")
+    content = json.dumps({"format": 1, "files": files}, indent=1) + "\n"
+    (folder / MANIFEST).write_text(content)
+    sha256 = digest(content.encode())
+    return Program(f"program-{sha256[:12]}", sha256)
 
 
 def _write_local(
@@ -448,6 +458,14 @@ def _read_manifest(directory: Location, number: int) -> bytes | None:
         return (directory / folder_of(number) / MANIFEST).read_bytes()
     except FileNotFoundError:
         return None
+
+
+def _parsed(directory: Location, number: int) -> Manifest | None:
+    """Return the manifest of a version; None if it cannot be read."""
+    content = _read_manifest(directory, number)
+    with contextlib.suppress(ExportError):
+        return None if content is None else parse_manifest(content)
+    return None
 
 
 def _tables(replicas: list[dict[str, Any]]) -> tuple[dict[str, Any], ...]:

@@ -23,6 +23,7 @@ from elasticdl.job import (
     Lease,
     Outcome,
     Position,
+    Program,
     Progress,
     PsRoute,
     Role,
@@ -289,6 +290,16 @@ class JobCore:
         if self.config.command == "train" and not self.has_ended:
             self.callbacks.declare()
             self._advance(now)
+
+    def needs_program(self, worker_id: int, key: str) -> bool:
+        """Return whether a worker is to write its model's program for those who serve."""
+        is_first = not 0 < worker_id < self.config.cluster.num_workers
+        return self.parameters.exports.needs_program(key, is_first)
+
+    def has_program(self, key: str, program: Program, now: float) -> None:
+        """A worker says that its model's program is written."""
+        self.parameters.exports.has_program(key, program)
+        self._advance(now)
 
     def data_check_turn(self, worker_id: int) -> DataCheckTurn:
         """Return whether a worker is to look at the data before it asks for tasks."""

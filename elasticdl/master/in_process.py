@@ -18,6 +18,7 @@ from elasticdl.job import (
     JobStatus,
     Lease,
     Position,
+    Program,
     Progress,
     Role,
     TaskReport,
@@ -93,6 +94,14 @@ class InProcessMaster:
     def has_callbacks(self, worker_id: int) -> None:
         """Say that the model file has callbacks that the job is to call."""
         self._do(lambda: self._core.has_callbacks(self._now()))
+
+    def needs_program(self, worker_id: int, key: str) -> bool:
+        """Return whether the worker is to write its model's program."""
+        return self._do(lambda: self._core.needs_program(worker_id, key))
+
+    def has_program(self, worker_id: int, key: str, program: Program) -> None:
+        """Say that the model's program is written."""
+        self._do(lambda: self._core.has_program(key, program, self._now()))
 
     def data_check_turn(self, worker_id: int) -> DataCheckTurn:
         """Return whether the worker is to look at the data."""

@@ -17,12 +17,12 @@ from typing import Protocol
 
 from elasticdl.checkpoints.disk import Disk
 from elasticdl.checkpoints.hand_over import delete_hand_overs, hand_over_folder
-from elasticdl.checkpoints.publishing import ProgramMissingError, Publisher, program_name
+from elasticdl.checkpoints.publishing import Publisher
 from elasticdl.checkpoints.versions import version_folder
 from elasticdl.checkpoints.writing import delete_checkpoints, write_checkpoint
 from elasticdl.config import JobConfig
 from elasticdl.errors import ElasticdlError, LaunchError, UnavailableError
-from elasticdl.job import Role
+from elasticdl.job import Program, Role
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.locations import Location
 from elasticdl.master import actions
@@ -197,8 +197,8 @@ class Interpreter:
             case actions.WriteCheckpoint():
                 rate = self._core.callbacks.learning_rate
                 self._run(lambda: self._write_checkpoint(action, rate), Line.STORAGE)
-            case actions.WriteExport(version):
-                self._run(lambda: self._write_export(version), Line.STORAGE)
+            case actions.WriteExport(version, program):
+                self._run(lambda: self._write_export(version, program), Line.STORAGE)
             case actions.DeleteCheckpoints():
                 self._run(lambda: self._delete_checkpoints(action), Line.STORAGE)
             case actions.DeleteHandOvers(kept, role):
@@ -328,7 +328,7 @@ class Interpreter:
             return self._answer(CheckpointFailed(version, str(error), was_unreachable))
         return self._answer(CheckpointWritten(version))
 
-    def _write_export(self, version: int) -> Then:
+    def _write_export(self, version: int, program: Program | None) -> Then:
         publisher = self._publisher
         assert publisher is not None, "only a job with --export_dir exports versions"
 
@@ -338,11 +338,10 @@ class Interpreter:
 
         folder = self._core.config.checkpoint.export_dir
         try:
-            done = self._disk.do(str(folder), lambda: publisher.publish(version, write))
+            done = self._disk.do(str(folder), lambda: publisher.publish(version, program, write))
         except ElasticdlError as error:
             is_unreachable = isinstance(error, UnavailableError)
-            is_early = isinstance(error, ProgramMissingError)
-            return self._answer(ExportFailed(version, str(error), is_unreachable, is_early))
+            return self._answer(ExportFailed(version, str(error), is_unreachable))
         return self._answer(ExportWritten(version, *dataclasses.astuple(done)))
 
     def _delete_checkpoints(self, action: actions.DeleteCheckpoints) -> Then:
@@ -443,9 +442,8 @@ def _publisher_of(config: JobConfig, job_id: str) -> Publisher | None:
     settings = config.checkpoint
     if settings.export_dir is None:
         return None
-    program = program_name(config.cluster.job_name, config.cluster.job_dir)
     full_every, keep = settings.export_full_every, settings.keep_exports
-    return Publisher(settings.export_dir, job_id, program, full_every, keep)
+    return Publisher(settings.export_dir, job_id, full_every, keep)
 
 
 def _nothing() -> None:

@@ -10,7 +10,7 @@ from typing import Protocol, TypeAlias, TypeVar
 import grpc
 
 from elasticdl.errors import ElasticdlError, StateError
-from elasticdl.job import JobStatus, ReplicaStart, Restore, Role, Wait
+from elasticdl.job import JobStatus, Program, ReplicaStart, Restore, Role, Wait
 from elasticdl.master.certificates import Renewals
 from elasticdl.master.core import JobCore
 from elasticdl.master.parameters.answers import BeginWith, RestorePoint
@@ -110,6 +110,21 @@ class Servicer(MasterServicer):
         core, now = self._master.core, self._master.now()
         await self._event(context, lambda: core.has_callbacks(now))
         return pb.HasCallbacksResponse()
+
+    async def ModelProgram(
+        self, request: pb.ModelProgramRequest, context: Context
+    ) -> pb.ModelProgramResponse:
+        """A worker asks whether to write its model's program, or says that it has."""
+        core, now = self._master.core, self._master.now()
+
+        def ask() -> bool:
+            if request.name:
+                program = Program(request.name, request.sha256)
+                core.has_program(request.key, program, now)
+                return False
+            return core.needs_program(request.worker_id, request.key)
+
+        return pb.ModelProgramResponse(is_needed=await self._event(context, ask))
 
     async def CheckData(
         self, request: pb.CheckDataRequest, context: Context

@@ -11,6 +11,7 @@ from elasticdl.job import (
     HeartbeatAnswer,
     Lease,
     Position,
+    Program,
     Progress,
     Role,
     TaskReport,
@@ -38,6 +39,19 @@ class MasterClient(Protocol):
 
     def has_callbacks(self, worker_id: int) -> None:
         """Say that the model file has callbacks that the job is to call."""
+        ...
+
+    def needs_program(self, worker_id: int, key: str) -> bool:
+        """Return whether this worker is to write its model's program for those who serve.
+
+        Args:
+            worker_id: Who asks.
+            key: What tells its model from others.
+        """
+        ...
+
+    def has_program(self, worker_id: int, key: str, program: Program) -> None:
+        """Say that the model's program is written, and what versions name it by."""
         ...
 
     def data_check_turn(self, worker_id: int) -> DataCheckTurn:

@@ -21,6 +21,7 @@ from elasticdl.job import (
     JobStatus,
     Lease,
     Position,
+    Program,
     Progress,
     PsRoute,
     ReplicaStart,
@@ -97,6 +98,18 @@ class GrpcMasterClient:
         self._connection.call(
             self._master.HasCallbacks, pb.HasCallbacksRequest(worker_id=worker_id)
         )
+
+    def needs_program(self, worker_id: int, key: str) -> bool:
+        """Return whether this worker is to write its model's program."""
+        request = pb.ModelProgramRequest(worker_id=worker_id, key=key)
+        return bool(self._connection.call(self._master.ModelProgram, request).is_needed)
+
+    def has_program(self, worker_id: int, key: str, program: Program) -> None:
+        """Say that the model's program is written."""
+        request = pb.ModelProgramRequest(
+            worker_id=worker_id, key=key, name=program.name, sha256=program.sha256
+        )
+        self._connection.call(self._master.ModelProgram, request)
 
     def data_check_turn(self, worker_id: int) -> DataCheckTurn:
         """Return whether this worker is to look at the data."""

@@ -466,6 +466,56 @@ class HasCallbacksResponse(_message.Message):
 Global___HasCallbacksResponse: _TypeAlias = HasCallbacksResponse  # noqa: Y015
 
 @_typing.final
+class ModelProgramRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_ID_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    SHA256_FIELD_NUMBER: _builtins.int
+    worker_id: _builtins.int
+    key: _builtins.str
+    """what tells its model from others"""
+    name: _builtins.str
+    """of the program's folder, once it is written"""
+    sha256: _builtins.str
+    """of its list of files"""
+    def __init__(
+        self,
+        *,
+        worker_id: _builtins.int = ...,
+        key: _builtins.str = ...,
+        name: _builtins.str = ...,
+        sha256: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "name", b"name", "sha256", b"sha256", "worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelProgramRequest: _TypeAlias = ModelProgramRequest  # noqa: Y015
+
+@_typing.final
+class ModelProgramResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IS_NEEDED_FIELD_NUMBER: _builtins.int
+    is_needed: _builtins.bool
+    def __init__(
+        self,
+        *,
+        is_needed: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_needed", b"is_needed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelProgramResponse: _TypeAlias = ModelProgramResponse  # noqa: Y015
+
+@_typing.final
 class CheckDataRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -44,6 +44,11 @@ class MasterStub:
                 request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.HasCallbacksRequest.SerializeToString,
                 response_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.HasCallbacksResponse.FromString,
                 _registered_method=True)
+        self.ModelProgram = channel.unary_unary(
+                '/elasticdl.v1.Master/ModelProgram',
+                request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.ModelProgramRequest.SerializeToString,
+                response_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.ModelProgramResponse.FromString,
+                _registered_method=True)
         self.CheckData = channel.unary_unary(
                 '/elasticdl.v1.Master/CheckData',
                 request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.CheckDataRequest.SerializeToString,
@@ -158,6 +163,13 @@ class MasterServicer:
 
     def HasCallbacks(self, request, context):
         """The model file has callbacks that the job is to call. Harmless when repeated.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ModelProgram(self, request, context):
+        """A worker asks whether it is to write its model's program for those who serve, and then says it has.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -317,6 +329,11 @@ def add_MasterServicer_to_server(servicer, server):
                     request_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.HasCallbacksRequest.FromString,
                     response_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.HasCallbacksResponse.SerializeToString,
             ),
+            'ModelProgram': grpc.unary_unary_rpc_method_handler(
+                    servicer.ModelProgram,
+                    request_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.ModelProgramRequest.FromString,
+                    response_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.ModelProgramResponse.SerializeToString,
+            ),
             'CheckData': grpc.unary_unary_rpc_method_handler(
                     servicer.CheckData,
                     request_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.CheckDataRequest.FromString,
@@ -472,6 +489,33 @@ class Master:
             '/elasticdl.v1.Master/HasCallbacks',
             elasticdl_dot_rpc_dot_elasticdl__pb2.HasCallbacksRequest.SerializeToString,
             elasticdl_dot_rpc_dot_elasticdl__pb2.HasCallbacksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ModelProgram(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/elasticdl.v1.Master/ModelProgram',
+            elasticdl_dot_rpc_dot_elasticdl__pb2.ModelProgramRequest.SerializeToString,
+            elasticdl_dot_rpc_dot_elasticdl__pb2.ModelProgramResponse.FromString,
             options,
             channel_credentials,
             insecure,

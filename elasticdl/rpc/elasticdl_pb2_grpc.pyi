@@ -40,6 +40,8 @@ class MasterStub:
     """A worker process that is about to ask for tasks."""
     HasCallbacks: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.HasCallbacksRequest, _elasticdl_pb2.HasCallbacksResponse]
     """The model file has callbacks that the job is to call. Harmless when repeated."""
+    ModelProgram: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.ModelProgramRequest, _elasticdl_pb2.ModelProgramResponse]
+    """A worker asks whether it is to write its model's program for those who serve, and then says it has."""
     CheckData: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.CheckDataRequest, _elasticdl_pb2.CheckDataResponse]
     """A worker asks whether it is to look at the data, and then says what it found. One does for a job."""
     RestorePoint: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.RestorePointRequest, _elasticdl_pb2.RestorePointResponse]
@@ -91,6 +93,8 @@ class MasterAsyncStub(MasterStub):
     """A worker process that is about to ask for tasks."""
     HasCallbacks: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.HasCallbacksRequest, _elasticdl_pb2.HasCallbacksResponse]  # type: ignore[assignment]
     """The model file has callbacks that the job is to call. Harmless when repeated."""
+    ModelProgram: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.ModelProgramRequest, _elasticdl_pb2.ModelProgramResponse]  # type: ignore[assignment]
+    """A worker asks whether it is to write its model's program for those who serve, and then says it has."""
     CheckData: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.CheckDataRequest, _elasticdl_pb2.CheckDataResponse]  # type: ignore[assignment]
     """A worker asks whether it is to look at the data, and then says what it found. One does for a job."""
     RestorePoint: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.RestorePointRequest, _elasticdl_pb2.RestorePointResponse]  # type: ignore[assignment]
@@ -151,6 +155,14 @@ class MasterServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_elasticdl_pb2.HasCallbacksResponse, _abc.Awaitable[_elasticdl_pb2.HasCallbacksResponse]]:
         """The model file has callbacks that the job is to call. Harmless when repeated."""
+
+    @_abc_1.abstractmethod
+    def ModelProgram(
+        self,
+        request: _elasticdl_pb2.ModelProgramRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_elasticdl_pb2.ModelProgramResponse, _abc.Awaitable[_elasticdl_pb2.ModelProgramResponse]]:
+        """A worker asks whether it is to write its model's program for those who serve, and then says it has."""
 
     @_abc_1.abstractmethod
     def CheckData(

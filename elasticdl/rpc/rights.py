@@ -21,6 +21,7 @@ _MODEL_SERVER = "/elasticdl.v1.ModelServer/"
 RIGHTS: Mapping[str, frozenset[str]] = {
     _SERVICE + "RegisterWorker": frozenset({WORKER}),
     _SERVICE + "HasCallbacks": frozenset({WORKER}),
+    _SERVICE + "ModelProgram": frozenset({WORKER}),
     _SERVICE + "CheckData": frozenset({WORKER}),
     _SERVICE + "RestorePoint": frozenset({PS}),
     _SERVICE + "RegisterPs": frozenset({PS}),

@@ -23,6 +23,7 @@ from elasticdl.checkpoints.chain import (
 )
 from elasticdl.checkpoints.publishing import read_current
 from elasticdl.errors import ExportError
+from elasticdl.job import Program
 from elasticdl.locations import Location, download, is_remote, reaching
 
 
@@ -55,7 +56,7 @@ class Versions:
         self._directory = directory
         self._scratch = scratch
         self._rows_dir = rows_dir
-        self._programs: dict[str, Path] = {}
+        self._programs: dict[Program, Path] = {}
 
     def next(self, loaded: Version | None) -> Version | None:
         """Return the version that is to be served; None if it is the one that is loaded.
@@ -107,12 +108,18 @@ class Versions:
 
     def _program(self, manifest: Manifest) -> Path:
         """Return where the program of a version lies, after its files have been checked."""
-        name = manifest.program
-        if (known := self._programs.get(name)) is not None:
+        name = manifest.program.name
+        if (known := self._programs.get(manifest.program)) is not None:
             return known
         place = self._directory / name
         try:
-            files = json.loads((place / MANIFEST).read_text())["files"]
+            content = (place / MANIFEST).read_bytes()
+            if (found := digest(content)) != manifest.program.sha256:
+                raise ExportError(
+                    f"version {manifest.number}: its program {name} is another one: expected "
+                    f"SHA-256 {manifest.program.sha256}, found {found}"
+                )
+            files = json.loads(content)["files"]
             paths = [str(file["path"]) for file in files]
             for path in paths:
                 check_within(path)
@@ -129,7 +136,7 @@ class Versions:
                     f"version {manifest.number}: {name}/{file['path']}: expected SHA-256 "
                     f"{file['sha256']}, found another"
                 )
-        self._programs[name] = folder
+        self._programs[manifest.program] = folder
         return folder
 
 

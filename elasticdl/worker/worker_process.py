@@ -23,12 +23,12 @@ from elasticdl.backends.base import (
     Trainer,
 )
 from elasticdl.backends.load import load_saved_model, load_trainer
-from elasticdl.checkpoints.publishing import program_name, write_program
+from elasticdl.checkpoints.publishing import write_program
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader, Metadata
 from elasticdl.errors import ElasticdlError, ModelError, place_of
 from elasticdl.job import Strategy, TaskKind
-from elasticdl.model_spec import ModelSpec, load_model_spec
+from elasticdl.model_spec import ModelSpec, load_model_spec, model_key
 from elasticdl.observe.labels import LabelClock
 from elasticdl.rpc.base import MasterClient
 from elasticdl.runtime.process import IS_BUILT
@@ -200,22 +200,25 @@ class WorkerProcess:
         return not 0 < self.worker_id < self.config.cluster.num_workers
 
     def _write_program(self, trainer: Trainer) -> None:
-        """Write the model without its parameters for those who serve, unless another worker does.
+        """Write the model without its parameters for those who serve, if the master lacks it.
 
-        The first worker does it, and any that comes later and finds none.
+        The first worker does it, and any whose model is another one.
 
         Raises:
             ModelError: The model cannot be served so.
         """
-        directory, cluster = self.config.checkpoint.export_dir, self.config.cluster
-        if directory is None or not self._is_first:
+        directory = self.config.checkpoint.export_dir
+        if directory is None:
             return
         dense, state = trainer.initial_values()
+        key = model_key(self.config.model, dense.tobytes(), state.tobytes())
+        if not self.master.needs_program(self.worker_id, key):
+            return
 
         def write(folder: Path) -> None:
             trainer.export(folder, dense, state, None)
 
-        write_program(directory, program_name(cluster.job_name, cluster.job_dir), write)
+        self.master.has_program(self.worker_id, key, write_program(directory, write))
 
     def _worker(
         self,

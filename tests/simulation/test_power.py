@@ -87,11 +87,11 @@ def program(folder):
         (at / "deep" / "rows").write_text("rows")
 
     def is_there():
-        written = folder / "new" / "program"
+        (written,) = (folder / "new").glob("program-*")
         (file,) = json.loads((written / MANIFEST).read_text())["files"]
         assert (written / "deep" / "rows").stat().st_size == file["bytes"]
 
-    yield lambda: write_program(folder / "new", "program", write), is_there
+    yield lambda: write_program(folder / "new", write), is_there
 
 
 def run(scenario, folder, stop, seed, is_lying=False):

@@ -45,15 +45,11 @@ class ExportWritten:
 
 @dataclass(frozen=True, slots=True)
 class ExportFailed:
-    """It could not be written; what it would have had comes with the next one.
-
-    is_early: The workers have not written the model's program so far.
-    """
+    """It could not be written; what it would have had comes with the next one."""
 
     version: int
     message: str
     was_unreachable: bool = False
-    is_early: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from elasticdl.config import CheckpointSection
+from elasticdl.job import Program
 from elasticdl.master.journal import Journal
 from elasticdl.master.patience import Patience
 from elasticdl.settings.export_every import Every
 from elasticdl.state.base import Snapshot
 
-_EARLY_SECONDS = 0.5  # until the model's program is looked for again
 _LONGEST_PAUSE_SECONDS = 30.0
 
 
@@ -31,9 +31,34 @@ class ExportSchedule:
         self._patience_at_end = Patience(journal, "last export")
         self.is_over = not self._is_wanted
         """Whether the version of the end is there, or given up."""
+        self._key = ""  # of what the workers train
+        self.program: Program | None = None
+        """What they train, as versions name it; None: nobody has written it so far."""
         journal.handle("export over", self._apply_over)
+        journal.handle("export program", self._apply_program)
 
     # --- events ----------------------------------------------------------------------------------
+
+    def needs_program(self, key: str, is_first: bool) -> bool:
+        """Say whether a worker that begins is to write its model's program.
+
+        None that was written by a worker with another model is exported any more.
+
+        Args:
+            key: What tells its model from others.
+            is_first: Whether it is the one that does, of those that begin together.
+        """
+        if not self._is_wanted or (self.program is not None and self._key == key):
+            return False
+        if self.program is None:
+            return is_first
+        self._journal.record("export program", key, None)
+        return True
+
+    def has_program(self, key: str, program: Program) -> None:
+        """Note that a worker has written its model's program; the first one of a model counts."""
+        if self._is_wanted and (self.program is None or self._key != key):
+            self._journal.record("export program", key, [program.name, program.sha256])
 
     def begin(self, version: int, now: float) -> None:
         """Note that a version is being written."""
@@ -47,11 +72,6 @@ class ExportSchedule:
         self._patience.succeeded()
         if is_last:
             self._journal.record("export over")
-
-    def early(self, now: float) -> None:
-        """The program is not there so far: look again soon."""
-        self._not_before = now + _EARLY_SECONDS
-        self._next_version = 0
 
     def failed(self, now: float, is_last: bool) -> float | None:
         """It could not be written; return the seconds to the next try.
@@ -73,13 +93,17 @@ class ExportSchedule:
     def is_due(self, version: int, now: float) -> bool:
         """Whether a version should be written while training, at this model version."""
         is_time = now >= self._not_before and version >= self._next_version
-        return self._is_wanted and is_time and version > self._newest
+        return self.program is not None and is_time and version > self._newest
 
     def is_last_due(self, now: float) -> bool:
         """Whether the version of the end should be written now."""
         return not self.is_over and self._patience_at_end.may_try(now)
 
     # --- facts -----------------------------------------------------------------------------------
+
+    def _apply_program(self, key: str, program: list[str] | None) -> None:
+        self._key = key
+        self.program = None if program is None else Program(*program)
 
     def _apply_over(self) -> None:
         self.is_over = True
@@ -90,12 +114,14 @@ class ExportSchedule:
     def snapshot(self) -> Snapshot:
         """Return the state as JSON has it."""
         patience = [self._patience.snapshot(), self._patience_at_end.snapshot()]
-        return {"is_over": self.is_over, "patience": patience}
+        program = None if self.program is None else [self.program.name, self.program.sha256]
+        return {"is_over": self.is_over, "patience": patience, "program": [self._key, program]}
 
     def restore(self, snapshot: Snapshot | None) -> None:
         """Take over the state of a snapshot; None: of one that has none, of an earlier version."""
         if snapshot is not None:
             self.is_over = snapshot["is_over"]
+            self._apply_program(*snapshot.get("program", ("", None)))
             for patience, state in zip(
                 (self._patience, self._patience_at_end), snapshot["patience"], strict=True
             ):

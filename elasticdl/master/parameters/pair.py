@@ -105,6 +105,7 @@ class JobParameters:
         requests = Requests(config, tasks, journal, history, ledger, meter, self, act)
         self._requests = requests
         self.schedule = requests.schedule
+        self.exports = requests.exports
 
         def recoveries(role: Role) -> Recoveries:
             return Recoveries(role, config, journal, members, ledger, requests, act)

@@ -206,7 +206,7 @@ class Requests:
             self.exports.begin(version, now)
             if purpose is Purpose.LAST_EXPORT:
                 self._act(ExpireRows())
-            self._act(WriteExport(version))
+            self._act(WriteExport(version, self.exports.program))
             return
         is_last = purpose is Purpose.LAST_CHECKPOINT
         is_private = self.schedule.is_last_private if is_last else purpose is Purpose.RECOVERY
@@ -387,9 +387,6 @@ class Requests:
         """Go on without it: the next one has all that this one would have had."""
         is_again = self._end(answer.was_unreachable)
         is_last = request.purpose is Purpose.LAST_EXPORT and not self._history.has_ended
-        if answer.is_early and not is_last:
-            self.exports.early(now)
-            return Meaning()
         pause = self.exports.failed(now, is_last)
         text = f"export: {answer.message}"
         if pause is not None:

@@ -1,7 +1,9 @@
 """A job of two ps replicas in this process, whose export goes on."""
 
 import json
+import tempfile
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 
@@ -13,6 +15,7 @@ from elasticdl.backends.base import (
     TableDescription,
     VariableDescription,
 )
+from elasticdl.checkpoints.publishing import write_program
 from elasticdl.checkpoints.remote import Sender
 from elasticdl.layers import Expiry
 
@@ -92,5 +95,14 @@ def served(version):
     return found
 
 
-def publish(publisher, job):
-    return publisher.publish(job.task, job.client.export)
+def program_at(directory):
+    """Write a program into an export; of each one it is the same."""
+    return write_program(directory, lambda folder: (folder / "file").write_text("x"))
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    PROGRAM = program_at(Path(scratch))
+
+
+def publish(publisher, job, program=PROGRAM):
+    return publisher.publish(job.task, program, job.client.export)

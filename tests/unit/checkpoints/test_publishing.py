@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -11,7 +12,6 @@ from elasticdl._core import ServedTables
 from elasticdl.checkpoints import publishing
 from elasticdl.checkpoints.chain import CURRENT, folder_of
 from elasticdl.checkpoints.publishing import (
-    ProgramMissingError,
     Publisher,
     point_to,
     read_current,
@@ -21,7 +21,7 @@ from elasticdl.checkpoints.publishing import (
 from elasticdl.errors import CheckpointError, ExportError
 from elasticdl.locations import Url
 from elasticdl.serving.versions import Versions
-from tests.unit.checkpoints.exporting_job import KEYS, Job, publish, served
+from tests.unit.checkpoints.exporting_job import KEYS, PROGRAM, Job, program_at, publish, served
 
 
 @pytest.fixture
@@ -42,8 +42,8 @@ def directory(request, tmp_path):
 
 @pytest.fixture
 def publisher(directory):
-    write_program(directory, "program", lambda folder: (folder / "file").write_text("x"))
-    return Publisher(directory, "job", "program", full_every=4, keep=3)
+    program_at(directory)
+    return Publisher(directory, "job", full_every=4, keep=3)
 
 
 def test_base_and_deltas_are_what_the_replicas_hold(job, publisher, directory, tmp_path):
@@ -106,7 +106,7 @@ def test_a_version_that_fails_is_brought_by_the_next_one(job, publisher, directo
         raise OSError(28, "No space left on device", "/disk")
 
     with pytest.raises(CheckpointError, match="No space left"):
-        publisher.publish(job.task, half)
+        publisher.publish(job.task, PROGRAM, half)
     assert read_current(directory).version.number == 1
     for _ in range(8):
         job.update(rng, np.arange(50, 60))
@@ -138,7 +138,7 @@ def test_another_master_goes_on_where_the_one_before_was_killed(
     assert read_current(directory).version.number == 1
     job.update(rng, np.arange(10, 20))
 
-    another = Publisher(directory, "job", "program", full_every=4, keep=3)
+    another = Publisher(directory, "job", full_every=4, keep=3)
     done = publish(another, job)
 
     assert not done.is_base
@@ -150,9 +150,26 @@ def test_another_job_begins_with_a_base(job, publisher, directory, tmp_path):
     job.update(np.random.default_rng(4), np.arange(10))
     publish(publisher, job)
 
-    another = Publisher(directory, "another", "program", full_every=4, keep=3)
+    another = Publisher(directory, "another", full_every=4, keep=3)
 
     assert publish(another, job).is_base
+
+
+def test_another_model_begins_with_a_base_and_its_program_goes_with_its_versions(
+    job, publisher, directory, tmp_path
+):
+    rng, follower = np.random.default_rng(4), Versions(directory, tmp_path)
+    publish(publisher, job)
+    loaded = follower.next(None)
+    another = write_program(directory, lambda folder: (folder / "file").write_text("y"))
+    for number in range(4):
+        job.update(rng, np.arange(10))
+
+        assert publish(publisher, job, another).is_base is (number == 0)
+
+        loaded = follower.next(loaded)
+        assert (loaded.program / "file").read_text() == "y"
+    assert not (directory / PROGRAM.name).exists()  # the last version of it has gone
 
 
 @pytest.mark.s3
@@ -191,16 +208,16 @@ def test_a_version_that_is_held_stays_and_the_job_goes_on(job, publisher, direct
 
 
 def test_no_version_before_the_program(job, directory, tmp_path):
-    with pytest.raises(ProgramMissingError, match="no worker has written the model's program"):
-        publish(Publisher(directory, "job", "program"), job)
+    with pytest.raises(CheckpointError, match="no worker has written the model's program"):
+        publish(Publisher(directory, "job"), job)
 
 
 @pytest.fixture
 def exported(job, tmp_path):
     """A folder with a base and three deltas, and a follower that has the second version."""
     directory = tmp_path / "exports"
-    write_program(directory, "program", lambda folder: (folder / "file").write_text("x"))
-    publisher, rng = Publisher(directory, "job", "program"), np.random.default_rng(6)
+    program_at(directory)
+    publisher, rng = Publisher(directory, "job"), np.random.default_rng(6)
     follower = Versions(directory, tmp_path)
     for number in range(1, 5):
         job.update(rng, np.arange(20))
@@ -234,8 +251,6 @@ def swap(directory):
 
 
 def repeat(directory):
-    import shutil
-
     shutil.rmtree(directory / folder_of(3))
     shutil.copytree(directory / folder_of(2), directory / folder_of(3))
 
@@ -265,6 +280,16 @@ def test_what_is_not_right_is_refused_by_name(exported, harm, said):
         follower.next(loaded)
 
     assert served(loaded) == before
+
+
+def test_a_program_in_the_place_of_another_one_is_refused(exported, tmp_path):
+    directory, _follower, _loaded = exported
+    another = write_program(directory, lambda folder: (folder / "file").write_text("y"))
+    shutil.rmtree(directory / PROGRAM.name)
+    (directory / another.name).rename(directory / PROGRAM.name)
+
+    with pytest.raises(ExportError, match=f"version 4: its program {PROGRAM.name} is another one"):
+        Versions(directory, tmp_path).next(None)
 
 
 def test_tables_of_another_model_are_refused(exported):

@@ -4,17 +4,21 @@ from pathlib import Path
 
 import pytest
 
-from elasticdl.job import TaskKind
+from elasticdl.job import Program, TaskKind
 from elasticdl.master.actions import AskAudit, Note, WriteExport
 from elasticdl.master.parameters.answers import ExportFailed, ExportWritten
 from elasticdl.master.phases import Phase
+
+PROGRAM, ANOTHER = Program("program-1", "1"), Program("program-2", "2")
 
 
 @pytest.fixture
 def make_game(recovery_game):
     def make(**settings):
         flags = {"export_dir": Path("exports"), "recovery_seconds": 0, "validation_data": ""}
-        return recovery_game(**flags, **settings)
+        game = recovery_game(**flags, **settings)
+        game.core.has_program("key", PROGRAM, game.play.now)
+        return game
 
     return make
 
@@ -102,16 +106,25 @@ def test_a_failure_is_told_and_tried_again_while_training_goes_on(make_game):
     assert asked(game) == [6]
 
 
-def test_before_the_program_is_there_nothing_is_said(make_game):
+def test_what_another_model_has_trained_is_exported_with_its_program_alone(make_game):
     game = make_game(export_every="1s")
     train(game)
     tick(game)
-    assert asked(game) == [3]
-    notes(game)
-    game.core.answered(ExportFailed(3, "no program", is_early=True), game.play.now)
-    assert notes(game) == []
-    tick(game, 1.0)
-    assert asked(game) == [3]
+    assert game.play.do(WriteExport) == [WriteExport(3, PROGRAM)]
+    written(game, 3)
+    assert not game.core.needs_program(1, "key")
+    assert game.core.needs_program(1, "another")  # of a file that was changed meanwhile
+    assert game.core.needs_program(0, "another")
+    train(game)
+    tick(game, 5.0)
+    assert asked(game) == []
+    game.master_restarts()
+    tick(game, 5.0)
+    assert asked(game) == []
+    game.core.has_program("another", ANOTHER, game.play.now)
+    game.core.has_program("another", PROGRAM, game.play.now)  # of one that was as fast
+    tick(game)
+    assert game.play.do(WriteExport) == [WriteExport(6, ANOTHER)]
 
 
 def test_the_last_version_comes_before_the_proof_and_again_after_a_loss(make_game):
