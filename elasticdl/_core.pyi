@@ -45,6 +45,7 @@ __all__ = [
     "pack_examples",
     "parquet_footer",
     "parse_libsvm",
+    "parse_request",
     "repair_recordio",
     "repair_tfrecord",
     "seal_manifest",
@@ -107,6 +108,24 @@ class ServedTables:
         """What the rows take."""
 
 # --- parameter store (crates edl-optim, edl-store, edl-ps) ---------------------------------------
+
+def parse_request(
+    content: bytes,
+    features: Sequence[tuple[str, str, Sequence[int | None]]],
+    most_records: int,
+) -> tuple[list[tuple[NDArray[np.int64 | np.uint64 | np.float64] | list[str], list[int]]], bool]:
+    """Return the columns of a request in JSON, flat with their shapes, and whether it is single.
+
+    Args:
+        content: `{"instances": [...]}`, `{"instance": ...}` or `{"inputs": {...}}`.
+        features: Of each its name, type ("str" for text), and the shape of a record; None where
+            it may be of any length.
+        most_records: How many it may have.
+
+    Raises:
+        DataError: It is something else; names the record and the feature.
+        RequestTooLargeError: It has more records.
+    """
 
 def take_hot_keys() -> list[tuple[str, int, list[tuple[int, int]]]]:
     """Return the keys that the clients of this process looked up most since the last call.

@@ -50,6 +50,10 @@ class DataError(ElasticdlError):
         self.is_certain = record is not None if is_certain is None else is_certain
 
 
+class RequestTooLargeError(DataError):
+    """A request would take more of `elasticdl serve` than one may."""
+
+
 class AwayError(DataError):
     """A source of data does not answer; it may do so later."""
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from elasticdl.backends.base import Float32, Int64
 from elasticdl.data.strings import Array
-from elasticdl.errors import ExportError
+from elasticdl.errors import DataError, ExportError
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,11 @@ class ServedModel(Protocol):
         """The table of each lookup."""
         ...
 
+    @property
+    def num_ids(self) -> Mapping[str, int]:
+        """Of each table whose ids are below a number, that number."""
+        ...
+
     def set_parameters(self, dense: Float32, state: Float32) -> None:
         """Give it the dense parameters and the state of another version.
 
@@ -49,12 +54,30 @@ class ServedModel(Protocol):
         ...
 
     def ids(self, features: Mapping[str, Array]) -> list[Int64]:
-        """Return the ids of each lookup."""
+        """Return the ids of each lookup.
+
+        Raises:
+            DataError: The model cannot be called on these features.
+        """
         ...
 
     def score(self, features: Mapping[str, Array], rows: Sequence[Float32]) -> dict[str, Array]:
-        """Return the outputs by name, given the rows of each lookup: the shape of its ids, dim."""
+        """Return the outputs by name, given the rows of each lookup: the shape of its ids, dim.
+
+        Raises:
+            DataError: The model cannot be called on these features.
+        """
         ...
+
+
+def num_ids(tables: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Return `ServedModel.num_ids` of the tables of `model.json`."""
+    return {t["name"]: t["input_dim"] for t in tables if t["input_dim"] is not None}
+
+
+def not_scored(error: Exception) -> DataError:
+    """Return what is told of a model that refuses the features of a request."""
+    return DataError(f"the model cannot score it: {' '.join(str(error).split())[:300]}")
 
 
 def load_served(folder: Path) -> ServedModel:

@@ -43,7 +43,22 @@ from elasticdl.errors import ConfigError
     type=click.IntRange(1),
     default=256,
     show_default=True,
-    help="More than so many at one time are refused.",
+    help="Of more at one time those have to go that ask nothing, or who comes is refused.",
+)
+@click.option(
+    "--max_records",
+    type=click.IntRange(1),
+    default=1 << 17,
+    show_default=True,
+    help="A request of more records is refused.",
+)
+@click.option(
+    "--max_bytes_in_flight",
+    type=click.IntRange(1),
+    default=256 << 20,
+    show_default=True,
+    help="Of all requests and answers together. If it is not enough slow ones have to go, or who "
+    "asks is told to come again.",
 )
 @click.option(
     "--rows_dir",
@@ -58,6 +73,8 @@ def serve(
     poll_seconds: float,
     max_request_bytes: int,
     max_connections: int,
+    max_records: int,
+    max_bytes_in_flight: int,
     rows_dir: Path | None,
 ) -> None:
     """Answer with the newest version of an export, and follow it.
@@ -82,7 +99,7 @@ def serve(
 
     with tempfile.TemporaryDirectory(prefix="elasticdl-serve-") as scratch:
         versions = Versions(parse(export), Path(scratch), rows_dir)
-        limits = RequestLimits(max_request_bytes, max_connections)
+        limits = RequestLimits(max_request_bytes, max_connections, max_records, max_bytes_in_flight)
         server = Server(versions, limits, poll_seconds, lambda text: echo(text))
         run(server, host, port, lambda: echo(f"listens at http://{host}:{server.port}"))
 

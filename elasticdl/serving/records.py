@@ -4,19 +4,36 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticdl._core import parse_request
 from elasticdl.backends.served import FeatureSpec
-from elasticdl.data.arrow_messages import read_stream
-from elasticdl.errors import DataError
+from elasticdl.errors import DataError, RequestTooLargeError
+from elasticdl.serving.arrow_requests import read_columns
 
 ARROW = "application/vnd.apache.arrow.stream"
+_LETTERS = 24  # that a number of an answer takes in JSON, at the most
 
 
-def from_json(content: bytes, specs: Sequence[FeatureSpec]) -> tuple[dict[str, NDArray[Any]], bool]:
+@dataclass(frozen=True, slots=True)
+class Most:
+    """What a request may have, and an answer.
+
+    num_bytes: Of a request, unpacked. records: Of a request. answer_bytes: Of an answer.
+    """
+
+    num_bytes: int = 16 << 20
+    records: int = 1 << 17
+    answer_bytes: int = 64 << 20
+
+
+def from_json(
+    content: bytes, specs: Sequence[FeatureSpec], most: Most | None = None
+) -> tuple[dict[str, NDArray[Any]], bool]:
     """Read features; return them, and whether it is a single record.
 
     `{"instances": [RECORD, ...]}`, `{"instance": RECORD}`, or columns: `{"inputs": {NAME: [...]}}`.
@@ -25,64 +42,69 @@ def from_json(content: bytes, specs: Sequence[FeatureSpec]) -> tuple[dict[str, N
     Raises:
         DataError: It is something else; says what.
     """
-    try:
-        said = json.loads(content)
-    except ValueError as error:
-        raise DataError(f"the request is no JSON: {error}") from error
-    forms = [form for form in ("instances", "instance", "inputs") if _has(said, form)]
-    if len(forms) != 1:
-        raise DataError(
-            'expected one of {"instances": [...]}, {"instance": ...} and {"inputs": {...}}'
-        )
-    given, form = said[forms[0]], forms[0]
-    if form == "inputs":
-        return _arrays(given if isinstance(given, dict) else {_only(specs): given}, specs), False
-    records = given if form == "instances" else [given]
-    if not isinstance(records, list) or not records:
-        raise DataError(f'"{form}": expected a list of records, found {_short(given)}')
-    return _arrays(_columns(records, specs), specs), form == "instance"
+    most = most or Most()
+    features = [(spec.name, spec.dtype, list(spec.shape)) for spec in specs]
+    columns, is_single = parse_request(content, features, most.records)
+    arrays = {}
+    for spec, (values, shape) in zip(specs, columns, strict=True):
+        array = np.asarray(values, object if spec.dtype == "str" else None)
+        arrays[spec.name] = _fitting(spec, array.reshape(shape))
+    return arrays, is_single
 
 
-def to_json(
-    outputs: Mapping[str, NDArray[Any]], is_single: bool, version: int, model_version: int
-) -> bytes:
-    """Write predictions: of one output its values, of several records `{NAME: VALUE}`.
-
-    A float32 is written so that it is read as the same bits.
-    """
-    if len(outputs) == 1:
-        (values,) = outputs.values()
-        predictions = values.tolist()
-    else:
-        names, columns = list(outputs), [value.tolist() for value in outputs.values()]
-        predictions = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-    found = {"prediction": predictions[0]} if is_single else {"predictions": predictions}
-    return json.dumps({**found, "version": version, "model_version": model_version}).encode()
-
-
-def from_arrow(content: bytes, specs: Sequence[FeatureSpec]) -> dict[str, NDArray[Any]]:
+def from_arrow(
+    content: bytes, specs: Sequence[FeatureSpec], most: Most | None = None
+) -> dict[str, NDArray[Any]]:
     """Read features of a stream of record batches, whose columns have their names.
 
     Raises:
-        DataError: It is none, or lacks a column.
+        DataError: It is none, lacks a column, or has one of another type.
     """
-    try:
-        table = read_stream(content)
-    except DataError as error:
-        raise DataError(f"the request: {error}") from error
-    columns = {}
-    for name in table.column_names:
-        column = table.column(name).combine_chunks()
-        if column.null_count:
-            raise DataError(f"feature {name!r}: expected no nulls, found {column.null_count}")
-        columns[name] = _of_arrow(column)
-    return _arrays(columns, specs)
+    most = most or Most()
+    columns = read_columns(content, specs, most.num_bytes, most.records)
+    return {spec.name: _fitting(spec, columns[spec.name]) for spec in specs}
 
 
-def to_arrow(outputs: Mapping[str, NDArray[Any]], version: int, model_version: int) -> bytes:
-    """Write predictions as a stream of one record batch; the schema's metadata has the version."""
+def to_json(
+    outputs: Mapping[str, NDArray[Any]],
+    is_single: bool,
+    version: int,
+    model_version: int,
+    most: Most | None = None,
+) -> bytes:
+    """Write predictions: of one output its values, of several records `{NAME: VALUE}`.
+
+    A float32 is written so that it is read as the same bits. One that is no number is null.
+
+    Raises:
+        RequestTooLargeError: The answer is larger than one may be.
+    """
+    _check_answer(sum(values.size * _LETTERS for values in outputs.values()), most or Most())
+    columns = {name: _said(values) for name, values in outputs.items()}
+    if len(columns) == 1:
+        (predictions,) = columns.values()
+    else:
+        rows = zip(*columns.values(), strict=True)
+        predictions = [dict(zip(columns, row, strict=True)) for row in rows]
+    found = {"prediction": predictions[0]} if is_single else {"predictions": predictions}
+    said = {**found, "version": version, "model_version": model_version}
+    return json.dumps(said, allow_nan=False).encode()
+
+
+def to_arrow(
+    outputs: Mapping[str, NDArray[Any]],
+    version: int,
+    model_version: int,
+    most: Most | None = None,
+) -> bytes:
+    """Write predictions as a stream of one record batch; the schema's metadata has the version.
+
+    Raises:
+        RequestTooLargeError: The answer is larger than one may be.
+    """
     import pyarrow as pa
 
+    _check_answer(sum(values.nbytes for values in outputs.values()), most or Most())
     arrays = []
     for values in outputs.values():
         array = pa.array(np.ascontiguousarray(values).reshape(-1))
@@ -97,93 +119,44 @@ def to_arrow(outputs: Mapping[str, NDArray[Any]], version: int, model_version: i
     return bytes(sink.getvalue().to_pybytes())
 
 
-def _of_arrow(column: Any) -> Any:
-    """Return a column as an array, lists of one length as rows of it."""
-    shape = [len(column)]
-    while hasattr(column, "flatten") and (nested := _list_length(column)) is not None:
-        shape.append(nested)
-        column = column.flatten()
-    return column.to_numpy(zero_copy_only=False).reshape(shape)
+def _check_answer(num_bytes: int, most: Most) -> None:
+    if num_bytes > most.answer_bytes:
+        raise RequestTooLargeError(
+            f"the answer may have {num_bytes:,} bytes, expected {most.answer_bytes:,} at most; ask "
+            "for fewer records at once"
+        )
 
 
-def _list_length(column: Any) -> int | None:
-    import pyarrow as pa
-
-    if isinstance(column, pa.FixedSizeListArray):
-        return int(column.type.list_size)
-    if not isinstance(column, pa.ListArray | pa.LargeListArray):
-        return None
-    lengths = {len(value) for value in column}
-    if len(lengths) > 1:
-        raise DataError("expected lists of one length in a column")
-    return int(lengths.pop()) if lengths else 0
-
-
-def _columns(records: list[Any], specs: Sequence[FeatureSpec]) -> dict[str, Any]:
-    if not isinstance(records[0], dict):
-        return {_only(specs): records}
-    names = set(records[0])
-    for number, record in enumerate(records):
-        if not isinstance(record, dict) or set(record) != names:
-            raise DataError(f"record {number}: expected the same features as record 0")
-    return {name: [record[name] for record in records] for name in records[0]}
+def _said(values: NDArray[Any]) -> list[Any]:
+    """Return an output as JSON can say it."""
+    if values.dtype.kind == "O":  # text of TensorFlow
+        words = [v.decode(errors="replace") if isinstance(v, bytes) else v for v in values.flat]
+        values = np.array(words, object).reshape(values.shape)
+    elif values.dtype.kind == "f" and not (is_number := np.isfinite(values)).all():
+        values = values.astype(object)
+        values[~is_number] = None
+    said: list[Any] = values.tolist()
+    return said
 
 
-def _arrays(columns: Mapping[str, Any], specs: Sequence[FeatureSpec]) -> dict[str, NDArray[Any]]:
-    known = [spec.name for spec in specs]
-    if wrong := sorted(set(columns) - set(known)):
-        raise DataError(f"there is no feature {wrong[0]!r}; the model takes {', '.join(known)}")
-    if missing := [name for name in known if name not in columns]:
-        raise DataError(f"feature {missing[0]!r} is missing; the model takes {', '.join(known)}")
-    arrays = {spec.name: _array(spec, columns[spec.name]) for spec in specs}
-    lengths = {name: len(array) for name, array in arrays.items()}
-    if len(set(lengths.values())) > 1:
-        raise DataError(f"expected as many values of each feature, found {lengths}")
-    return arrays
+def _fitting(spec: FeatureSpec, found: NDArray[Any]) -> NDArray[Any]:
+    """Return values as an array of a feature's type.
 
-
-def _array(spec: FeatureSpec, values: Any) -> NDArray[Any]:
-    """Return values as an array of a feature's type; (n,) goes for (n, 1)."""
-    try:
-        if spec.dtype == "str":
-            array = np.asarray(values, object)
-        else:
-            found = np.asarray(values)
-            wanted = np.dtype(spec.dtype)
-            if wanted.kind in "iu" and found.dtype.kind == "f":
-                raise DataError(f"feature {spec.name!r}: expected integers, found fractions")
-            array = np.ascontiguousarray(found.astype(wanted))
-            if wanted.kind in "iu" and not np.array_equal(array, found):
-                raise DataError(f"feature {spec.name!r}: a number does not fit {spec.dtype}")
-    except (ValueError, TypeError, OverflowError) as error:
+    Raises:
+        DataError: A value does not fit; names its record.
+    """
+    if spec.dtype == "str":
+        return found
+    wanted = np.dtype(spec.dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        array = np.ascontiguousarray(found.astype(wanted))
+    if wanted.kind in "iub":
+        wrong = (array != found) | ((array < 0) != (found < 0))
+    else:
+        wrong = np.isinf(array) & np.isfinite(found)
+    if wrong.any():
+        place = np.unravel_index(int(wrong.argmax()), wrong.shape)
         raise DataError(
-            f"feature {spec.name!r}: expected {spec.dtype}, found {_short(values)}"
-        ) from error
-    if array.ndim == 1 and spec.shape == (1,):
-        array = array.reshape(-1, 1)
-    shape = array.shape[1:]
-    fits = len(shape) == len(spec.shape) and all(
-        wanted is None or found == wanted for found, wanted in zip(shape, spec.shape, strict=False)
-    )
-    if array.ndim == 0 or not fits:
-        wanted_shape = ["n", *("any" if n is None else n for n in spec.shape)]
-        raise DataError(
-            f"feature {spec.name!r}: expected the shape {wanted_shape}, found {list(array.shape)}"
+            f"record {place[0]}, feature {spec.name!r}: {found[place]} does not fit {spec.dtype}"
         )
     return array
-
-
-def _has(said: Any, form: str) -> bool:
-    return isinstance(said, dict) and form in said
-
-
-def _only(specs: Sequence[FeatureSpec]) -> str:
-    if len(specs) != 1:
-        names = ", ".join(spec.name for spec in specs)
-        raise DataError(f"expected records with the features {names}")
-    return specs[0].name
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value, default=str)
-    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -20,17 +20,22 @@ from typing import Any
 
 from aiohttp import web
 
-from elasticdl.errors import ConfigError, DataError, ElasticdlError
+from elasticdl.errors import ConfigError, DataError, ElasticdlError, RequestTooLargeError
 from elasticdl.serving.metrics import ServerMetrics
 from elasticdl.serving.model import Scorer
-from elasticdl.serving.records import ARROW, from_arrow, from_json, to_arrow, to_json
+from elasticdl.serving.places import Places, Transfer
+from elasticdl.serving.records import ARROW, Most, from_arrow, from_json, to_arrow, to_json
+from elasticdl.serving.unpacking import Unpacking, give_back_memory
 from elasticdl.serving.versions import Version, Versions
 
 log = logging.getLogger(__name__)
+_requests_log = logging.getLogger(f"{__name__}.requests")
 
-_BODY_SECONDS = 30.0  # for a request to come, once its headers are there
+_BODY_SECONDS = 30.0  # for a request to come, once its headers are there, and for an answer to go
 _QUIET_SECONDS = 60.0  # between two requests of a connection, with the headers of the second
 _LOOK_SECONDS = 1.0  # between two looks for connections that are quiet
+_LOG_SECONDS = 10.0  # between two lines that requests cause
+_LARGE_BYTES = 1 << 20  # of a request or an answer, after which memory is given back
 _REFUSED_SECONDS = 1.0  # until what was refused is looked at again
 
 
@@ -38,12 +43,20 @@ _REFUSED_SECONDS = 1.0  # until what was refused is looked at again
 class RequestLimits:
     """What strangers may ask for.
 
-    request_bytes: Of a request. connections: At one time. waiting: Requests that wait.
+    request_bytes: Of a request, unpacked. connections: At one time. records: Of a request.
+    bytes_in_flight: Of all requests and answers together. waiting: Requests that wait.
     """
 
     request_bytes: int = 16 << 20
     connections: int = 256
+    records: int = 1 << 17
+    bytes_in_flight: int = 256 << 20
     waiting: int = 64
+
+    @property
+    def most(self) -> Most:
+        """What one request may have, and its answer."""
+        return Most(self.request_bytes, self.records, 4 * self.request_bytes)
 
 
 class Server:
@@ -75,7 +88,8 @@ class Server:
         self._compute = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
         self._load = ThreadPoolExecutor(max_workers=1, thread_name_prefix="load")
         self._busy: set[object] = set()  # connections whose request is being answered
-        self._quiet_since: dict[Any, float] = {}  # other connections
+        self._places = Places(max(self._limits.bytes_in_flight, self._limits.request_bytes))
+        self._is_swollen = False  # by a large request: memory that is free may be given back
         self.metrics = ServerMetrics(lambda: self.version)
         self.port = 0
 
@@ -92,15 +106,26 @@ class Server:
         Raises:
             ConfigError: It cannot listen there.
         """
-        runner = web.ServerRunner(web.Server(self._answer_safely, access_log=None))
+        # A request that is packed is unpacked here, where it is measured.
+        runner = web.ServerRunner(
+            web.Server(
+                self._answer_safely, access_log=None, logger=_requests_log, auto_decompress=False
+            )
+        )
         await runner.setup()
         handler = runner.server
         assert handler is not None
 
         def make_protocol() -> asyncio.BaseProtocol:
-            # One that is refused is closed at once; those that there are go on.
-            is_full = len(handler.connections) >= self._limits.connections
-            return _Refused() if is_full else handler()
+            if len(handler.connections) < self._limits.connections:
+                return handler()
+            now = time.monotonic()
+            self._places.look(handler.connections, self._busy, now)
+            connection = self._places.first_to_go(now)
+            if connection is None:
+                return _Refused()
+            _hang_up(connection)
+            return handler()
 
         loop = asyncio.get_running_loop()
         try:
@@ -126,12 +151,13 @@ class Server:
         """Close connections that hold their place and ask nothing, again and again."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
-            now, before = time.monotonic(), self._quiet_since
-            quiet = (each for each in handler.connections if each not in self._busy)
-            self._quiet_since = {each: before.get(each, now) for each in quiet}
-            for connection, since in self._quiet_since.items():
-                if now - since >= _QUIET_SECONDS:
-                    connection.force_close()
+            now = time.monotonic()
+            self._places.look(handler.connections, self._busy, now)
+            for connection in self._places.silent(now - _QUIET_SECONDS):
+                _hang_up(connection)
+            if self._is_swollen and not self._places.num_bytes:
+                self._is_swollen = False
+                give_back_memory()
 
     # --- following -------------------------------------------------------------------------------
 
@@ -178,17 +204,21 @@ class Server:
     async def _answer_safely(self, request: web.BaseRequest) -> web.StreamResponse:
         began = time.perf_counter()
         self._busy.add(request.protocol)
-        self._quiet_since.pop(request.protocol, None)
+        self._places.asks(request.protocol)
         try:
             response = await self._answer(request)
         except web.HTTPException as error:
             response = _error(error.status, error.text or error.reason)
+        except RequestTooLargeError as error:
+            response = _error(413, str(error))
+        except (ConnectionError, web.RequestPayloadError) as error:
+            response = _error(400, f"the request does not come to its end: {error}")
         except DataError as error:
             response = _error(400, str(error))
         except ElasticdlError as error:
             response = _error(500, str(error))
         except Exception as error:
-            log.exception("a request failed")
+            _requests_log.exception("a request failed")
             response = _error(500, f"{type(error).__name__}: the model failed; see the log")
         finally:
             self._busy.discard(request.protocol)
@@ -220,49 +250,101 @@ class Server:
     async def _predict(self, request: web.BaseRequest) -> web.Response:
         if self._scorer is None:
             raise self._nothing_served()
-        body, kind = await self._read(request), request.content_type
+        self._check_waiting()
+        transfer = Transfer(request.protocol, time.monotonic())
+        self._places.begin(transfer)
+        try:
+            body = await self._read(request, transfer)
+            self._check_waiting()
+            content, version, kind = await self._computed(request, body)
+        finally:
+            transfer.cut = None
+            self._places.end(transfer)
+            self._is_swollen |= transfer.num_bytes > _LARGE_BYTES
+        self._is_swollen |= len(content) > _LARGE_BYTES
+        del body
+        headers = {"X-Elasticdl-Version": str(version)}
+        response = web.Response(body=content, content_type=kind, headers=headers)
+        await self._send(request, response, len(content))
+        return response
+
+    def _check_waiting(self) -> None:
         if self._waiting >= self._limits.waiting:
             raise web.HTTPServiceUnavailable(text="too many requests wait; try again")
+
+    async def _computed(self, request: web.BaseRequest, body: bytes) -> tuple[bytes, int, str]:
+        """Return the answer, the number of its version, and its type."""
+        is_arrow = request.content_type == ARROW
+
+        def work() -> tuple[bytes, int]:
+            if request.transport is None:
+                raise ConnectionResetError("the client has gone")
+            return self._predicted(body, is_arrow)
+
         self._waiting += 1
         try:
-            work = functools.partial(self._predicted, body, kind == ARROW)
             loop = asyncio.get_running_loop()
             content, version = await loop.run_in_executor(self._compute, work)
         finally:
             self._waiting -= 1
-        headers = {"X-Elasticdl-Version": str(version)}
-        content_type = ARROW if kind == ARROW else "application/json"
-        return web.Response(body=content, content_type=content_type, headers=headers)
+        return content, version, ARROW if is_arrow else "application/json"
 
-    async def _read(self, request: web.BaseRequest) -> bytes:
-        """Read a request up to the limit."""
+    async def _read(self, request: web.BaseRequest, transfer: Transfer) -> bytes:
+        """Read a request, unpacked, up to the limits."""
         most, content = self._limits.request_bytes, bytearray()
+        if (request.content_length or 0) > most:
+            raise _too_large(most)
+        unpack = Unpacking(request.headers.get("Content-Encoding", ""), most)
         try:
-            async with asyncio.timeout(_BODY_SECONDS):
-                async for piece in request.content.iter_any():
+            async with asyncio.timeout(_BODY_SECONDS) as limit:
+                transfer.cut = functools.partial(limit.reschedule, 0.0)
+                async for packed in request.content.iter_any():
+                    piece = unpack(packed, len(content))
+                    if len(content) + len(piece) > most:
+                        raise _too_large(most)
+                    if not self._places.grow(transfer, len(piece), time.monotonic()):
+                        raise web.HTTPServiceUnavailable(text="too much is asked; try again")
                     content += piece
-                    if len(content) > most:
-                        text = f"expected at most {most:,} bytes (--max_request_bytes)"
-                        raise web.HTTPRequestEntityTooLarge(most, len(content), text=text)
+                transfer.cut = None
         except TimeoutError:
+            if time.monotonic() - transfer.since < _BODY_SECONDS:
+                text = "the request comes slowly, and its place is needed; try again"
+                raise web.HTTPServiceUnavailable(text=text) from None
             text = f"the request did not come within {_BODY_SECONDS:.0f} s"
             raise web.HTTPRequestTimeout(text=text) from None
+        unpack.finish()
         return bytes(content)
+
+    async def _send(self, request: web.BaseRequest, response: web.Response, size: int) -> None:
+        """Send an answer; who does not take it is hung up on."""
+        transfer = Transfer(request.protocol, time.monotonic(), num_bytes=size)
+        try:
+            async with asyncio.timeout(_BODY_SECONDS) as limit:
+                transfer.cut = functools.partial(limit.reschedule, 0.0)
+                self._places.begin(transfer)
+                await response.prepare(request)
+                await response.write_eof()
+                transfer.cut = None
+        except TimeoutError:
+            transfer.cut = None
+            _hang_up(request.protocol)
+        finally:
+            self._places.end(transfer)
 
     def _predicted(self, body: bytes, is_arrow: bool) -> tuple[bytes, int]:
         """Score a request; in the thread that computes, with one version from begin to end."""
         scorer = self._scorer
         assert scorer is not None, "a version is loaded before anybody is answered"
         specs, manifest = scorer.program.features, scorer.version.manifest
-        numbers = (manifest.number, manifest.model_version)
+        numbers, most = (manifest.number, manifest.model_version), self._limits.most
         if is_arrow:
-            features = from_arrow(body, specs)
+            features = from_arrow(body, specs, most)
             outputs = scorer.score(features)
-            content = to_arrow(outputs, *numbers)
+            content = to_arrow(outputs, *numbers, most)
         else:
-            features, is_single = from_json(body, specs)
+            features, is_single = from_json(body, specs, most)
             outputs = scorer.score(features)
-            content = to_json(outputs, is_single, *numbers)
+            content = to_json(outputs, is_single, *numbers, most)
         self.metrics.records.inc(len(next(iter(features.values()))))
         return content, manifest.number
 
@@ -300,17 +382,59 @@ class _Refused(asyncio.Protocol):
     """A connection for which there is no room."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        text = b'{"error": "all places are taken; try again"}'
+        transport.write(
+            b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n"
+            b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text)
+        )
         transport.close()
+
+
+class _Seldom(logging.Filter):
+    """Lets a line pass now and then: strangers cause them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._not_before = 0.0
+        self._num_left_out = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        now = time.monotonic()
+        if now < self._not_before:
+            self._num_left_out += 1
+            return False
+        if self._num_left_out:
+            record.msg = f"{record.msg} ({self._num_left_out} such lines before are left out)"
+        self._not_before, self._num_left_out = now + _LOG_SECONDS, 0
+        return True
+
+
+_requests_log.addFilter(_Seldom())
+
+
+def _hang_up(connection: Any) -> None:
+    """Close a connection at once, whatever is still to be sent."""
+    if connection is not None and (transport := connection.transport) is not None:
+        transport.abort()
+
+
+def _too_large(most: int) -> RequestTooLargeError:
+    return RequestTooLargeError(f"expected at most {most:,} bytes (--max_request_bytes)")
 
 
 def _error(status: int, text: str) -> web.Response:
     return web.Response(
-        status=status, text=json.dumps({"error": text}), content_type="application/json"
+        status=status,
+        text=json.dumps({"error": text}),
+        content_type="application/json",
+        headers={"Retry-After": "1"} if status == 503 else None,
     )
 
 
 def serve(server: Server, host: str, port: int, when_ready: Callable[[], Any]) -> None:
     """Serve until this process is interrupted or asked to end."""
+    logging.getLogger("asyncio").addFilter(_Seldom())  # of connections
 
     async def run() -> None:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()

@@ -2,19 +2,21 @@
 
 use edl_ps::{ErrorKind, PsError};
 use edl_ring::RingError;
-use edl_serve::ServeError;
+use edl_serve::{RequestError, ServeError};
 use pyo3::PyErr;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 
 mod exceptions {
     pyo3::import_exception!(elasticdl.errors, AuthenticationError);
     pyo3::import_exception!(elasticdl.errors, CheckpointError);
+    pyo3::import_exception!(elasticdl.errors, DataError);
     pyo3::import_exception!(elasticdl.errors, ExportError);
     pyo3::import_exception!(elasticdl.errors, GapError);
     pyo3::import_exception!(elasticdl.errors, LaunchError);
     pyo3::import_exception!(elasticdl.errors, MemoryLimitError);
     pyo3::import_exception!(elasticdl.errors, ModelMismatchError);
     pyo3::import_exception!(elasticdl.errors, NotDeclaredError);
+    pyo3::import_exception!(elasticdl.errors, RequestTooLargeError);
     pyo3::import_exception!(elasticdl.errors, RingError);
     pyo3::import_exception!(elasticdl.errors, StaleLeaseError);
     pyo3::import_exception!(elasticdl.errors, StaleParametersError);
@@ -50,6 +52,14 @@ pub(crate) fn serve_error(error: ServeError) -> PyErr {
         ServeError::File { .. } | ServeError::Manifest(_) => {
             exceptions::ExportError::new_err(error.to_string())
         }
+    }
+}
+
+/// The exception for a request that is refused.
+pub(crate) fn request_error(error: RequestError) -> PyErr {
+    match error {
+        RequestError::Wrong(words) => exceptions::DataError::new_err(words),
+        RequestError::TooLarge(words) => exceptions::RequestTooLargeError::new_err(words),
     }
 }
 

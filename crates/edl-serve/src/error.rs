@@ -1,4 +1,4 @@
-//! Why a version of an export is refused.
+//! Why a version of an export, or a request, is refused.
 
 use std::path::{Path, PathBuf};
 
@@ -27,4 +27,15 @@ impl ServeError {
             problem: problem.to_string(),
         }
     }
+}
+
+/// Why a request is refused.
+#[derive(Debug, Error)]
+pub enum RequestError {
+    /// It is not what a model takes.
+    #[error("{0}")]
+    Wrong(String),
+    /// It has more records than a request may have.
+    #[error("{0}")]
+    TooLarge(String),
 }

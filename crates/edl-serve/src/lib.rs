@@ -9,9 +9,10 @@
 mod error;
 mod file;
 mod layer;
+pub mod request;
 mod table;
 mod tables;
 mod words;
 
-pub use error::ServeError;
+pub use error::{RequestError, ServeError};
 pub use tables::Tables;

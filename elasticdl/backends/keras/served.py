@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -13,7 +14,13 @@ import tensorflow as tf
 from elasticdl.backends.base import Float32, Int64
 from elasticdl.backends.keras.export_beside import DESCRIPTION, MODEL
 from elasticdl.backends.keras.types import Nested, Specs
-from elasticdl.backends.served import FeatureSpec, outputs_by_name, parts
+from elasticdl.backends.served import (
+    FeatureSpec,
+    not_scored,
+    num_ids,
+    outputs_by_name,
+    parts,
+)
 from elasticdl.data.strings import Array
 from elasticdl.errors import ExportError
 
@@ -32,6 +39,7 @@ class KerasServed:
             self._model = tf.saved_model.load(str(folder / MODEL))
             described = json.loads((folder / DESCRIPTION).read_text())
             self._outputs, self.lookups = described["outputs"], described["lookups"]
+            self.num_ids = num_ids(described["tables"])
         except (OSError, ValueError, KeyError, tf.errors.OpError) as error:
             raise ExportError(f"{folder}: the model cannot be loaded: {error}") from error
         (self._specs,), _ = self._model.ids.concrete_functions[0].structured_input_signature
@@ -49,12 +57,13 @@ class KerasServed:
 
     def ids(self, features: Mapping[str, Array]) -> list[Int64]:
         """See `ServedModel`."""
-        found = self._model.ids(self._given(features))
+        found = _called(self._model.ids, self._given(features))
         return [np.ascontiguousarray(ids.numpy(), np.int64) for ids in found]
 
     def score(self, features: Mapping[str, Array], rows: Sequence[Float32]) -> dict[str, Array]:
         """See `ServedModel`."""
-        outputs = self._model.score(self._given(features), [tf.constant(r) for r in rows])
+        given = [tf.constant(of_site) for of_site in rows]
+        outputs = _called(self._model.score, self._given(features), given)
         named = outputs_by_name(outputs, self._outputs)
         return {name: value.numpy() for name, value in named.items()}
 
@@ -65,6 +74,13 @@ class KerasServed:
             }
         (value,) = features.values()
         return tf.constant(value, self._specs.dtype)
+
+
+def _called(function: Callable[..., Any], *given: object) -> Any:
+    try:
+        return function(*given)
+    except (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError) as error:
+        raise not_scored(error) from error
 
 
 def _shapes(variables: Sequence[keras.Variable]) -> list[list[int]]:

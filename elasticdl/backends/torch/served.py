@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from elasticdl.backends.base import Float32, Int64
-from elasticdl.backends.served import FeatureSpec, outputs_by_name, parts
+from elasticdl.backends.served import (
+    FeatureSpec,
+    not_scored,
+    num_ids,
+    outputs_by_name,
+    parts,
+)
 from elasticdl.backends.torch.export_beside import DESCRIPTION, IDS, SCORE
 from elasticdl.backends.torch.structures import Nested
 from elasticdl.data.strings import Array
@@ -32,6 +39,7 @@ class TorchServed:
         try:
             described = json.loads((folder / DESCRIPTION).read_text())
             self.lookups = described["lookups"]
+            self.num_ids = num_ids(described["tables"])
             program = torch.export.load(folder / IDS)
             self._ids = program.module()
             self._score = torch.export.load(folder / SCORE).module()
@@ -59,19 +67,26 @@ class TorchServed:
 
     def ids(self, features: Mapping[str, Array]) -> list[Int64]:
         """See `ServedModel`."""
-        with torch.no_grad():
-            found = self._ids(self._given(features))
+        found = _called(self._ids, self._given(features))
         return [np.ascontiguousarray(ids.numpy(), np.int64) for ids in found]
 
     def score(self, features: Mapping[str, Array], rows: Sequence[Float32]) -> dict[str, Array]:
         """See `ServedModel`."""
-        with torch.no_grad():
-            outputs = self._score(self._given(features), [torch.from_numpy(r) for r in rows])
+        given = [torch.from_numpy(of_site) for of_site in rows]
+        outputs = _called(self._score, self._given(features), given)
         return {name: value.numpy() for name, value in outputs_by_name(outputs, ()).items()}
 
     def _given(self, features: Mapping[str, Array]) -> Nested:
         tensors = {name: torch.from_numpy(value.copy()) for name, value in features.items()}
         return tensors if self._is_dict else next(iter(tensors.values()))
+
+
+def _called(program: Callable[..., Any], *given: object) -> Any:
+    try:
+        with torch.no_grad():
+            return program(*given)
+    except (IndexError, RuntimeError, ValueError, AssertionError) as error:
+        raise not_scored(error) from error
 
 
 def _features(features: Nested, folder: Path) -> list[FeatureSpec]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gzip
 import http.client
 import json
 import re
@@ -17,11 +18,11 @@ pytest.importorskip("aiohttp")
 
 from elasticdl.backends.served import FeatureSpec
 from elasticdl.checkpoints.chain import folder_of
-from elasticdl.checkpoints.publishing import Publisher, point_to, write_program
+from elasticdl.checkpoints.publishing import Publisher, point_to
 from elasticdl.serving import model
 from elasticdl.serving.server import RequestLimits, Server
 from elasticdl.serving.versions import Versions
-from tests.unit.checkpoints.exporting_job import Job, publish
+from tests.unit.checkpoints.exporting_job import PROGRAM, Job, program_at, publish
 
 
 class Program:
@@ -29,6 +30,7 @@ class Program:
 
     features = (FeatureSpec("id", "int64", ()),)
     lookups = ("word/é", "number")
+    num_ids = {"number": 500}  # noqa: RUF012
 
     def set_parameters(self, dense, state):
         self.dense = dense
@@ -46,8 +48,8 @@ class Exporting:
     def __init__(self, tmp_path, limits):
         self.directory = tmp_path / "exports"
         self.job, self.rng = Job(tmp_path / "scratch"), np.random.default_rng(0)
-        write_program(self.directory, "program", lambda folder: (folder / "file").write_text("x"))
-        self.publisher = Publisher(self.directory, "job", "program")
+        program_at(self.directory)
+        self.publisher = Publisher(self.directory, "job")
         self.told = []
         self.server = Server(
             Versions(self.directory, tmp_path), limits, poll_seconds=0.01, tell=self.told.append
@@ -123,11 +125,11 @@ def test_each_version_is_answered_with_as_it_comes(exporting):
         exporting.export()
         exporting.wait_for_version(number)
 
-        status, said = exporting.predict([0, 7, 19, 10**9])
+        status, said = exporting.predict([0, 7, 19, 499])
 
         assert (status, said["version"], said["model_version"]) == (200, number, number)
         predictions = np.array(said["predictions"], np.float32)
-        np.testing.assert_array_equal(predictions, exporting.expected([0, 7, 19, 10**9]))
+        np.testing.assert_array_equal(predictions, exporting.expected([0, 7, 19, 499]))
 
 
 def test_a_damaged_version_is_refused_by_name_and_the_last_good_one_served_on(exporting):
@@ -142,7 +144,7 @@ def test_a_damaged_version_is_refused_by_name_and_the_last_good_one_served_on(ex
     exporting.wait_for_version(2)
     point_to(exporting.directory, 1)
     exporting.wait_for_version(1)
-    exporting.publisher.publish(5, exporting.job.client.export)
+    exporting.publisher.publish(5, PROGRAM, exporting.job.client.export)
     manifest.write_bytes(content.replace(b"delta", b"dalte"))
     current = exporting.directory / "another"
     current.write_text(json.dumps({"number": 2, "sha256": "0" * 64, "held": True}))
@@ -166,7 +168,7 @@ def test_arrow_is_answered_with_arrow(exporting):
     pa = pytest.importorskip("pyarrow")
     exporting.export()
     exporting.wait_for_version(1)
-    batch = pa.record_batch([pa.array([5, 10**9])], names=["id"])
+    batch = pa.record_batch([pa.array([5, 499])], names=["id"])
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
@@ -177,7 +179,7 @@ def test_arrow_is_answered_with_arrow(exporting):
     with pa.ipc.open_stream(body) as reader:
         table = reader.read_all()
     assert status == 200
-    np.testing.assert_array_equal(table["output"].to_numpy(), exporting.expected([5, 10**9]))
+    np.testing.assert_array_equal(table["output"].to_numpy(), exporting.expected([5, 499]))
     assert table.schema.metadata[b"version"] == b"1"
 
 
@@ -224,38 +226,84 @@ def test_records_go_into_the_client_of_the_docs(exporting):
     exporting.export()
     exporting.wait_for_version(1)
     address = f"http://127.0.0.1:{exporting.server.port}"
-    scores = client_of_docs(0)([{"id": 3}, {"id": 10**9}], address)
-    np.testing.assert_array_equal(np.array(scores, np.float32), exporting.expected([3, 10**9]))
+    scores = client_of_docs(0)([{"id": 3}, {"id": 499}], address)
+    np.testing.assert_array_equal(np.array(scores, np.float32), exporting.expected([3, 499]))
 
 
-@pytest.mark.parametrize("limits", [RequestLimits(request_bytes=1000, connections=2)])
+@pytest.mark.parametrize("limits", [RequestLimits(request_bytes=1000)])
 def test_what_is_too_much_is_refused(exporting, limits):
     exporting.export()
     exporting.wait_for_version(1)
     status, said = exporting.predict(list(range(1000)))
     assert (status, "at most 1,000 bytes" in said["error"]) == (413, True)
-    for ids, words in (["x"], "expected int64"), ([1.5], "expected integers"):
+    for ids, words in (["x"], "expected integers"), ([1.5], "expected integers"):
         status, said = exporting.predict(ids)
         assert (status, words in said["error"]) == (400, True)
     assert exporting.ask("GET", "/v1/predict")[0] == 405
     assert exporting.ask("GET", "/other")[0] == 404
 
-    held = [http.client.HTTPConnection("127.0.0.1", exporting.server.port) for _ in range(2)]
-    for connection in held:
-        connection.request("GET", "/healthz")
-        assert connection.getresponse().read()
-    assert _is_refused(exporting)
-    for connection in held:
-        connection.close()
-    exporting.wait_for(lambda: not _is_refused(exporting))
+    packed = gzip.compress(b" " * 2000 + b'{"inputs": {"id": [1]}}')
+    small = gzip.compress(b'{"inputs": {"id": [1]}}')
+    for content, status in ((packed, 413), (small[:-9], 400), (b"x", 400), (small, 200)):
+        said = exporting.ask("POST", "/v1/predict", content, **{"Content-Encoding": "gzip"})
+        assert said[0] == status
+    good = gzip.compress(b'{"inputs": ') + gzip.compress(b'{"id": [1]}}')
+    assert exporting.ask("POST", "/v1/predict", good, **{"Content-Encoding": "gzip"})[0] == 200
+    assert exporting.ask("POST", "/v1/predict", good, **{"Content-Encoding": "br"})[0] == 400
+    for id_ in (-1, 500):
+        status, said = exporting.predict([1, 2, id_])
+        assert (status, "record 2: " in said["error"]) == (400, True)
 
 
-def _is_refused(exporting):
-    try:
-        exporting.health()
-    except (OSError, http.client.HTTPException):
-        return True
-    return False
+HEAD = b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+
+
+@pytest.mark.parametrize("said", [b"", HEAD % 20 + b"{"])
+@pytest.mark.parametrize("limits", [RequestLimits(connections=3)])
+def test_who_asks_has_the_place_of_who_does_not(exporting, limits, said, monkeypatch):
+    monkeypatch.setattr("elasticdl.serving.places._PATIENCE_SECONDS", 0.0)
+    exporting.export()
+    exporting.wait_for_version(1)
+    address = ("127.0.0.1", exporting.server.port)
+    with contextlib.ExitStack() as held:
+        silent = [held.enter_context(socket.create_connection(address, 30)) for _ in range(4)]
+        for connection in silent:
+            with contextlib.suppress(OSError):
+                connection.sendall(said)
+
+        assert exporting.predict([3])[0] == 200
+
+
+@pytest.mark.parametrize("limits", [RequestLimits(request_bytes=1 << 20, bytes_in_flight=1 << 20)])
+def test_bodies_that_do_not_end_make_room(exporting, limits, monkeypatch):
+    exporting.export()
+    exporting.wait_for_version(1)
+    address, places = ("127.0.0.1", exporting.server.port), exporting.server._places
+    large = json.dumps({"inputs": {"id": [1] * 200_000}})
+    with socket.create_connection(address, timeout=30) as slow:
+        slow.sendall(HEAD % (1 << 20) + b" " * 1_000_000)
+        exporting.wait_for(lambda: places.num_bytes > 900_000)
+
+        assert exporting.predict([3])[0] == 200  # a small one has room
+        monkeypatch.setattr("elasticdl.serving.places._PATIENCE_SECONDS", 1e9)
+        assert exporting.ask("POST", "/v1/predict", large)[0] == 503
+        monkeypatch.setattr("elasticdl.serving.places._PATIENCE_SECONDS", 0.0)
+        assert exporting.ask("POST", "/v1/predict", large)[0] == 413  # too many records
+        answer = slow.recv(1000)
+        assert b" 503 " in answer
+        assert b"Retry-After: 1" in answer
+    exporting.wait_for(lambda: not places.num_bytes)
+
+
+def test_clients_that_leave_or_speak_no_http_fill_no_log(exporting, caplog):
+    exporting.export()
+    exporting.wait_for_version(1)
+    for said in [HEAD % 1000 + b"{", b"GET / HTTP/9\r\n\r\n", b"POST /v1/predict HT\r\n"] * 5:
+        with socket.create_connection(("127.0.0.1", exporting.server.port), 30) as connection:
+            connection.sendall(said)
+    exporting.wait_for(lambda: not exporting.server._busy)
+    assert exporting.predict([3])[0] == 200
+    assert len([each for each in caplog.records if each.name.startswith("elasticdl")]) <= 1
 
 
 @pytest.mark.parametrize("said", [b"", b"POST /v1/predict HTTP/1.1\r\nHost"])

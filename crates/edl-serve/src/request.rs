@@ -1,0 +1,671 @@
+//! A request in JSON becomes columns of numbers and text, or is refused in words.
+//!
+//! Nothing is made of the text but the columns, so a request takes a few times its bytes at the most.
+
+use std::fmt;
+
+use serde::de::{
+    DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Unexpected, Visitor,
+};
+use serde_json::error::Category;
+
+use crate::error::RequestError;
+
+/// No message is longer, whatever it quotes.
+const MOST_LETTERS: usize = 300;
+const FORMS: &str =
+    r#"expected one of {"instances": [...]}, {"instance": ...} and {"inputs": {...}}"#;
+
+/// What values a feature has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Whole numbers.
+    Whole,
+    /// Whole numbers that are not negative.
+    Unsigned,
+    /// Any numbers.
+    Real,
+    /// True or false.
+    Truth,
+    /// Text.
+    Text,
+}
+
+/// A feature that a model takes.
+#[derive(Clone, Debug)]
+pub struct Feature {
+    /// Its name.
+    pub name: String,
+    /// The name of its type, for messages.
+    pub dtype: String,
+    /// What values it has.
+    pub kind: Kind,
+    /// The shape of one record; None where it may be of any length, the same for all records.
+    pub shape: Vec<Option<usize>>,
+}
+
+/// The values of a feature, of all records.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Values {
+    /// Of `Kind::Whole`, and of `Kind::Truth`: 0 or 1.
+    Whole(Vec<i64>),
+    /// Of `Kind::Unsigned`.
+    Unsigned(Vec<u64>),
+    /// Of `Kind::Real`.
+    Real(Vec<f64>),
+    /// Of `Kind::Text`.
+    Text {
+        /// All texts, one after the other.
+        data: String,
+        /// Where each ends.
+        ends: Vec<usize>,
+    },
+}
+
+/// What a request has of one feature.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Column {
+    /// The values, record by record.
+    pub values: Values,
+    /// The number of records, and the shape of each.
+    pub shape: Vec<usize>,
+}
+
+/// What a request has.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    /// Of each feature, in their order.
+    pub columns: Vec<Column>,
+    /// Whether it is a single record, not a list of them.
+    pub is_single: bool,
+}
+
+impl Request {
+    /// Reads `{"instances": [RECORD, ...]}`, `{"instance": RECORD}` or `{"inputs": {NAME: [...]}}`.
+    ///
+    /// A record is `{NAME: VALUE}`, or the value alone where there is one feature.
+    ///
+    /// # Errors
+    /// The text is something else, has too many records, or values that are none of their feature.
+    pub fn parse(
+        content: &[u8],
+        features: &[Feature],
+        most_records: usize,
+    ) -> Result<Request, RequestError> {
+        let text = std::str::from_utf8(content)
+            .map_err(|error| RequestError::Wrong(format!("the request is no JSON: {error}")))?;
+        let mut table = Table::of(features, most_records);
+        let mut json = serde_json::Deserializer::from_str(text);
+        let parsed = json.deserialize_any(Forms(&mut table));
+        let parsed = parsed.and_then(|form| json.end().map(|()| form));
+        let form = parsed.map_err(|error| {
+            let words = match error.classify() {
+                Category::Data => error.to_string(),
+                Category::Syntax | Category::Eof | Category::Io => {
+                    format!("the request is no JSON: {error}")
+                }
+            };
+            let words = words.chars().take(MOST_LETTERS).collect();
+            if table.is_too_long {
+                RequestError::TooLarge(words)
+            } else {
+                RequestError::Wrong(words)
+            }
+        })?;
+        Ok(Request {
+            is_single: form == Form::Instance,
+            columns: table.columns.into_iter().map(Building::finish).collect(),
+        })
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Form {
+    Instances,
+    Instance,
+    Inputs,
+}
+
+/// What was read so far.
+struct Table<'a> {
+    features: &'a [Feature],
+    columns: Vec<Building>,
+    most_records: usize,
+    is_too_long: bool,
+}
+
+struct Building {
+    values: Values,
+    /// What is known of the shape of a record.
+    dims: Vec<Option<usize>>,
+    num_records: usize,
+}
+
+impl Building {
+    fn of(feature: &Feature) -> Building {
+        Building {
+            values: match feature.kind {
+                Kind::Whole | Kind::Truth => Values::Whole(Vec::new()),
+                Kind::Unsigned => Values::Unsigned(Vec::new()),
+                Kind::Real => Values::Real(Vec::new()),
+                Kind::Text => Values::Text {
+                    data: String::new(),
+                    ends: Vec::new(),
+                },
+            },
+            dims: feature.shape.clone(),
+            num_records: 0,
+        }
+    }
+
+    fn finish(self) -> Column {
+        let dims = self.dims.into_iter().map(Option::unwrap_or_default);
+        Column {
+            values: self.values,
+            shape: std::iter::once(self.num_records).chain(dims).collect(),
+        }
+    }
+}
+
+impl<'a> Table<'a> {
+    fn of(features: &'a [Feature], most_records: usize) -> Table<'a> {
+        Table {
+            features,
+            columns: features.iter().map(Building::of).collect(),
+            most_records,
+            is_too_long: false,
+        }
+    }
+
+    fn names(&self) -> String {
+        let names: Vec<&str> = self.features.iter().map(|f| &*f.name).collect();
+        names.join(", ")
+    }
+
+    fn place<E: Error>(&self, name: &str) -> Result<usize, E> {
+        let found = self.features.iter().position(|f| f.name == name);
+        found.ok_or_else(|| {
+            E::custom(format_args!(
+                "there is no feature {name:?}; the model takes {}",
+                self.names()
+            ))
+        })
+    }
+
+    /// The one feature there is.
+    fn only<E: Error>(&self) -> Result<usize, E> {
+        if self.features.len() == 1 {
+            return Ok(0);
+        }
+        Err(E::custom(format_args!(
+            "expected records with the features {}",
+            self.names()
+        )))
+    }
+
+    fn check_number<E: Error>(&mut self, record: usize) -> Result<(), E> {
+        if record < self.most_records {
+            return Ok(());
+        }
+        self.is_too_long = true;
+        Err(E::custom(format_args!(
+            "expected at most {} records in a request, found more",
+            self.most_records
+        )))
+    }
+}
+
+struct Forms<'t, 'a>(&'t mut Table<'a>);
+
+impl<'de> Visitor<'de> for Forms<'_, '_> {
+    type Value = Form;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(FORMS)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Form, A::Error> {
+        let mut found = None;
+        while let Some(key) = map.next_key::<String>()? {
+            let form = match &*key {
+                "instances" => Form::Instances,
+                "instance" => Form::Instance,
+                "inputs" => Form::Inputs,
+                _ => {
+                    map.next_value::<IgnoredAny>()?;
+                    continue;
+                }
+            };
+            if found.replace(form).is_some() {
+                return Err(A::Error::custom(FORMS));
+            }
+            let table = &mut *self.0;
+            match form {
+                Form::Instances => map.next_value_seed(Records(table))?,
+                Form::Instance => map.next_value_seed(Value::record(table, 0))?,
+                Form::Inputs => map.next_value_seed(Inputs(table))?,
+            }
+        }
+        found.ok_or_else(|| A::Error::custom(FORMS))
+    }
+}
+
+/// A list of records.
+struct Records<'t, 'a>(&'t mut Table<'a>);
+
+impl<'de> DeserializeSeed<'de> for Records<'_, '_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Records<'_, '_> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(r#"a list of records in "instances""#)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut records: A) -> Result<(), A::Error> {
+        let mut record = 0;
+        while records
+            .next_element_seed(Value::record(self.0, record))?
+            .is_some()
+        {
+            record += 1;
+        }
+        if record == 0 {
+            return Err(A::Error::custom(
+                r#""instances": expected a list of records, found none"#,
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Columns by their names, or the one there is.
+struct Inputs<'t, 'a>(&'t mut Table<'a>);
+
+impl<'de> DeserializeSeed<'de> for Inputs<'_, '_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Inputs<'_, '_> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(r#"{NAME: [...]} in "inputs""#)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, values: A) -> Result<(), A::Error> {
+        let at = self.0.only()?;
+        Inputs::column(self.0, at, values)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let table = self.0;
+        let mut given = vec![false; table.features.len()];
+        while let Some(name) = map.next_key::<String>()? {
+            let at = table.place(&name)?;
+            if std::mem::replace(&mut given[at], true) {
+                return Err(A::Error::custom(format_args!(
+                    "feature {name:?} is given twice"
+                )));
+            }
+            map.next_value_seed(List(&mut *table, at))?;
+        }
+        if let Some(at) = given.iter().position(|is_given| !is_given) {
+            return Err(A::Error::custom(format_args!(
+                "feature {:?} is missing; the model takes {}",
+                table.features[at].name,
+                table.names()
+            )));
+        }
+        let numbers = table.columns.iter().map(|column| column.num_records);
+        let numbers: Vec<usize> = numbers.collect();
+        if numbers.iter().any(|number| *number != numbers[0]) {
+            return Err(A::Error::custom(format_args!(
+                "expected as many values of each feature, found {numbers:?} of {}",
+                table.names()
+            )));
+        }
+        Ok(())
+    }
+}
+
+impl Inputs<'_, '_> {
+    fn column<'de, A: SeqAccess<'de>>(
+        table: &mut Table<'_>,
+        at: usize,
+        mut values: A,
+    ) -> Result<(), A::Error> {
+        for record in 0.. {
+            let value = Value::of(table, at, record);
+            if values.next_element_seed(value)?.is_none() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The values of a feature.
+struct List<'t, 'a>(&'t mut Table<'a>, usize);
+
+impl<'de> DeserializeSeed<'de> for List<'_, '_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for List<'_, '_> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = &self.0.features[self.1].name;
+        write!(formatter, "a list of the values of feature {name:?}")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, values: A) -> Result<(), A::Error> {
+        Inputs::column(self.0, self.1, values)
+    }
+}
+
+/// The value of a feature, or of all: a record.
+struct Value<'t, 'a> {
+    table: &'t mut Table<'a>,
+    feature: Option<usize>,
+    record: usize,
+    axis: usize,
+}
+
+impl<'t, 'a> Value<'t, 'a> {
+    fn record(table: &'t mut Table<'a>, record: usize) -> Value<'t, 'a> {
+        Value {
+            table,
+            feature: None,
+            record,
+            axis: 0,
+        }
+    }
+
+    fn of(table: &'t mut Table<'a>, feature: usize, record: usize) -> Value<'t, 'a> {
+        Value {
+            table,
+            feature: Some(feature),
+            record,
+            axis: 0,
+        }
+    }
+
+    fn place<E: Error>(&self) -> Result<usize, E> {
+        self.feature.map_or_else(|| self.table.only(), Ok)
+    }
+
+    fn wrong<E: Error>(&self, found: impl fmt::Display) -> E {
+        let at = match self.place::<E>() {
+            Ok(at) => at,
+            Err(error) => return error,
+        };
+        let feature = &self.table.features[at];
+        let expected = match feature.shape.get(self.axis) {
+            Some(Some(length)) => format!("a list of {length}"),
+            Some(None) => "a list".to_owned(),
+            None => match feature.kind {
+                Kind::Whole | Kind::Unsigned => {
+                    format!("integers of {}", feature.dtype)
+                }
+                Kind::Real => format!("numbers of {}", feature.dtype),
+                Kind::Truth => "true or false".to_owned(),
+                Kind::Text => "text".to_owned(),
+            },
+        };
+        E::custom(format_args!(
+            "record {}, feature {:?}: expected {expected}, found {found}",
+            self.record, feature.name
+        ))
+    }
+
+    /// The values to add a number or text to, once that may stand here.
+    fn values<E: Error>(&mut self, found: &dyn fmt::Display) -> Result<(&mut Values, Kind), E> {
+        let at = self.place()?;
+        let feature = &self.table.features[at];
+        let is_of_one = feature.shape == [Some(1)] && self.axis == 0;
+        if !is_of_one && self.axis < feature.shape.len() {
+            return Err(self.wrong(found));
+        }
+        let kind = feature.kind;
+        if self.axis == 0 {
+            self.table.check_number(self.record)?;
+            self.table.columns[at].num_records += 1;
+        }
+        Ok((&mut self.table.columns[at].values, kind))
+    }
+
+    /// The error for a value of another type; a single value of a list of one has the list's type.
+    fn of_another_type<E: Error>(mut self, found: impl fmt::Display) -> E {
+        if let Ok(at) = self.place::<E>() {
+            self.axis = self.table.features[at].shape.len();
+        }
+        self.wrong(found)
+    }
+
+    fn features<'de, A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let Value { table, record, .. } = self;
+        table.check_number(record)?;
+        while let Some(name) = map.next_key::<String>()? {
+            let at = table.place(&name)?;
+            if table.columns[at].num_records > record {
+                return Err(A::Error::custom(format_args!(
+                    "record {record}: feature {name:?} is given twice"
+                )));
+            }
+            map.next_value_seed(Value::of(&mut *table, at, record))?;
+        }
+        let missing = table.columns.iter().position(|c| c.num_records <= record);
+        missing.map_or(Ok(()), |at| {
+            Err(A::Error::custom(format_args!(
+                "record {record}: feature {:?} is missing; the model takes {}",
+                table.features[at].name,
+                table.names()
+            )))
+        })
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Value<'_, '_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Value<'_, '_> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a value of a feature")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<(), A::Error> {
+        if self.feature.is_none() {
+            return self.features(map);
+        }
+        Err(self.wrong("an object"))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<(), A::Error> {
+        let at = self.place()?;
+        let Value {
+            table,
+            record,
+            axis,
+            feature,
+        } = self;
+        let again = |table| Value {
+            table,
+            feature,
+            record,
+            axis,
+        };
+        if axis >= table.features[at].shape.len() {
+            return Err(again(table).wrong("a list"));
+        }
+        if axis == 0 {
+            table.check_number(record)?;
+            table.columns[at].num_records += 1;
+        }
+        let known = table.columns[at].dims[axis];
+        let mut length = 0;
+        loop {
+            let inner = Value {
+                table: &mut *table,
+                feature: Some(at),
+                record,
+                axis: axis + 1,
+            };
+            if values.next_element_seed(inner)?.is_none() {
+                break;
+            }
+            length += 1;
+            if known.is_some_and(|known| length > known) {
+                break;
+            }
+        }
+        match known {
+            Some(known) if known != length => {
+                let why = match table.features[at].shape[axis] {
+                    Some(_) => "",
+                    None => ", as the lists before have",
+                };
+                let found = match length > known {
+                    true => "more".to_owned(),
+                    false => length.to_string(),
+                };
+                Err(A::Error::custom(format_args!(
+                    "record {record}, feature {:?}: expected {known} values{why}, found {found}",
+                    table.features[at].name
+                )))
+            }
+            Some(_) => Ok(()),
+            None => {
+                table.columns[at].dims[axis] = Some(length);
+                Ok(())
+            }
+        }
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<(), E> {
+        Err(self.wrong("null"))
+    }
+
+    fn visit_bool<E: Error>(mut self, value: bool) -> Result<(), E> {
+        match self.values(&value)? {
+            (Values::Whole(values), Kind::Truth) => values.push(i64::from(value)),
+            _ => return Err(self.of_another_type(value)),
+        }
+        Ok(())
+    }
+
+    fn visit_i64<E: Error>(mut self, value: i64) -> Result<(), E> {
+        match self.values(&value)? {
+            (Values::Whole(values), Kind::Whole) => values.push(value),
+            (Values::Real(values), _) => values.push(value as f64),
+            _ => return Err(self.of_another_type(value)),
+        }
+        Ok(())
+    }
+
+    fn visit_u64<E: Error>(mut self, value: u64) -> Result<(), E> {
+        match (self.values(&value)?, i64::try_from(value)) {
+            ((Values::Whole(values), Kind::Whole), Ok(whole)) => values.push(whole),
+            ((Values::Whole(values), Kind::Truth), Ok(whole @ (0 | 1))) => values.push(whole),
+            ((Values::Unsigned(values), _), _) => values.push(value),
+            ((Values::Real(values), _), _) => values.push(value as f64),
+            _ => return Err(self.of_another_type(value)),
+        }
+        Ok(())
+    }
+
+    fn visit_f64<E: Error>(mut self, value: f64) -> Result<(), E> {
+        match self.values(&value)? {
+            (Values::Real(values), _) => values.push(value),
+            _ => return Err(self.of_another_type(format_args!("{value:?}"))),
+        }
+        Ok(())
+    }
+
+    fn visit_str<E: Error>(mut self, text: &str) -> Result<(), E> {
+        let found = Unexpected::Str(if text.len() > 60 { "a long one" } else { text });
+        match self.values(&found)? {
+            (Values::Text { data, ends }, _) => {
+                data.push_str(text);
+                ends.push(data.len());
+            }
+            _ => return Err(self.of_another_type(found)),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Feature, Kind, Request, Values};
+    use crate::error::RequestError;
+
+    fn features() -> Vec<Feature> {
+        let feature = |name: &str, dtype: &str, kind, shape: &[Option<usize>]| Feature {
+            name: name.to_owned(),
+            dtype: dtype.to_owned(),
+            kind,
+            shape: shape.to_vec(),
+        };
+        vec![
+            feature("ids", "int64", Kind::Whole, &[None]),
+            feature("age", "float32", Kind::Real, &[Some(1)]),
+            feature("word", "str", Kind::Text, &[]),
+        ]
+    }
+
+    #[test]
+    fn records_and_columns_are_the_same() {
+        let records = br#"{"instances": [{"ids": [1, 2], "age": 0.1, "word": "\u00e9"},
+            {"word": "b", "age": [-2], "ids": [3, -9223372036854775808]}], "more": [[{}]]}"#;
+        let columns = br#"{"inputs": {"age": [[0.1], -2], "word": ["\u00e9", "b"],
+            "ids": [[1, 2], [3, -9223372036854775808]]}}"#;
+        let found = Request::parse(records, &features(), 2).unwrap();
+        assert_eq!(found, Request::parse(columns, &features(), 2).unwrap());
+        let [ids, age, word] = &found.columns[..] else {
+            panic!("three columns")
+        };
+        assert_eq!(ids.values, Values::Whole(vec![1, 2, 3, i64::MIN]));
+        assert_eq!(ids.shape, [2, 2]);
+        assert_eq!(age.values, Values::Real(vec![0.1, -2.0]));
+        assert_eq!(age.shape, [2, 1]);
+        let Values::Text { data, ends } = &word.values else {
+            panic!("text")
+        };
+        assert_eq!((&**data, &ends[..]), ("éb", &[2, 3][..]));
+    }
+
+    #[test]
+    fn too_many_records_are_too_large() {
+        let three = br#"{"inputs": [1, 2, 3]}"#;
+        let only = [Feature {
+            shape: vec![],
+            ..features().remove(0)
+        }];
+        assert!(Request::parse(three, &only, 3).is_ok());
+        let error = Request::parse(three, &only, 2).unwrap_err();
+        assert!(matches!(error, RequestError::TooLarge(_)), "{error}");
+    }
+}
