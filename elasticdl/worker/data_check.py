@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticdl.backends.base import ChecksData, Minibatch, Predictor
+from elasticdl.backends.base import ChecksData, Minibatch, ModelDescription, Predictor, Trainer
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader, Metadata
 from elasticdl.data.open import format_of_whole
@@ -27,6 +27,7 @@ from elasticdl.rpc.base import MasterClient
 from elasticdl.runtime.ending import Beside
 from elasticdl.runtime.process import STOPPED_EXIT_CODE
 from elasticdl.worker.findings import DataSet, Fed, findings, of_trained
+from elasticdl.worker.metrics_check import check_metrics
 from elasticdl.worker.records import located
 from elasticdl.worker.trained_columns import read_trained_columns
 
@@ -92,8 +93,11 @@ def check_data(
     readers: Mapping[TaskKind, DataReader],
     master: MasterClient,
     worker_id: int,
+    built: tuple[Trainer, ModelDescription] | None = None,
 ) -> None:
-    """Look at the data, if it is this worker's turn, and tell the master; others wait for it.
+    """Look at the data and try the metrics, if it is this worker's turn; others wait for it.
+
+    The master is told what was found.
 
     Raises:
         ElasticdlError: Nothing sensible can come of the job. The master knows, and ends it.
@@ -107,6 +111,7 @@ def check_data(
         return
     try:
         lines = look_at_data(config, spec, model, metadata, readers)
+        check_metrics(config, model, built, readers)
     except ElasticdlError as error:
         master.data_checked(worker_id, [], str(error))
         raise

@@ -97,7 +97,7 @@ class WorkerProcess:
         callbacks = trainer.callbacks if config.command == "train" else None
         if callbacks is not None:
             _check_callbacks(config, callbacks, spec)
-        self._look_at_data(spec, trainer, metadata, readers)
+        self._look_at_data(spec, trainer, metadata, readers, (trainer, description))
         self._begin_exchange(trainer, description)
         if config.command == "train":
             self._write_program(trainer)
@@ -166,8 +166,10 @@ class WorkerProcess:
         model: Predictor,
         metadata: Metadata,
         readers: dict[TaskKind, DataReader],
+        built: tuple[Trainer, ModelDescription] | None = None,
     ) -> None:
-        check_data(self.config, spec, model, metadata, readers, self.master, self.worker_id)
+        given = self.config, spec, model, metadata, readers, self.master, self.worker_id
+        check_data(*given, built)
 
     def _begin_exchange(self, trainer: Trainer, description: ModelDescription) -> None:
         self.exchange = self.hold(trainer)

@@ -68,6 +68,7 @@ class Largest(m.Metric):
     [
         m.AUC, m.Precision, m.Recall, m.BinaryAccuracy, m.MeanSquaredError,
         m.RootMeanSquaredError, m.BinaryCrossentropy, m.FalsePositives, SumOfSquares,
+        lambda: Smoothed(),
         lambda: m.AUC(curve="PR", num_thresholds=50), lambda: m.PrecisionAtRecall(0.5),
         lambda: m.BinaryIoU(threshold=0.5), m.R2Score, m.F1Score,
     ],
@@ -83,6 +84,26 @@ def test_merged_states_give_what_keras_gives_for_all_data(make):
 
     assert all(a.dtype == np.float64 for a in states[0]["x"])
     np.testing.assert_allclose(list(results.values()), np.ravel(expected), rtol=1e-5)
+
+
+class Smoothed(m.Metric):
+    """A user's metric whose counts begin with 1 and 2, by the rule of succession."""
+
+    def __init__(self):
+        super().__init__(name="smoothed")
+        self.hits = self.add_variable((), "ones", name="hits")
+        self.all = self.add_variable((), keras.initializers.Constant(2.0), name="all")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.hits.assign_add(keras.ops.sum(keras.ops.cast(y_pred > 0.5, "float32")))
+        self.all.assign_add(keras.ops.cast(keras.ops.size(y_true), "float32"))
+
+    def result(self):
+        return self.hits / self.all
+
+    def reset_state(self):
+        self.hits.assign(1.0)
+        self.all.assign(2.0)
 
 
 def test_a_metric_whose_state_does_not_add_is_refused():

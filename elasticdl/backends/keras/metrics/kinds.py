@@ -52,6 +52,8 @@ class KerasMetric:
         self._metric = metric
         self._adds = _is_known_to_add(metric)
         self.takes_several = self._adds and not _calls_a_user(metric)
+        self._is_known = self._adds
+        self._initial: State = []  # of a user's metric, whose counts need not begin with zero
         self._update = self._compiled()
 
     def _compiled(self) -> Callable[..., None]:
@@ -67,6 +69,7 @@ class KerasMetric:
     def reset(self) -> None:
         """See `Metric`."""
         self._metric.reset_state()
+        self._initial = [] if self._is_known else self._values()
 
     def update(self, labels: Nested, predictions: Nested, weights: Nested = None) -> None:
         """See `Metric`."""
@@ -79,15 +82,24 @@ class KerasMetric:
             self._update_masked(labels, predictions, mask, weights)  # it works on values only
 
     def state(self) -> State:
-        """See `Metric`."""
-        return [np.asarray(v.numpy(), np.float64) for v in self._metric.variables]
+        """See `Metric`; what the metric begins with is left out, and belongs to each result."""
+        values = self._values()
+        with np.errstate(invalid="ignore"):
+            for value, first in zip(values, self._initial, strict=False):
+                value -= first
+        return values
+
+    def _values(self) -> State:
+        return [np.array(v.numpy(), np.float64) for v in self._metric.variables]
 
     def result(self, state: State) -> dict[str, float]:
         """See `Metric`."""
         if len(state) != len(self._metric.variables):
             self._create_variables(state)
-        for variable, value in zip(self._metric.variables, state, strict=True):
-            variable.assign(value.astype(variable.dtype))
+        self.reset()
+        initial = self._initial or [np.zeros(())] * len(state)
+        for variable, value, first in zip(self._metric.variables, state, initial, strict=True):
+            variable.assign((value + first).astype(variable.dtype))
         return _named(self._metric.result())
 
     def _update_masked(
@@ -124,14 +136,15 @@ class KerasMetric:
         first, rest = slice(0, half), slice(half if count > 1 else 0, None)
 
         def state_of(*parts: slice) -> State:
-            self._metric.reset_state()
+            self.reset()
             for part in parts:
                 self._metric.update_state(labels[part], predictions[part])
             return self.state()
 
+        state_of(first)  # some make their variables now
         one, other, both = state_of(first), state_of(rest), state_of(first, rest)
-        self._metric.reset_state()
-        adds = not any(array.any() for array in self.state()) and all(
+        self.reset()
+        adds = all(
             np.allclose(a + b, whole, rtol=1e-4, atol=1e-6)
             for a, b, whole in zip(one, other, both, strict=True)
         )
