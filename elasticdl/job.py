@@ -53,6 +53,9 @@ class DataCheckTurn(StrEnum):
     OVER = "over"
 
 
+FIRST_LOSS = "first loss"
+"""Among the metrics of a training task: the loss of its first minibatch."""
+
 OF_MODEL = "model: "
 """Begins a line about the model among those of the look at the data."""
 

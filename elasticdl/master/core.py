@@ -42,6 +42,7 @@ from elasticdl.master.best import best_of
 from elasticdl.master.callbacks import Callbacks
 from elasticdl.master.counters import Counters
 from elasticdl.master.data_check import DataCheck
+from elasticdl.master.divergence import Divergence
 from elasticdl.master.evaluation import Evaluations
 from elasticdl.master.event_time import EventTime
 from elasticdl.master.history import AT_REST, BEGUN_FIRST, JobHistory
@@ -129,6 +130,7 @@ class JobCore:
         self.journal.handle("reopened", self._apply_reopened)
         self.journal.handle("model changes", self._apply_model_changes)
         self.data_check = DataCheck()
+        self.divergence = Divergence()
         self.stragglers = Stragglers(config.training.finish_rate)
         self._actions: list[Action] = []
         self._next_tick = math.inf  # not journalled: a master that begins is not late
@@ -644,6 +646,9 @@ class JobCore:
         )
         if task.kind is TaskKind.TRAINING:
             self.meter.reported(worker_id, report, now, was_done, settled is Settled.DONE)
+            if words := self.divergence.trained(report):
+                kind = kinds.Anomaly("diverging loss", "", self.divergence.advice)
+                self._note(kind, words, is_warning=True)
         self.stragglers.ended(task.id, now, settled is Settled.DONE)
         if pause is not None:
             self._wait_for_storage(task, report.message, pause)

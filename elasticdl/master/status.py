@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from elasticdl.job import (
+    OF_MODEL,
     EpochScores,
     JobStatus,
     Label,
@@ -47,6 +48,7 @@ def picture(core: JobCore, now: float) -> JobStatus:
     total -= ledger.num_missing if is_training else 0
     partitions = _partitions(core)
     total += sum(each.end - each.position for each in partitions)  # of which no task was cut yet
+    diverged = [f"{OF_MODEL}{words}" for words in [core.divergence.words] if words]
     measured = core.training_metrics.shown(core.phase is Phase.TRAINING)
     return JobStatus(
         job_name=core.config.cluster.job_name,
@@ -82,7 +84,7 @@ def picture(core: JobCore, now: float) -> JobStatus:
         evaluated_records=core.evaluations.num_records,
         train_metrics_records=measured.num_records,
         counters=dict(core.counters.values),
-        data_check=core.data_check.lines,
+        data_check=(*core.data_check.lines, *diverged),
         best=core.best,
         overfitting="" if (found := core.overfitting) is None else found.words,
         partitions=partitions,

@@ -552,8 +552,9 @@ class Anomaly(Kind):
     event: ClassVar[str] = "anomaly"
     what: Annotated[
         str,
-        "straggler, rising loss, loss is no number, busy ps replica, full ps replica, "
-        "skewed ps replicas, hot key, swapping host, file of other loss, slow file",
+        "straggler, rising loss, diverging loss, loss is no number, busy ps replica, "
+        "full ps replica, skewed ps replicas, hot key, swapping host, file of other loss, "
+        "slow file",
     ]
     process: Annotated[str, "name of the process; empty if it is about the job"]
     advice: Annotated[str, "what to do, for people; also in `text`"]

@@ -18,6 +18,7 @@ from elasticdl.errors import (
     is_of_storage,
 )
 from elasticdl.job import (
+    FIRST_LOSS,
     STALENESS_BUCKETS,
     Lease,
     Outcome,
@@ -50,6 +51,7 @@ class Running:
     records: int = 0  # commit (training), compute (others)
     minibatches: int = 0
     loss_sum: float = 0.0
+    first_loss: float | None = None  # of its first minibatch: commit
     staleness_sum: int = 0
     staleness_max: int = 0
     staleness_histogram: list[int] = field(default_factory=lambda: [0] * STALENESS_BUCKETS)
@@ -74,6 +76,8 @@ class Running:
         self.records += num_records
         self.minibatches += 1
         self.loss_sum += loss_sum
+        if self.first_loss is None and num_records:
+            self.first_loss = loss_sum / num_records
         self.staleness_sum += staleness
         self.staleness_max = max(self.staleness_max, staleness)
         self.staleness_histogram[staleness_bucket(staleness)] += 1
@@ -85,6 +89,7 @@ class Running:
             num_records=self.records,
             num_minibatches=self.minibatches,
             loss_sum=self.loss_sum,
+            metrics={} if self.first_loss is None else {FIRST_LOSS: self.first_loss},
             staleness_sum=self.staleness_sum,
             staleness_max=self.staleness_max,
             staleness_histogram=tuple(self.staleness_histogram),
