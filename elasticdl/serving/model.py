@@ -99,14 +99,19 @@ class Scorer:
     def _of_record(self, features: Arrays, error: DataError) -> DataError:
         """Return the error of the first record that cannot be scored, found by halving."""
         first, end = 0, len(next(iter(features.values())))
-        while first < end:
+        while end - first > 1:
             middle = (first + end) // 2
-            try:
-                self._score({name: of[first : middle + 1] for name, of in features.items()})
-            except DataError as of_these:
-                if middle == first:
-                    return DataError(f"record {first}: {of_these}")
-                end = middle + 1 if end > middle + 1 else middle
+            if self._error(features, first, middle) is None:
+                first = middle
             else:
-                first = middle + 1
-        return error  # it is of no single one
+                end = middle
+        found = self._error(features, first, end)
+        return error if found is None else DataError(f"record {first}: {found}")
+
+    def _error(self, features: Arrays, first: int, end: int) -> DataError | None:
+        """Return why some of the records cannot be scored, if they cannot."""
+        try:
+            self._score({name: values[first:end] for name, values in features.items()})
+        except DataError as error:
+            return error
+        return None

@@ -250,9 +250,9 @@ def test_what_is_too_much_is_refused(exporting, limits):
     good = gzip.compress(b'{"inputs": ') + gzip.compress(b'{"id": [1]}}')
     assert exporting.ask("POST", "/v1/predict", good, **{"Content-Encoding": "gzip"})[0] == 200
     assert exporting.ask("POST", "/v1/predict", good, **{"Content-Encoding": "br"})[0] == 400
-    for id_ in (-1, 500):
-        status, said = exporting.predict([1, 2, id_])
-        assert (status, "record 2: " in said["error"]) == (400, True)
+    for ids, record in ([1, 2, -1], 2), ([1, 500], 1), ([-1, 500, 1], 0), ([1, 2, -1, 500], 2):
+        status, said = exporting.predict(ids)
+        assert (status, f"record {record}: " in said["error"]) == (400, True)
 
 
 HEAD = b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
