@@ -346,7 +346,7 @@ class StepResult:
     row_grads: for each id site, the gradient of the rows it was given, same shape as those; of a
     table of statistics what each occurrence adds to the sums, shape `ids.shape + (dim - 1,)`.
     dense_grad: gradient of the flat dense vector. state_delta: what is added to `momentum` times
-    the state; where momentum is 1, the new state minus the state given.
+    the state; where momentum is 1, the new state minus the state given. `change_of` makes it.
     loss: mean over the minibatch. predictions: for `Trainer.measure`, as the backend likes them.
     """
 
@@ -355,6 +355,18 @@ class StepResult:
     dense_grad: Float32
     state_delta: Float32
     predictions: Predictions = None
+
+
+def change_of(new: Float32, old: Float32, momentum: Float32) -> Float32:
+    """Return the `state_delta` that makes a new state of an old one, each with its momentum.
+
+    Infinity minus infinity is no number: of what is replaced the change is the new value, and what
+    stays infinite has none.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        change = new - momentum * old
+    change = np.where(np.isinf(old) & (new == old), 0.0, change)
+    return np.where(momentum == 0.0, new, change).astype(np.float32)
 
 
 @runtime_checkable

@@ -14,7 +14,9 @@ from functools import partial
 from typing import Any, Protocol
 
 from elasticdl.backends.base import CallbackNeeds
+from elasticdl.backends.call_order import Tell, told_nobody
 from elasticdl.backends.callback_memory import CallbackMemory
+from elasticdl.backends.model_notes import of_schedule
 from elasticdl.backends.side_effects import globals_of
 from elasticdl.backends.user_code import no_place, user_code
 from elasticdl.callbacks import JobControl, LearningRateScheduler
@@ -133,12 +135,16 @@ def made_by(callbacks: Callable[[], list[object]] | None) -> list[object]:
     return list(found)
 
 
-def scheduled_rate(callbacks: Callable[[], list[object]] | None) -> Rate | None:
+def scheduled_rate(
+    callbacks: Callable[[], list[object]] | None, tell: Tell = told_nobody
+) -> Rate | None:
     """Return the learning rate by model version that a callback gives, if one does."""
     rate: Rate | None = None
     for callback in made_by(callbacks):
         if isinstance(callback, LearningRateScheduler):
             rate = _rate_of(callback)
+            for told in of_schedule(callback.schedule):
+                tell(told)
             refuse_counting("the schedule of LearningRateScheduler", partial(rate, 0))
     return rate
 

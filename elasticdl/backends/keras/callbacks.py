@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import keras
 import numpy as np
 
+from elasticdl.backends.call_order import Tell, told_nobody
 from elasticdl.backends.job_callbacks import JobCallbacks, made_by, needs_of, scheduled_rate
 from elasticdl.backends.keras.internals import MonitorCallback
 from elasticdl.backends.keras.job_callbacks import MEMORY, KerasHooks, check_callback
@@ -30,10 +31,12 @@ INSTEAD = {
 
 
 def learning_rate_of(
-    optimizer: keras.optimizers.Optimizer, callbacks: Callable[[], list[object]] | None
+    optimizer: keras.optimizers.Optimizer,
+    callbacks: Callable[[], list[object]] | None,
+    tell: Tell = told_nobody,
 ) -> Callable[[int], float]:
     """Return the learning rate by model version, from the optimizer or a callback."""
-    return scheduled_rate(callbacks) or LearningRate(optimizer)
+    return scheduled_rate(callbacks, tell) or LearningRate(optimizer)
 
 
 def is_scheduled(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -10,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from elasticdl.backends.base import Float32, Minibatch, ModelDescription, StepResult
+from elasticdl.backends.base import Float32, Minibatch, ModelDescription, StepResult, change_of
 from elasticdl.backends.handover import GradientRequest, Handover
 from elasticdl.backends.keras.internals import global_seed_generator
 from elasticdl.backends.keras.model.function import FlatFunction
@@ -61,6 +62,12 @@ class ScriptTrainer(AskingTrainer):
         self._rule = describe_optimizer(optimizer, self._dense.variables)
         self._clip = describe_clip(optimizer)
         self._described = describe_updates(optimizer, self._dense.variables, self._dense.describe())
+        # A mean of changes says nothing of what begins with inf: each round replaces it.
+        are_finite = np.isfinite(self._state.values())
+        momenta = [float(are_finite[part].all()) for part in self._state.parts]
+        self._momenta = self._state.repeat(momenta)
+        pairs = zip(self._state.describe(), momenta, strict=True)
+        self._described_state = tuple(replace(one, momentum=kept) for one, kept in pairs)
         self._rate = LearningRate(optimizer)
         self._gradients = _Gradients(self._dense)
         self._start = _Start(self._dense, self._state, Seeds(_seeds(found.seeds)))
@@ -117,7 +124,7 @@ class ScriptTrainer(AskingTrainer):
             loss=value,
             row_grads=[],
             dense_grad=dense_grad,
-            state_delta=state - step.state,
+            state_delta=change_of(state, step.state, self._momenta),
         )
 
     def zero_grad(self) -> NoReturn:
@@ -140,7 +147,7 @@ class ScriptTrainer(AskingTrainer):
         return ModelDescription(
             tables=(),
             dense=self._described,
-            state=self._state.describe(),
+            state=self._described_state,
             optimizer=self._rule,
             seed=self._seed,
             clip=self._clip,

@@ -51,6 +51,7 @@ from elasticdl.backends.keras.model.held import HeldVariables
 from elasticdl.backends.keras.model.lookups import Collector, Pull
 from elasticdl.backends.keras.model.loss import EvaluationLoss, MinibatchLoss
 from elasticdl.backends.keras.model.placed import PlacedModel, takes_training
+from elasticdl.backends.keras.model.placement import MovedEmbedding
 from elasticdl.backends.keras.model.scaling import LossScale, loss_scale_of
 from elasticdl.backends.keras.model.state import Momenta
 from elasticdl.backends.keras.model.step import Inference, TrainStep
@@ -74,6 +75,7 @@ from elasticdl.backends.keras.optimizer import (
     what_updates_change,
 )
 from elasticdl.backends.keras.types import Nested
+from elasticdl.backends.model_notes import of_endless, of_frozen, of_moved
 from elasticdl.data.base import Metadata, Records
 from elasticdl.data.strings import Array
 from elasticdl.errors import CheckpointError, ModelError
@@ -203,10 +205,22 @@ class KerasTrainer:
         with leaving_no_trace(self._placed.model, self._spec.loss):
             frozen, frozen_tables = self._try_out(sample)
         description = self._description(updates, frozen, frozen_tables)
+        if sample.mode is Mode.TRAINING:
+            self._tell_notes(updates, description)
         self._held = HeldVariables(self._placed.dense, self._placed.state)
         if has_schedule(updates.optimizer):
             self._learning_rate(0)  # one that needs what nobody knows says so now
         return description
+
+    def _tell_notes(self, updates: _Updates, description: ModelDescription) -> None:
+        moved = [t for t in self._placed.tables if isinstance(t.layer, MovedEmbedding)]
+        names = [t.name for t in moved if t.layer.trainable]
+        for told in (
+            *of_moved(names, updates.rule, type(updates.optimizer).__name__),
+            *of_frozen(description.tables),
+            *of_endless(description.state, self._placed.state.values()),
+        ):
+            self._spec.tell(told)
 
     def _of(self, minibatch: Minibatch) -> KerasMinibatch:
         """Return a minibatch as this trainer takes it."""
@@ -261,7 +275,7 @@ class KerasTrainer:
         rule = describe_optimizer(optimizer, self._placed.dense.variables)
         clip = describe_clip(optimizer)
         dense = describe_updates(optimizer, self._placed.dense.variables, dense)
-        self._learning_rate = learning_rate_of(optimizer, self._spec.callbacks)
+        self._learning_rate = learning_rate_of(optimizer, self._spec.callbacks, self._spec.tell)
         self.has_schedule = is_scheduled(optimizer, self._spec.callbacks)
         self._callbacks = job_callbacks(self._spec.callbacks, optimizer, self._spec.eval_metrics_fn)
         if self._callbacks is not None:

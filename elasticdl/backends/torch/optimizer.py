@@ -212,6 +212,7 @@ class ScheduledRate:
         Raises:
             ModelError: Its first step changes other settings, too.
         """
+        self.name = type(scheduler).__name__
         self._scheduler = scheduler
         self._step = scheduler.step
         scheduler.optimizer._opt_called = True  # the order of step() calls that PyTorch warns of

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from elasticdl.backends.base import Float32, Minibatch, ModelDescription, StepResult
+from elasticdl.backends.base import Float32, Minibatch, ModelDescription, StepResult, change_of
 from elasticdl.backends.handover import GradientRequest, Handover
 from elasticdl.backends.script import AskingTrainer
 from elasticdl.backends.torch.device import Device
@@ -57,6 +57,11 @@ class ScriptTrainer(AskingTrainer):
                 "torch: a script trains by all-reduce, without tables; use torch.nn.Embedding, or "
                 "a model file and --distribution_strategy=ParameterServerStrategy"
             )
+        # A mean of changes says nothing of what begins with inf: each round replaces it.
+        self._momenta_of_buffers = [
+            float(b.current().isfinite().all()) for b in self._placed.buffers
+        ]
+        self._momenta = self._placed.repeat(self._momenta_of_buffers)
         self._rules = read_rules(lambda parameters: optimizer, self._placed.parameters, [])
         self._unchanged = _Unchanged(self._placed, optimizer)
         if isinstance(optimizer, torch.optim.lr_scheduler.LRScheduler):
@@ -102,7 +107,7 @@ class ScriptTrainer(AskingTrainer):
             loss=value,
             row_grads=[],
             dense_grad=self._placed.gradient(None if rules.clip is None else rules.of),
-            state_delta=self._placed.state_values() - step.state,
+            state_delta=change_of(self._placed.state_values(), step.state, self._momenta),
         )
 
     def zero_grad(self) -> None:
@@ -134,7 +139,7 @@ class ScriptTrainer(AskingTrainer):
         return ModelDescription(
             tables=(),
             dense=placed.describe_dense(is_trained, self._rules),
-            state=placed.describe_state([1.0] * len(placed.buffers)),
+            state=placed.describe_state(self._momenta_of_buffers),
             optimizer=self._rules.dense,
             seed=self._seed,
             clip=self._rules.clip,

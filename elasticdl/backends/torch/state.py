@@ -9,6 +9,9 @@ Some buffers of PyTorch follow no such rule: the mean of all minibatches, in whi
 of the old value, and what is missing to the new one, is right for one worker, and for all-reduce,
 which takes the mean of such changes. With ps replicas what two workers make at the same time of the
 same value comes to the newer one and a half of the other's change.
+
+A buffer that begins with inf, as that of a smallest value does, says nothing in a trial. Each step
+replaces it.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 
+from elasticdl.backends.base import Float32
 from elasticdl.backends.torch.feed import TorchMinibatch
 from elasticdl.backends.torch.model import Buffer, Lookup, PlacedModel
 from elasticdl.errors import ModelError
@@ -34,13 +38,16 @@ _DIGITS = 4
 Step = Callable[[TorchMinibatch], None]
 
 
-def find_momenta(placed: PlacedModel, minibatch: TorchMinibatch, step: Step) -> list[float]:
+def find_momenta(
+    placed: PlacedModel, minibatch: TorchMinibatch, step: Step, begins: Float32
+) -> list[float]:
     """Return the momentum of each buffer in training; the model keeps the values that it has.
 
     Args:
         placed: The model.
         minibatch: A first one.
         step: Makes a step that updates nothing.
+        begins: The state that training begins with; the model may have another one now.
 
     Raises:
         ModelError: A buffer follows another rule.
@@ -53,23 +60,26 @@ def find_momenta(placed: PlacedModel, minibatch: TorchMinibatch, step: Step) -> 
     other = _after(placed, minibatch, np.where(dense == 0, 0.01, 0.99 * dense), before, step)
     sizes = [int(buffer.value.numel()) for buffer in placed.buffers]
     parts = np.split(np.arange(len(before)), np.cumsum(sizes)[:-1])
+    are_endless = [not np.all(np.isfinite(begins[part])) for part in parts]
     changes = [
-        bool(np.any(first[part] != before[part]) or np.any(other[part] != before[part]))
-        for part in parts
+        not is_endless
+        and bool(np.any(first[part] != before[part]) or np.any(other[part] != before[part]))
+        for part, is_endless in zip(parts, are_endless, strict=True)
     ]
 
     def slopes(shifts: Sequence[int]) -> torch.Tensor:
         # Whole numbers, so that counters stay numbers that a float32 can tell apart.
         shift = placed.repeat([float(n) for n in shifts])
         after = _after(placed, minibatch, dense, before + shift, step)
-        return (after - first) / np.maximum(shift, 1.0)
+        with np.errstate(invalid="ignore"):  # of what begins with inf there is no slope
+            return (after - first) / np.maximum(shift, 1.0)
 
     alike = slopes([int(does) for does in changes])
     apart = slopes([int(does) * (2 + number) for number, does in enumerate(changes)])
     momenta = []
     for number, (buffer, part) in enumerate(zip(placed.buffers, parts, strict=True)):
         if not changes[number]:
-            momenta.append(1.0)
+            momenta.append(0.0 if are_endless[number] else 1.0)
             continue
         momentum = _momentum(buffer, np.stack([alike[part], apart[part]]), _NOT_MOVED_BY_OTHERS)
         if momentum is None:  # it is computed of others, which had another value

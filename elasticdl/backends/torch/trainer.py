@@ -25,9 +25,11 @@ from elasticdl.backends.base import (
     OptimizerSpec,
     StepResult,
     TableSource,
+    change_of,
 )
 from elasticdl.backends.exported import may_be_loaded
 from elasticdl.backends.job_callbacks import JobCallbacks, scheduled_rate
+from elasticdl.backends.model_notes import of_endless, of_frozen, of_scheduler
 from elasticdl.backends.torch.callbacks import job_callbacks
 from elasticdl.backends.torch.compiled import CompiledStep
 from elasticdl.backends.torch.device import Device
@@ -39,7 +41,13 @@ from elasticdl.backends.torch.loss import MinibatchLoss
 from elasticdl.backends.torch.metrics import EvaluationLoss, Metrics
 from elasticdl.backends.torch.model import Lookup as RowLookup
 from elasticdl.backends.torch.model import PlacedModel, TowerOutputs, check_outputs
-from elasticdl.backends.torch.optimizer import FixedRate, Rules, check_apart, read_rules
+from elasticdl.backends.torch.optimizer import (
+    FixedRate,
+    Rules,
+    ScheduledRate,
+    check_apart,
+    read_rules,
+)
 from elasticdl.backends.torch.state import find_momenta, zeros
 from elasticdl.backends.torch.structures import Nested, as_array, map_leaves
 from elasticdl.backends.torch.towers import TorchTower, towers_of
@@ -136,7 +144,12 @@ class TorchTrainer:
         if is_trained:
             with leaving_no_trace(self._model, self._spec.loss):
                 self._try_out(minibatch, rules)
-        return self._describe(rules)
+        description = self._describe(rules)
+        if is_trained:
+            state = self._placed.state_values()
+            for told in (*of_frozen(description.tables), *of_endless(description.state, state)):
+                self._spec.tell(told)
+        return description
 
     def _find_carried(self, minibatch: TorchMinibatch) -> None:
         """Take a first step, on the CPU: what it changes beside buffers is to be carried, too."""
@@ -176,8 +189,10 @@ class TorchTrainer:
             return Rules(sgd, {id(parameter): sgd for parameter in every}, lambda version: 0.0)
         rules = read_rules(self._spec.optimizer, placed.parameters, weights)
         self._clipped = None if rules.clip is None else rules.of.keys()
-        self._rate = scheduled_rate(self._spec.callbacks) or rules.rate
+        self._rate = scheduled_rate(self._spec.callbacks, self._spec.tell) or rules.rate
         self.has_schedule = not isinstance(self._rate, FixedRate)
+        if isinstance(self._rate, ScheduledRate):
+            self._spec.tell(of_scheduler(self._rate.name))
         self._read_callbacks()
         return rules
 
@@ -213,7 +228,7 @@ class TorchTrainer:
         if rules.optimizer is not None:
             changes = self.has_schedule or self._spec.callbacks is not None
             check_apart(rules.optimizer, changes, lambda: float(step(minibatch)[0]))
-        self._momenta = find_momenta(placed, minibatch, self._change_state)
+        self._momenta = find_momenta(placed, minibatch, self._change_state, state)
         unused = [
             name
             for name, p in placed.parameters
@@ -356,7 +371,7 @@ class TorchTrainer:
         self._check_step(versions)
         state_delta = placed.state_values()
         if len(state_delta):
-            state_delta -= placed.repeat(self._momenta) * state
+            state_delta = change_of(state_delta, state, placed.repeat(self._momenta))
         return StepResult(
             loss=float(loss.detach()),
             row_grads=given.gradients(self._clipped),

@@ -207,6 +207,34 @@ def loss_assigns():
     return {"model": lambda: two_layers({}), "loss": loss}
 
 
+class Smallest(keras.layers.Layer):
+    """Subtracts the smallest that it has seen, behind a batch normalization, and before one."""
+
+    def build(self, shape):
+        ends = {"low": float("inf"), "best": -float("inf")}
+        for name, value in ends.items():
+            made = keras.initializers.Constant(value)
+            weight = self.add_weight(
+                shape=(shape[-1],), initializer=made, trainable=False, name=name
+            )
+            setattr(self, name, weight)
+
+    def call(self, x, training=False):
+        if training:
+            smallest = keras.ops.min(keras.ops.stop_gradient(x), axis=0)
+            self.low.assign(keras.ops.minimum(self.low, smallest))
+        return x - self.low
+
+
+def begins_with_inf():
+    def model():
+        given = inputs()
+        x = Smallest()(keras.layers.BatchNormalization()(given["x"]))
+        return keras.Model(given, keras.layers.Dense(1)(keras.layers.BatchNormalization()(x)))
+
+    return {"model": model, "loss": squared}
+
+
 def drawn(_):
     return tf.random.uniform([16], 0, NUM_IDS, dtype=tf.int64)
 
@@ -255,7 +283,7 @@ def plain(file):
     "make",
     [
         kernel, all_vars, log_variances, item_softmax, reduction_none, metric_reads, weights_dict,
-        numpy_function_good,
+        numpy_function_good, begins_with_inf,
     ],
 )  # fmt: skip
 def test_predictions_and_metrics_are_those_of_keras(new_job, make):

@@ -438,6 +438,15 @@ def test_a_scheduler_of_one_cycle_changes_the_rate_alone_and_ends_with_its_steps
         job.backend.learning_rate(6)
 
 
+def test_a_scheduler_tells_that_it_counts_updates(new_torch_job):
+    def optimizer(parameters):
+        return torch.optim.lr_scheduler.StepLR(torch.optim.SGD(parameters, lr=0.1), 3)
+
+    job = new_torch_job(make_columns(), 16, model=Plain, feed=feed, loss=loss, optimizer=optimizer)
+    (note,) = job.backend._spec.notes
+    assert "StepLR counts updates of the model" in note
+
+
 def test_strings_are_ids_by_their_hash_in_feed(new_torch_job):
     class Names(nn.Module):
         def __init__(self):

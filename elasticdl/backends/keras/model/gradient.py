@@ -138,7 +138,10 @@ class LossGradient:
             gradient if amount is None else amount
             for gradient, amount in zip(flat[1:], amounts, strict=True)
         ]
-        change = placed.state.join(called.state) - self._momenta * state
+        new = placed.state.join(called.state)
+        stays = tf.math.is_inf(state) & tf.equal(new, state)
+        change = tf.where(stays, 0.0, new - self._momenta * state)
+        change = tf.where(tf.equal(self._momenta, 0.0), new, change)  # see `change_of`
         return [finite, loss, flat[0], change, *flat[1:]], called.outputs
 
     def of_small_rows(

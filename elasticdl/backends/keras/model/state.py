@@ -132,7 +132,7 @@ class Momenta:
         for k, (variable, part, expected) in enumerate(
             zip(self._placed.state.variables, self._placed.state.parts, self.values, strict=True)
         ):
-            if not self.are_assigned[k]:
+            if not self.are_assigned[k] or self._trials.begins_endless(k):
                 continue
             found = float(np.median(slopes[:, part])) if is_float(variable) else expected
             if abs(found - expected) <= _SAME_MOMENTUM and not _follows(self._trials, k, expected):
@@ -203,7 +203,7 @@ class StateTrials:
         with explaining(placed.model, minibatch):
             self._call = self._make_call(eagerly)
         self._random = np.random.default_rng(0)
-        self._start = placed.state.values()
+        self._first = self._start = placed.state.values()
         self._leap = _LEAP
         try:
             self.all = self._try_all()
@@ -238,6 +238,10 @@ class StateTrials:
         self.all = self._try_all()
         return True
 
+    def begins_endless(self, k: int) -> bool:
+        """Whether a variable begins with inf, as that of a smallest value: trials tell nothing."""
+        return not np.all(np.isfinite(self._first[self.placed.state.parts[k]]))
+
     def _try_all(self) -> list[_Trial]:
         everyone = range(len(self.placed.state.variables))
         return [self._try(self._moved(everyone, number)) for number in range(_NUM_TRIALS)]
@@ -260,7 +264,7 @@ class StateTrials:
         state = self._start.copy()
         for k in variables:
             variable, part = self.placed.state.variables[k], self.placed.state.parts[k]
-            if id(variable) not in self.assigned:
+            if id(variable) not in self.assigned or self.begins_endless(k):
                 continue
             size = part.stop - part.start
             if is_float(variable):
@@ -306,6 +310,8 @@ def _momentum(trials: StateTrials, k: int) -> float:
     variable, part = trials.placed.state.variables[k], trials.placed.state.parts[k]
     if id(variable) not in trials.assigned:
         return 1.0
+    if trials.begins_endless(k):
+        return 0.0  # each step replaces it
     candidates = [1.0, 0.0]
     if variable.dtype == "bool":
         candidates = [0.0]  # flags do not add up

@@ -204,7 +204,10 @@ class JaxStep:
             (_, (loss, outputs, after)), (of_dense, of_rows) = jax.value_and_grad(
                 target, argnums=(0, 1), has_aux=True
             )(parts, list(given.rows))
-        return loss, outputs, after - self._momenta * given.state, of_dense, of_rows
+        stays = jnp.isinf(given.state) & (after == given.state)
+        change = jnp.where(stays, 0.0, after - self._momenta * given.state)
+        change = jnp.where(self._momenta == 0.0, after, change)  # see `change_of`
+        return loss, outputs, change, of_dense, of_rows
 
 
 class JaxInference:
