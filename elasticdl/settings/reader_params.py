@@ -35,7 +35,7 @@ _SIGNATURE = r"(?:x-(?:amz|goog)-)?(?:signature|credential)|sig"
 _PATH = r"(?:[\w.-]*[_.-])?credentials?=(?=/)"  # a file that has them
 _SECRET_IN_TEXT = re.compile(
     rf"(?<![\w.-])(?!{_PATH})(?P<name>{_IN_TEXT}|{_SIGNATURE}|(?:[\w.-]*[_.-])?credentials?)"
-    rf"=(?!{_REFERENCE})[^;&\s]+",
+    rf"=(?!{_REFERENCE})(?:'[^']*'|\"[^\"]*\"|[^;&\s\"']+)",
     re.IGNORECASE,
 )
 _SECRET_OF_QUERY = re.compile(rf"\w+://\S*[?&](?:{_IN_TEXT})=(?!{_REFERENCE})[^&\s]", re.IGNORECASE)

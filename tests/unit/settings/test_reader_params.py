@@ -122,3 +122,8 @@ def test_secrets_move_to_files_and_are_read_from_there(tmp_path):
         "password": "hunter2",
         "url": URL,
     }
+
+
+def test_what_stands_beside_a_password_stays():
+    text = """--a was "password=hunter2", is "token='hunter 2'"; name another"""
+    assert without_password(text) == '--a was "password=***", is "token=***"; name another'
