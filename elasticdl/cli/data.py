@@ -208,7 +208,8 @@ def _other_facts(path: str, facts: dict[str, str], params: str) -> None:
     facts["records"] = f"{sum(shard.num_records for shard in reader.shards()):,}"
     if facts["format"] == "tfrecord":
         state = TFRecordReader(unpacked(path)).index_state
-        facts["index"] = f"{path}.idx" if state != "in memory" else state
+        places = {"in memory": state, "passed over": f"in memory, {path}.idx is another user's"}
+        facts["index"] = places.get(state, f"{path}.idx")
     facts.update(_columns(reader))
 
 

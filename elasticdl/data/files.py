@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
@@ -10,6 +11,8 @@ from typing import Protocol
 from elasticdl.data.base import Metadata, Records
 from elasticdl.errors import DataError
 from elasticdl.job import Shard
+
+log = logging.getLogger(__name__)
 
 CHUNK_RECORDS = 4096
 CHUNK_BYTES = 8 << 20
@@ -48,7 +51,8 @@ class FileReader:
     ) -> None:
         self._paths = tuple(paths)
         self._known = frozenset(paths)
-        self._open = lru_cache(maxsize=_MAX_OPEN_FILES)(open_file)
+        self._open_file = open_file
+        self._open = lru_cache(maxsize=_MAX_OPEN_FILES)(self._opened)
         self._metadata = metadata or Metadata()
         self._count = count or (lambda path: None)
 
@@ -61,6 +65,17 @@ class FileReader:
         """List the files with their numbers of records."""
         shards = [Shard(path, 0, self._num_records(path)) for path in self._paths]
         return [shard for shard in shards if shard.num_records > 0]
+
+    def _opened(self, path: str) -> RecordFile:
+        file = self._open_file(path)
+        if getattr(file, "index_state", "") == "passed over":
+            log.warning(
+                "%s.idx belongs to another user: it is passed over, and all of %s is read to find "
+                "its records; let its owner remove it",
+                path,
+                path,
+            )
+        return file
 
     def _num_records(self, path: str) -> int:
         known = self._count(path)

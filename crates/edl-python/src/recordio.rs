@@ -260,6 +260,7 @@ fn origin_name(origin: IndexOrigin) -> &'static str {
         IndexOrigin::Loaded => "loaded",
         IndexOrigin::Written => "written",
         IndexOrigin::InMemory => "in memory",
+        IndexOrigin::PassedOver => "passed over",
     }
 }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::side_index::{self, IndexOrigin, Kind, SideIndex};
+use crate::side_index::{self, IndexOrigin, Kind, Piece, SideIndex};
 use crate::source::{Source, Window};
 use crate::{Batch, RecordError};
 
@@ -144,8 +144,10 @@ impl LineReader {
             }
             let buffer = self.source.read_range(piece.start, piece.end)?;
             let mut lines = split(&buffer, self.options);
-            if lines.len() as u64 != piece.end_record - piece.first_record {
-                return Err(self.source.damaged(
+            if lines.len() as u64 != piece.end_record - piece.first_record
+                || !self.begins_line(&piece)?
+            {
+                return Err(self.source.wrong_index(
                     piece.start,
                     "the lines have changed since they were counted",
                 ));
@@ -156,6 +158,22 @@ impl LineReader {
             batch.push(Arc::new(buffer), lines);
         }
         Ok(batch)
+    }
+}
+
+impl LineReader {
+    /// Whether no line that is a record is cut, or left out, where a piece begins.
+    fn begins_line(&self, piece: &Piece) -> Result<bool, RecordError> {
+        let from = match piece.first_record {
+            0 => 0,
+            _ => piece.start.saturating_sub(1),
+        };
+        let before = self.source.read_range(from, piece.start)?;
+        if piece.first_record > 0 {
+            return Ok(before == b"\n");
+        }
+        let before = before.strip_prefix(&BYTE_ORDER_MARK).unwrap_or(&before);
+        Ok(split(before, self.options).is_empty())
     }
 }
 

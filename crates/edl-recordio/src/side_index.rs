@@ -6,6 +6,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
@@ -21,11 +22,13 @@ pub const MAGIC: [u8; 8] = *b"\x89EDLIDX\n";
 /// The version that is written and read.
 pub const VERSION: u16 = 1;
 const HEADER_BYTES: usize = 40;
+/// [`Kind::format`] of TFRecord files.
+pub(crate) const TFRECORD: u8 = 1;
 
 /// What the records of an indexed file are, which decides where they lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kind {
-    pub(crate) format: u8, // 1: TFRecord, 2: lines
+    pub(crate) format: u8, // TFRECORD, or 2: lines
     pub(crate) flags: u8,  // of that format
 }
 
@@ -47,6 +50,8 @@ pub enum IndexOrigin {
     Written,
     /// Made by reading the file, and kept in memory.
     InMemory,
+    /// The same, for `FILE.idx` belongs to somebody who owns neither the file nor this process.
+    PassedOver,
 }
 
 impl SideIndex {
@@ -131,7 +136,12 @@ impl SideIndex {
             .map(|offset| le_u64(offset, 0))
             .collect();
         let num_records = le_u64(bytes, 32);
-        let is_sound = num_records.div_ceil(STRIDE as u64) == offsets.len() as u64
+        let first_is_known = match kind.format {
+            TFRECORD => offsets.first() == Some(&0),
+            _ => !offsets.is_empty(), // lines may be blank before it
+        };
+        let is_sound = first_is_known
+            && num_records.div_ceil(STRIDE as u64) == offsets.len() as u64
             && offsets.is_sorted_by(|one, next| one < next)
             && offsets.last().is_none_or(|&last| last < stamp.size);
         (is_ours && is_sound).then_some(SideIndex {
@@ -181,7 +191,8 @@ pub fn index_path(path: &Path) -> PathBuf {
 
 /// Returns the index of a file: the one beside it if that is still right, else a new one, which is
 /// written there if the file has at least `least_bytes`, the folder can be written to, and nobody
-/// else's file has that name.
+/// else's file has that name. An index that another user has put there is passed over: where a
+/// folder is shared, anybody may add a file.
 pub(crate) fn load_or_build(
     source: &Source,
     kind: Kind,
@@ -190,7 +201,11 @@ pub(crate) fn load_or_build(
 ) -> Result<(SideIndex, IndexOrigin), RecordError> {
     let (path, stamp) = (index_path(source.path()), Stamp::of(source));
     let limit = (HEADER_BYTES + 4) as u64 + source.len().div_ceil(STRIDE as u64) * 8;
-    let found = read_at_most(&path, limit);
+    let found = if is_of_another(&path, source.metadata().uid()) {
+        Found::OfAnother
+    } else {
+        read_at_most(&path, limit)
+    };
     if let Found::Bytes(bytes) = &found
         && let Some(index) = SideIndex::decode(bytes, kind, stamp)
     {
@@ -200,9 +215,11 @@ pub(crate) fn load_or_build(
     let may_write = match &found {
         Found::Nothing => source.len() >= least_bytes,
         Found::Bytes(bytes) => bytes.starts_with(&MAGIC),
-        Found::Foreign => false,
+        Found::Foreign | Found::OfAnother => false,
     };
-    let origin = if may_write && write(&path, &index.encode(kind, stamp)).is_ok() {
+    let origin = if matches!(found, Found::OfAnother) {
+        IndexOrigin::PassedOver
+    } else if may_write && write(&path, &index.encode(kind, stamp)).is_ok() {
         IndexOrigin::Written
     } else {
         IndexOrigin::InMemory // as in a folder that is read-only: slower next time, not wrong
@@ -214,6 +231,15 @@ enum Found {
     Nothing,
     Bytes(Vec<u8>),
     Foreign,
+    OfAnother,
+}
+
+/// Whether a file or link is there that is neither of the owner of the data nor of this process.
+fn is_of_another(path: &Path, owner: u32) -> bool {
+    let own = fs::metadata("/proc/self").map(|process| process.uid());
+    let is_known = |uid: u32| uid == owner || own.as_ref().is_ok_and(|&own| own == uid);
+    let seen = [fs::symlink_metadata(path), fs::metadata(path)];
+    seen.iter().flatten().any(|found| !is_known(found.uid()))
 }
 
 /// Reads an index file, unless it is larger than the index of this file can be.

@@ -77,6 +77,14 @@ impl Source {
         }
     }
 
+    /// The error of an index beside the file that is not that of its contents.
+    pub(crate) fn wrong_index(&self, offset: u64, what: &str) -> RecordError {
+        let index = crate::side_index::index_path(&self.path);
+        let name = index.display();
+        let what = format!("{what}; if {name} is of an earlier file, remove it: it is made again");
+        self.damaged(offset, what)
+    }
+
     pub(crate) fn range_error(&self, start: u64, end: u64, num_records: u64) -> RecordError {
         RecordError::Range {
             path: self.path.clone(),

@@ -19,7 +19,7 @@ const HEADER_BYTES: usize = 12;
 const FOOTER_BYTES: usize = 4;
 const FRAME_BYTES: u64 = (HEADER_BYTES + FOOTER_BYTES) as u64;
 const KIND: Kind = Kind {
-    format: 1,
+    format: side_index::TFRECORD,
     flags: 0,
 };
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
@@ -101,7 +101,11 @@ impl TfRecordReader {
             }
             if number < end.min(piece.end_record) {
                 let what = format!("the index says that record {number} lies before this");
-                return Err(self.source.damaged(piece.end, what));
+                return Err(self.source.wrong_index(piece.end, &what));
+            }
+            if number == piece.end_record && at < buffer.len() {
+                let what = format!("the index says that record {number} lies behind this");
+                return Err(self.source.wrong_index(piece.start + at as u64, &what));
             }
             batch.push(Arc::new(buffer), records);
         }
@@ -116,8 +120,11 @@ impl TfRecordReader {
         number: u64,
     ) -> Result<Range<usize>, RecordError> {
         let damaged = |what: &str| {
-            self.source
-                .damaged(offset + at as u64, format!("record {number}: {what}"))
+            let what = format!("record {number}: {what}");
+            match self.origin {
+                IndexOrigin::Loaded if at == 0 => self.source.wrong_index(offset, &what),
+                _ => self.source.damaged(offset + at as u64, what),
+            }
         };
         let rest = &buffer[at..];
         let length = rest

@@ -1,9 +1,11 @@
 import os
 import stat
+import struct
 
 import pytest
 
 from elasticdl import _core
+from elasticdl.data.open import open_reader
 from elasticdl.data.tfrecord import TFRecordReader, starts_like_tfrecord
 from elasticdl.errors import DataError
 from elasticdl.job import Shard
@@ -23,6 +25,65 @@ def test_the_index_is_kept_beside_the_file_and_used(path):
     assert _core.TFRecordReader(path).index_state == "written"
     assert path.with_name("file.tfrecord.idx").exists()
     assert _core.TFRecordReader(path).index_state == "loaded"
+
+
+def side_index(path, kind, num_records, offsets):
+    """Write an index of a file, as anybody could."""
+    stat = path.stat()
+    head = b"\x89EDLIDX\n" + struct.pack("<HBBI", 1, kind, 0, 64)
+    head += struct.pack("<QQQ", stat.st_size, stat.st_mtime_ns, num_records)
+    content = head + struct.pack(f"<{len(offsets)}Q", *offsets)
+    index = path.with_name(f"{path.name}.idx")
+    index.write_bytes(content + struct.pack("<I", _core.crc32c(content)))
+    return index
+
+
+@pytest.fixture(params=["tfrecord", "lines"])
+def indexed(request, tmp_path):
+    """Return a file of 300 records of one size, that size, its format, and what opens it."""
+    path = tmp_path / f"file.{request.param}"
+    records = [b"record %04d" % number for number in range(300)]
+    if request.param == "lines":
+        path.write_bytes(b"\n".join([*records, b""]))
+        return path, 12, 2, lambda: _core.LineReader(path)
+    with _core.TFRecordWriter(path) as writer:
+        writer.write_many(records)
+    return path, 11 + 16, 1, lambda: _core.TFRecordReader(path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user")
+def test_an_index_of_another_user_is_passed_over_with_a_line(indexed, caplog):
+    path, each, kind, _ = indexed
+    index = side_index(path, kind, 128, [0, 64 * each])
+    os.chown(index, 65534, 65534)
+    reader = open_reader(str(path), "format=text" if kind == 2 else "")
+    assert [shard.end for shard in reader.shards()] == [300]
+    assert f"{index} belongs to another user: it is passed over" in caplog.text
+    assert index.stat().st_uid == 65534
+
+
+@pytest.mark.parametrize(
+    ("num_records", "groups"),
+    [
+        (128, [0, 64]),  # fewer than there are
+        (320, [0, 64, 128, 192, 256]),  # more
+        (300, [0, 65, 128, 192, 256]),  # another record
+        (300, [0, 64.3, 128, 192, 256]),  # none begins there
+        (236, [64, 128, 192, 256]),  # the first ones are missing
+        (0, []),
+    ],
+)
+def test_an_index_that_is_not_of_the_contents_is_found_out(indexed, num_records, groups):
+    path, each, kind, opened = indexed
+    index = side_index(path, kind, num_records, [int(group * each) for group in groups])
+    reader = opened()
+    try:
+        ranges = range(0, reader.num_records, 64)
+        found = [r for s in ranges for r in reader.read(s, min(reader.num_records, s + 64))]
+    except DataError as error:
+        assert f"{index} is of an earlier file, remove it" in str(error)  # noqa: PT017
+        return
+    assert found == [b"record %04d" % number for number in range(300)]
 
 
 def test_a_changed_file_is_indexed_anew(path):
