@@ -302,12 +302,17 @@ class JobConfig(Section):
         if not given:
             raise ValueError(f"elasticdl {self.command} needs --{flag}")
         if Best.of(self.checkpoint.keep_best) is not None:
-            if not data.validation_data:
-                raise ValueError("--keep_best needs --validation_data, what to evaluate on")
+            if not data.evaluates:
+                raise ValueError(
+                    "--keep_best needs --validation_data or --validation_split, what to evaluate on"
+                )
             if not self.checkpoint.checkpoint_dir:
                 raise ValueError("--keep_best needs --checkpoint_dir, where to keep it")
-        if self.evaluation.evaluation_steps and not data.validation_data:
-            raise ValueError("--evaluation_steps needs --validation_data, what to evaluate on")
+        if self.evaluation.evaluation_steps and not data.evaluates:
+            raise ValueError(
+                "--evaluation_steps needs --validation_data or --validation_split, what to "
+                "evaluate on"
+            )
 
     def _check_output(self) -> None:
         output = self.checkpoint.output

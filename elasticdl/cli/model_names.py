@@ -47,6 +47,7 @@ _IN_FILE = OF_KERAS | {
     "run_eagerly": "--run_eagerly",
     "shuffle": "--shuffle and --shuffle_tasks, or dataset.shuffle in feed",
     "validation_data": "--validation_data",
+    "validation_split": "--validation_split",
     "weighted_metrics": "a function weighted_metrics_fn() returns them",
     "x": "--training_data says where records are, and feed makes features of them",
     "y": "--training_data says where records are, and feed makes labels of them",

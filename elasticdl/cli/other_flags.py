@@ -26,7 +26,6 @@ OF_KERAS = {
     "steps_per_execution": "steps overlap by themselves",
     "validation_batch_size": "--minibatch_size is that of evaluations too",
     "validation_freq": "--evaluation_steps counts updates",
-    "validation_split": "write records to evaluate on into files of --validation_data",
     "validation_steps": "--evaluation_minibatches",
     "verbose": "--summary has the numbers of the display",
 }

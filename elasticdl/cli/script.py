@@ -38,6 +38,7 @@ _OTHER_FLAGS = frozenset(
     {
         # A script evaluates by itself, and makes its own optimizer.
         "validation_data",
+        "validation_split",
         "prediction_data",
         "learning_rate",
         "keep_best",

@@ -150,6 +150,11 @@ def check_topics(
             raise ConfigError(
                 f"--{flag}={place}: expected data with an end: add end=latest, or give files"
             )
+    if data.validation_split and is_topic(data.training_data):
+        raise ConfigError(
+            f"--validation_split={data.validation_split:g} holds out records by their number, and "
+            "a topic's positions have holes: expected --validation_data"
+        )
     _check_lateness(data)
     if command != "train" or not is_topic(data.training_data):
         return

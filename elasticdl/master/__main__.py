@@ -20,6 +20,7 @@ from elasticdl.data.capture.reader import CapturedReader, CapturedStream
 from elasticdl.data.capture.settings import folder_of, is_captured
 from elasticdl.data.open import open_reader
 from elasticdl.data.shuffled import with_shuffle
+from elasticdl.data.split import split
 from elasticdl.data.topic import reader_params
 from elasticdl.errors import StateError, TakenOverError, UnusableStateError
 from elasticdl.job import PsRoute, Role, Shard
@@ -134,18 +135,21 @@ def load_data(config: JobConfig) -> JobData:
     def shards(path: str) -> tuple[Shard, ...]:
         return tuple(reader(path).shards()) if path else ()
 
-    def training() -> tuple[Shard, ...]:
-        if (stream := _stream(config)) is not None:
-            return tuple(stream.beginning())
-        if is_captured(config):
-            captured = CapturedReader(capture_all(config))
-            return tuple(with_shuffle(captured, config.training).shards())
-        return tuple(with_shuffle(reader(config.data.training_data), config.training).shards())
-
     data = config.data
+    training: tuple[Shard, ...] = ()
+    validation = shards(data.validation_data) if config.command != "predict" else ()
+    if (stream := _stream(config)) is not None:
+        training = tuple(stream.beginning())
+    elif config.command == "train":
+        captured = is_captured(config)
+        source = CapturedReader(capture_all(config)) if captured else reader(data.training_data)
+        if data.validation_split:
+            source, held_out = split(source, data)
+            validation = tuple(held_out.shards())
+        training = tuple(with_shuffle(source, config.training).shards())
     return JobData(
-        training=training() if config.command == "train" else (),
-        validation=shards(data.validation_data) if config.command != "predict" else (),
+        training=training,
+        validation=validation,
         prediction=shards(data.prediction_data) if config.command == "predict" else (),
     ).checked(config)
 

@@ -40,13 +40,19 @@ class JobData:
         Raises:
             JobFailedError: It has none, and there would be no evaluation.
         """
-        place = config.data.validation_data if config.command == "train" else ""
-        if place and not any(shard.num_records for shard in self.validation):
+        data = config.data
+        has_some = any(shard.num_records for shard in self.validation)
+        if config.command != "train" or not data.evaluates or has_some:
+            return self
+        if data.validation_split:
             raise JobFailedError(
-                f"--validation_data={place}: expected records, found none; leave the flag out to "
-                "train without evaluations"
+                f"--validation_split={data.validation_split:g}: none of the records of "
+                f"{data.source} is held out, for they are few: give a larger part"
             )
-        return self
+        raise JobFailedError(
+            f"--validation_data={data.validation_data}: expected records, found none; leave the "
+            "flag out to train without evaluations"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,17 @@ class DataSection(Section):
     validation_data: Annotated[
         str, Field(description="Files, folder or glob of validation records."), _EVALUATE
     ] = ""
+    validation_split: Annotated[
+        float,
+        Field(
+            ge=0.0,
+            lt=1.0,
+            description="In the place of --validation_data: the part of the training records to "
+            "evaluate on, such as 0.1; the others are trained. Which they are is drawn by the "
+            "name of the file and the number of the record, the same in each run.",
+        ),
+        _TRAIN,
+    ] = 0.0
     prediction_data: Annotated[
         str, Field(description="Files, folder or glob of records to predict."), _PREDICT
     ] = ""
@@ -119,6 +130,21 @@ class DataSection(Section):
         if self.reader_framing != "lines" and not self.reader_command:
             raise ValueError(f"--reader_framing={self.reader_framing} needs --reader_command")
         return self
+
+    @model_validator(mode="after")
+    def _has_one_validation(self) -> DataSection:
+        if self.validation_split and self.validation_data:
+            raise ValueError(
+                f"--validation_split={self.validation_split:g} holds training records out to "
+                f"evaluate on, and --validation_data={self.validation_data} names others: expected "
+                "one of them"
+            )
+        return self
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether there is something to evaluate on."""
+        return bool(self.validation_data or self.validation_split)
 
     @property
     def source(self) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from elasticdl.backends.base import Minibatch, Predictor
 from elasticdl.data.base import DataReader, HasHoles, HasPlaces, Records, Stream, all_of
 from elasticdl.data.shuffled import ShuffledReader
+from elasticdl.data.split import SplitReader
 from elasticdl.errors import DataError, ModelError
 from elasticdl.job import Mode, Shard, Task
 from elasticdl.runtime.process import BUILDS_FROM
@@ -87,6 +88,8 @@ def _with_place(reader: DataReader, shard: Shard, error: DataError, record: int)
     if isinstance(reader, ShuffledReader):
         name, number = reader.place_of(record)
         source = reader.reader
+        if isinstance(source, SplitReader):
+            number = source.number_of(name, number)
     said = str(error)
     if isinstance(source, HasPlaces) and "line " not in said.partition(": ")[2][:5]:
         said = f"{name}: {source.place(name, number)}: {said}"

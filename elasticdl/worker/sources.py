@@ -12,6 +12,7 @@ from elasticdl.data.capture.reader import CapturedReader
 from elasticdl.data.capture.settings import folder_of, is_captured
 from elasticdl.data.open import open_reader
 from elasticdl.data.shuffled import with_shuffle
+from elasticdl.data.split import split
 from elasticdl.data.topic import reader_params
 from elasticdl.job import Mode, TaskKind
 from elasticdl.model_spec import ModelSpec
@@ -39,6 +40,9 @@ def open_readers(config: JobConfig, spec: ModelSpec | None) -> dict[TaskKind, Da
     }
     if is_captured(config):
         readers[TaskKind.TRAINING] = CapturedReader(folder_of(config))
+    if config.data.validation_split:
+        trained, held_out = split(readers[TaskKind.TRAINING], config.data)
+        readers |= {TaskKind.TRAINING: trained, TaskKind.EVALUATION: held_out}
     main = readers[_MAIN[config.command][0]].metadata
     readers = {kind: aligned(reader, main) for kind, reader in readers.items()}
     if TaskKind.TRAINING in readers:

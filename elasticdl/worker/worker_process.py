@@ -316,17 +316,17 @@ def _check_callbacks(config: JobConfig, needs: CallbackNeeds, spec: ModelSpec) -
             "a given update: with --deterministic leave them out (a keras schedule as "
             "learning_rate is fine)"
         )
-    if needs.watches and not config.data.validation_data:
+    if needs.watches and not config.data.evaluates:
         raise ModelError(
             f"callback {needs.watches} watches evaluations, of which there is none while training: "
-            "say --validation_data"
+            "say --validation_data or --validation_split"
         )
     if needs.watches and config.evaluation.evaluation_steps == 0:
         raise ModelError(
             f"callback {needs.watches} watches evaluations, and with --evaluation_steps=0 there is "
             "none while training: leave it out, for one after each epoch"
         )
-    is_evaluated = config.data.validation_data and config.evaluation.evaluation_steps is None
+    is_evaluated = config.data.evaluates and config.evaluation.evaluation_steps is None
     if not (config.is_local or is_evaluated):
         spec.tell(
             "callbacks are told of the end of an epoch when the next one is under way: what they "

@@ -58,6 +58,11 @@ def check_captured(config: JobConfig) -> list[str]:
             f"--{flag}: one process reads the source, for workers on the same machine: expected "
             "--launcher=process, or data that each worker can read by itself"
         )
+    if is_captured_as_it_trains(config) and config.data.validation_split:
+        raise ConfigError(
+            f"--{flag}: records are trained as they are read, so none can be held out before: "
+            f"expected --validation_data, not --validation_split={config.data.validation_split:g}"
+        )
     if not is_captured_as_it_trains(config):
         return [
             f"--{flag}: the source is read to its end before training begins; with "

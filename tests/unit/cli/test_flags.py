@@ -110,6 +110,11 @@ def test_a_value_that_does_not_fit_is_named_with_what_was_expected(flag, word, c
         ("train", {"model_def": None}, "--model_def is needed"),
         ("train", {"checkpoint_steps": "5"}, "--checkpoint_steps needs --checkpoint_dir"),
         ("train", {"evaluation_steps": "5"}, "--evaluation_steps needs --validation_data"),
+        (
+            "train",
+            {"validation_split": "0.1", "validation_data": "v"},
+            "--validation_split=0.1 holds .* --validation_data=v names others: expected one",
+        ),
         ("evaluate", {"validation_data": "x"}, "elasticdl evaluate needs a trained model"),
     ],
 )
@@ -236,7 +241,6 @@ def test_an_unknown_flag_is_answered_with_the_nearest():
         ("steps_per_execution", "steps overlap by themselves"),
         ("validation_batch_size", "--minibatch_size"),
         ("validation_freq", "--evaluation_steps"),
-        ("validation_split", "files of --validation_data"),
         ("validation_steps", "--evaluation_minibatches"),
         ("verbose", "--summary"),
     ],
