@@ -42,7 +42,8 @@ types_option = click.option(
     "--types",
     default="",
     help='Types of CSV columns for --as example or analyze, "day=int64;delay=float;x=bytes". '
-    "Those not named are found by reading the data once more.",
+    "Those not named are found by reading the data once more. Of other columns of numbers: int64 "
+    "or float for --as example.",
 )
 missing_option = click.option(
     "--missing",

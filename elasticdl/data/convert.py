@@ -8,16 +8,20 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Literal
+
+import numpy as np
 
 from elasticdl._core import RecordWriter, TFRecordWriter
 from elasticdl.data.base import DataReader, Records
 from elasticdl.data.csv_columns import find_kinds, require_kinds, require_names
 from elasticdl.data.example import encode_examples
 from elasticdl.data.files import num_cores
+from elasticdl.data.strings import Array
 from elasticdl.data.text import TextReader
 from elasticdl.errors import ConfigError, DataError
 
@@ -149,20 +153,42 @@ def as_examples(
     """
     if isinstance(reader, TextReader):
         return _csv_encoder(reader, kinds, missing, on_progress)
-    if kinds:
-        raise ConfigError("--types is for CSV; other files have types of their own")
-    if reader.metadata.column_dtypes:
-        return _encode_columns
+    if names := tuple(reader.metadata.column_dtypes):
+        require_kinds(kinds, names, ("int64", "float"))
+        return partial(_encode_columns, kinds=kinds)
     raise ConfigError("--as example is for records of columns: these records are bytes already")
 
 
-def _encode_columns(records: Records, source: str) -> list[bytes]:
+def _encode_columns(records: Records, source: str, kinds: Mapping[str, str]) -> list[bytes]:
+    columns = dict(records.columns)
     try:
-        return encode_examples(records.columns)
+        for name in kinds:
+            if kinds[name] == "int64":
+                columns[name] = _whole(name, np.asarray(columns[name]))
+        return encode_examples(columns, [name for name in kinds if kinds[name] == "float"])
     except ValueError as error:
         raise DataError(
             f"{source}: {error}; or choose other columns by --data_reader_params=columns=..."
         ) from error
+
+
+def _whole(name: str, column: Array) -> Array:
+    """Return numbers as whole ones; one that is missing, or NaN, is None.
+
+    Raises:
+        ValueError: One is not whole, or int64 does not hold it.
+    """
+    if column.ndim != 1 or column.dtype.kind not in "biufO":
+        raise ValueError(f"column {name!r}: expected a number in each record for int64")
+    out = np.empty(len(column), dtype=object)
+    for row, value in enumerate(column.tolist()):
+        if value is None or value != value:
+            continue
+        is_number = isinstance(value, int | float) and abs(value) < 2**63
+        if not is_number or int(value) != value:
+            raise ValueError(f"column {name!r} has {value!r}: expected whole numbers for int64")
+        out[row] = int(value)
+    return out
 
 
 def _csv_encoder(
@@ -181,8 +207,13 @@ def _csv_encoder(
     if set(kinds) != set(names):
         found = find_kinds(reader, lines, num_cores(), on_progress) | found
 
+    nearest = [name for name in kinds if kinds[name] == "float"]
+
     def encode(records: Records, source: str) -> list[bytes]:
         fields = lines.fields(records, source)
-        return encode_examples(lines.typed(fields, found, records, source))
+        try:
+            return encode_examples(lines.typed(fields, found, records, source), nearest)
+        except ValueError as error:
+            raise DataError(f"{source}: {error}") from error
 
     return encode

@@ -41,17 +41,19 @@ def require_names(names: Sequence[str]) -> None:
             )
 
 
-def require_kinds(kinds: Mapping[str, str], names: Sequence[str]) -> None:
+def require_kinds(
+    kinds: Mapping[str, str], names: Sequence[str], known: Sequence[str] = KINDS
+) -> None:
     """Refuse kinds of `--types` that are none, or are of no column.
 
     Raises:
         ConfigError: Names the first.
     """
     for name, kind in kinds.items():
-        if name not in names or kind not in KINDS:
+        if name not in names or kind not in known:
             raise ConfigError(
                 f"--types: {name}={kind}: expected a column ({', '.join(names)}) and "
-                f"a type ({', '.join(KINDS)})"
+                f"a type ({', '.join(known)})"
             )
 
 

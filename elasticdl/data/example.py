@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from typing import Any
@@ -21,7 +21,7 @@ _Columns = Mapping[str, ArrayLike]
 _KINDS = {"int64": "int64", "float32": "float"}
 
 
-def encode_examples(columns: _Columns) -> list[bytes]:
+def encode_examples(columns: _Columns, nearest: Collection[str] = ()) -> list[bytes]:
     """Encode columns as serialised `tf.train.Example` messages, one for each record.
 
     Features are in the order of their names, so equal columns give equal bytes.
@@ -31,13 +31,17 @@ def encode_examples(columns: _Columns) -> list[bytes]:
             Whole numbers and truth values become int64 features, real numbers float, text
             (as UTF-8) and bytes bytes. Of an array or list of objects each is one value or a
             sequence of values; None, or NaN among text, leaves the feature out of that record.
+        nearest: Columns of real numbers whose nearest float32 is taken, whatever they are.
 
     Raises:
-        ValueError: Columns differ in length, or a type has no feature; names the column.
+        ValueError: Columns differ in length, a type has no feature, or float32 does not hold
+            a number that may be an id or a time; names the column.
     """
     if not columns:
         return []
-    encoded = [(name, *_encode_column(name, columns[name])) for name in sorted(columns)]
+    encoded = [
+        (name, *_encode_column(name, columns[name], name in nearest)) for name in sorted(columns)
+    ]
     return _core.encode_examples(encoded, len(encoded[0][2]) - 1)
 
 
@@ -92,16 +96,18 @@ def _feature_values(feature: Any) -> list[object]:
     return list(getattr(feature, kind).value) if kind else []
 
 
-def _encode_column(name: str, column: ArrayLike) -> tuple[Values, NDArray[np.int64]]:
+def _encode_column(
+    name: str, column: ArrayLike, takes_nearest: bool
+) -> tuple[Values, NDArray[np.int64]]:
     """Return a column's values, all in one, and where those of each record begin."""
     array = _as_array(column)
     if array.ndim == 0:
         raise ValueError(f"column {name!r}: expected one value for each record, found a scalar")
     if array.dtype == object:
-        return _encode_objects(name, array)
+        return _encode_objects(name, array, takes_nearest)
     width = int(np.prod(array.shape[1:], dtype=np.int64))
     splits = np.arange(len(array) + 1, dtype=np.int64) * width
-    return _encode_values(name, array.reshape(-1)), splits
+    return _encode_values(name, array.reshape(-1), takes_nearest), splits
 
 
 def _as_array(column: ArrayLike) -> Array:
@@ -120,7 +126,7 @@ def _objects(values: Sequence[object]) -> Array:
     return out
 
 
-def _encode_values(name: str, values: Array) -> Values:
+def _encode_values(name: str, values: Array, takes_nearest: bool) -> Values:
     match values.dtype.kind:
         case "b" | "i":
             return np.ascontiguousarray(values, dtype=np.int64)
@@ -129,7 +135,7 @@ def _encode_values(name: str, values: Array) -> Values:
                 raise ValueError(f"column {name!r}: {values.max()} does not fit an int64 feature")
             return np.ascontiguousarray(values, dtype=np.int64)
         case "f":
-            return np.ascontiguousarray(values, dtype=np.float32)
+            return _narrowed(name, values, takes_nearest)
         case "U" | "S":
             return _join(values.tolist())
         case _:
@@ -139,6 +145,26 @@ def _encode_values(name: str, values: Array) -> Values:
             )
 
 
+def _narrowed(name: str, values: Array, takes_nearest: bool) -> NDArray[np.float32]:
+    """Return real numbers as float32; refuse one that is infinite then, or another whole number."""
+    with np.errstate(over="ignore"):
+        narrow = np.ascontiguousarray(values, dtype=np.float32)
+    size = np.abs(values)
+    is_lost = np.isinf(narrow) & (size < np.inf)
+    if not takes_nearest:  # above 2^24 several whole numbers are one float32
+        is_lost |= (size > 2.0**24) & (size < 2.0**63) & (narrow != values)
+    if not is_lost.any():
+        return narrow
+    first = int(np.argmax(is_lost))
+    remedy = f"write whole numbers as int64 by --types={name}=int64, or take the nearest float32 "
+    remedy += f"by --types={name}=float"
+    raise ValueError(
+        f"column {name!r} has {float(values[first])!r}, of which a float feature makes "
+        f"{float(narrow[first])!r}: "
+        + ("leave the record out" if np.isinf(narrow[first]) else remedy)
+    )
+
+
 def _join(values: Sequence[str | bytes]) -> tuple[bytes, NDArray[np.int64]]:
     encoded = [v.encode() if isinstance(v, str) else v for v in values]
     offsets = np.zeros(len(encoded) + 1, dtype=np.int64)
@@ -146,7 +172,9 @@ def _join(values: Sequence[str | bytes]) -> tuple[bytes, NDArray[np.int64]]:
     return b"".join(encoded), offsets
 
 
-def _encode_objects(name: str, array: Array) -> tuple[Values, NDArray[np.int64]]:
+def _encode_objects(
+    name: str, array: Array, takes_nearest: bool
+) -> tuple[Values, NDArray[np.int64]]:
     values = array.tolist()
     if all(isinstance(value, str | bytes) for value in values):
         return _join(values), np.arange(len(values) + 1, dtype=np.int64)
@@ -160,7 +188,7 @@ def _encode_objects(name: str, array: Array) -> tuple[Values, NDArray[np.int64]]
     if numbers.ndim != 1 or numbers.dtype.kind in "OUS":
         kinds = sorted({type(value).__name__ for value in values})
         raise ValueError(f"column {name!r}: expected values of one kind, found {', '.join(kinds)}")
-    return _encode_values(name, numbers), splits
+    return _encode_values(name, numbers, takes_nearest), splits
 
 
 def _values_of(value: object) -> Sequence[object]:

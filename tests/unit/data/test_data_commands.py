@@ -81,6 +81,24 @@ def test_a_number_that_is_null_has_no_feature_and_the_others_stay_what_they_are(
     assert (first, second) == ({"id": [123456789]}, {"is": [1]})
 
 
+def test_ids_that_a_table_has_as_floats_are_refused_or_written_as_whole_numbers(run):
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = {"id": [1_234_567_891.0, None], "x": [0.1, 23_456_789.5]}
+    parquet.write_table(pa.table(table), "in.parquet")
+    convert = ("convert", "in.parquet", "out.rio", "--as=example")
+    code, _, error = run(*convert)
+    assert code == 1
+    assert "column 'id' has 1234567891.0, of which a float feature makes 1234567936.0" in error
+    assert "--types=id=int64" in error
+    assert run(*convert, "--types=id=int64;x=float")[0] == 0
+    first, second = [decode_example(record) for record in RecordReader("out.rio").read(0, 2)]
+    assert first["id"] == [1_234_567_891]
+    assert list(second) == ["x"]
+    code, _, error = run(*convert, "--types=x=int64", "--overwrite")
+    assert code == 1
+    assert "column 'x' has 0.1: expected whole numbers for int64" in error
+
+
 def test_rows_of_a_table_become_examples_of_one_type_in_every_chunk(run):
     pytest.importorskip("sqlalchemy")
     with sqlite3.connect("in.db") as database:
