@@ -36,6 +36,7 @@ __all__ = [
     "TFRecordReader",
     "TFRecordWriter",
     "check_csv",
+    "check_parquet_pages",
     "crc32c",
     "decode_examples",
     "encode_examples",
@@ -1062,7 +1063,10 @@ class TFRecordReader:
     def file_bytes(self) -> int: ...
     @property
     def index_state(self) -> str:
-        """`loaded` from the file beside it, `written` there just now, or `in memory`."""
+        """`loaded` from the file beside it, `written` there just now, or `in memory`.
+
+        `passed over`: in memory, for the file beside it belongs to another user.
+        """
 
     def read(self, start: int, end: int, max_bytes: int | None = None) -> list[bytes]:
         """Return records `[start, end)`; fewer, but at least one, once `max_bytes` are reached."""
@@ -1107,7 +1111,10 @@ class LineReader:
     def file_bytes(self) -> int: ...
     @property
     def index_state(self) -> str:
-        """`loaded` from the file beside it, `written` there just now, or `in memory`."""
+        """`loaded` from the file beside it, `written` there just now, or `in memory`.
+
+        `passed over`: in memory, for the file beside it belongs to another user.
+        """
 
     @property
     def header(self) -> bytes | None: ...
@@ -1189,6 +1196,17 @@ def parse_libsvm(
 
     Raises:
         ValueError: As of `CsvFields`.
+    """
+
+def check_parquet_pages(chunk: bytes, num_values: int) -> None:
+    """Check that the pages of a column of a row group have so many values.
+
+    Args:
+        chunk: The bytes of the column in the row group.
+        num_values: How many the footer says.
+
+    Raises:
+        ValueError: They have another number, or a page is cut or damaged; says what.
     """
 
 def parquet_footer(footer: bytes) -> list[tuple[str, bool]]:

@@ -81,7 +81,7 @@ def _values(database: Database, name: str, type_name: str) -> _Values:
     kind: Literal["int64", "float", "text"]
     if base in _INTEGERS or base == "BOOLEAN":
         kind, v = "int64", "x::BIGINT"
-    elif base in _LARGE_INTEGERS:
+    elif base in _LARGE_INTEGERS or (base == "DECIMAL" and element.endswith(",0)")):
         query = f"SELECT coalesce(max(x), 0), coalesce(min(x), 0) FROM ({inner})"
         largest, least = database.ask(query).fetchone()
         is_int64 = int(least) >= -(2**63) and int(largest) < 2**63

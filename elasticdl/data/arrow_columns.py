@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 
 Convert = Callable[["pyarrow.Array"], Column]
+WHOLE_BELOW = 2.0**53
+"""Of whole numbers above it several are one float64."""
 
 
 def column_converter(
@@ -31,28 +33,89 @@ def column_converter(
         keeps_missing: Numbers with null become objects with None, not float64 with NaN.
     """
     types, kind = arrow.types, field.type
+    if types.is_null(kind):
+        field = arrow.field(field.name, arrow.float64())
+        plain, dtype = column_converter(arrow, field, True, keeps_missing)
+        return (lambda array: plain(array.cast(field.type))), dtype
     if types.is_dictionary(kind):
         plain, dtype = column_converter(
             arrow, arrow.field(field.name, kind.value_type), has_nulls, keeps_missing
         )
         return (lambda array: plain(array.dictionary_decode())), dtype
+    if types.is_decimal(kind):
+        as_numbers = _whole if kind.scale <= 0 else _nearest
+        number = arrow.int64() if kind.scale <= 0 else arrow.float64()
+        field = arrow.field(field.name, number)
+        plain, dtype = column_converter(arrow, field, has_nulls, keeps_missing)
+        return (lambda array: plain(as_numbers(arrow, field.name, array))), dtype
     is_whole = types.is_boolean(kind) or types.is_integer(kind)
     if has_nulls and keeps_missing and (is_whole or types.is_floating(kind)):
         return _with_none, np.dtype(object)
-    if has_nulls and keeps_missing and types.is_decimal(kind):
-        return (lambda array: _with_none(_nearest(arrow, array))), np.dtype(object)
     if is_whole and has_nulls:
         return _with_nan(arrow, field), np.dtype(np.float64)
     if is_whole or types.is_floating(kind):
         return _to_numpy, np.dtype(kind.to_pandas_dtype())
-    if types.is_decimal(kind):
-        return (lambda array: _to_numpy(_nearest(arrow, array))), np.dtype(np.float64)
-    if types.is_temporal(kind) and not types.is_time(kind):
+    if types.is_time(kind):
+        return _times_of_day(arrow), np.dtype(object)
+    if types.is_temporal(kind):
         unit = "D" if types.is_date(kind) else kind.unit
         name = "timedelta64" if types.is_duration(kind) else "datetime64"
         dtype = np.dtype(f"{name}[{unit}]")
         return (lambda array: _to_numpy(array).astype(dtype)), dtype
     return _object_converter(arrow, field)
+
+
+def joined_kind(
+    arrow: ModuleType, one: pyarrow.DataType, other: pyarrow.DataType
+) -> pyarrow.DataType | None:
+    """Return the type that holds the values of two; None if there is none.
+
+    A column that is all null in one file has no type there, words are the same words whatever
+    they are kept in, and of two types of numbers or times the wider one holds both.
+    """
+    kinds = [_plain(arrow, kind) for kind in (one, other)]
+    if arrow.null() not in kinds and kinds.count(arrow.string()) == 1:
+        return None  # bytes are no words
+    schemas = [arrow.schema([("x", kind)]) for kind in kinds]
+    try:
+        return arrow.unify_schemas(schemas, promote_options="permissive").field("x").type
+    except (arrow.ArrowTypeError, arrow.ArrowInvalid):
+        return None
+
+
+def as_kind(
+    arrow: ModuleType, name: str, array: pyarrow.Array, kind: pyarrow.DataType
+) -> pyarrow.Array:
+    """Return an array as one of the type that a column has over all files.
+
+    Raises:
+        DataError: A value would be another one.
+    """
+    if array.type == kind:
+        return array
+    if array.null_count == len(array):
+        return arrow.nulls(len(array), kind)
+    if arrow.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    try:
+        return array.cast(kind)
+    except arrow.ArrowInvalid as error:
+        raise DataError(
+            f"column {name!r} is {array.type} here, and {kind} with the other files, which does "
+            f"not hold all values ({error}); write the files with one type"
+        ) from error
+
+
+def _plain(arrow: ModuleType, kind: pyarrow.DataType) -> pyarrow.DataType:
+    """Return the type of the same values without how Arrow keeps them."""
+    types = arrow.types
+    if types.is_dictionary(kind):
+        return _plain(arrow, kind.value_type)
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        return arrow.string()
+    if types.is_binary_view(kind):
+        return arrow.binary()
+    return arrow.timestamp(kind.unit, "UTC") if types.is_timestamp(kind) and kind.tz else kind
 
 
 def _object_converter(
@@ -83,10 +146,10 @@ def column_kind(arrow: ModuleType, kind: pyarrow.DataType) -> str | None:
         return column_kind(arrow, kind.value_type)
     if types.is_boolean(kind):
         return "truth"
-    if types.is_integer(kind):
+    if types.is_integer(kind) or (types.is_decimal(kind) and kind.scale <= 0):
         return "whole"
     if types.is_decimal(kind):
-        return f"decimal {max(kind.scale, 0)}"
+        return f"decimal {kind.scale}"
     if types.is_date(kind):
         return "date"
     if types.is_timestamp(kind):
@@ -94,9 +157,33 @@ def column_kind(arrow: ModuleType, kind: pyarrow.DataType) -> str | None:
     return None
 
 
-def _nearest(arrow: ModuleType, decimals: pyarrow.Array) -> pyarrow.Array:
-    """Return decimals as the nearest float64, which a cast by itself misses by a digit."""
-    return decimals.cast(arrow.string()).cast(arrow.float64())
+def _whole(arrow: ModuleType, name: str, decimals: pyarrow.Array) -> pyarrow.Array:
+    """Return decimals without decimal places as whole numbers."""
+    try:
+        return decimals.cast(arrow.int64())
+    except arrow.ArrowInvalid as error:
+        raise DataError(
+            f"column {name!r} ({decimals.type}) is whole numbers, and has one that int64 does not "
+            f"hold ({error}); write it as text to use it as an id, or as float64"
+        ) from error
+
+
+def _nearest(arrow: ModuleType, name: str, decimals: pyarrow.Array) -> pyarrow.Array:
+    """Return decimals as the nearest float64, which a cast by itself misses by a digit.
+
+    Those of which several would be one are refused.
+    """
+    numbers = decimals.cast(arrow.string()).cast(arrow.float64())
+    values = numbers.to_numpy(zero_copy_only=False)
+    for row in np.flatnonzero(np.abs(values) >= WHOLE_BELOW).tolist():
+        value = decimals[row].as_py()
+        if value != float(values[row]):
+            raise DataError(
+                f"column {name!r} ({decimals.type}) is read as float64, and has {value}, of which "
+                f"float64 makes {values[row]:.1f}; write it as text, or as int64",
+                row,
+            )
+    return numbers
 
 
 def _with_nan(arrow: ModuleType, field: pyarrow.Field) -> Convert:
@@ -128,6 +215,16 @@ def _texts(arrow: ModuleType, field: pyarrow.Field) -> Convert:
                 row,
             ) from None
         return Strings.of_nullable(array, "")
+
+    return convert
+
+
+def _times_of_day(arrow: ModuleType) -> Convert:
+    """Return what makes text of times of day, as `str` writes them and CSV has them; null as ""."""
+
+    def convert(array: pyarrow.Array) -> Column:
+        words = ["" if value is None else str(value) for value in array.to_pylist()]
+        return Strings(arrow.array(words, arrow.string()))
 
     return convert
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -11,9 +10,16 @@ import numpy as np
 
 from elasticdl import _core
 from elasticdl.data import remote
-from elasticdl.data.arrow_columns import Convert, column_converter, column_kind
+from elasticdl.data.arrow_columns import (
+    Convert,
+    as_kind,
+    column_converter,
+    column_kind,
+    joined_kind,
+)
 from elasticdl.data.base import Metadata, Records
-from elasticdl.data.files import CHUNK_RECORDS
+from elasticdl.data.folder_columns import folder_columns
+from elasticdl.data.row_groups import KEPT_BYTES, RowGroups
 from elasticdl.data.strings import Column
 from elasticdl.distribution import install
 from elasticdl.errors import ConfigError, DataError
@@ -28,6 +34,7 @@ SHARD_ROWS = 8192
 """Row groups that are smaller are joined, so that tasks are not."""
 MAX_SHARDS = 100_000
 _END_BYTES = 8
+_MAX_LOOKED_AT = 64
 
 
 class ParquetReader:
@@ -50,21 +57,29 @@ class ParquetReader:
         self._arrow, self._parquet = import_pyarrow()
         self._keeps_missing = keeps_missing
         self._paths = tuple(paths)
+        self._known = frozenset(paths)
         read_footer(self._paths[0])
         self._schema = self._open(self._paths[0]).schema_arrow
-        self._columns = tuple(columns) or tuple(self._schema.names)
-        missing = [name for name in self._columns if name not in self._schema.names]
+        own = self._schema.names
+        of_folders = folder_columns(self._paths)
+        self._of_folders = {name: of_folders[name] for name in of_folders if name not in own}
+        self._columns = tuple(columns) or (*own, *self._of_folders)
+        missing = [name for name in self._columns if name not in (*own, *self._of_folders)]
         if missing:
             raise ConfigError(
                 f"{FLAG}: columns={missing[0]}: {self._paths[0]} has "
-                f"{', '.join(self._schema.names)}"
+                f"{', '.join((*own, *self._of_folders))}"
             )
         for name in self._columns:
-            if self._schema.names.count(name) > 1:
+            if own.count(name) > 1:
                 raise DataError(
                     f"{self._paths[0]}: several columns are called {name!r}; rename them, or "
                     "choose others by --data_reader_params=columns=..."
                 )
+        in_files = [name for name in self._columns if name not in self._of_folders]
+        self._groups = RowGroups(self._open, in_files)
+        self._has_types = False  # of one column, in different files
+        self._fields: dict[str, pyarrow.Field] = {}
         self._cached_converters: dict[str, tuple[Convert, np.dtype[np.generic]]] = {}
 
     def keeping_missing(self) -> ParquetReader:
@@ -77,73 +92,73 @@ class ParquetReader:
         return tuple(self._schema.names)
 
     @property
+    def is_one_table(self) -> bool:
+        """Whether all columns are in the files, and of one type in all of them."""
+        self._converters()
+        return not self._of_folders and not self._has_types
+
+    @property
     def metadata(self) -> Metadata:
         """The columns and the types of their arrays."""
         dtypes = {name: dtype for name, (_, dtype) in self._converters().items()}
-        found = {n: column_kind(self._arrow, self._schema.field(n).type) for n in self._columns}
+        found = {n: column_kind(self._arrow, self._fields[n].type) for n in self._columns}
         kinds = {name: kind for name, kind in found.items() if kind}
         return Metadata(self._columns, dtypes, column_kinds=kinds)
+
+    def cost_of_pieces(self) -> str:
+        """Say why small pieces from all over the files take long to read; nothing if they do not.
+
+        The first files stand for all of them.
+        """
+        paths = self._paths[:_MAX_LOOKED_AT]
+        found = [self._groups.sizes(path) for path in paths]
+        rows = max(rows for rows, _ in found)
+        total = sum(num_bytes for _, num_bytes in found) * len(self._paths) / len(paths)
+        if rows <= SHARD_ROWS or total <= KEPT_BYTES:
+            return ""
+        return (
+            f"of row groups of up to {rows:,} rows and {total / 2**20:,.0f} MiB in all, a process "
+            f"keeps {KEPT_BYTES >> 20} MiB decoded; a task with pieces of all of them decodes the "
+            f"others anew: write row groups of {SHARD_ROWS:,} rows (row_group_size={SHARD_ROWS})"
+        )
 
     def shards(self) -> list[Shard]:
         """List ranges of row groups by what the footers say, so that tasks end where these do."""
         self._converters()  # compares the files' schemas
-        footers = [(path, self._open(path).metadata) for path in self._paths]
-        least = max(SHARD_ROWS, sum(footer.num_rows for _, footer in footers) // MAX_SHARDS)
-        return [shard for path, footer in footers for shard in _ranges(path, footer, least)]
+        ends = {path: self._groups.footer(path).ends for path in self._paths}
+        least = max(SHARD_ROWS, sum(found[-1] for found in ends.values() if found) // MAX_SHARDS)
+        return [shard for path, found in ends.items() for shard in _ranges(path, found, least)]
 
     def read(self, shard: Shard) -> Iterator[Records]:
         """Yield the rows of a shard; only the row groups that it touches are read."""
-        if shard.name not in self._paths:
+        if shard.name not in self._known:
             raise DataError(
                 f"{shard.name}: not one of the {len(self._paths)} files of this reader, "
                 f"of which the first is {self._paths[0]}; do all processes see the same files?"
             )
-        file = self._open(shard.name)
-        num_rows = file.metadata.num_rows
+        num_rows = self._groups.footer(shard.name).metadata.num_rows
         if shard.end > num_rows:
             raise DataError(
                 f"{shard.name}: rows [{shard.start}, {shard.end}) were asked for, but it has "
                 f"{num_rows}; has the file changed since its rows were counted?"
             )
         try:
-            yield from self._read_rows(file, shard)
+            self._converters()  # refuses types before they are decoded
+            for first, rows in self._groups.rows(shard.name, shard.start, shard.end):
+                yield Records(first, columns=self._to_columns(rows, shard.name, first))
         except (self._arrow.ArrowException, OSError) as error:
             said = " ".join(str(error).split())
-            is_local = not remote.is_url(shard.name)
+            where = self._groups.which_is_damaged(shard.name, shard.start, shard.end)
             raise DataError(
-                f"{shard.name}: rows [{shard.start}, {shard.end}){self._damaged(file, shard)} "
-                f"cannot be read: {said}",
-                is_certain=is_local,
+                f"{shard.name}: rows [{shard.start}, {shard.end}){where} cannot be read: {said}",
+                is_certain=not remote.is_url(shard.name),
             ) from error
 
-    def _damaged(self, file: pyarrow.parquet.ParquetFile, shard: Shard) -> str:
-        """Say which column cannot be decoded, and in which row group; nothing if it is not one."""
-        groups, _ = _groups_of(file.metadata, shard)
-        for group in groups:
-            for name in self._columns:
-                try:
-                    file.read_row_group(group, columns=[name])
-                except (self._arrow.ArrowException, OSError):
-                    return f", column {name!r} in row group {group}"
-        return ""
-
-    def _read_rows(self, file: pyarrow.parquet.ParquetFile, shard: Shard) -> Iterator[Records]:
-        groups, row = _groups_of(file.metadata, shard)
-        batches = file.iter_batches(CHUNK_RECORDS, row_groups=groups, columns=list(self._columns))
-        for batch in batches:
-            start, end = max(shard.start, row), min(shard.end, row + batch.num_rows)
-            if start < end:
-                part = batch.slice(start - row, end - start)
-                yield Records(start, columns=self._to_columns(part, shard.name, start))
-            row += batch.num_rows
-            if row >= shard.end:
-                return  # the rest of the row group is not decoded
-
-    def _to_columns(self, rows: pyarrow.Table, path: str, first: int) -> dict[str, Column]:
+    def _to_columns(self, rows: pyarrow.RecordBatch, path: str, first: int) -> dict[str, Column]:
         columns: dict[str, Column] = {}
         for name, (convert, _) in self._converters().items():
             try:
-                columns[name] = convert(rows.column(name))
+                columns[name] = convert(self._column(name, rows, path))
             except DataError as error:
                 raise DataError(
                     f"{path}: {error} (rows [{first}, {first + len(rows)}))",
@@ -152,51 +167,97 @@ class ParquetReader:
                 ) from error
         return columns
 
-    def _open(self, path: str) -> pyarrow.parquet.ParquetFile:
+    def _column(self, name: str, rows: pyarrow.RecordBatch, path: str) -> pyarrow.Array:
+        kind = self._fields[name].type
+        if name in self._of_folders:
+            value = self._arrow.scalar(self._of_folders[name][path], kind)
+            return self._arrow.repeat(value, len(rows))
+        return as_kind(self._arrow, name, rows.column(name), kind)
+
+    def _open(
+        self, path: str, parts: Mapping[int, bytes] | None = None
+    ) -> pyarrow.parquet.ParquetFile:
+        options = {"page_checksum_verification": True}
         try:
             if remote.is_url(path):  # no other bytes are fetched than those of its columns
-                file = self._arrow.PythonFile(remote.RangeFile(path), mode="r")
-                return self._parquet.ParquetFile(file, pre_buffer=True)
-            return self._parquet.ParquetFile(path)
+                file = self._arrow.PythonFile(remote.RangeFile(path, parts), mode="r")
+                return self._parquet.ParquetFile(file, pre_buffer=not parts, **options)
+            return self._parquet.ParquetFile(path, **options)
         except (self._arrow.ArrowException, OSError, UnicodeDecodeError) as error:
             raise DataError(f"{path}: not a Parquet file that can be read: {error}") from error
 
     def _converters(self) -> dict[str, tuple[Convert, np.dtype[np.generic]]]:
         """How each column becomes an array; made once, since it looks at every file's footer."""
         if not self._cached_converters:
-            nullable = self._columns_with_nulls()
+            nullable = self._look_at_files()
             self._cached_converters = {
                 name: self._converter(name, name in nullable) for name in self._columns
             }
         return self._cached_converters
 
     def _converter(self, name: str, has_nulls: bool) -> tuple[Convert, np.dtype[np.generic]]:
-        field = self._schema.field(name)
         try:
-            return column_converter(self._arrow, field, has_nulls, self._keeps_missing)
+            return column_converter(self._arrow, self._fields[name], has_nulls, self._keeps_missing)
         except DataError as error:
             raise DataError(f"{self._paths[0]}: {error}") from error
 
-    def _columns_with_nulls(self) -> set[str]:
-        names: set[str] = set()
+    def _look_at_files(self) -> set[str]:
+        """Find the type of each column over all files; return those that have null."""
+        fields = {name: self._field_of_folders(name) for name in self._of_folders}
+        nullable = {name for name in fields if None in self._of_folders[name].values()}
         for path in self._paths:
             leaves = read_footer(path)
             schema = self._open(path).schema_arrow
-            self._check_types(path, schema)
+            for name in self._columns:
+                if name not in self._of_folders:
+                    fields[name] = self._joined(path, schema, name, fields.get(name))
             for leaf, may_be_null in leaves:
                 if may_be_null:
-                    names.update(_top_level(leaf, schema.names))
-        return names
+                    nullable.update(_top_level(leaf, schema.names))
+        self._fields = fields
+        return nullable
 
-    def _check_types(self, path: str, schema: pyarrow.Schema) -> None:
-        for name in self._columns:
-            index = schema.get_field_index(name)
-            found = schema.field(index).type if index >= 0 else "missing"
-            if found != self._schema.field(name).type:
-                raise DataError(
-                    f"{path}: column {name!r} is {found}, in {self._paths[0]} it is "
-                    f"{self._schema.field(name).type}; files of one data set have the same columns"
-                )
+    def _field_of_folders(self, name: str) -> pyarrow.Field:
+        is_text = any(isinstance(value, str) for value in self._of_folders[name].values())
+        return self._arrow.field(name, self._arrow.string() if is_text else self._arrow.int64())
+
+    def _joined(
+        self, path: str, schema: pyarrow.Schema, name: str, before: pyarrow.Field | None
+    ) -> pyarrow.Field:
+        """Return the type that holds the values of a column in the files up to one."""
+        index = schema.get_field_index(name)
+        field = schema.field(index) if index >= 0 else None
+        if field is not None and (before is None or field.type == before.type):
+            return field
+        joined = None
+        if field is not None and before is not None:
+            self._has_types = True
+            if self._is_all_null(path, name):
+                return before
+            if all(self._is_all_null(other, name) for other in self._before(path)):
+                return field
+            joined = joined_kind(self._arrow, before.type, field.type)
+        if joined is None:
+            found = "missing" if field is None else field.type
+            first = self._schema.field(name).type
+            raise DataError(
+                f"{path}: column {name!r} is {found}, in {self._paths[0]} it is {first}; "
+                "files of one data set have the same columns"
+            )
+        return self._arrow.field(name, joined)
+
+    def _before(self, path: str) -> tuple[str, ...]:
+        return self._paths[: self._paths.index(path)]
+
+    def _is_all_null(self, path: str, name: str) -> bool:
+        footer = self._groups.footer(path)
+        for group in range(len(footer.ends)):
+            chunk = footer.columns(group).get(name)
+            if chunk is None or chunk.statistics is None or not chunk.statistics.has_null_count:
+                return False
+            if chunk.statistics.null_count != chunk.num_values:
+                return False
+        return True
 
 
 def import_pyarrow(what: str = "Parquet files") -> tuple[ModuleType, ModuleType]:
@@ -215,30 +276,15 @@ def import_pyarrow(what: str = "Parquet files") -> tuple[ModuleType, ModuleType]
     return pyarrow, pyarrow.parquet
 
 
-def _ranges(path: str, metadata: pyarrow.parquet.FileMetaData, least: int) -> Iterator[Shard]:
+def _ranges(path: str, ends: Sequence[int], least: int) -> Iterator[Shard]:
     """Yield the rows of row groups that follow each other: one large group, or several small."""
-    start = end = 0
-    for group in range(metadata.num_row_groups):
-        end += metadata.row_group(group).num_rows
+    start = 0
+    for end in ends:
         if end - start >= least:
             yield Shard(path, start, end)
             start = end
-    if start < end:
-        yield Shard(path, start, end)
-
-
-def _groups_of(metadata: pyarrow.parquet.FileMetaData, shard: Shard) -> tuple[list[int], int]:
-    """The row groups that a shard touches, and the number of the first row of the first."""
-    groups: list[int] = []
-    first_row = row = 0
-    for group in range(metadata.num_row_groups):
-        end = row + metadata.row_group(group).num_rows
-        if row < shard.end and end > shard.start:
-            if not groups:
-                first_row = row
-            groups.append(group)
-        row = end
-    return groups, first_row
+    if ends and start < ends[-1]:
+        yield Shard(path, start, ends[-1])
 
 
 def read_footer(path: str) -> list[tuple[str, bool]]:
@@ -251,8 +297,8 @@ def read_footer(path: str) -> list[tuple[str, bool]]:
         DataError: It is no Parquet file, damaged or encrypted; names the column.
     """
     try:
-        size, read = _bytes_of(path)
-        end = read(max(0, size - _END_BYTES), size)
+        size = remote.size_of(path)
+        end = remote.read_bytes(path, max(0, size - _END_BYTES), size)
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
     if end.endswith(b"PARE"):
@@ -268,22 +314,10 @@ def read_footer(path: str) -> list[tuple[str, bool]]:
             is_certain=True,
         )
     try:
-        return _core.parquet_footer(read(size - _END_BYTES - num_bytes, size - _END_BYTES))
+        start = size - _END_BYTES - num_bytes
+        return _core.parquet_footer(remote.read_bytes(path, start, size - _END_BYTES))
     except ValueError as error:
         raise DataError(f"{path}: {error}", is_certain=True) from None
-
-
-def _bytes_of(path: str) -> tuple[int, Callable[[int, int], bytes]]:
-    """Return the size of a file, and what reads a range of its bytes."""
-    if remote.is_url(path):
-        return remote.size_of(path), lambda start, end: remote.read_range(path, start, end)
-
-    def read(start: int, end: int) -> bytes:
-        with open(path, "rb") as file:
-            file.seek(start)
-            return file.read(end - start)
-
-    return os.path.getsize(path), read
 
 
 def _top_level(path: str, columns: Sequence[str]) -> list[str]:

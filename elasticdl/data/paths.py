@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from elasticdl.data import remote
 from elasticdl.data.copies import unpacked_name
+from elasticdl.data.folder_columns import is_of_column
 from elasticdl.errors import DataError
 
 _GLOB_CHARACTERS = frozenset("*?[")
@@ -17,7 +18,8 @@ _IGNORED_SUFFIXES = (".idx", ".crc", ".tmp")  # indexes, checksums, what is bein
 def expand_paths(expression: str) -> list[str]:
     """List the files of a file, a folder, a glob (`**` too), or several of these with commas.
 
-    Of a folder, files are taken but for hidden ones, names that begin with `_`, and indexes.
+    Of a folder, files are taken but for hidden ones, names that begin with `_`, and indexes; if it
+    has none, those of its folders `column=value`.
     The files of each part are sorted, so every process lists them alike; none comes twice.
 
     Raises:
@@ -87,12 +89,24 @@ def _files_of_folder(folder: str) -> list[str]:
     files = [path for path in paths if os.path.isfile(path) and _is_data(path)]
     if files:
         return files
+    if found := _files_below_columns(paths):
+        return found
     if any(os.path.isdir(path) for path in paths):
         raise DataError(
             f"{folder}: this folder has folders but no data files; "
             f"give {os.path.join(folder, '**', '*')} for the files in them"
         )
     raise DataError(f"{folder}: this folder has no data files")
+
+
+def _files_below_columns(paths: Sequence[str]) -> list[str]:
+    """Return the files of a table whose folders are `column=value`; nothing if it is none."""
+    folders = [path for path in paths if _is_data(path)]
+    if not all(os.path.isdir(path) and is_of_column(os.path.basename(path)) for path in folders):
+        return []
+    files = [file for folder in folders for file in _files_of_folder(folder)]
+    is_table = all(file.endswith((".parquet", ".pq")) for file in files)  # lines get no column
+    return files if is_table else []
 
 
 def _is_data(path: str) -> bool:

@@ -9,7 +9,7 @@ import functools
 import io
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -174,10 +174,16 @@ def ranges(url: str) -> Iterator[bytes]:
 
 
 class RangeFile(io.RawIOBase):
-    """A file behind a URL, of which only what is read is fetched."""
+    """A file behind a URL, of which only what is read is fetched.
 
-    def __init__(self, url: str) -> None:
+    Args:
+        url: The file.
+        parts: What was fetched of it already, by the offsets where the parts begin.
+    """
+
+    def __init__(self, url: str, parts: Mapping[int, bytes] | None = None) -> None:
         self._url = url
+        self._parts = parts or {}
         self._size = describe(url).num_bytes
         self._at = 0
 
@@ -203,10 +209,16 @@ class RangeFile(io.RawIOBase):
         """Fill a buffer, or what the rest of the file fills."""
         view = memoryview(buffer).cast("B")
         end = min(self._size, self._at + len(view))
-        part = read_range(self._url, self._at, end) if end > self._at else b""
+        part = self._read(self._at, end) if end > self._at else b""
         view[: len(part)] = part
         self._at += len(part)
         return len(part)
+
+    def _read(self, start: int, end: int) -> bytes:
+        for offset, part in self._parts.items():
+            if offset <= start and end <= offset + len(part):
+                return part[start - offset : end - offset]
+        return read_range(self._url, start, end)
 
 
 def open_binary(path: str) -> BinaryIO:
@@ -219,6 +231,14 @@ def open_binary(path: str) -> BinaryIO:
 def size_of(path: str) -> int:
     """Return how large a file is, or one behind a URL."""
     return describe(path).num_bytes if is_url(path) else os.path.getsize(path)
+
+
+def read_bytes(path: str, start: int, end: int) -> bytes:
+    """Return bytes `[start, end)` of a file, or of one behind a URL."""
+    if is_url(path):
+        return read_range(path, start, end)
+    with open(path, "rb") as file:
+        return os.pread(file.fileno(), end - start, start)
 
 
 class _Interrupted(DataError):

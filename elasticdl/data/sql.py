@@ -6,7 +6,8 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
 from functools import cached_property
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -111,7 +112,7 @@ class SqlReader:
         types = self._alchemy.types
         if isinstance(of, types.Boolean):
             return "truth"
-        if isinstance(of, types.Integer):
+        if self._is_whole(of):
             return "whole"
         if isinstance(of, types.DateTime):
             return "timestamp UTC" if of.timezone else "timestamp"
@@ -120,6 +121,24 @@ class SqlReader:
         if isinstance(of, types.Numeric) and of.asdecimal and of.scale is not None:
             return f"decimal {of.scale}"
         return None
+
+    def _is_whole(self, of: sqlalchemy.types.TypeEngine) -> bool:
+        """Whether a type has whole numbers alone: NUMERIC without decimal places has."""
+        types = self._alchemy.types
+        is_decimal = isinstance(of, types.Numeric) and of.asdecimal
+        return isinstance(of, types.Integer) or (is_decimal and of.scale == 0)
+
+    def _asked(self, column: sqlalchemy.Column) -> sqlalchemy.ColumnElement[Any]:
+        """Return what to ask for: decimals as the driver has them, if it has any.
+
+        Where it has none, a whole number would be made a float on its way.
+        """
+        types = self._alchemy.types
+        if isinstance(column.type, types.Numeric) and not (
+            self._engine.dialect.supports_native_decimal
+        ):
+            return self._alchemy.type_coerce(column, types.NullType()).label(column.name)
+        return column
 
     def shards(self) -> list[Shard]:
         """List ranges of keys with their numbers of rows; reads the keys alone, once."""
@@ -133,7 +152,7 @@ class SqlReader:
         table = self._tables[name]
         key = self._key(table)
         query = (
-            self._alchemy.select(*(table.c[column] for column in self._dtypes))
+            self._alchemy.select(*(self._asked(table.c[column]) for column in self._dtypes))
             .where(key >= first, key <= last)
             .order_by(key)
             .offset(shard.start)
@@ -244,15 +263,17 @@ class SqlReader:
 
     def _dtype(self, name: str, column: sqlalchemy.Column) -> np.dtype[np.generic]:
         types = self._alchemy.types
-        if isinstance(column.type, types.Integer | types.Boolean):
+        if self._is_whole(column.type) or isinstance(column.type, types.Boolean):
             has_null = column.nullable and any(
                 self._has_null(name, table) for table in self._tables.values()
             )
             return np.dtype(np.float64 if has_null else np.int64)
         if isinstance(column.type, types.Numeric | types.Float):
             return np.dtype(np.float64)
-        if isinstance(column.type, types.Date | types.DateTime):
+        if isinstance(column.type, types.DateTime):
             return np.dtype("datetime64[us]")
+        if isinstance(column.type, types.Date):
+            return np.dtype("datetime64[D]")
         return np.dtype(object)
 
     def _has_null(self, name: str, table: sqlalchemy.Table) -> bool:
@@ -262,10 +283,12 @@ class SqlReader:
     def _array(self, name: str, values: Sequence[Any], dtype: np.dtype[np.generic]) -> Array:
         types = self._alchemy.types
         kind = next(iter(self._tables.values())).c[name].type
-        is_whole = isinstance(kind, types.Integer | types.Boolean)
+        is_whole = self._is_whole(kind) or isinstance(kind, types.Boolean)
+        if is_whole:
+            values = [int(v) if isinstance(v, Decimal) and v == int(v) else v for v in values]
         if not self._keeps_missing or dtype.kind != "f":
-            if is_whole and dtype.kind == "f":
-                _require_exact(values)
+            if dtype.kind == "f":
+                _require_exact(values, is_whole)
             return _array(values, dtype)
         out = np.empty(len(values), dtype=object)
         numbers = (value if is_whole or value is None else float(value) for value in values)
@@ -279,7 +302,7 @@ class SqlReader:
         ):
             try:
                 columns[name] = self._array(name, values, dtype)
-            except (TypeError, ValueError) as error:
+            except (TypeError, ValueError, ArithmeticError) as error:
                 raise DataError(
                     f"{self._place}: {shard}: column {name!r}: expected {dtype}: {error}"
                 ) from error
@@ -304,7 +327,8 @@ def _require_file(url: sqlalchemy.URL) -> None:
 def _array(values: Sequence[Any], dtype: np.dtype[np.generic]) -> Array:
     if dtype.kind == "O":
         out = np.empty(len(values), dtype=object)
-        out[:] = ["" if value is None else value for value in values]
+        words = (str(value) if isinstance(value, time) else value for value in values)
+        out[:] = ["" if word is None else word for word in words]
         return out
     if dtype.kind == "f":
         return np.array([np.nan if value is None else value for value in values], dtype=dtype)
@@ -323,14 +347,26 @@ def _in_utc(value: datetime | date) -> datetime | date:
     return value.astimezone(UTC).replace(tzinfo=None)
 
 
-def _require_exact(values: Sequence[object]) -> None:
-    """Refuse whole numbers of which several would be one float64."""
+def _require_exact(values: Sequence[object], is_whole: bool) -> None:
+    """Refuse numbers of which several would be one float64."""
     for value in values:
-        if isinstance(value, int) and abs(value) > 2**53:
+        if not isinstance(value, int | Decimal) or not _is_large(value):
+            continue
+        if not is_whole and float(value) != value:
+            raise ValueError(
+                f"found {value}, of which float64 makes {float(value):.1f}; have the database "
+                "cast it to BIGINT or text"
+            )
+        if is_whole:
             raise ValueError(
                 f"found {value}: the column has null, so it is float64, which holds whole numbers "
                 "up to 2^53; fill the nulls"
             )
+
+
+def _is_large(value: int | Decimal) -> bool:
+    is_number = isinstance(value, int) or value.is_finite()
+    return is_number and not -(2**53) <= value <= 2**53
 
 
 def _shard(table: str, first: Key, last: Key, count: int) -> Shard:

@@ -171,13 +171,13 @@ def _fill(
 def _in_place(
     connection: duckdb.DuckDBPyConnection, reader: ParquetReader, names: Sequence[str]
 ) -> duckdb.DuckDBPyRelation | None:
-    """Return what reads Parquet files where they are; None if SQL would take names for others."""
+    """Return what reads Parquet files where they are; None if SQL would read them otherwise."""
     paths = [readable(path) for path in _names(reader)]
     known = {name.lower() for name in reader.file_columns}
-    if len(known) < len(reader.file_columns) or known & {"", _FILE_ROW}:
+    if not reader.is_one_table or len(known) < len(reader.file_columns) or known & {"", _FILE_ROW}:
         return None
     columns = [f"{quoted(name)} AS {_place(number)}" for number, name in enumerate(names)]
-    relation = connection.read_parquet(paths, file_row_number=True)
+    relation = connection.read_parquet(paths, file_row_number=True, hive_partitioning=False)
     return relation.select(", ".join([*columns, f"{_FILE_ROW} AS {ROW}"]))
 
 

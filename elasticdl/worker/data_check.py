@@ -17,12 +17,16 @@ from elasticdl.backends.base import ChecksData, Minibatch, ModelDescription, Pre
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader, Metadata
 from elasticdl.data.open import format_of_whole
+from elasticdl.data.parquet import ParquetReader
 from elasticdl.data.paths import expand_paths, folders_left_out, read_twice
 from elasticdl.data.sample import Sample, Words, take_sample
+from elasticdl.data.shuffled import ShuffledReader
+from elasticdl.data.split import SplitReader
 from elasticdl.data.wanted import WantedColumn
 from elasticdl.errors import ElasticdlError, in_short, place_of
 from elasticdl.job import OF_MODEL, DataCheckTurn, Mode, Shard, TaskKind
 from elasticdl.model_spec import ModelSpec
+from elasticdl.observe.history.bound import SLOW_READING
 from elasticdl.rpc.base import MasterClient
 from elasticdl.runtime.ending import Beside
 from elasticdl.runtime.process import STOPPED_EXIT_CODE
@@ -169,7 +173,18 @@ def look_at_data(
     trained_on = None if saved is None else read_trained_columns(Path(saved))
     if trained_on is not None:
         lines += of_trained(main, trained_on, any(asked) or table is not None)
+    lines += _slow_reading(readers.get(TaskKind.TRAINING))
     return lines if spec.custom_data_reader is not None else [*lines, *_odd_places(config)]
+
+
+def _slow_reading(reader: DataReader | None) -> Iterator[str]:
+    """Yield a warning of records that are shuffled, and whose pieces take long to find."""
+    if not isinstance(reader, ShuffledReader):
+        return
+    source = reader.reader
+    source = source.reader if isinstance(source, SplitReader) else source
+    if isinstance(source, ParquetReader) and (why := source.cost_of_pieces()):
+        yield f"warning: --shuffle=records is {SLOW_READING}{why}"
 
 
 def _odd_places(config: JobConfig) -> Iterator[str]:

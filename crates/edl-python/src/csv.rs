@@ -14,6 +14,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(check_csv, module)?)?;
     module.add_function(wrap_pyfunction!(parse_libsvm, module)?)?;
     module.add_function(wrap_pyfunction!(json_columns, module)?)?;
+    module.add_function(wrap_pyfunction!(check_parquet_pages, module)?)?;
     module.add_function(wrap_pyfunction!(parquet_footer, module)?)
 }
 
@@ -218,4 +219,11 @@ fn parquet_footer(py: Python<'_>, footer: &[u8]) -> PyResult<Vec<(String, bool)>
         .into_iter()
         .map(|leaf| (leaf.path, leaf.may_be_null))
         .collect())
+}
+
+/// Checks the pages of a column of a row group of a Parquet file.
+#[pyfunction]
+fn check_parquet_pages(py: Python<'_>, chunk: &[u8], num_values: i64) -> PyResult<()> {
+    py.detach(|| edl_recordio::parquet::check_pages(chunk, num_values))
+        .map_err(PyValueError::new_err)
 }

@@ -79,6 +79,54 @@ pub fn read_footer(bytes: &[u8]) -> Result<Vec<Leaf>, String> {
     Ok(leaves)
 }
 
+/// Checks that the pages of a column of a row group have as many values as the footer says.
+///
+/// The library believes what each page says of itself: it stops at the number of the footer, with
+/// the values behind a wrong page at the rows of others.
+///
+/// # Errors
+///
+/// What is wrong: a page is cut or damaged, or the pages have another number of values.
+pub fn check_pages(bytes: &[u8], num_values: i64) -> Result<(), String> {
+    let mut thrift = Thrift { bytes, at: 0 };
+    let mut found = 0_i64;
+    while found < num_values && thrift.at < bytes.len() {
+        let (num_bytes, values) = page(&mut thrift)?;
+        thrift.take(num_bytes)?;
+        found = found.saturating_add(values);
+    }
+    if found == num_values {
+        return Ok(());
+    }
+    Err(format!(
+        "its pages have {found} values, and its footer says {num_values}: it is damaged"
+    ))
+}
+
+/// Reads the header of a page: how many bytes follow it, and how many values of rows it has.
+fn page(thrift: &mut Thrift<'_>) -> Result<(usize, i64), String> {
+    let (mut num_bytes, mut values) = (None, 0);
+    let damaged = || "the header of a page is damaged".to_owned();
+    thrift
+        .fields(0, |thrift, field, kind| {
+            match (field, kind) {
+                (3, Kind::Number) => num_bytes = usize::try_from(thrift.zigzag()?).ok(),
+                (5 | 8, Kind::Struct) => thrift.fields(1, |thrift, field, kind| {
+                    match (field, kind) {
+                        (1, Kind::Number) => values = thrift.zigzag()?,
+                        _ => return Ok(false),
+                    }
+                    Ok(true)
+                })?,
+                _ => return Ok(false),
+            }
+            Ok(true)
+        })
+        .map_err(|_| damaged())?;
+    let num_bytes = num_bytes.filter(|_| values >= 0).ok_or_else(damaged)?;
+    Ok((num_bytes, values))
+}
+
 const ENCRYPTED: &str = "it is encrypted, and elasticdl has no keys; write it without encryption";
 
 struct RowGroup {
@@ -447,6 +495,24 @@ mod tests {
         ] {
             let error = read_footer(&bytes).unwrap_err();
             assert!(error.contains(said), "{error}");
+        }
+    }
+
+    #[test]
+    fn pages_have_as_many_values_as_the_footer_says() {
+        let page = |values: u8| {
+            let header = field(2, 12, &[field(1, 5, &[2 * values]), vec![0]].concat());
+            [field(3, 5, &[4]), header, vec![0], vec![7, 7]].concat()
+        };
+        let dictionary = [field(3, 5, &[2]), vec![0], vec![7]].concat();
+        let two = [dictionary, page(3), page(2)].concat();
+        assert_eq!(check_pages(&two, 5), Ok(()));
+        for wrong in [[page(4), page(2)].concat(), [page(2), page(2)].concat()] {
+            let said = check_pages(&wrong, 5).unwrap_err();
+            assert!(said.contains("values, and its footer says 5"), "{said}");
+        }
+        for end in 1..page(3).len() {
+            assert!(check_pages(&page(3)[..end], 3).is_err());
         }
     }
 

@@ -11,7 +11,8 @@ from elasticdl.errors import ConfigError, DataError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_ROW_GROUP = 65_536
+_ROW_GROUP = 8_192
+"""Rows that are decoded for one of them; with --shuffle=records a task has some of each group."""
 
 
 def place_of(data: object, folder: Path, name: str) -> str:
@@ -47,7 +48,13 @@ def place_of(data: object, folder: Path, name: str) -> str:
     # none for a duration, nor for a vector.
     keeps_types = any(map(_is_of_arrow_alone, table.schema.types))
     try:
-        parquet.write_table(table, path, row_group_size=_ROW_GROUP, store_schema=keeps_types)
+        parquet.write_table(
+            table,
+            path,
+            row_group_size=_ROW_GROUP,
+            store_schema=keeps_types,
+            write_page_checksum=True,
+        )
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from error
     except (ValueError, NotImplementedError) as error:

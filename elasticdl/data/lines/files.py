@@ -51,7 +51,7 @@ def open_part(target: Target, path: Path, rows: Rows) -> PartFile:
     if target.format == "parquet":
         assert isinstance(rows, pa.Table), "columns go to Parquet"
         codec = {"deflate": "gzip"}.get(target.codec, target.codec)
-        writer = pq.ParquetWriter(path, rows.schema, compression=codec)
+        writer = pq.ParquetWriter(path, rows.schema, compression=codec, write_page_checksum=True)
         return _ParquetPart(writer, target.records_per_row_group)
     if target.format == "recordio":
         return _BlockPart(_core.RecordWriter(path, codec=target.codec))

@@ -14,6 +14,9 @@ LEAST_SECONDS = 2.0
 BUSY_SHARE = 0.6
 """A ps replica that works for this share of its time is what its workers wait for."""
 
+SLOW_READING = "slow to read: "
+"""What the look at the data says before the reason."""
+
 _ADVICE = {
     "computing": "More workers (--num_workers), more threads (--worker_threads), or a larger "
     "--minibatch_size make it faster.",
@@ -74,11 +77,14 @@ def bound_of(history: History) -> Bound | None:
             f"workers compute for {train:.0%} of the time in which they train or wait",
         )
     if data >= parameters:
-        return _bound(
+        found = _bound(
             "reading",
             data,
             f"workers wait for data for {data:.0%} of the time in which they train or wait",
         )
+        causes = (line.partition(SLOW_READING)[2] for line in history.data)
+        cause = next(filter(None, causes), "")
+        return replace(found, advice=f"{cause[:1].upper()}{cause[1:]}.") if cause else found
     return _of_parameters(history, parameters)
 
 

@@ -317,3 +317,36 @@ def test_images_become_examples_and_statistics(capsys):
     make_images()
     assert run_command(["data", "analyze", "pets", "--output=s.json"]) == 0
     assert "3 records" in capsys.readouterr().out
+
+
+def numeric(database, kind, values):
+    database.execute(f"CREATE TABLE n (id INTEGER PRIMARY KEY, x {kind})")
+    database.executemany("INSERT INTO n (x) VALUES (?)", [(value,) for value in values])
+    database.commit()
+    reader = open_reader("sqlite:///data.db", "table=n")
+    (shard,) = reader.shards()
+    (records,) = reader.read(shard)
+    return records.columns["x"]
+
+
+@pytest.mark.parametrize("kind", ["NUMERIC(38, 0)", "INTEGER", "DECIMAL(20, 0)"])
+def test_whole_numbers_of_a_database_stay_what_they_are(database, kind):
+    column = numeric(database, kind, [2**53 + 1, 2**53])
+    assert column.dtype == np.int64
+    assert column.tolist() == [2**53 + 1, 2**53]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "said"),
+    [
+        ("NUMERIC(38, 0)", [2**53 + 1, None], "the column has null, so it is float64"),
+        ("NUMERIC", [2**53 + 1], "9007199254740993, of which float64 makes 9007199254740992.0"),
+    ],
+)
+def test_numbers_of_a_database_that_would_meet_are_refused(database, kind, values, said):
+    with pytest.raises(DataError, match=rf"column 'x': expected float64: found .*{said}"):
+        numeric(database, kind, values)
+
+
+def test_numbers_with_places_are_the_nearest(database):
+    assert numeric(database, "NUMERIC(10, 2)", [1.25, 7]).tolist() == [1.25, 7.0]

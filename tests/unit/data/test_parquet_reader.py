@@ -19,7 +19,7 @@ def write(path, columns, **options):
 
 
 def read(path, params=""):
-    reader = open_reader(path, params)
+    reader = open_reader(str(path), params)
     chunks = [records for shard in reader.shards() for records in reader.read(shard)]
     return {name: np.concatenate([c.columns[name] for c in chunks]) for name in chunks[0].columns}
 
@@ -82,7 +82,7 @@ def test_only_the_row_groups_of_a_range_are_read(tmp_path):
     chunks = list(reader.read(Shard(path, 150, 420)))
     got = np.concatenate([chunk.columns["x"] for chunk in chunks])
     np.testing.assert_array_equal(got, np.arange(150, 420))
-    with pytest.raises(DataError, match=r"a\.parquet: rows .* cannot be read"):
+    with pytest.raises(DataError, match=r"a\.parquet: column .x. in row group 0: the header"):
         list(reader.read(Shard(path, 0, 10)))
 
 
@@ -177,22 +177,216 @@ def test_without_pyarrow_the_remedy_is_named(tmp_path, monkeypatch):
         open_reader(path)
 
 
-def test_no_more_of_a_row_group_is_decoded_than_a_task_needs(tmp_path, monkeypatch):
-    path = tmp_path / "x.parquet"
-    pq.write_table(pa.table({"x": range(50_000)}), path, row_group_size=50_000)
-    reader = open_reader(str(path))
-    decoded = []
-    real = pq.ParquetFile.iter_batches
+@pytest.fixture
+def decoded(monkeypatch):
+    """Return the numbers of rows that are decoded at once."""
+    found = []
+    whole, parts = pq.ParquetFile.read_row_group, pq.ParquetFile.iter_batches
 
-    def counted(self, *arguments, **options):
-        for batch in real(self, *arguments, **options):
-            decoded.append(batch.num_rows)
+    def read_row_group(self, *arguments, **options):
+        table = whole(self, *arguments, **options)
+        found.append(table.num_rows)
+        return table
+
+    def iter_batches(self, *arguments, **options):
+        for batch in parts(self, *arguments, **options):
+            found.append(batch.num_rows)
             yield batch
 
-    monkeypatch.setattr(pq.ParquetFile, "iter_batches", counted)
-    records = list(reader.read(Shard(str(path), 5000, 6000)))
-    assert sum(map(len, records)) == 1000
-    assert sum(decoded) == 2 * 4096
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", read_row_group)
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", iter_batches)
+    return found
+
+
+def rows(reader, path, start, end):
+    chunks = reader.read(Shard(path, start, end))
+    return np.concatenate([chunk.columns["x"] for chunk in chunks]).tolist()
+
+
+def test_a_row_group_is_decoded_once_for_many_small_ranges(tmp_path, decoded):
+    path = write(tmp_path / "x.parquet", {"x": range(50_000)}, row_group_size=25_000)
+    reader = open_reader(path)
+    for start in (40_000, 24_995, 100, 30_000):
+        assert rows(reader, path, start, start + 10) == list(range(start, start + 10))
+    assert decoded == [25_000, 25_000]
+
+
+def test_row_groups_that_are_kept_have_a_bound_and_are_found_the_next_time(
+    tmp_path, decoded, monkeypatch
+):
+    monkeypatch.setattr("elasticdl.data.row_groups.KEPT_BYTES", 20_000)
+    path = write(tmp_path / "x.parquet", {"x": range(4000)}, row_group_size=1000)
+    reader = open_reader(path)
+    for _ in range(2):
+        for start in (0, 1000, 2000, 3000):
+            assert rows(reader, path, start + 5, start + 7) == [start + 5, start + 6]
+    assert len(decoded) == 4 + 2  # two of four were kept, for the next time too
+
+
+def test_a_row_group_that_is_too_large_is_decoded_once_for_ranges_in_order(
+    tmp_path, decoded, monkeypatch
+):
+    monkeypatch.setattr("elasticdl.data.row_groups.KEPT_BYTES", 100)
+    path = write(tmp_path / "x.parquet", {"x": range(50_000)})
+    reader = open_reader(path)
+    for start in (5000, 6000, 9000, 30_000):
+        assert rows(reader, path, start, start + 10) == list(range(start, start + 10))
+    assert decoded == [4096] * 8
+    assert rows(reader, path, 0, 2) == [0, 1]
+
+
+def flip(path, place, bits):
+    data = bytearray(path.read_bytes())
+    data[place] ^= bits
+    path.write_bytes(data)
+
+
+PAGES = {
+    "one page": {},
+    "pages": {"data_page_size": 64, "write_batch_size": 8},
+    "dictionary": {"use_dictionary": True},
+    "version 2": {"data_page_version": "2.0"},
+    "large": {"kept": 100},
+}
+
+
+@pytest.mark.parametrize("kind", PAGES)
+def test_a_damaged_page_shifts_no_column(tmp_path, monkeypatch, kind):
+    """Bits of the pages of one row group are flipped; the others stay what they are."""
+    options = {"use_dictionary": False, **PAGES[kind]}
+    if kept := options.pop("kept", None):
+        monkeypatch.setattr("elasticdl.data.row_groups.KEPT_BYTES", kept)
+    path = tmp_path / "x.parquet"
+    values = pa.array([n if n % 7 else None for n in range(90)], pa.int32())
+    write(path, {"x": values, "y": range(90)}, row_group_size=30, compression="none", **options)
+    whole = path.read_bytes()
+    chunk = pq.ParquetFile(path).metadata.row_group(1).column(0)
+    start = chunk.dictionary_page_offset or chunk.data_page_offset
+    refused = 0
+    for bit in range(8 * start, 8 * (start + chunk.total_compressed_size), 7):
+        path.write_bytes(whole)
+        flip(path, bit // 8, 1 << bit % 8)
+        try:
+            found = read(path)
+        except DataError as error:
+            refused += 1
+            assert "x.parquet" in str(error)  # noqa: PT017 - most flips change a value alone
+            continue
+        assert [len(column) for column in found.values()] == [90, 90]
+        np.testing.assert_array_equal(
+            found["x"][60:], [n if n % 7 else np.nan for n in range(60, 90)]
+        )
+    assert refused
+
+
+def test_pages_of_another_number_of_values_are_told_with_file_column_and_row_group(tmp_path):
+    path = tmp_path / "x.parquet"
+    write(path, {"x": range(60), "y": range(60)}, row_group_size=30, compression="none")
+    chunk = pq.ParquetFile(path).metadata.row_group(1).column(1)
+    header = path.read_bytes().index(b"\x15\x3c", chunk.data_page_offset)  # 30 values
+    flip(path, header + 1, 2)
+    with pytest.raises(
+        DataError, match=r"x\.parquet: column 'y' in row group 1: its pages have 31"
+    ):
+        read(path)
+
+
+def test_checksums_of_pages_are_verified_where_there_are_some(tmp_path):
+    path = tmp_path / "x.parquet"
+    write(
+        path, {"x": range(60)}, compression="none", use_dictionary=False, write_page_checksum=True
+    )
+    chunk = pq.ParquetFile(path).metadata.row_group(0).column(0)
+    flip(path, chunk.data_page_offset + chunk.total_compressed_size - 1, 1)
+    with pytest.raises(DataError, match=r"column 'x' in row group 0 cannot be read: .*CRC"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        (pa.array([7]), pa.array([None]), [7.0, np.nan]),
+        (pa.array([None]), pa.array([7]), [np.nan, 7.0]),
+        (pa.array(["a"]), pa.array([None], pa.float64()), ["a", ""]),
+        (pa.array([None], pa.float64()), pa.array(["a"]), ["", "a"]),
+        (pa.array([None]), pa.array([None]), [np.nan, np.nan]),
+        (pa.array(["a"]), pa.array(["b"]).dictionary_encode(), ["a", "b"]),
+        (pa.array(["a"]).dictionary_encode(), pa.array(["b"], pa.large_string()), ["a", "b"]),
+        (pa.array([1], pa.int32()), pa.array([2**40]), [1, 2**40]),
+        (pa.array([1]), pa.array([0.5]), [1.0, 0.5]),
+        (
+            pa.array([0], pa.timestamp("us")),
+            pa.array([5], pa.timestamp("ns")),
+            [np.datetime64(0, "ns"), np.datetime64(5, "ns")],
+        ),
+    ],
+)
+def test_a_column_has_the_type_that_holds_it_in_all_files(tmp_path, one, other, expected):
+    write(tmp_path / "a.parquet", {"x": one})
+    write(tmp_path / "b.parquet", {"x": other})
+    column = read(tmp_path)["x"]
+    assert column.dtype == open_reader(str(tmp_path)).metadata.column_dtypes["x"]
+    assert str(list(column)) == str(list(np.asarray(expected, column.dtype)))
+
+
+ID = decimal.Decimal(2**53 + 1)
+
+
+def test_decimals_without_places_are_whole_numbers(tmp_path):
+    ids = pa.array([ID, ID - 1], pa.decimal128(38, 0))
+    path = write(tmp_path / "a.parquet", {"x": ids, "n": pa.array([None, 7], pa.decimal128(9, 0))})
+    columns = read(path)
+    assert columns["x"].dtype == np.int64
+    assert columns["x"].tolist() == [2**53 + 1, 2**53]
+    assert str(columns["n"].tolist()) == "[nan, 7.0]"
+    assert open_reader(path).metadata.column_kinds == {"x": "whole", "n": "whole"}
+    kept = open_reader(path).keeping_missing()
+    (chunk,) = kept.read(Shard(path, 0, 2))
+    assert chunk.columns["n"].tolist() == [None, 7]
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        (pa.array([ID, None], pa.decimal128(38, 0)), "has numbers above 2^53"),
+        (pa.array([decimal.Decimal(10**30)], pa.decimal128(38, 0)), "that int64 does not hold"),
+        (pa.array([decimal.Decimal("1.5"), ID], pa.decimal128(38, 9)), "has 9007199254740993.0"),
+    ],
+)
+def test_decimals_of_which_several_would_be_one_are_refused(tmp_path, column, said):
+    path = write(tmp_path / "a.parquet", {"x": column})
+    with pytest.raises(DataError, match=r"a\.parquet: column 'x' .*") as raised:
+        read(path)
+    assert said in str(raised.value)
+
+
+def test_whole_numbers_that_would_meet_with_the_other_files_are_refused(tmp_path):
+    write(tmp_path / "a.parquet", {"x": [2**53 + 1]})
+    write(tmp_path / "b.parquet", {"x": [0.5]})
+    with pytest.raises(DataError, match=r"a\.parquet: column 'x' is int64 here, and double"):
+        read(tmp_path)
+
+
+def test_folders_of_values_are_columns(tmp_path):
+    for day, shop, value in (("2026-11-01", "07", 1), ("2026-11-02", "12", 2)):
+        folder = tmp_path / f"day={day}" / f"shop={shop}"
+        folder.mkdir(parents=True)
+        write(folder / "a.parquet", {"x": [value, value + 10]})
+    (tmp_path / "_SUCCESS").touch()
+    reader = open_reader(str(tmp_path))
+    assert reader.metadata.column_names == ("x", "day", "shop")
+    assert reader.metadata.column_dtypes["shop"] == np.int64
+    columns = read(tmp_path)
+    assert columns["x"].tolist() == [1, 11, 2, 12]
+    assert columns["day"].tolist() == ["2026-11-01"] * 2 + ["2026-11-02"] * 2
+    assert columns["shop"].tolist() == [7, 7, 12, 12]
+    assert list(read(tmp_path, "columns=shop")) == ["shop"]
+    (tmp_path / "day=2026-11-01" / "shop=__HIVE_DEFAULT_PARTITION__").mkdir()
+    write(tmp_path / "day=2026-11-01/shop=__HIVE_DEFAULT_PARTITION__/a.parquet", {"x": [3]})
+    assert str(read(tmp_path)["shop"].tolist()) == "[7.0, 7.0, nan, 12.0, 12.0]"
+    write(tmp_path / "day=2026-11-02" / "b.parquet", {"x": [3]})
+    with pytest.raises(DataError, match=r"below folders of the columns day, and .* day, shop"):
+        open_reader(str(tmp_path / "**" / "*.parquet"))
 
 
 def test_shards_end_where_row_groups_do(tmp_path):

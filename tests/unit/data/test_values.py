@@ -34,8 +34,11 @@ def write_parquet(values):
 
 
 def write_tables(values):
-    kinds = {bool: "BOOLEAN", int: "INTEGER", float: "REAL", str: "TEXT"}
+    kinds = {bool: "BOOLEAN", int: "INTEGER", float: "REAL", str: "TEXT", datetime.date: "DATE"}
+    kinds |= {datetime.datetime: "TIMESTAMP", datetime.time: "TIME"}
     kind = kinds[type(values[0])]
+    if isinstance(values[0], datetime.date | datetime.time):
+        values = [str(value) for value in values]  # SQLite keeps times as text
     with sqlite3.connect("t.db") as database:
         database.execute(f"CREATE TABLE t (id INTEGER PRIMARY KEY, v {kind}, y INTEGER)")
         database.executemany("INSERT INTO t (v, y) VALUES (?, 1)", [(v,) for v in values])
@@ -72,9 +75,10 @@ VALUES = {
     "text": ["a", "1_2", "007", ""],
     "date": [datetime.date(2024, 2, 29), datetime.date(1969, 12, 31)],
     "time": [NOON, NOON.replace(microsecond=250_000)],
+    "time of day": [NOON.time(), datetime.time(12, 30, 1, 250_000)],
     "decimal": [decimal.Decimal("1.50"), decimal.Decimal("-0.05")],
 }
-NOT_IN = {"tables": ("date", "time", "decimal")}  # SQLite has no such types
+NOT_IN = {"tables": ("decimal",)}  # SQLite has no such type
 
 
 @pytest.mark.parametrize("values", VALUES)

@@ -47,6 +47,12 @@ def test_bound_is_what_workers_wait_for(worker, more, stage):
     assert found.advice.endswith(".")
 
 
+def test_the_cause_of_slow_reading_is_advised_where_the_look_at_the_data_found_one():
+    found = history({"train": 0.2, "wait for data": 0.8})
+    found.data = ["training: 7 records", "warning: --shuffle=records is slow to read: so and so"]
+    assert bound_of(found).advice == "So and so."
+
+
 def test_ps_replica_that_waits_for_a_core_is_not_helped_by_more_of_them():
     found = bound_of(history({"wait for parameters": 0.9}, ps=0.3, core_wait=0.5))
     assert "works for 30% of its, and waits for a core for 50%" in found.text
