@@ -1,12 +1,14 @@
 import numpy as np
 import pytest
 
+from elasticdl.cli.flags import build_config
 from elasticdl.data.base import Records
 from elasticdl.data.open import open_reader
 from elasticdl.data.shuffled import ShuffledReader
 from elasticdl.data.split import SplitReader
-from elasticdl.errors import DataError
+from elasticdl.errors import DataError, JobFailedError
 from elasticdl.job import Shard
+from elasticdl.master.__main__ import load_data
 from elasticdl.worker.records import located
 
 NUM_RECORDS = 150_000  # of more than one block
@@ -94,3 +96,17 @@ def test_files_of_every_format_are_split_alike_from_whatever_folder(tmp_path, su
     monkeypatch.chdir(tmp_path)
     assert found == held_out(path.name)
     assert 150 < len(found) < 250
+
+
+def test_the_master_has_each_record_in_training_or_in_validation(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.py").write_text("def forward(): ...\n")
+    (tmp_path / "x.csv").write_text("1\n" * 1000)
+    (tmp_path / "few.csv").write_text("1\n")
+    words = {"model_zoo": ".", "model_def": "m.forward", "validation_split": "0.1"}
+    data = load_data(build_config("train", words | {"training_data": "x.csv"}))
+    trained, evaluated = (sum(s.num_records for s in d) for d in (data.training, data.validation))
+    assert trained + evaluated == 1000
+    assert 70 < evaluated < 130
+    with pytest.raises(JobFailedError, match=r"=0\.1: none of the records of few\.csv"):
+        load_data(build_config("train", words | {"training_data": "few.csv"}))
