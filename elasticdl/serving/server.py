@@ -253,19 +253,23 @@ class Server:
         self._check_waiting()
         transfer = Transfer(request.protocol, time.monotonic())
         self._places.begin(transfer)
+        content = bytearray()
         try:
-            body = await self._read(request, transfer)
+            await self._read(request, transfer, content)
+            body = bytes(content)
+            content.clear()
             self._check_waiting()
-            content, version, kind = await self._computed(request, body)
+            answer, version, kind = await self._computed(request, body)
         finally:
+            content.clear()  # an error that is kept has this frame
             transfer.cut = None
             self._places.end(transfer)
             self._is_swollen |= transfer.num_bytes > _LARGE_BYTES
-        self._is_swollen |= len(content) > _LARGE_BYTES
+        self._is_swollen |= len(answer) > _LARGE_BYTES
         del body
         headers = {"X-Elasticdl-Version": str(version)}
-        response = web.Response(body=content, content_type=kind, headers=headers)
-        await self._send(request, response, len(content))
+        response = web.Response(body=answer, content_type=kind, headers=headers)
+        await self._send(request, response, len(answer))
         return response
 
     def _check_waiting(self) -> None:
@@ -289,9 +293,9 @@ class Server:
             self._waiting -= 1
         return content, version, ARROW if is_arrow else "application/json"
 
-    async def _read(self, request: web.BaseRequest, transfer: Transfer) -> bytes:
+    async def _read(self, request: web.BaseRequest, transfer: Transfer, content: bytearray) -> None:
         """Read a request, unpacked, up to the limits."""
-        most, content = self._limits.request_bytes, bytearray()
+        most = self._limits.request_bytes
         if (request.content_length or 0) > most:
             raise _too_large(most)
         unpack = Unpacking(request.headers.get("Content-Encoding", ""), most)
@@ -313,7 +317,6 @@ class Server:
             text = f"the request did not come within {_BODY_SECONDS:.0f} s"
             raise web.HTTPRequestTimeout(text=text) from None
         unpack.finish()
-        return bytes(content)
 
     async def _send(self, request: web.BaseRequest, response: web.Response, size: int) -> None:
         """Send an answer; who does not take it is hung up on."""
