@@ -230,7 +230,7 @@ def test_pending_process_is_not_silent_for_however_long():
     members = Membership(Journal(), heartbeat_timeout_seconds=5)
     member = members.plan(Role.WORKER, now=0.0)
     members.started(Role.WORKER, 0, "pod", now=1.0)
-    members.pending(member, "no room")
+    members.pending(member, "no room", lacks_room=True, now=2.0)
     assert members.silent(1e6) == []
     members.runs(member, now=1e6)
     assert member.pending == ""

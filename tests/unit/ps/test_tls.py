@@ -18,6 +18,7 @@ from elasticdl.job import Role
 from elasticdl.runtime.credentials.authority import Authority, Identity
 from tests.unit.recording_relay import RecordingRelay
 
+LONG_AGO = -4 * 86_400.0  # more than a clock may be ahead of others
 TOKEN = b"a secret of thirty-two bytes ...."
 SENTINEL = np.float32(1234.5678)
 NOTHING = np.zeros(0, np.float32)
@@ -84,7 +85,7 @@ def test_replica_with_another_roles_certificate_is_refused_with_its_address(job)
 def test_client_without_a_good_certificate_is_refused(job):
     server = PsServer(Store(), "127.0.0.1", 0, TOKEN, tls=job(Role.PS))
     try:
-        for tls in (job("user"), job(Role.WORKER, life_seconds=-60)):
+        for tls in (job("user"), job(Role.WORKER, life_seconds=LONG_AGO)):
             with pytest.raises(AuthenticationError, match="refuses this process's certificate"):
                 PsClient.connect([server.address], TOKEN, 0, 10, tls=tls)
     finally:
