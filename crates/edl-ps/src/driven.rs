@@ -226,8 +226,7 @@ mod tests {
         "optimizer": {"kind": "sgd"}}], "dense": [], "state": [],
         "optimizer": {"kind": "sgd"}, "seed": 0}"#;
 
-    #[test]
-    fn a_gradient_waits_in_its_round_until_the_other_has_come() {
+    fn replica_that_makes_rounds_of_two() -> Driven {
         let store = Arc::new(Store::new(0, 1));
         let model = edl_store::ModelSpec::from_json(MODEL).unwrap();
         store.declare(model, &[], &[]).unwrap();
@@ -236,30 +235,51 @@ mod tests {
             version_tolerance: 0,
         };
         let replica = Driven::new(store, synchrony, 0, false);
-        let push = |task: u64| {
-            let step = Step {
-                task,
-                lease: 1,
-                index: 0,
-            };
-            let change = Change {
-                step,
-                num_records: 1,
-                pulled_version: 0,
-                table: 0,
-                keys: &[task],
-                grads: &[-1.0],
-            };
-            replica.push(task, &change).unwrap()
-        };
         for task in [1, 2] {
             replica.begin_task(task, task, 1).unwrap();
         }
-        assert!(matches!(push(1), Answer::NotYet));
-        assert!(matches!(push(1), Answer::NotYet));
-        assert!(matches!(push(2), Answer::InRound(..)));
-        assert!(matches!(push(1), Answer::InRound(..)));
+        replica
+    }
+
+    fn push(replica: &Driven, task: u64) -> Answer {
+        let change = Change {
+            step: Step {
+                task,
+                lease: 1,
+                index: 0,
+            },
+            num_records: 1,
+            pulled_version: 0,
+            table: 0,
+            keys: &[task],
+            grads: &[-1.0],
+        };
+        replica.push(task, &change).unwrap()
+    }
+
+    #[test]
+    fn a_gradient_waits_in_its_round_until_the_other_has_come() {
+        let replica = replica_that_makes_rounds_of_two();
+        assert!(matches!(push(&replica, 1), Answer::NotYet));
+        assert!(matches!(push(&replica, 1), Answer::NotYet));
+        assert!(matches!(push(&replica, 2), Answer::InRound(..)));
+        assert!(matches!(push(&replica, 1), Answer::InRound(..)));
         let (version, rows) = replica.pull(1, None, 0, &[1, 2]).unwrap().unwrap();
         assert_eq!((version, rows), (1, vec![0.5, 0.5]));
+    }
+
+    #[test]
+    fn no_round_is_made_while_a_move_holds_the_replica() {
+        let replica = replica_that_makes_rounds_of_two();
+        let step = |step: &str| {
+            let wanted = format!(r#"{{"{step}": {{"number": 1, "hold": 1}}}}"#);
+            replica.move_step(&wanted, HashMap::new()).unwrap()
+        };
+        assert!(matches!(push(&replica, 1), Answer::NotYet));
+        step("hold");
+        replica.lost(2); // who is left would make a round of its own
+        assert_eq!(replica.store().unwrap().version(), 0);
+        step("release");
+        assert!(matches!(push(&replica, 1), Answer::InRound(..)));
     }
 }

@@ -97,6 +97,10 @@ impl Leader {
             if let Some(why) = state.failed.remove(&peer.id()) {
                 return Err(PsError::Invalid(why));
             }
+            if state.is_held {
+                state.rounds.withdraw(peer.id());
+                return Ok(Pushed::NotYet);
+            }
             if !state.rounds.has(peer.id()) {
                 store.judge(push.task, push.lease, push.index)?;
                 return Err(StoreError::StaleLease {
@@ -109,7 +113,7 @@ impl Leader {
             if peer.waits_elsewhere() {
                 return Ok(Pushed::NotYet);
             }
-            if state.is_held || Instant::now() >= deadline || !peer.is_there() {
+            if Instant::now() >= deadline || !peer.is_there() {
                 state.rounds.withdraw(peer.id());
                 return Ok(Pushed::NotYet);
             }
@@ -121,7 +125,12 @@ impl Leader {
     /// A move holds the replica, or lets it go. Who waits is told "not yet", and asks again: a round
     /// that somebody's loss completes must not be made meanwhile.
     pub(super) fn hold(&self, is_held: bool) {
-        self.lock().is_held = is_held;
+        let mut state = self.lock();
+        if is_held && !state.is_held {
+            state.rounds.withdraw_all();
+        }
+        state.is_held = is_held;
+        drop(state);
         self.changed.notify_all();
     }
 

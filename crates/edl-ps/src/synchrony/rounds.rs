@@ -64,6 +64,11 @@ impl<G> Rounds<G> {
         self.members.retain(|member| member.client != client);
     }
 
+    /// Takes all gradients out of the open round.
+    pub(crate) fn withdraw_all(&mut self) {
+        self.members.clear();
+    }
+
     /// Adds a gradient; one of the same task that waited already is replaced.
     pub(crate) fn join(&mut self, client: u64, step: Step, gradient: G) {
         self.open(client, step.task, step.lease);
