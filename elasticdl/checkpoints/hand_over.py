@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +65,18 @@ def _manifest(entry: dict[str, Any]) -> str:
     return seal_manifest(json.dumps(content, indent=1))
 
 
-def delete_hand_overs(directory: Path, kept: Collection[Path]) -> None:
-    """Delete what was handed over, but for some folders.
+def hand_overs(directory: Path) -> set[Path]:
+    """Return the folders of what was handed over, or is being written."""
+    return set(directory.glob(f"{_NAME}-*"))
+
+
+def delete_hand_overs(folders: Iterable[Path]) -> None:
+    """Delete what was handed over.
 
     Raises:
         CheckpointError: One cannot be deleted.
     """
-    for folder in sorted(set(directory.glob(f"{_NAME}-*")) - set(kept)):
+    for folder in sorted(folders):
         try:
             # The manifest goes first: what is left of a folder without it is never restored.
             (folder / MANIFEST).unlink(missing_ok=True)

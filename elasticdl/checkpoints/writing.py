@@ -30,7 +30,8 @@ from elasticdl.locations import Location, Url, is_remote, reaching, remove_tree,
 _FORMAT = 3
 _UNFINISHED = "unfinished.json"  # behind a URL: says whose folder it is that has no manifest yet
 _PARTIAL = ".partial"
-_REPLACED = ".replaced"  # or about to be deleted
+_REPLACED = ".replaced"  # until the one that takes its place has its name
+_DELETED = ".deleted"  # about to be
 
 
 def write_checkpoint(
@@ -202,9 +203,9 @@ def _delete(folder: Location, job: str) -> None:
             (folder / MANIFEST).unlink()
             remove_tree(folder)
         else:
-            replaced = folder.with_name(folder.name + _REPLACED)
-            folder.rename(replaced)
-            remove_tree(replaced)
+            deleted = folder.with_name(folder.name + _DELETED)
+            folder.rename(deleted)
+            remove_tree(deleted)
     except FileNotFoundError:
         return  # somebody else has deleted it
     except OSError as error:
@@ -229,9 +230,10 @@ def _base(directory: Location, target: Location, full_every: int, job: str) -> L
 
 
 def _remove_leftovers(directory: Path) -> None:
-    """Remove what a master that was killed has left half-written."""
-    for pattern in (f"version-*{_PARTIAL}", f"version-*{_REPLACED}"):
-        for folder in directory.glob(pattern):
+    """Remove what a master that was killed has left half-written or half-deleted."""
+    put_back(directory)
+    for suffix in (_PARTIAL, _REPLACED, _DELETED):
+        for folder in directory.glob(f"version-*{suffix}"):
             shutil.rmtree(folder)
 
 
@@ -240,9 +242,31 @@ def _put_in_place(partial: Path, target: Path) -> None:
     replaced = target.with_name(target.name + _REPLACED)
     if target.exists():
         target.rename(replaced)
-    partial.rename(target)
+    try:
+        partial.rename(target)
+    except OSError:
+        put_back(target.parent)
+        raise
     sync(target.parent)
     shutil.rmtree(replaced, ignore_errors=True)
+
+
+def put_back(directory: Location) -> None:
+    """Give checkpoints their names back that stepped aside for others which have not come.
+
+    Who writes one of the same version may be killed between the two renames. A master that takes
+    up a job calls this before anybody restores a checkpoint. Behind a URL nothing is renamed.
+
+    Raises:
+        OSError: The folder cannot be read or changed.
+    """
+    if is_remote(directory):
+        return
+    for replaced in directory.glob(f"version-*{_REPLACED}"):
+        target = replaced.with_name(replaced.name.removesuffix(_REPLACED))
+        if not target.exists():
+            replaced.rename(target)
+            sync(directory)
 
 
 def write_durably(path: Path, text: str) -> None:
@@ -254,8 +278,13 @@ def write_durably(path: Path, text: str) -> None:
 
 
 def make_durably(folder: Path) -> None:
-    """Make a folder, and those above it that are missing; their names are on the disk then."""
+    """Make a folder, and those above it that are missing; their names are on the disk then.
+
+    Who was killed may have made the last one that is there, and may not have synced its name.
+    """
     missing = [above for above in (folder, *folder.parents) if not above.exists()]
+    last = missing[-1].parent if missing else folder
+    sync(last.parent)
     for above in reversed(missing):
         above.mkdir(exist_ok=True)
         sync(above.parent)

@@ -67,12 +67,12 @@ class DeleteCheckpoints:
 
 @dataclass(frozen=True, slots=True)
 class DeleteHandOvers:
-    """Delete what processes of a role have handed over, but for some; nobody waits for it.
+    """Delete what processes of a role have handed over and nobody needs; nobody waits for it.
 
-    kept: (index, session) of those whose folders stay.
+    Which those are is asked when it is known which folders there are: a process that is asked to
+    end meanwhile makes another one.
     """
 
-    kept: tuple[tuple[int, str], ...]
     role: Role = Role.PS
 
 

@@ -10,18 +10,18 @@ from __future__ import annotations
 import dataclasses
 import logging
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
 from elasticdl.checkpoints.disk import Disk
-from elasticdl.checkpoints.hand_over import delete_hand_overs, hand_over_folder
+from elasticdl.checkpoints.hand_over import delete_hand_overs, hand_over_folder, hand_overs
 from elasticdl.checkpoints.publishing import Publisher
 from elasticdl.checkpoints.versions import version_folder
-from elasticdl.checkpoints.writing import delete_checkpoints, write_checkpoint
+from elasticdl.checkpoints.writing import delete_checkpoints, put_back, write_checkpoint
 from elasticdl.config import JobConfig
-from elasticdl.errors import ElasticdlError, LaunchError, UnavailableError
+from elasticdl.errors import ElasticdlError, LaunchError, StateError, UnavailableError
 from elasticdl.job import Program, Role
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.locations import Location
@@ -201,8 +201,8 @@ class Interpreter:
                 self._run(lambda: self._write_export(version, program), Line.STORAGE)
             case actions.DeleteCheckpoints():
                 self._run(lambda: self._delete_checkpoints(action), Line.STORAGE)
-            case actions.DeleteHandOvers(kept, role):
-                self._run(lambda: self._delete_hand_overs(kept, role), Line.STORAGE)
+            case actions.DeleteHandOvers(role):
+                self._run(lambda: self._delete_hand_overs(role), Line.STORAGE)
             case actions.ExpireRows():
                 self._run(self._expire_rows, Line.STORAGE)
             case actions.AskAudit():
@@ -217,6 +217,27 @@ class Interpreter:
                 self._run(lambda: self._abandon_move(action), Line.STORAGE)
             case actions.LostInMove(session):
                 self._its_mover.losses.add(session)
+
+    def take_up(self) -> None:
+        """Make good what a master before was killed in, before anything is restored.
+
+        Raises:
+            StateError: A checkpoint of this job lies under another name, and keeps it.
+        """
+        folders: list[Location | None] = [self._core.config.checkpoint.checkpoint_dir]
+        folders += [self._recovery_dir] if self._job_dir is not None else []
+        for folder in folders:
+            if folder is not None:
+                self._put_back(folder)
+
+    def _put_back(self, folder: Location) -> None:
+        try:
+            self._disk.do(str(folder), lambda: put_back(folder))
+        except OSError as error:
+            words = f"{folder}: a checkpoint cannot be given its name back: {error.strerror}"
+            raise StateError(words) from error
+        except ElasticdlError as error:
+            log.warning("%s", error)
 
     def close(self) -> None:
         """Wait for no disk any more: the master is about to end."""
@@ -348,10 +369,20 @@ class Interpreter:
         folder = self.checkpoint_dir(action.is_private)
         return self._clean(folder, lambda: delete_checkpoints(folder, action.kept, self._job_id))
 
-    def _delete_hand_overs(self, kept: Iterable[tuple[int, str]], role: Role) -> Then:
-        folder = self._hand_over_dir(role)
-        folders = {hand_over_folder(folder, index, session) for index, session in kept}
-        return self._clean(folder, lambda: delete_hand_overs(folder, folders))
+    def _delete_hand_overs(self, role: Role) -> Then:
+        directory = self._hand_over_dir(role)
+        try:
+            there = self._disk.do(str(directory), lambda: hand_overs(directory))
+        except ElasticdlError as error:
+            log.warning("%s", error)
+            return _nothing
+
+        def decide() -> None:
+            kept = self._core.parameters.kept_hand_overs(role)
+            gone = there - {hand_over_folder(directory, *whose) for whose in kept}
+            self._run(lambda: self._clean(directory, lambda: delete_hand_overs(gone)), Line.STORAGE)
+
+        return decide
 
     def _clean(self, folder: Location, work: Callable[[], None]) -> Then:
         def clean() -> None:

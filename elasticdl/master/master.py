@@ -469,6 +469,7 @@ class Master:
         if self._is_new or not any(self.core.members):
             self.happen(lambda: self.core.begin(self.now()))
         else:
+            self._interpreter.take_up()
             self.happen(lambda: self.core.resume(self.now()))
 
     async def _until_ended(self) -> None:

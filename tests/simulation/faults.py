@@ -4,7 +4,8 @@ import os
 import random
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from tests.simulation.clockwork import Fault
@@ -25,6 +26,19 @@ PROCESS_FAULTS = [
     "power fails",
     "clock of the master jumps",
 ]
+
+MOVE_FAULTS = [
+    "kill the master",
+    "kill ps",
+    "kill ps",
+    "kill a worker",
+    "ask ps to end",
+    "ask ps to end",
+    "pause ps",
+    "cut off ps",
+    "power fails",
+]
+"""What happens before a replica does a step of a move; `which`: of the living ones."""
 
 
 def drawn(seed: int, process_faults: Sequence[str] = PROCESS_FAULTS) -> list[Fault]:
@@ -52,6 +66,8 @@ def _drawn(rng: random.Random, process_faults: Sequence[str]) -> Iterator[Fault]
         yield Fault("kill who writes at file operation", rng.randrange(160))
     if rng.random() < 0.2:
         yield Fault("the disk is full at file operation", rng.randrange(160))
+    if rng.random() < 0.2:
+        yield Fault("ask ps to end at file operation", rng.randrange(80), 0.0, rng.randrange(3))
     for _ in range(rng.randrange(0, 8)):
         kind = rng.choice(["drop message", "delay message", "deliver message twice"])
         seconds = 0.0 if kind.startswith("drop") else rng.choice([0.01, 0.5, 5.0])
@@ -64,17 +80,52 @@ def _drawn(rng: random.Random, process_faults: Sequence[str]) -> Iterator[Fault]
 
 
 def _moves(rng: random.Random) -> Iterator[Fault]:
-    """Draw moves of the model to other numbers of ps replicas, and who is lost in them."""
+    """Draw moves of the model to other numbers of ps replicas, and what happens in them.
+
+    Some are asked for with a report of the last tasks, so that they end in each phase after it.
+    """
     for _ in range(rng.choice([1, 1, 2])):
-        yield Fault("scale ps", rng.uniform(0.0, JOB_SECONDS), 0.0, rng.randrange(4))
+        if rng.random() < 0.6:
+            yield Fault("scale ps", rng.uniform(0.0, JOB_SECONDS), 0.0, rng.randrange(4))
+        else:
+            yield Fault("scale ps with report", rng.randrange(20), 0.0, rng.randrange(4))
     for _ in range(rng.randrange(0, 3)):
-        who = rng.choice(["the master", "ps", "ps", "a worker"])
-        yield Fault(f"kill {who} before move step", rng.randrange(60), 0.0, rng.randrange(1, 3))
+        what = rng.choice(MOVE_FAULTS)
+        lasts = (
+            rng.choice([0.5, SILENCE_SECONDS + 1.0]) if what in ("pause ps", "cut off ps") else 0
+        )
+        yield Fault(f"{what} before move step", rng.randrange(60), lasts, rng.randrange(1, 4))
     for _ in range(rng.randrange(0, 3)):
-        if rng.random() < 0.5:
-            yield Fault("nobody hears of move step", rng.randrange(60))
+        what = rng.choice(["nobody hears of move step", "move step is lost", "again"])
+        if what != "again":
+            yield Fault(what, rng.randrange(60))
         else:
             yield Fault("move step comes again", rng.randrange(60), rng.choice([0.05, 0.5, 2.0]))
+
+
+def a_move_at_the_end(seed: int) -> list[Fault]:
+    """Draw a move that is asked for with one of the last tasks, and a step that comes late."""
+    rng = random.Random(seed)
+    lost = [Fault("move step is lost", rng.randrange(5, 40)) for _ in range(2)]
+    return [Fault("scale ps with report", rng.randrange(8, 16), 0.0, rng.randrange(4)), *lost]
+
+
+def asked_to_end_in_a_move(seed: int) -> list[Fault]:
+    """Draw a move, and ps replicas that are asked to end in its middle."""
+    rng = random.Random(seed)
+    scale = Fault("scale ps", rng.uniform(0.5, JOB_SECONDS), 0.0, rng.randrange(4))
+    step = rng.randrange(10, 40)
+    lost = Fault("move step is lost", step)
+    asked = step + rng.randrange(3)
+    return [scale, lost, Fault("ask ps to end before move step", asked, 0.0, rng.randrange(3))]
+
+
+def asked_to_end_again(seed: int) -> list[Fault]:
+    """Draw a replica that is asked to end, and its successor while files are written."""
+    rng = random.Random(seed)
+    which = rng.randrange(3)
+    first = Fault("ask ps to end", rng.uniform(0.6, 1.6), 0.0, which)
+    return [first, Fault("ask ps to end at file operation", rng.randrange(60), 0.0, which)]
 
 
 def folder_in_memory() -> tempfile.TemporaryDirectory:
@@ -104,15 +155,17 @@ class Many:
         self,
         folder: Path,
         kind: type[PsJob] | None = None,
-        process_faults: Sequence[str] = PROCESS_FAULTS,
+        faults: Sequence[str] | Callable[[int], list[Fault]] = PROCESS_FAULTS,
     ) -> None:
-        self._folder, self._kind, self._faults = folder, kind, process_faults
+        """Given the process faults to draw from, or what draws all faults of a seed."""
+        self._folder, self._kind = folder, kind
+        self._drawn = faults if callable(faults) else partial(drawn, process_faults=faults)
 
     def run(self, seed: int, faults: list[Fault] | None = None) -> tuple[str | None, PsJob]:
         """Run a job; return what was wrong with it, None if nothing was, and the job."""
         folder = self._folder / "job"
         folder.mkdir()
-        wanted = drawn(seed, self._faults) if faults is None else faults
+        wanted = self._drawn(seed) if faults is None else faults
         kind = self._kind or KINDS[kind_of(seed)]
         job = kind(seed, wanted, folder)
         try:
@@ -130,13 +183,18 @@ class Many:
     def first_of(self, seeds: Iterable[int]) -> str | None:
         """Return the story of the first job that goes wrong; None if none does."""
         for seed in seeds:
-            if self.run(seed)[0] is not None:
-                return self.story(seed)
+            if (wrong := self.run(seed)[0]) is not None:
+                return self.story(seed, wrong)
         return None
 
-    def story(self, seed: int) -> str:
-        """Return what goes wrong with as few of its faults as can be, as lines to be read."""
-        faults, is_smaller = drawn(seed, self._faults), True
+    def story(self, seed: int, found: str) -> str:
+        """Return what goes wrong with as few of its faults as can be, as lines to be read.
+
+        Args:
+            seed: Of the job.
+            found: What was wrong with it at first.
+        """
+        faults, is_smaller = self._drawn(seed), True
         while is_smaller:
             is_smaller = False
             for fault in faults:
@@ -145,4 +203,6 @@ class Many:
                     faults, is_smaller = rest, True
                     break
         wrong, job = self.run(seed, faults)
+        if wrong is None:
+            wrong = f"{found} (and not again: the same seed was another run)"
         return "\n".join([f"seed {seed}: {wrong}", *map(str, faults), *job.scheduler.story])

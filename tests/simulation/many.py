@@ -31,8 +31,8 @@ def run(first: int) -> tuple[list[str], Counter[str], Counter[str]]:
         for seed in range(first, first + AT_ONCE):
             kinds[kind_of(seed)] += 1
             faults.update(fault.kind for fault in drawn(seed, PROCESS_FAULTS))
-            if many.run(seed)[0] is not None:
-                wrong.append(many.story(seed))
+            if (found := many.run(seed)[0]) is not None:
+                wrong.append(many.story(seed, found))
     return wrong, kinds, faults
 
 

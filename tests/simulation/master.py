@@ -100,6 +100,9 @@ class Master(Node):
             sync=self.job.sync,
         )
         self.interpreter._disk = _SameThread(world.disk)
+        if not is_new:
+            with world.disk.noting():
+                self.interpreter.take_up()
         self._lines: dict[object, float] = {}
         self._is_new = is_new
         self._lost: set[str] = set()  # sessions of those who were lost in moves
@@ -311,9 +314,9 @@ class Master(Node):
         for node in found:
             if node is None:
                 raise UnavailableError("a ps replica is gone")
-            _, told = node.driving().entrance(route.layout, [])
-            if told is not None:
-                raise UnavailableError("the model is elsewhere")
+            is_now, _ = node.driving().entrance(route.layout, [])
+            if not is_now and self.world.checks_layouts:
+                raise UnavailableError("the model is elsewhere, or a move holds the replica")
         return found
 
     def clients(self):

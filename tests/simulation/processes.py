@@ -104,6 +104,10 @@ class Replica(Node):
         """Do a step of a move; what it tells may be lost, or the step may come twice."""
         scheduler, number = self.job.scheduler, self.job.scheduler.count("move step")
         self.job.before_move_step(number)
+        if not self.is_alive:
+            raise Died
+        if scheduler.fault("move step is lost", number):
+            raise Unanswered
         told = self._do(step)
         if late := scheduler.fault("move step comes again", number):
             scheduler.at(late.seconds, lambda: scheduler.on(self, lambda: self._do_late(step)))
@@ -345,4 +349,5 @@ class Worker(Node):
             return
         if report.outcome is Outcome.DONE:
             report = running.trained(report, self.version)
+        self.job.before_report()
         yield self.ask(lambda core, now: core.report(self.index, self.session, report, now))

@@ -14,6 +14,7 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import Generator, Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -176,6 +177,9 @@ class PsJob:
 
     serves_while_leaving = False
     """Whether a replica answers while it writes what it hands over."""
+
+    checks_layouts = True
+    """Whether a replica answers the master only for the layout that it serves."""
 
     def restore(self, folder: Path, replica: int, num_replicas: int) -> Store:
         """Return what a replica begins with that takes the place of another."""
@@ -365,6 +369,9 @@ class PsJob:
 
     def before_file_operation(self, words: str) -> None:
         number = self.scheduler.count("file operation")
+        if fault := self.scheduler.fault("ask ps to end at file operation", number):
+            asked = replace(fault, kind="ask ps to end")
+            self.scheduler.at(0.0, lambda: self.strike(asked))
         if self.scheduler.fault("kill who writes at file operation", number):
             raise Died(words)
         if self.scheduler.fault("the disk is full at file operation", number):
@@ -426,7 +433,7 @@ class PsJob:
                 self.scheduler.tell(f"there are to be {count} ps replicas")
 
     def before_move_step(self, number: int) -> None:
-        """Somebody is lost in mid-move, before a replica does a step of it."""
+        """Something happens in mid-move, before a replica does a step of it."""
         if self.scheduler.fault("kill the master before move step", number):
             self.scheduler.kill(self.master)
         if self.scheduler.fault("kill ps before move step", number):
@@ -434,6 +441,15 @@ class PsJob:
         if fault := self.scheduler.fault("kill a worker before move step", number):
             for node in self.living("worker")[: fault.which]:
                 self.scheduler.kill(node)
+        for kind in ("ask ps to end", "pause ps", "cut off ps", "power fails"):
+            if fault := self.scheduler.fault(f"{kind} before move step", number):
+                self.strike(replace(fault, kind=kind))
+
+    def before_report(self) -> None:
+        """Something happens when a worker is about to say what became of its task."""
+        number = self.scheduler.count("report")
+        if fault := self.scheduler.fault("scale ps with report", number):
+            self.scale(1 + fault.which)
 
     def living(self, kind: str) -> list[Node]:
         if "master" in kind:

@@ -5,22 +5,33 @@ not find a fault of that kind either.
 """
 
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from elasticdl._core import Store
 from elasticdl.master import moving
+from elasticdl.master.actions import DeleteHandOvers
 from elasticdl.master.core import JobCore
 from elasticdl.master.durable import DurableJob
+from elasticdl.master.interpreter import Interpreter, Line
 from elasticdl.master.ledger import Ledger
 from elasticdl.master.membership import Member
+from elasticdl.master.parameters.moves import Moves
 from elasticdl.master.parameters.recoveries import Recoveries
-from tests.simulation.faults import PROCESS_FAULTS, Many, folder_in_memory
+from tests.simulation.faults import (
+    PROCESS_FAULTS,
+    Many,
+    a_move_at_the_end,
+    asked_to_end_again,
+    asked_to_end_in_a_move,
+    folder_in_memory,
+)
 from tests.simulation.master import Journal
 from tests.simulation.ps_job import PsJob
 
-SEEDS = [range(first, first + 50) for first in range(0, 1_000, 50)]
-MORE_SEEDS = [range(first, first + 100) for first in range(1_000, 4_000, 100)]
+SEEDS = [range(first, first + 50) for first in range(0, 400, 50)]
+MORE_SEEDS = [range(first, first + 200) for first in range(1_000, 13_000, 200)]
 
 
 @pytest.fixture
@@ -94,6 +105,44 @@ class WithoutStop(PsJob):
     """A replica that is asked to end answers on while it writes."""
 
     serves_while_leaving = True
+
+
+class WithoutOneLayout(PsJob):
+    """The replicas are asked for what all hold while some of them serve the layout before."""
+
+    checks_layouts = False
+
+    def run(self):
+        with mock.patch.object(Moves, "is_being_told", False):
+            super().run()
+
+
+def no_look_at_the_layout_of_a_hand_over(monkeypatch):
+    """A replica that may not have heard of a move hands over its part of the layout before."""
+    monkeypatch.setattr(Moves, "has_gone_over", lambda moves, member: True)
+
+
+def deletions_decided_too_early(monkeypatch):
+    """Which hand-overs stay is decided before it is known which there are."""
+
+    def delete(interpreter, action):
+        kept = interpreter._core.parameters.kept_hand_overs(action.role)
+        parameters = interpreter._core.parameters
+
+        def effect():
+            with mock.patch.object(parameters, "kept_hand_overs", return_value=kept):
+                interpreter._delete_hand_overs(action.role)()
+            return lambda: None
+
+        interpreter._run(effect, Line.STORAGE)
+
+    carry_out = Interpreter.carry_out
+
+    def decide(interpreter, action):
+        is_it = isinstance(action, DeleteHandOvers)
+        (delete if is_it else carry_out)(interpreter, action)
+
+    monkeypatch.setattr(Interpreter, "carry_out", decide)
 
 
 def no_sync_before_deletions(monkeypatch):
@@ -176,8 +225,16 @@ SABOTAGES = {
     "agreement before a move": (no_agreement, ["kill worker"]),
     "hold in a move": (WithoutHold, ["kill worker"]),
     "one instant of a move's checkpoint": (no_instant, ["kill ps"]),
+    "one layout that all serve": (WithoutOneLayout, a_move_at_the_end),
+    "the layout of a hand-over": (no_look_at_the_layout_of_a_hand_over, asked_to_end_in_a_move),
+    "deletions decided late": (deletions_decided_too_early, asked_to_end_again),
 }
-FOUND_LATE = {"the journal before answers", "the proof of a hand-over", "late attempts"}
+FOUND_LATE = {
+    "the journal before answers",
+    "the proof of a hand-over",
+    "late attempts",
+    "deletions decided late",
+}
 
 
 @pytest.mark.parametrize(
@@ -185,11 +242,11 @@ FOUND_LATE = {"the journal before answers", "the proof of a hand-over", "late at
     [pytest.param(name, marks=[pytest.mark.long] * (name in FOUND_LATE)) for name in SABOTAGES],
 )
 def test_a_job_without_one_of_its_safeguards_is_found(what, folder, monkeypatch):
-    sabotage, process_faults = SABOTAGES[what]
+    sabotage, faults = SABOTAGES[what]
     kind = sabotage if isinstance(sabotage, type) else PsJob
     if kind is PsJob:
         sabotage(monkeypatch)
-    story = Many(folder, kind, process_faults).first_of(range(10_000))
+    story = Many(folder, kind, faults).first_of(range(10_000))
     assert story is not None
     assert "Error: " not in story.partition("\n")[0], story  # of the sabotage itself
     print(story)

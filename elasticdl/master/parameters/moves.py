@@ -70,7 +70,7 @@ class Moves:
         """
         if not 1 <= count <= MOST_PS:
             raise ElasticdlError(f"expected 1 to {MOST_PS:,} ps replicas, found {count}")
-        waits = self.is_under_way and self._untold is None and not self._is_tried
+        waits = self.is_under_way and not self.is_being_told and not self._is_tried
         if self.is_going_on and not (waits and count == self.number):
             stays = f", or for {self.number} to have it stay" if waits else ""
             raise ElasticdlError(
@@ -146,11 +146,24 @@ class Moves:
     @property
     def is_going_on(self) -> bool:
         """Whether replicas may be asked for a move, or are told of one."""
-        return self.is_under_way or self._untold is not None
+        return self.is_under_way or self.is_being_told
+
+    @property
+    def is_being_told(self) -> bool:
+        """Whether the model has moved, and not all replicas are known to serve the next layout.
+
+        Until then nobody is asked for what all hold: some would speak of the layout before.
+        """
+        return self._untold is not None
+
+    def has_gone_over(self, member: Member) -> bool:
+        """Whether a replica is known to serve the layout that counts."""
+        untold = self._untold or ()
+        return all(seated.session != member.session for seated in untold)
 
     def may_begin(self, now: float) -> bool:
         """Whether a move is wanted, and all are there that take part."""
-        if not self.is_under_way or self._untold is not None or now < self._not_before:
+        if not self.is_under_way or self.is_being_told or now < self._not_before:
             return False
         members = (self._members.find(Role.PS, index) for index in range(self.num_places))
         return all(m is not None and m.is_alive and not m.is_departing for m in members)

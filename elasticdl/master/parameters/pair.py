@@ -218,6 +218,10 @@ class JobParameters:
         """Training tasks that a ps replica has lost for good, in part or whole, by its index."""
         return {} if self.replicas is None else self.replicas.recoveries.lost_tasks
 
+    def kept_hand_overs(self, role: Role) -> set[tuple[int, str]]:
+        """Return index and session of the processes whose hand-overs are to stay."""
+        return self._by_role[role].recoveries.kept_hand_overs()
+
     def is_ready(self, member: Member) -> bool:
         """Whether a process is a ps replica that workers may use."""
         return self.replicas is not None and self.replicas.is_ready(member)

@@ -99,11 +99,7 @@ class Recoveries:
     def _drop_hand_overs(self, began: float) -> None:
         """A checkpoint is whole: what was handed over before it was begun is of no use."""
         if self._hand_overs.checkpoint_written(began):
-            # Those that may be restored, and those that may be being written.
-            kept = {(last.index, last.session) for last in self._hand_overs}
-            leaving = (m for m in self._members.present(self._role) if m.is_leaving)
-            kept |= {(member.index, member.session) for member in leaving}
-            self._act(DeleteHandOvers(tuple(sorted(kept)), self._role))
+            self._act(DeleteHandOvers(self._role))
 
     def goes_back(self, name: str, index: int, point: RestorePoint | None, problem: str) -> None:
         """A successor could not begin with what it was told first."""
@@ -164,6 +160,12 @@ class Recoveries:
         given.sort(key=lambda last: (last.version, last.at), reverse=True)
         points: list[RestorePoint] = [*given, *self._requests.candidates()]
         return points[num_unsound] if num_unsound < len(points) else None
+
+    def kept_hand_overs(self) -> set[tuple[int, str]]:
+        """Return index and session of those that may be restored, or may be being written."""
+        kept = {(last.index, last.session) for last in self._hand_overs}
+        leaving = (m for m in self._members.present(self._role) if m.is_leaving)
+        return kept | {(member.index, member.session) for member in leaving}
 
     def lacks_for_good(self, member: Member) -> str:
         """Say that a successor lacks what nobody can give it again; "" if it does not."""

@@ -65,8 +65,13 @@ class PsReplicas:
             self.recoveries.lost(member, now)
 
     def wants_hand_over(self, member: Member) -> bool:
-        """Whether a replica that is asked to end writes what it holds, where recoveries lie."""
-        return self.recoveries.keeps_any and member.index < self.moves.number
+        """Whether a replica that is asked to end writes what it holds, where recoveries lie.
+
+        One that may not have heard of a move holds a part of the layout before. Its successor
+        begins with the checkpoint of the move.
+        """
+        is_part = member.index < self.moves.number and self.moves.has_gone_over(member)
+        return self.recoveries.keeps_any and is_part
 
     def restore_point(self, index: int, num_unsound: int, problem: str) -> RestorePoint | None:
         """Return what a replica that starts is to begin with; None: the start of the job.

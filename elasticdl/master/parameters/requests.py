@@ -49,7 +49,8 @@ from elasticdl.observe import kinds
 from elasticdl.state.base import Snapshot
 
 _PAUSE_SECONDS = 10.0  # after a proof in training that could not be made
-_TIMES_UNREACHABLE = 5  # in a row; each costs the master seconds
+_TIMES_UNREACHABLE = 5  # in a row, without a loss that was made good in between
+_AGAIN_SECONDS = 1.0  # after the first of them; twice as long after each other one
 
 
 class Asked(Protocol):
@@ -124,6 +125,7 @@ class Requests:
         self._times_unreachable = 0
         self._epochs_expired = 0
         self._retires_from = 0.0  # not before this time
+        self._pause = (0, 0.0)  # in this generation nothing is asked before a time; not journalled
         self._when_written: list[Callable[[float], None]] = []
         journal.handle("request", self._apply_request)
         journal.handle("request ended", self._apply_ended)
@@ -137,7 +139,11 @@ class Requests:
 
     def ask_what_is_due(self, now: float) -> None:
         """Request what is due in the job's phase, unless something is under way."""
-        if not self.schedule.patience.may_try(now):
+        generation, until = self._pause
+        is_pause = generation == self._asked.generation and now < until
+        if is_pause or not self.schedule.patience.may_try(now):
+            return
+        if self.moves is not None and self.moves.is_being_told:
             return
         if self._history.failing and self._asked.is_complete:
             self._ask(Purpose.LAST_CHECKPOINT, now)
@@ -312,11 +318,11 @@ class Requests:
                 prover = self._prover(self._ledger.begun())
                 return self._audited(request, proof or prover(replicas))
             case AuditFailed(_, was_unreachable) if request.purpose is Purpose.RETIRED_PROOF:
-                self._end(was_unreachable)
+                self._end(request, was_unreachable, now)
                 self._retires_from = now + _PAUSE_SECONDS
                 return Meaning()
             case AuditFailed(message, was_unreachable):
-                is_again = self._end(was_unreachable)
+                is_again = self._end(request, was_unreachable, now)
                 return Meaning(
                     failure="" if is_again else f"the ledger could not be proved: {message}"
                 )
@@ -351,7 +357,7 @@ class Requests:
 
         That one is tried for long, and then in the job's own folder.
         """
-        is_again = self._end(answer.was_unreachable)
+        is_again = self._end(request, answer.was_unreachable, now)
         self.schedule.ended(now - request.began, now)
         text = f"checkpoint of version {answer.version}: {answer.message}"
         is_last = request.purpose is Purpose.LAST_CHECKPOINT and not self._history.has_ended
@@ -385,7 +391,7 @@ class Requests:
 
     def _not_exported(self, request: _Request, answer: ExportFailed, now: float) -> Meaning:
         """Go on without it: the next one has all that this one would have had."""
-        is_again = self._end(answer.was_unreachable)
+        is_again = self._end(request, answer.was_unreachable, now)
         is_last = request.purpose is Purpose.LAST_EXPORT and not self._history.has_ended
         pause = self.exports.failed(now, is_last)
         text = f"export: {answer.message}"
@@ -425,13 +431,18 @@ class Requests:
         self._history.proved(whole.ledger, "; ".join(notes))
         return Meaning(is_phase_over=True)
 
-    def _end(self, was_unreachable: bool) -> bool:
+    def _end(self, request: _Request, was_unreachable: bool, now: float) -> bool:
         """End a request that came to nothing; return whether to repeat it.
 
-        One of those who hold parameters may have been lost meanwhile.
+        One of those who hold parameters may be about to end, or be lost and not known as lost. The
+        pauses leave the time to notice that.
         """
-        times = self._times_unreachable + was_unreachable
+        is_same = request.generation == self._asked.generation
+        times = (self._times_unreachable if is_same else 0) + was_unreachable
         self._journal.record("request ended", times)
+        if was_unreachable:
+            pause_seconds = _AGAIN_SECONDS * 2 ** (times - 1)
+            self._pause = (self._asked.generation, now + pause_seconds)
         return was_unreachable and times < _TIMES_UNREACHABLE
 
     # --- facts -----------------------------------------------------------------------------------

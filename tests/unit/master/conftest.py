@@ -223,7 +223,9 @@ class Game:
 
     def finish(self):
         """Answer all questions; return the job's last picture."""
-        while not self.core.has_ended:
+        for _ in range(100):  # else it hangs
+            if self.core.has_ended:
+                break
             self.play.run()
             for action in self.play.do(WriteCheckpoint):
                 self.core.answered(CheckpointWritten(action.version), self.play.now)

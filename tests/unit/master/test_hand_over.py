@@ -167,7 +167,23 @@ def test_newer_checkpoint_replaces_what_was_handed_over(game):
     version = checkpoint(game)
 
     assert game.core.restore_point(1) == WholeCheckpoint(version, is_private=True)
-    assert game.play.do(DeleteHandOvers) == [DeleteHandOvers(())]
+    assert game.play.do(DeleteHandOvers) == [DeleteHandOvers()]
+    assert game.core.parameters.kept_hand_overs(Role.PS) == set()
+
+
+def test_what_a_replica_writes_that_was_asked_to_end_after_a_checkpoint_is_not_deleted(game):
+    """Deletions wait behind other work on the disk, and replicas are asked to end meanwhile."""
+    game.play.work_off(game.play.lease())
+    hands_over(game)
+    session = game.comes_up()
+    game.back(minibatches=[3], session=session)
+    game.play.work_off(game.play.lease())
+    checkpoint(game)
+    assert game.play.do(DeleteHandOvers)
+
+    assert leaves(game, session)
+
+    assert game.core.parameters.kept_hand_overs(Role.PS) == {(1, session)}
 
 
 def test_checkpoint_that_began_before_is_older_than_what_was_handed_over(game):

@@ -29,7 +29,7 @@ def make(master_kit, tmp_path):
     def make(done, sync):
         config = master_kit.config(num_ps=1, validation_data="")
         core = JobCore(config, make_tasks(config, [Shard("t-0", 0, 100)], [], []))
-        run = lambda effect, line: effect()  # noqa: E731
+        run = lambda effect, line: effect()()  # noqa: E731
         return Interpreter(
             core, Access(done), None, tmp_path, "job", print, lambda event: None, run, sync
         )
@@ -39,7 +39,7 @@ def make(master_kit, tmp_path):
 
 ASKED = [
     actions.DeleteCheckpoints((2,), is_private=True),
-    actions.DeleteHandOvers(()),
+    actions.DeleteHandOvers(),
     actions.AskAudit(lambda replicas: None, first=3),
 ]
 

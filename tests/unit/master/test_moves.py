@@ -1,5 +1,7 @@
 """The model moves to another number of ps replicas, and somebody is lost at each moment of it."""
 
+from pathlib import Path
+
 import pytest
 
 from elasticdl.errors import ElasticdlError, UnavailableError
@@ -7,6 +9,7 @@ from elasticdl.job import Lease, PsRoute, Role
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master.actions import (
     AbandonMove,
+    AskAudit,
     LostInMove,
     Note,
     PrepareMove,
@@ -14,10 +17,12 @@ from elasticdl.master.actions import (
     StartProcess,
     StopProcess,
     TellMoved,
+    WriteCheckpoint,
 )
 from elasticdl.master.moving import Mover, do_agree, merged, next_of_tasks
 from elasticdl.master.parameters.answers import MoveFailed, MovePrepared, MoveTold
 from elasticdl.master.parameters.schedule import WholeCheckpoint
+from elasticdl.master.phases import Phase
 
 
 class MovingGame:
@@ -205,6 +210,140 @@ def test_a_replica_that_is_lost_after_it_begins_with_the_checkpoint_of_the_move(
     assert job.route().addresses[2] == ""
     job.game.back(2, session=session)
     assert job.route().addresses[2] != ""
+
+
+class OverlappingMove:
+    """A move from two replicas to one that is under way while the job goes on to a phase."""
+
+    def __init__(self, game, phase):
+        self.job = MovingGame(game)
+        self.done = self.job.begin(1)
+        if phase is not Phase.TRAINING:
+            game.play.work_off(self.job.leased)
+            game.until(phase)
+
+    def is_prepared(self):
+        self.job.answer(MovePrepared(self.done))
+
+    def is_told(self, is_everybody=True):
+        """The replicas have been told; until all have, nothing is asked of them together."""
+        tell = self.job.one(TellMoved)
+        assert self.job.game.play.do((AskAudit, WriteCheckpoint)) == []
+        self.job.answer(MoveTold(tell.layout, is_everybody))
+
+    def is_given_up(self):
+        self.job.answer(MoveFailed(self.done, "a ps replica was lost"))
+
+    def is_back(self, index):
+        """A lost replica has a successor, with what is in the checkpoint of the move."""
+        self.job.game.play.do(StartProcess)
+        has = [entry.next_index for entry in self.job.game.play.applied.values()]
+        self.job.game.back(index, minibatches=has)
+
+    def is_asked_to_end(self, index):
+        return self.job.core.leave(Role.PS, index, "s", self.job.game.play.now).hands_over
+
+
+def it_moves(move):
+    move.is_prepared()
+    move.is_told(is_everybody=False)
+    move.is_told()
+
+
+def it_is_given_up(move):
+    move.is_given_up()
+
+
+def a_replica_is_lost_before_it_has_moved(move):
+    move.job.game.lose(1)
+    move.is_given_up()
+    move.is_back(1)
+
+
+def a_replica_is_lost_after_it_has_moved(move):
+    move.is_prepared()
+    move.job.game.lose(0)
+    move.is_told()
+    move.is_back(0)
+
+
+def a_replica_is_asked_to_end_before_it_has_moved(move):
+    assert move.is_asked_to_end(1)
+    move.is_prepared()
+    assert move.job.one(AbandonMove).layout == move.done.layout
+    move.job.game.lose(1)
+    move.is_back(1)
+
+
+def a_replica_is_asked_to_end_before_it_is_told(move):
+    move.is_prepared()
+    assert not move.is_asked_to_end(0)  # it may hold its part of the layout before
+    move.job.game.lose(0)
+    move.is_told()
+    move.is_back(0)
+
+
+def a_replica_is_asked_to_end_after_it_is_told(move):
+    it_moves(move)
+    assert move.is_asked_to_end(0)
+    move.job.game.lose(0)
+    move.is_back(0)
+
+
+def the_master_is_killed_before_it_has_moved(move):
+    move.job.game.master_restarts()
+    assert move.job.one(AbandonMove).layout == move.done.layout
+
+
+def the_master_is_killed_after_it_has_moved(move):
+    move.is_prepared()
+    move.job.game.master_restarts()
+    move.is_told()
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        it_moves,
+        it_is_given_up,
+        a_replica_is_lost_before_it_has_moved,
+        a_replica_is_lost_after_it_has_moved,
+        a_replica_is_asked_to_end_before_it_has_moved,
+        a_replica_is_asked_to_end_before_it_is_told,
+        a_replica_is_asked_to_end_after_it_is_told,
+        the_master_is_killed_before_it_has_moved,
+        the_master_is_killed_after_it_has_moved,
+    ],
+)
+@pytest.mark.parametrize(
+    "phase",
+    [Phase.TRAINING, Phase.EVALUATING, Phase.EXPORTING, Phase.CHECKPOINTING, Phase.AUDITING],
+    ids=str,
+)
+def test_a_move_may_overlap_with_each_phase(phase, event, recovery_game):
+    """Each cell of the table in docs/designs/resharding.md."""
+    written = {} if phase is Phase.AUDITING else {"checkpoint_dir": Path("c")}
+    game = recovery_game(output=Path("model"), **written)
+    move = OverlappingMove(game, phase)
+    event(move)
+    if phase is Phase.TRAINING:
+        game.play.work_off(move.job.leased)
+        while again := game.play.do(PrepareMove):
+            move.job.answer(MoveFailed(again[0], "no room", is_refused=True))
+    status = game.finish()
+    assert status.status == "finished", status
+    assert [(line.repeated, line.lost) for line in status.ledger] == [(0, 0)]
+
+
+def test_a_replica_that_may_not_have_heard_of_the_move_hands_nothing_over(job):
+    done = job.begin(3)
+    job.answer(MovePrepared(done))
+    tell = job.one(TellMoved)
+
+    assert not job.core.leave(Role.PS, 0, "s", job.game.play.now).hands_over
+
+    job.answer(MoveTold(tell.layout, is_everybody=True))
+    assert job.core.leave(Role.PS, 1, "s", job.game.play.now).hands_over
 
 
 def test_nobody_is_told_twice_who_has_gone(job):

@@ -278,9 +278,13 @@ def test_proof_from_before_a_loss_stands(game):
 def test_proof_that_cannot_be_had_fails_the_job_after_some_attempts(game):
     job = game()
     job.until(Phase.AUDITING)
-    for _ in range(5):
+    now = 0.0
+    for pause_seconds in (1.0, 2.0, 4.0, 8.0, 0.0):  # in which a lost replica is noticed
         assert len(job.play.do(AskAudit)) == 1
-        job.core.answered(AuditFailed("no route to host", was_unreachable=True), 0.0)
+        job.core.answered(AuditFailed("no route to host", was_unreachable=True), now)
+        assert job.play.do(AskAudit) == []
+        now += pause_seconds
+        job.core.tick(now)
     assert job.core.message == "the ledger could not be proved: no route to host"
 
 

@@ -15,7 +15,7 @@ from elasticdl.backends.base import (
     TableDescription,
     VariableDescription,
 )
-from elasticdl.checkpoints.hand_over import delete_hand_overs, hand_over_folder
+from elasticdl.checkpoints.hand_over import delete_hand_overs, hand_over_folder, hand_overs
 from elasticdl.errors import CheckpointError, UnavailableError
 from elasticdl.ps.departure import PsDeparture
 
@@ -157,13 +157,14 @@ def test_half_written_hand_over_is_not_restored(served, tmp_path):
         Store.restore(str(folder), 1, 2)
 
 
-def test_hand_overs_of_no_use_are_deleted_and_checkpoints_are_not(tmp_path):
+def test_hand_overs_of_no_use_are_deleted_and_checkpoints_are_no_hand_overs(tmp_path):
     kept, old = (hand_over_folder(tmp_path, 1, session) for session in ("new", "old"))
     checkpoint = tmp_path / "version-00000001"
     for folder in (kept, old, checkpoint):
         folder.mkdir()
         (folder / "manifest.json").touch()
 
-    delete_hand_overs(tmp_path, {kept})
+    assert hand_overs(tmp_path) == {kept, old}
+    delete_hand_overs([old])
 
     assert sorted(tmp_path.iterdir()) == sorted([kept, checkpoint])
