@@ -12,6 +12,7 @@ from elasticdl.runtime.credentials.authority import USER, Authority, Identity
 from elasticdl.worker.collective import WorldView, form_ring
 from tests.unit.recording_relay import RecordingRelay
 
+LONG_AGO = -4 * 86_400.0  # more than a clock may be ahead of others
 TOKEN = b"a secret of thirty-two bytes ...."
 SENTINEL = np.float32(1234.5678)
 GREETING = b"EDLP"  # how the handshake of the token begins
@@ -94,7 +95,7 @@ def test_capture_shows_no_gradient_with_tls_and_shows_it_without(issue):
 
 STRANGERS = {
     "no certificate": lambda issue: None,
-    "expired": lambda issue: issue(Role.WORKER, 1, -60),
+    "expired": lambda issue: issue(Role.WORKER, 1, LONG_AGO),
     "another job's": lambda issue: issue(Role.WORKER, 1, whose="of another job"),
     "a ps replica's": lambda issue: issue(Role.PS, 1),
     "a command's": lambda issue: issue(USER),
@@ -130,7 +131,7 @@ def test_the_master_alone_may_ask_a_worker_for_its_parameters(issue):
         ask(copy.address, issue(Role.MASTER))
         strangers = [
             None,
-            issue(Role.MASTER, life_seconds=-60),
+            issue(Role.MASTER, life_seconds=LONG_AGO),
             issue(Role.MASTER, whose="of another job"),
             issue(Role.WORKER, 1),
             issue(Role.PS),
