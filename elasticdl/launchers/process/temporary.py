@@ -68,6 +68,8 @@ class TemporaryFolders:
 
     def remove(self, name: str) -> None:
         """Remove the folder of a process that has ended."""
+        if self.root.is_symlink():
+            return  # below `/tmp` a stranger may have made it
         shutil.rmtree(self.root / name, ignore_errors=True)
         with contextlib.suppress(OSError):  # others are there
             self.root.rmdir()
