@@ -694,7 +694,7 @@ def no_status(job_name: str, num_epochs: int) -> JobStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class ServedProgram:
     """All of a model but its parameters, as a worker has written it for those who serve.
 
     name: Its folder beside the versions of an export. sha256: Of its list of files.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elasticdl.errors import ExportError
-from elasticdl.job import Program
+from elasticdl.job import ServedProgram
 
 CURRENT = "CURRENT"
 """The one file that says which version is to be served."""
@@ -63,7 +63,7 @@ class Manifest:
     job: str
     model_version: int
     written: float
-    program: Program
+    program: ServedProgram
     tables: tuple[dict[str, Any], ...]
     replicas: tuple[dict[str, Any], ...]
 
@@ -146,7 +146,7 @@ def parse_manifest(content: bytes) -> Manifest:
             str(found["job"]),
             int(found["model_version"]),
             float(found["written"]),
-            Program(str(found["program"]["name"]), str(found["program"]["sha256"])),
+            ServedProgram(str(found["program"]["name"]), str(found["program"]["sha256"])),
             tuple(found["tables"]),
             tuple(found["replicas"]),
         )

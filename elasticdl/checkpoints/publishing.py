@@ -30,7 +30,7 @@ from elasticdl.checkpoints.chain import (
 )
 from elasticdl.checkpoints.writing import make_durably, set_modes, sync, sync_all, write_durably
 from elasticdl.errors import CheckpointError, ExportError
-from elasticdl.job import Program
+from elasticdl.job import ServedProgram
 from elasticdl.locations import Location, Url, is_remote, reaching, remove_tree
 
 _PARTIAL = ".partial"
@@ -56,7 +56,7 @@ class _Head:
     pointer: Pointer
     mark: str
     num_deltas: int  # since the last base
-    program: Program
+    program: ServedProgram
 
 
 class Publisher:
@@ -88,7 +88,7 @@ class Publisher:
         self._last_number: int | None = None
 
     def publish(
-        self, model_version: int, program: Program | None, write: Callable[[str], list[str]]
+        self, model_version: int, program: ServedProgram | None, write: Callable[[str], list[str]]
     ) -> Published:
         """Write the next version, and have it served unless another one is held.
 
@@ -118,7 +118,7 @@ class Publisher:
             raise
 
     def _publish(
-        self, model_version: int, program: Program | None, write: Callable[[str], list[str]]
+        self, model_version: int, program: ServedProgram | None, write: Callable[[str], list[str]]
     ) -> Published:
         if is_remote(self._directory):
             self._directory.mkdir(parents=True, exist_ok=True)
@@ -269,7 +269,7 @@ def point_to(directory: Location, number: int | None) -> Current:
         return current
 
 
-def write_program(directory: Location, write: Callable[[Path], None]) -> Program:
+def write_program(directory: Location, write: Callable[[Path], None]) -> ServedProgram:
     """Write the program of a model, whole or not at all; return what versions name it by.
 
     Its folder is named by its content: what is there is the same, or is written again.
@@ -293,7 +293,7 @@ def write_program(directory: Location, write: Callable[[Path], None]) -> Program
         ) from error
 
 
-def _write_program(directory: Path, write: Callable[[Path], None]) -> Program:
+def _write_program(directory: Path, write: Callable[[Path], None]) -> ServedProgram:
     partial = directory / f"program{_PARTIAL}-{uuid.uuid4().hex[:8]}"
     try:
         make_durably(directory)
@@ -317,7 +317,7 @@ def _write_program(directory: Path, write: Callable[[Path], None]) -> Program:
     return program
 
 
-def _send_program(directory: Url, write: Callable[[Path], None]) -> Program:
+def _send_program(directory: Url, write: Callable[[Path], None]) -> ServedProgram:
     import tempfile
 
     from elasticdl.locations import upload
@@ -335,14 +335,14 @@ def _send_program(directory: Url, write: Callable[[Path], None]) -> Program:
     return program
 
 
-def _is_program(folder: Location, program: Program) -> bool:
+def _is_program(folder: Location, program: ServedProgram) -> bool:
     try:
         return digest((folder / MANIFEST).read_bytes()) == program.sha256
     except FileNotFoundError:
         return False
 
 
-def _write_list(folder: Path) -> Program:
+def _write_list(folder: Path) -> ServedProgram:
     """Write the manifest of a program: its files with their SHA-256."""
     files = [
         {
@@ -356,7 +356,7 @@ def _write_list(folder: Path) -> Program:
     content = json.dumps({"format": 1, "files": files}, indent=1) + "\n"
     (folder / MANIFEST).write_text(content)
     sha256 = digest(content.encode())
-    return Program(f"program-{sha256[:12]}", sha256)
+    return ServedProgram(f"program-{sha256[:12]}", sha256)
 
 
 def _write_local(

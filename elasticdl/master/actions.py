@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from elasticdl.job import Program, Role
+from elasticdl.job import Role, ServedProgram
 from elasticdl.launchers.base import ProcessHandle
 from elasticdl.master.parameters.proof import Proof, Replicas
 from elasticdl.observe.kinds import Kind
@@ -49,7 +49,7 @@ class WriteExport:
     """Write the next version of the export; then `ExportWritten` or `ExportFailed`."""
 
     version: int  # of the model
-    program: Program | None = None
+    program: ServedProgram | None = None
 
 
 @dataclass(frozen=True, slots=True)

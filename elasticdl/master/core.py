@@ -23,10 +23,10 @@ from elasticdl.job import (
     Lease,
     Outcome,
     Position,
-    Program,
     Progress,
     PsRoute,
     Role,
+    ServedProgram,
     Shard,
     Task,
     TaskKind,
@@ -298,7 +298,7 @@ class JobCore:
         is_first = not 0 < worker_id < self.config.cluster.num_workers
         return self.parameters.exports.needs_program(key, is_first)
 
-    def has_program(self, key: str, program: Program, now: float) -> None:
+    def has_program(self, key: str, program: ServedProgram, now: float) -> None:
         """A worker says that its model's program is written."""
         self.parameters.exports.has_program(key, program)
         self._advance(now)

@@ -18,9 +18,9 @@ from elasticdl.job import (
     JobStatus,
     Lease,
     Position,
-    Program,
     Progress,
     Role,
+    ServedProgram,
     TaskReport,
     Usage,
     Wait,
@@ -99,7 +99,7 @@ class InProcessMaster:
         """Return whether the worker is to write its model's program."""
         return self._do(lambda: self._core.needs_program(worker_id, key))
 
-    def has_program(self, worker_id: int, key: str, program: Program) -> None:
+    def has_program(self, worker_id: int, key: str, program: ServedProgram) -> None:
         """Say that the model's program is written."""
         self._do(lambda: self._core.has_program(key, program, self._now()))
 

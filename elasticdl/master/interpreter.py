@@ -22,7 +22,7 @@ from elasticdl.checkpoints.versions import version_folder
 from elasticdl.checkpoints.writing import delete_checkpoints, put_back, write_checkpoint
 from elasticdl.config import JobConfig
 from elasticdl.errors import ElasticdlError, LaunchError, StateError, UnavailableError
-from elasticdl.job import Program, Role
+from elasticdl.job import Role, ServedProgram
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.locations import Location
 from elasticdl.master import actions
@@ -349,7 +349,7 @@ class Interpreter:
             return self._answer(CheckpointFailed(version, str(error), was_unreachable))
         return self._answer(CheckpointWritten(version))
 
-    def _write_export(self, version: int, program: Program | None) -> Then:
+    def _write_export(self, version: int, program: ServedProgram | None) -> Then:
         publisher = self._publisher
         assert publisher is not None, "only a job with --export_dir exports versions"
 

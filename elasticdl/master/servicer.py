@@ -10,7 +10,7 @@ from typing import Protocol, TypeAlias, TypeVar
 import grpc
 
 from elasticdl.errors import ElasticdlError, StateError
-from elasticdl.job import JobStatus, Program, ReplicaStart, Restore, Role, Wait
+from elasticdl.job import JobStatus, ReplicaStart, Restore, Role, ServedProgram, Wait
 from elasticdl.master.certificates import Renewals
 from elasticdl.master.core import JobCore
 from elasticdl.master.parameters.answers import BeginWith, RestorePoint
@@ -119,7 +119,7 @@ class Servicer(MasterServicer):
 
         def ask() -> bool:
             if request.name:
-                program = Program(request.name, request.sha256)
+                program = ServedProgram(request.name, request.sha256)
                 core.has_program(request.key, program, now)
                 return False
             return core.needs_program(request.worker_id, request.key)

@@ -11,9 +11,9 @@ from elasticdl.job import (
     HeartbeatAnswer,
     Lease,
     Position,
-    Program,
     Progress,
     Role,
+    ServedProgram,
     TaskReport,
     Usage,
     Wait,
@@ -50,7 +50,7 @@ class MasterClient(Protocol):
         """
         ...
 
-    def has_program(self, worker_id: int, key: str, program: Program) -> None:
+    def has_program(self, worker_id: int, key: str, program: ServedProgram) -> None:
         """Say that the model's program is written, and what versions name it by."""
         ...
 

@@ -21,13 +21,13 @@ from elasticdl.job import (
     JobStatus,
     Lease,
     Position,
-    Program,
     Progress,
     PsRoute,
     ReplicaStart,
     Restore,
     Role,
     Seat,
+    ServedProgram,
     TaskReport,
     Usage,
     Wait,
@@ -104,7 +104,7 @@ class GrpcMasterClient:
         request = pb.ModelProgramRequest(worker_id=worker_id, key=key)
         return bool(self._connection.call(self._master.ModelProgram, request).is_needed)
 
-    def has_program(self, worker_id: int, key: str, program: Program) -> None:
+    def has_program(self, worker_id: int, key: str, program: ServedProgram) -> None:
         """Say that the model's program is written."""
         request = pb.ModelProgramRequest(
             worker_id=worker_id, key=key, name=program.name, sha256=program.sha256

@@ -23,7 +23,7 @@ from elasticdl.checkpoints.chain import (
 )
 from elasticdl.checkpoints.publishing import read_current
 from elasticdl.errors import ExportError
-from elasticdl.job import Program
+from elasticdl.job import ServedProgram
 from elasticdl.locations import Location, download, is_remote, reaching
 
 
@@ -56,7 +56,7 @@ class Versions:
         self._directory = directory
         self._scratch = scratch
         self._rows_dir = rows_dir
-        self._programs: dict[Program, Path] = {}
+        self._programs: dict[ServedProgram, Path] = {}
 
     def next(self, loaded: Version | None) -> Version | None:
         """Return the version that is to be served; None if it is the one that is loaded.

@@ -3,16 +3,16 @@
 //! The offset of every [`STRIDE`]th record is enough to find any: what lies between two of them is
 //! read and cut anyway. `docs/designs/recordio.md` draws the bytes.
 
-use std::ffi::OsString;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::UNIX_EPOCH;
 
 use crate::RecordError;
 use crate::atomic::AtomicFile;
 use crate::format::{is_sealed, le_u32, le_u64, seal};
+pub use crate::source::index_path;
 use crate::source::{Source, WINDOW_BYTES};
 
 /// One record in so many has its offset in the index.
@@ -179,14 +179,6 @@ impl Stamp {
                 .unwrap_or(0),
         }
     }
-}
-
-/// The name of the index of `path`.
-#[must_use]
-pub fn index_path(path: &Path) -> PathBuf {
-    let mut name = OsString::from(path);
-    name.push(".idx");
-    PathBuf::from(name)
 }
 
 /// Returns the index of a file: the one beside it if that is still right, else a new one, which is

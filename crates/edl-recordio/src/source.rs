@@ -1,5 +1,6 @@
 //! A file opened for reading at any offset, from any thread.
 
+use std::ffi::OsString;
 use std::fs::{File, Metadata};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -8,6 +9,14 @@ use crate::RecordError;
 
 /// How much is read at once where a file is read from one end to the other.
 pub(crate) const WINDOW_BYTES: usize = 1 << 20;
+
+/// The name of the index beside a file.
+#[must_use]
+pub fn index_path(path: &Path) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(".idx");
+    PathBuf::from(name)
+}
 
 #[derive(Debug)]
 pub(crate) struct Source {
@@ -79,7 +88,7 @@ impl Source {
 
     /// The error of an index beside the file that is not that of its contents.
     pub(crate) fn wrong_index(&self, offset: u64, what: &str) -> RecordError {
-        let index = crate::side_index::index_path(&self.path);
+        let index = index_path(&self.path);
         let name = index.display();
         let what = format!("{what}; if {name} is of an earlier file, remove it: it is made again");
         self.damaged(offset, what)

@@ -43,7 +43,7 @@ class TooLargeError(Exception):
     """More was written than `MAX_BYTES`."""
 
 
-class Counted:
+class CountedWriter:
     """Counts and hashes what is written to a file; without a file it only counts."""
 
     def __init__(self, file: IO[bytes] | None = None) -> None:
@@ -89,7 +89,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         modules: The user's modules that were written whole.
     """
 
-    def __init__(self, file: Counted, left_out: Mapping[str, Mapping[str, str]]) -> None:
+    def __init__(self, file: CountedWriter, left_out: Mapping[str, Mapping[str, str]]) -> None:
         super().__init__(file)
         self.users: list[types.FunctionType | type] = []
         self.sources: dict[str, list[str]] = {}

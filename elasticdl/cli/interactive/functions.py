@@ -19,7 +19,7 @@ from typing import IO, Any
 from elasticdl.cli.interactive import by_value
 from elasticdl.cli.interactive.by_value import (
     OF_IMPORT,
-    Counted,
+    CountedWriter,
     Pickler,
     TooLargeError,
     own_modules_by_value,
@@ -80,7 +80,7 @@ def _dump(functions: Mapping[str, object], file: IO[bytes]) -> tuple[str, set[st
         while True:
             file.seek(0)
             file.truncate()
-            writer = Counted(file)
+            writer = CountedWriter(file)
             pickler = Pickler(writer, left_out)
             try:
                 pickler.dump(dict(functions))
@@ -108,7 +108,7 @@ def _problem(value: object) -> str:
     if isinstance(value, types.ModuleType):
         return ""
     try:
-        Pickler(Counted(), _Everything()).dump(value)
+        Pickler(CountedWriter(), _Everything()).dump(value)
     except Exception as error:
         return shorten(str(error), 200) or type(error).__name__
     return ""

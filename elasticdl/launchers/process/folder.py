@@ -51,7 +51,7 @@ _WRITE_SECONDS = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldFolder:
     """The folder of a job, and the open file whose lock keeps all others from running the job."""
 
     job_dir: Path
@@ -65,7 +65,7 @@ def prepare(config: JobConfig) -> Path:
 
 
 @contextlib.contextmanager
-def prepared(config: JobConfig) -> Iterator[Held]:
+def prepared(config: JobConfig) -> Iterator[HeldFolder]:
     """Hold the folder of a job within the block; a new one gets settings and a new secret.
 
     The lock comes before all else: of two commands one makes the folder. Who is given the open file
@@ -83,7 +83,7 @@ def prepared(config: JobConfig) -> Iterator[Held]:
         lock = held.enter_context(_locked(job_dir))
         with held:
             _fill(config, job_dir)
-            yield Held(job_dir, lock)
+            yield HeldFolder(job_dir, lock)
     except OSError as error:
         raise ConfigError(f"--job_dir={job_dir}: cannot be made: {error}") from error
 
@@ -156,7 +156,7 @@ def held(job_dir: Path, lock: int | None = None) -> Iterator[None]:
 
     Args:
         job_dir: The job's folder.
-        lock: Descriptor of the open file of `Held`, which this process has inherited.
+        lock: Descriptor of the open file of `HeldFolder`, which this process has inherited.
 
     Raises:
         LaunchError: Another one runs it.

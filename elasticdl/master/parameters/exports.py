@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from elasticdl.config import CheckpointSection
-from elasticdl.job import Program
+from elasticdl.job import ServedProgram
 from elasticdl.master.journal import Journal
 from elasticdl.master.patience import Patience
 from elasticdl.settings.export_every import Every
@@ -32,7 +32,7 @@ class ExportSchedule:
         self.is_over = not self._is_wanted
         """Whether the version of the end is there, or given up."""
         self._key = ""  # of what the workers train
-        self.program: Program | None = None
+        self.program: ServedProgram | None = None
         """What they train, as versions name it; None: nobody has written it so far."""
         journal.handle("export over", self._apply_over)
         journal.handle("export program", self._apply_program)
@@ -55,7 +55,7 @@ class ExportSchedule:
         self._journal.record("export program", key, None)
         return True
 
-    def has_program(self, key: str, program: Program) -> None:
+    def has_program(self, key: str, program: ServedProgram) -> None:
         """Note that a worker has written its model's program; the first one of a model counts."""
         if self._is_wanted and (self.program is None or self._key != key):
             self._journal.record("export program", key, [program.name, program.sha256])
@@ -103,7 +103,7 @@ class ExportSchedule:
 
     def _apply_program(self, key: str, program: list[str] | None) -> None:
         self._key = key
-        self.program = None if program is None else Program(*program)
+        self.program = None if program is None else ServedProgram(*program)
 
     def _apply_over(self) -> None:
         self.is_over = True

@@ -247,7 +247,7 @@ def test_a_message_without_an_event_time_is_not_readable(value):
 
 
 def test_an_event_time_is_no_feature_of_floats_and_has_one_value():
-    messages = encode_examples({"ts": [1769860800.0, 1769860800.0]})
+    messages = encode_examples({"ts": [1769860864.0, 1769860864.0]})
     messages += encode_examples({"ts": [5, None, [5, 6]]})
     found = records("format=example;event_time=ts", *messages)
     assert found.numbers.tolist() == [20]

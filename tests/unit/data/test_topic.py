@@ -92,6 +92,7 @@ def check(command="train", steps=None, **flags):
         "max_lateness": "",
         "on_late": "train",
         "metrics_window": "1m",
+        "validation_split": 0.0,
     }
     policies = {name: flags.pop(name, usual) for name, usual in policies.items()}
     data = SimpleNamespace(**{name: flags.pop(name, "") for name in places}, **policies)

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from elasticdl.job import Program, TaskKind
+from elasticdl.job import ServedProgram, TaskKind
 from elasticdl.master.actions import AskAudit, Note, WriteExport
 from elasticdl.master.parameters.answers import ExportFailed, ExportWritten
 from elasticdl.master.phases import Phase
 
-PROGRAM, ANOTHER = Program("program-1", "1"), Program("program-2", "2")
+PROGRAM, ANOTHER = ServedProgram("program-1", "1"), ServedProgram("program-2", "2")
 
 
 @pytest.fixture
