@@ -512,7 +512,7 @@ class TestStep:
             ({"loss": lambda a, b: "mse"}, "found str .* a loss of Keras is written loss = "),
             ({"loss": lambda a, b: keras.losses.Hinge()}, "found Hinge .* or is called in it"),
             ({"loss": None}, "training needs a function loss"),
-            ({"optimizer": lambda: "sgd"}, "must return a keras.optimizers.Optimizer, found str"),
+            ({"optimizer": lambda: 0.1}, "must return a keras.optimizers.Optimizer, found float"),
         ],
     )
     def test_what_a_function_returns_wrong_is_named(self, new_job, changes, says):
