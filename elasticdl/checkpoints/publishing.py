@@ -207,6 +207,7 @@ class Publisher:
         if not self._keep:
             return
         there = sorted(number for number, _ in _folders(self._directory))
+        manifests = {number: _parsed(self._directory, number) for number in there}
         needed: set[int] = set()
         current = read_current(self._directory)
         kept = there[-self._keep :] + ([] if current is None else [current.version.number])
@@ -214,12 +215,12 @@ class Publisher:
             step: int | None = number
             while step is not None and step not in needed:
                 needed.add(step)
-                manifest = _parsed(self._directory, step)
+                manifest = manifests.get(step)
                 parent = None if manifest is None else manifest.parent
                 step = None if parent is None else parent.number
         programs: dict[bool, set[str]] = {True: set(), False: set()}
-        for number in there:
-            if (manifest := _parsed(self._directory, number)) is not None:
+        for number, manifest in manifests.items():
+            if manifest is not None:
                 programs[number in needed].add(manifest.program.name)
             if number not in needed:
                 _remove(self._directory / folder_of(number))
