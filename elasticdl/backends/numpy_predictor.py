@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from elasticdl.backends.base import Float32, Int64, Minibatch, Predictions
-from elasticdl.backends.numpy import ArrayModel, ArrayTable, NumpyTrainer
+from elasticdl.backends.base import Float32, Int64, Minibatch, Predictions, TableDescription
+from elasticdl.backends.numpy import ArrayModel, NumpyTrainer
 from elasticdl.data.base import Metadata, Records
 from elasticdl.data.strings import Array
 from elasticdl.errors import ModelError
@@ -40,10 +40,11 @@ class SavedArraysPredictor:
         self._computing = NumpyTrainer(spec, model, metadata, seed=0)
         self._where = f"--saved_model={directory}"
         arrays = _read(directory / FILE, self._where)
+        self._described = self._computing.build(Minibatch(None, None, 0)).tables
         self._check_names(arrays, model)
         self._dense = self._vector(arrays, "dense", model.dense)
         self._state = self._vector(arrays, "state", model.state)
-        self._tables = [self._table(arrays, table) for table in model.tables]
+        self._tables = [self._table(arrays, table) for table in self._described]
 
     def check(self, sample: Minibatch) -> None:
         """Call the model once."""
@@ -92,7 +93,7 @@ class SavedArraysPredictor:
     def _check_names(self, arrays: Mapping[str, Array], model: ArrayModel) -> None:
         expected = {f"dense/{name}" for name in model.dense}
         expected |= {f"state/{name}" for name in model.state}
-        for table in model.tables:
+        for table in self._described:
             expected |= {f"table/{table.name}/keys", f"table/{table.name}/rows"}
         if expected != set(arrays):
             raise ModelError(
@@ -111,9 +112,12 @@ class SavedArraysPredictor:
             parts.append(np.ravel(found))
         return np.concatenate(parts).astype(np.float32)
 
-    def _table(self, arrays: Mapping[str, Array], table: ArrayTable) -> _Table:
+    def _table(self, arrays: Mapping[str, Array], table: TableDescription) -> _Table:
         keys, rows = (arrays[f"table/{table.name}/{part}"] for part in ("keys", "rows"))
         self._check_shape(f"table/{table.name}/rows", rows.shape, (len(keys), table.dim))
+        if table.statistics is not None and len(keys):
+            age = rows[:, -1].max() - rows[:, -1]  # the store gives those of the newest period
+            rows = rows * np.float32(table.statistics.decay) ** age[:, None]
         return _Table(keys, rows, np.float32(table.initializer.centre))
 
     def _check_shape(self, name: str, found: tuple[int, ...], expected: tuple[int, ...]) -> None:

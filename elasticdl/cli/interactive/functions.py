@@ -8,6 +8,7 @@ by its name.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import pickle
 import sys
 import types
@@ -67,6 +68,8 @@ def write(folder: Path, functions: Mapping[str, object], name: str = "model") ->
     with open(partial, "w", opener=private_opener) as file:
         file.write("\n".join(lines) + "\n")
     partial.replace(path)
+    # Python takes bytecode for that of a file of the same size and second.
+    Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
     for old in folder.glob(f"{name}-*.pickle"):
         if old != content:
             old.unlink(missing_ok=True)

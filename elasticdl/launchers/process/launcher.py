@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 from elasticdl.errors import LaunchError
 from elasticdl.job import Role
 from elasticdl.launchers.base import (
-    Exited,
     OnEvent,
     ProcessHandle,
     ProcessSpec,
@@ -234,7 +233,10 @@ class ProcessLauncher:
         return min(waits, default=None)
 
     def _report(self, watched: _Watched) -> None:
-        end = self._exited(watched)
+        with self._lock:  # nobody sends a signal to it meanwhile, nor afterwards
+            code = _reap(watched)
+            del self._watched[watched.handle.ref]
+            self._changed.notify_all()
         role, index = watched.handle.role, watched.handle.index
         is_last = role is Role.WORKER  # its index is never used again
         if is_last:
@@ -242,15 +244,9 @@ class ProcessLauncher:
         # The next one may be on another machine, or there is none.
         if is_last or self._temporary.is_shared or self._closing:
             self._temporary.remove(process_name(role, index))
-        with self._lock:
-            del self._watched[watched.handle.ref]
-            self._changed.notify_all()
+        log = log_path(self._job_dir, role, index)
+        end = exited(watched.handle, code, watched.asked_to_end, self._ooms, log)
         tell(self._on_event, end)
-
-    def _exited(self, watched: _Watched) -> Exited:
-        code = _reap(watched)
-        log = log_path(self._job_dir, watched.handle.role, watched.handle.index)
-        return exited(watched.handle, code, watched.asked_to_end, self._ooms, log)
 
 
 def _ask_to_end(watched: _Watched, grace_seconds: float) -> None:

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from elasticdl import ArrayModel
+from elasticdl import ArrayModel, RowStatistics
 from elasticdl.backends.base import Initializer
 from elasticdl.backends.load import load_saved_model
 from elasticdl.backends.numpy import ArrayOptimizer, ArrayTable, NumpyTrainer
@@ -17,8 +17,9 @@ UNSEEN = 0.25
 RECORDS = [(f"{a} {b}", (a + b) % 2) for a in range(6) for b in range(3)]
 
 
-def model(dim=4, name="words", dense=2, as_strings=False):
-    table = ArrayTable(name, dim, Initializer("uniform", {"low": 0.0, "high": 2 * UNSEEN}))
+def model(dim=4, name="words", dense=2, as_strings=False, statistics=None):
+    start = Initializer("uniform", {"low": 0.0, "high": 2 * UNSEEN})
+    table = ArrayTable(name, dim, start, statistics=statistics)
 
     def predict(values, rows, features):
         return rows[0].sum(axis=(1, 2)) + values["bias"].sum()
@@ -93,6 +94,23 @@ def test_it_predicts_and_is_evaluated_as_the_job_was(
     np.testing.assert_array_equal(np.concatenate(found), expected)
     assert predictor.metric_results(predictor.metric_states()) == result
     assert is_checked
+
+
+def test_statistics_are_features_as_of_the_newest_period(spec_of, as_records, tmp_path):
+    shown = RowStatistics(("show",), decay=0.5, decay_steps=1, as_features=True)
+    arrays = {
+        "dense/bias": np.zeros(2, np.float32),
+        "state/seen": np.zeros(1, np.float32),
+        "table/words/keys": np.array([1, 2]),
+        "table/words/rows": np.zeros((2, 4), np.float32),
+        "table/words_statistics/keys": np.array([1, 2]),
+        "table/words_statistics/rows": np.float32([[8, 3], [8, 5]]),  # a sum, and its period
+    }
+    np.savez(tmp_path / "model.npz", **arrays)
+    predictor = load(spec_of, tmp_path, statistics=shown)
+    (minibatch,) = predictor.minibatches(as_records([("1 2", 0)]), "evaluation", 4, 0)
+    nothing = np.zeros(0, np.float32)
+    assert predictor.predict_step(minibatch, (), nothing, nothing).tolist() == [8 / 4 + 8]
 
 
 @pytest.mark.parametrize(
