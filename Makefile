@@ -33,15 +33,13 @@ export CARGO_INCREMENTAL := 0
 endif
 
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name Cargo.toml)
-# What is measured against PyTorch has targets of its own, which install it.
-BENCHMARKS := $(filter-out benchmarks/readme.py benchmarks/allreduce.py benchmarks/torch_models.py \
-    benchmarks/allreduce_recovery.py benchmarks/allreduce_join.py benchmarks/join_neighbour.py benchmarks/zoo.py benchmarks/criteo_run.py benchmarks/elastic_quality.py benchmarks/quality.py benchmarks/ray_preemption.py benchmarks/stream.py, \
-    $(shell grep -ls '^if __name__ == "__main__"' benchmarks/*.py))
-STORE_BENCHMARKS := $(filter benchmarks/store%,$(BENCHMARKS))
+# What `make bench` runs; what needs PyTorch, data or half an hour runs only if ONLY names it.
+BENCHMARKS := flights store_job threads store connections recordio ledger members simulate freshness
+WITH_TORCH := allreduce allreduce_recovery torch_models
 
 .PHONY: help build doctor fmt check check-python check-rust test test-quick test-rust test-memory \
     test-aarch64 test-loom test-python test-torch test-parquet-java test-kubernetes test-kubelet etcd kafka \
-    kubernetes-tools kueue cluster bench bench-store bench-allreduce bench-scheduling demo chaos soak fuzz proto lock clean \
+    kubernetes-tools kueue cluster bench demo chaos soak fuzz proto lock clean \
     wheel image test-images
 
 help: ## Print this list.
@@ -231,59 +229,12 @@ test-kubelet: kubernetes-tools ## Test that a real kubelet says the same (needs 
 	@$(PYTHON) -m scripts.cluster.binaries kubelet pause
 	$(VENV)/bin/pytest -m kubelet tests
 
-bench: build ## Measure elasticdl against its peers (benchmarks/results/).
-	@set -e; for file in $(filter-out $(STORE_BENCHMARKS),$(BENCHMARKS)); do \
-	    echo "== $$file"; $(PYTHON) $$file; done
+bench: ONLY ?= $(BENCHMARKS)
+bench: build $(if $(filter $(WITH_TORCH),$(ONLY)),$(TORCH)) ## Measure elasticdl against its peers: make bench ONLY="flights zoo" FLAGS=--short
+	@set -e; for name in $(ONLY); do echo "== $$name"; \
+	    case " $(WITH_TORCH) zoo " in *" $$name "*) path=$(TORCH);; *) path=;; esac; \
+	    PYTHONPATH=$$path $(PYTHON) benchmarks/$$name.py $(FLAGS); done
 	@$(PYTHON) -m benchmarks.readme
-
-bench-store: build ## Measure the parameter store and its wire.
-	@set -e; for file in $(STORE_BENCHMARKS); do echo "== $$file"; $(PYTHON) $$file; done
-	@$(PYTHON) -m benchmarks.readme
-
-bench-allreduce: build $(TORCH) ## Measure all-reduce against gloo (installs PyTorch, 5 GB).
-	PYTHONPATH=$(TORCH) $(PYTHON) benchmarks/allreduce.py
-	@$(PYTHON) -m benchmarks.readme
-
-.PHONY: bench-recovery
-bench-recovery: build $(TORCH) ## Measure all-reduce when workers are killed, beside torchrun (installs PyTorch, 5 GB).
-	PYTHONPATH=$(TORCH) $(PYTHON) benchmarks/allreduce_recovery.py
-	@$(PYTHON) -m benchmarks.readme
-
-.PHONY: bench-join bench-ray bench-stream
-bench-ray: build ## Count what is computed again when workers on Ray are preempted, beside Ray Train (installs Ray, 260 MB).
-	@$(PYTHON) -m pip install --quiet --target $(CACHE)/ray 'ray>=2.60,<2.61'
-	PYTHONPATH=$(CACHE)/ray $(PYTHON) benchmarks/ray_preemption.py
-	@$(PYTHON) -m benchmarks.readme
-
-bench-stream: kafka ## Measure jobs on a topic of Kafka against the same job on files (needs Java 17, Maven).
-	$(PYTHON) benchmarks/stream.py
-	@$(PYTHON) -m benchmarks.readme
-
-bench-join: build ## Measure how long steps stop when a worker joins a large model by all-reduce.
-	$(PYTHON) benchmarks/allreduce_join.py
-	@$(PYTHON) -m benchmarks.readme
-
-.PHONY: bench-torch
-bench-torch: build $(TORCH) ## Measure models in PyTorch beside a plain loop (installs PyTorch, 5 GB).
-	PYTHONPATH=$(TORCH) $(PYTHON) benchmarks/torch_models.py
-	@$(PYTHON) -m benchmarks.readme
-
-bench-scheduling: kubernetes-tools ## Measure elastic jobs on a shared cluster (needs root; 25 minutes).
-	@$(PYTHON) -m benchmarks.elastic_scheduling
-
-.PHONY: zoo-report
-# With PyTorch where `make test-torch` has installed it.
-zoo-report: build ## Quality of the model zoo beside plain Keras: make zoo-report DATA=FOLDER ONLY="adult din"
-	PYTHONPATH=$(wildcard $(TORCH)) $(PYTHON) benchmarks/zoo.py $(if $(DATA),--data=$(DATA)) $(foreach name,$(ONLY),--only=$(name))
-
-.PHONY: criteo criteo-rehearsal
-ROWS ?= 2000000
-criteo-rehearsal: build ## From raw lines to a served model, on ROWS (2000000) made-up lines; each stage timed.
-	$(PYTHON) benchmarks/criteo_run.py --rows=$(ROWS) $(if $(FOLDER),--folder=$(FOLDER)) $(if $(KEEP),--keep)
-
-criteo: build ## The same on your own copy of Criteo's data: make criteo DATA=train.txt FOLDER=...
-	@test -n "$(DATA)" || { echo 'make criteo DATA=train.txt: say where the lines are' >&2; exit 2; }
-	$(PYTHON) benchmarks/criteo_run.py --data=$(DATA) $(if $(FOLDER),--folder=$(FOLDER))
 
 demo: build ## Train a real model on real data, with a master, workers and ps replicas.
 	@scripts/demo.sh

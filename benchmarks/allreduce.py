@@ -8,7 +8,7 @@ gradients; gloo adds up in place.
 The memory bound is what as many threads of one process reach that add up each other's arrays and
 copy the sums, each its part: no process has to be waited for, and nothing is checked.
 
-    make bench-allreduce
+    make bench ONLY=allreduce
     python benchmarks/allreduce.py [--short]     # with PyTorch where Python finds it
 """
 

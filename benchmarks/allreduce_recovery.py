@@ -12,7 +12,7 @@ Beside the first: the same network on DistributedDataParallel under torchrun, wh
 three workers again when one is killed (`peers/torchrun_steps.py`; c10d rendezvous, gloo, a
 checkpoint every ten updates). The two take turns, five times: four kills of ours, one of theirs.
 
-    make bench-recovery             # or python benchmarks/allreduce_recovery.py [--short]
+    make bench ONLY=allreduce_recovery      # or python benchmarks/allreduce_recovery.py [--short]
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From lines of Criteo's to a served model: each command in turn, with its time and what limits it.
 
-    make criteo-rehearsal ROWS=2000000      # of made-up lines
-    make criteo DATA=train.txt              # of your own copy
+    make bench ONLY=criteo_run FLAGS="--rows=2000000"     # of made-up lines
+    make bench ONLY=criteo_run FLAGS="--data=train.txt"   # of your own copy
 
 Convert, analyze, train xDeepFM one epoch with two workers and two ps replicas, evaluate, export,
 predict; then the exported model is scored by TensorFlow without elasticdl, which must give the same

@@ -1,6 +1,6 @@
 """The servers of `members.py`: the master with a launcher that starts nothing, and a bare one.
 
-python benchmarks/member_server.py FOLDER NUM_MEMBERS NUM_TASKS [bare|page]
+python benchmarks/member_server.py FOLDER NUM_MEMBERS NUM_TASKS [bare]
 """
 
 from __future__ import annotations
@@ -27,14 +27,13 @@ from elasticdl.rpc import elasticdl_pb2 as pb
 from elasticdl.rpc.elasticdl_pb2_grpc import MasterServicer, add_MasterServicer_to_server
 from elasticdl.runtime.addresses import Listening
 from elasticdl.runtime.process import log_as
-from elasticdl.settings.seeing import SeeingSection
 from elasticdl.state.sqlite import SqliteState
 
 TOKEN = b"t" * 32
 RECORDS_PER_TASK = 100
 
 
-def make_config(num_members: int, has_page: bool = False) -> JobConfig:
+def make_config(num_members: int) -> JobConfig:
     """A job whose tasks have ten minibatches."""
     return JobConfig(
         command="train",
@@ -46,7 +45,6 @@ def make_config(num_members: int, has_page: bool = False) -> JobConfig:
             distribution_strategy=Strategy.PARAMETER_SERVER,
         ),
         cluster=ClusterSection(num_workers=num_members, num_ps_pods=1),
-        seeing=SeeingSection(dashboard_port=0 if has_page else None),
     )
 
 
@@ -98,10 +96,10 @@ class NoReplica:
         return ['{"replica": 0}']
 
 
-async def serve_master(folder: Path, num_members: int, num_tasks: int, has_page: bool) -> None:
+async def serve_master(folder: Path, num_members: int, num_tasks: int) -> None:
     """Run the master until it is killed."""
     state = SqliteState(folder / "state.sqlite")
-    job, is_new = open_job(state, make_config(num_members, has_page), lambda: make_data(num_tasks))
+    job, is_new = open_job(state, make_config(num_members), lambda: make_data(num_tasks))
     master = Master(
         job,
         is_new,
@@ -161,8 +159,7 @@ def main() -> None:
         asyncio.run(serve_bare(folder, num_members))
         return
     log_as(str(Role.MASTER))
-    has_page = sys.argv[4:] == ["page"]
-    asyncio.run(serve_master(folder, num_members, num_tasks, has_page))
+    asyncio.run(serve_master(folder, num_members, num_tasks))
 
 
 if __name__ == "__main__":

@@ -1,86 +1,180 @@
-"""Makes `benchmarks/README.md`, `docs/benchmarks.md` and pictures from the files in `results/`.
+"""Makes the tables of `benchmarks/README.md` and `docs/benchmarks.md` from the files in `results/`.
 
     python -m benchmarks.readme
 
-What a person has written stands around the two marks; what is between them is replaced. The picture
-shows for each job where the time of a worker's step goes, thread by thread. A second picture shows
-how fast the same job is with each optimisation switched off.
+What a person has written stands around the two marks; what is between them is replaced.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.readme_reports import reports
-from benchmarks.summary import PAGE, summary
-from elasticdl.observe.svg import box, line, svg, text
-
 FOLDER = Path(__file__).parent
+README = FOLDER / "README.md"
+PAGE = FOLDER.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
-PICTURE = "results/stages.svg"
-ABLATION, ABLATION_PICTURE = "ablation", "results/ablation.svg"
-STAGES_NOTE = "microseconds a record by stage"
 
 Document = Mapping[str, Any]
 
-# Whole jobs come first, then the parts; a file that is not named here comes last.
-JOBS = {
-    "store_job_512_sgd": "Criteo-shaped DeepFM, batch 512, SGD",
-    "store_job_512_adagrad": "Criteo-shaped DeepFM, batch 512, Adagrad",
-    "store_job_512_adam": "Criteo-shaped DeepFM, batch 512, Adam",
-    "store_job_4096_sgd": "Criteo-shaped DeepFM, batch 4096, SGD",
-    "store_job_4096_adagrad": "Criteo-shaped DeepFM, batch 4096, Adagrad",
-    "store_job_4096_adam": "Criteo-shaped DeepFM, batch 4096, Adam",
-    "store_job_flights": "Flights, Adagrad, against Redis",
-    "flights": "Flights beside Keras `fit`",
-    "threads": "Threads of a worker",
-    "torch_models": "Models in PyTorch and Keras beside plain loops",
+# The rows that the README shows of each file; all of them are in `results/`.
+SHOWN = {
+    "store_job_512_sgd": (
+        "elasticdl 2 + 4 against ParameterServerStrategy",
+        "elasticdl 2 + 4 against ParameterServerStrategy, pack 10",
+        "elasticdl 2 + 4 against compute alone",
+        "elasticdl 2 + 4 against Redis mget",
+        "elasticdl 1 + 1 against tf.function",
+        "elasticdl 1 + 1 against Keras fit parallel",
+        "elasticdl 1 + 1 against Keras fit by hand",
+    ),
+    "store_job_512_adagrad": ("elasticdl 2 + 4 against ParameterServerStrategy",),
+    "store_job_512_adam": ("elasticdl 2 + 4 against ParameterServerStrategy",),
+    "store_job_4096_sgd": (
+        "elasticdl 2 + 4 against ParameterServerStrategy",
+        "elasticdl 2 + 4 against compute alone",
+        "elasticdl 1 + 1 against tf.function",
+    ),
+    "store_job_4096_adagrad": ("elasticdl 2 + 4 against ParameterServerStrategy",),
+    "store_job_4096_adam": ("elasticdl 2 + 4 against ParameterServerStrategy",),
+    "store_job_flights": ("elasticdl 2 + 2, flights against Redis mget, flights",),
+    "flights": (
+        "1 + 1 against Keras fit from records",
+        "1 + 1 against Keras fit by hand",
+        "1 + 1 against Keras fit from memory",
+        "1 + 2 against Keras fit from memory",
+        "1 + 1, hybrid against Keras fit from memory",
+    ),
+    "threads": (
+        "digits, auto, against Keras fit",
+        "digits, auto, against Keras fit by hand",
+        "flights, auto, against two",
+        "Criteo 2 + 4, one thread a worker, against two",
+    ),
+    "torch_models": (
+        "PyTorch: digits, one process, against a plain loop",
+        "PyTorch: flights, one process, against a loop with dense gradients",
+        "PyTorch: flights, one process, --torch_compile, against a loop with dense gradients",
+        "PyTorch: flights, 1 worker + 1 ps replica, against a loop with dense gradients",
+        "PyTorch: ten million ids, 1 worker + 1 ps replica, against a loop with sparse gradients",
+    ),
+    "store": (
+        "pull: 10 M x 16 adagrad, uniform (fast hash map)",
+        "push: 10 M x 16 adagrad, uniform (fast hash map)",
+        "f_mem pull: 10 M x 16 adagrad, uniform",
+        "f_mem push: 10 M x 16 adagrad, uniform",
+        "insert: 4 M x 16 adagrad, uniform",
+        "checkpoint restored",
+        "pushes while a checkpoint is written (alone)",
+        "f_wire pull, 65,536 keys, dim 8 (echo)",
+        "f_wire push, 65,536 keys, dim 8 (echo)",
+        "f_e2e: PsClient.pull, 65536 unique ids, dim 8 (echo)",
+        "f_tls, pull of 1 MB (clear text)",
+    ),
+    "allreduce": (
+        "2 ranks, 1 MB: TCP (gloo)",
+        "2 ranks, 100 MB: TCP (gloo)",
+        "2 ranks, 100 MB: shared memory (gloo)",
+        "4 ranks, 100 MB: TCP (gloo)",
+        "4 ranks, 100 MB: shared memory (gloo)",
+    ),
+    "allreduce_recovery": (
+        "kill -9: to the next step of the others; of torchrun: of all",
+        "leave: time without steps",
+        "join: time without steps",
+    ),
+    "recordio": (
+        "read RecordIO, against TFRecord as tensors",
+        "read RecordIO zstd, against TFRecord gzip as tensors",
+        "write RecordIO, one by one",
+    ),
+    "ledger": (
+        "lease + report, journal in memory, against queue.Queue.get",
+        "lease + report, journal in SQLite, against two bare INSERTs",
+    ),
+    "members": (
+        "1,000 members, 1,000,000 tasks: processor",
+        "1,000 members, 1,000,000 tasks: 99 % of calls answered in",
+        "1,000 members, 1,000,000 tasks: the event loop was held, at most",
+    ),
+    "connections": ("1,000 clients against 8: memory", "1,000 clients against 8: p99"),
+    "simulate": (
+        "make chaos, 3 workers killed",
+        "flights, 1 worker, 1 ps replica, at its own costs",
+        "flights, 4 workers, 1 ps replica, at its own costs",
+    ),
 }
-PARTS = {
-    ABLATION: "What each optimisation is worth",
-    "store": "The parameter store and its wire",
-    "allreduce": "All-reduce against gloo",
-    "allreduce_recovery": "All-reduce when workers are killed, leave and join",
-    "allreduce_join": "All-reduce when a worker joins a large model",
-    "ray_preemption": "Minibatches computed again when workers on Ray are preempted",
-    "model_servers": "A tower on model servers beside the same in each worker",
-    "recordio": "Record files",
-    "data_formats": "Formats of data, by processor time",
-    "feed_paths": "The whole job by the path of its records",
-    "ledger": "The master's ledger",
-    "members": "The master with many members",
-    "page": "The page of a job with many members",
-    "simulate": "The simulator of cost: predicted (ours) beside measured (peer)",
-}
+
+# The ten lines of `docs/benchmarks.md`: what is compared, the file, and the row in it. Among them
+# are comparisons that we lose.
+TEN = (
+    (
+        "a DeepFM of Criteo's shape, 2 workers and 4 ps replicas, beside TensorFlow's "
+        "`ParameterServerStrategy`",
+        "store_job_512_sgd",
+        "elasticdl 2 + 4 against ParameterServerStrategy",
+    ),
+    (
+        "the same, 1 worker and 1 ps replica, beside Keras `fit` with parallel calls",
+        "store_job_512_sgd",
+        "elasticdl 1 + 1 against Keras fit parallel",
+    ),
+    (
+        "the same, beside what the cores compute with everything in memory",
+        "store_job_512_sgd",
+        "elasticdl 2 + 4 against compute alone",
+    ),
+    (
+        "flights, 1 worker and 1 ps replica, beside Keras `fit` from minibatches held in memory",
+        "flights",
+        "1 + 1 against Keras fit from memory",
+    ),
+    (
+        "flights in PyTorch, one process, beside a plain loop",
+        "torch_models",
+        "PyTorch: flights, one process, against a loop with dense gradients",
+    ),
+    (
+        "digits, a dense model, one process, beside Keras `fit`",
+        "threads",
+        "digits, auto, against Keras fit",
+    ),
+    (
+        "a worker of three is killed: to the next step of the others, beside `torchrun`",
+        "allreduce_recovery",
+        "kill -9: to the next step of the others; of torchrun: of all",
+    ),
+    (
+        "all-reduce of 100 MB between 4 ranks over TCP, beside gloo",
+        "allreduce",
+        "4 ranks, 100 MB: TCP (gloo)",
+    ),
+    (
+        "reading record files, beside TensorFlow's TFRecord",
+        "recordio",
+        "read RecordIO, against TFRecord as tensors",
+    ),
+    (
+        "the master's leases with a journal in SQLite, beside two bare INSERTs",
+        "ledger",
+        "lease + report, journal in SQLite, against two bare INSERTs",
+    ),
+)
 
 
 def main() -> None:
-    """Write both files anew."""
+    """Write both tables anew."""
     documents = read(FOLDER / "results")
-    (FOLDER / PICTURE).write_text(picture(documents))
-    path = FOLDER / "README.md"
-    path.write_text(replaced(path.read_text(), made(FOLDER / "results")))
-    PAGE.write_text(replaced(PAGE.read_text(), summary(documents)))
-    written = [path, PAGE, FOLDER / PICTURE]
-    if ABLATION in documents:
-        written.append(FOLDER / ABLATION_PICTURE)
-        written[-1].write_text(ablation_picture(documents[ABLATION]))
-    print("written:", ", ".join(map(str, written)))
-
-
-def made(folder: Path) -> str:
-    """Return all that stands between the marks."""
-    return f"{results(read(folder))}\n{reports(folder)}"
+    for path, made in ((README, results(documents)), (PAGE, summary(documents))):
+        path.write_text(replaced(path.read_text(), made))
+        print("written:", path)
 
 
 def read(folder: Path) -> dict[str, Document]:
-    """Return the result files of comparisons by name: those with rows."""
-    found = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
-    return {name: document for name, document in found.items() if "rows" in document}
+    """Return the result files by name."""
+    return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
 
 
 def replaced(text: str, lines: str) -> str:
@@ -92,76 +186,69 @@ def replaced(text: str, lines: str) -> str:
     return f"{before}{BEGIN}\n{lines}\n{END}{after}"
 
 
-# --- tables ---------------------------------------------------------------------------------------
-
-
 def results(documents: Mapping[str, Document]) -> str:
-    """Return the tables, whole jobs first, as Markdown."""
-    others = {name: name for name in documents if name not in {**JOBS, **PARTS}}
+    """Return the table of the README as Markdown.
+
+    Raises:
+        KeyError: A file lacks a row that is to be shown.
+    """
     lines = [
-        "The best of the runs is compared, with medians in brackets; where less is better, the "
-        "worst is there as well. A ratio above 1 means that ours is better.",
-        "",
-        "### Whole jobs",
-        "",
-        *_table((title, documents[name]) for name, title in JOBS.items() if name in documents),
-        "",
-        f"![Where the time of a step goes]({PICTURE})",
+        "| file of `results/` | what | ours | theirs | unit | ratio |",
+        "|---|---|---|---|---|---|",
     ]
-    for name, title in {**PARTS, **others}.items():
-        if name in documents:
-            document = documents[name]
-            lines += ["", f"### {title}", "", f"{_when(document)}.", ""]
-            lines += _table([("", document)])
-            if name == ABLATION:
-                lines += ["", f"![The same job with each switched off]({ABLATION_PICTURE})"]
+    for name, shown in SHOWN.items():
+        document = documents[name]
+        rows = {row["what"]: row for row in document["rows"]}
+        first = f"`{name}`, {document['date'][:10]}"
+        for what, place in zip(shown, (first, *[""] * len(shown)), strict=False):
+            lines.append(f"| {place} | {what} | " + " | ".join(_cells(rows[what])) + " |")
+    lines += [f"| {name} | {what} | | | | |" for name, what in _quality(documents)]
     return "\n".join(lines)
 
 
-def _table(parts: Any) -> Iterator[str]:
-    yield "| what | ours | peer | ratio | unit | runs of each |"
-    yield "|---|---|---|---|---|---|"
-    for title, document in parts:
-        if title:
-            yield f"| **{title}** ({_when(document)}) | | | | | |"
-        for row in document["rows"]:
-            yield "| " + " | ".join(_cells(row)) + " |"
+def summary(documents: Mapping[str, Document]) -> str:
+    """Return the ten lines of `docs/benchmarks.md` as Markdown.
+
+    Raises:
+        KeyError: There is no such row.
+    """
+    lines = ["| what, beside what | ours | theirs | ratio |", "|---|---|---|---|"]
+    for words, name, what in TEN:
+        rows = {row["what"]: row for row in documents[name]["rows"]}
+        ours, theirs, unit, ratio = _cells(rows[what])
+        lines.append(f"| {words} | {ours} | {theirs} {unit} | **{ratio}** |")
+    return "\n".join(lines)
 
 
-def _when(document: Document) -> str:
-    load = document["machine"]["load_average"][0]
-    return f"{document['date'][:10]}, {document['machine']['cores']} cores, load {load:.1f}"
+def _cells(row: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    best, ratio = row["best"], row["ratio"]
+    theirs = figure(best["peer"]) if "peer" in best else ""
+    return figure(best["ours"]), theirs, row["unit"], "" if ratio is None else times(ratio)
 
 
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    runs = row["runs"]
-    return [
-        row["what"].replace("|", "/"),
-        _side(row, "ours"),
-        _side(row, "peer") if "peer" in runs else "",
-        _ratio(row),
-        row["unit"],
-        str(len(runs["ours"])),
-    ]
-
-
-def _side(row: Mapping[str, Any], side: str) -> str:
-    best, median, runs = row["best"][side], row["median"][side], row["runs"][side]
-    text = f"{figure(best)} ({figure(median)})"
-    return text if is_higher_better(row) else f"{text}, worst {figure(max(runs))}"
-
-
-def is_higher_better(row: Mapping[str, Any]) -> bool:
-    """Tell from a row's runs which way its figure goes; of equal ones it does not matter."""
-    return all(row["best"][side] == max(runs) for side, runs in row["runs"].items())
-
-
-def _ratio(row: Mapping[str, Any]) -> str:
-    if row["ratio"] is None:
-        return ""
-    median = row["median"]["ours"] / row["median"]["peer"]
-    median = median if is_higher_better(row) else 1 / median
-    return f"{times(row['ratio'])} ({times(median)})"
+def _quality(documents: Mapping[str, Document]) -> Iterator[tuple[str, str]]:
+    """Yield what the reports say that compare no rates."""
+    if "criteo_rehearsal" in documents:
+        run = documents["criteo_rehearsal"]
+        train = next(stage for stage in run["stages"] if stage["name"] == "job: train")
+        yield (
+            "`criteo_rehearsal`",
+            f"{sum(run['records'].values()):,} made-up lines in "
+            f"{sum(stage['seconds'] for stage in run['stages']):,.0f} s, training "
+            f"{train['seconds']:,.0f} s of them; AUC {run['metrics']['auc']:.4f}, in plain "
+            f"TensorFlow {run['auc in plain TensorFlow']:.4f}",
+        )
+    if "zoo" in documents:
+        verdicts = [v for v in documents["zoo"]["verdicts"] if v["is_as_good"] is not None]
+        below = [v for v in verdicts if not v["is_as_good"]]
+        told = "; ".join(
+            f"{v['model']} by {v['strategy']} has {v['job']:.3f} of {v['plain']:.3f}" for v in below
+        )
+        yield (
+            "`zoo`",
+            f"{len(verdicts) - len(below)} of {len(verdicts)} jobs are as good as plain training"
+            + (f"; {told}" if told else ""),
+        )
 
 
 def times(ratio: float) -> str:
@@ -172,108 +259,6 @@ def times(ratio: float) -> str:
 def figure(value: float) -> str:
     """Return three digits of a number, or all that are before the point."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-# --- the picture ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """One thread of a worker: what it does, stage by stage."""
-
-    name: str
-    stages: tuple[str, ...]
-
-
-LANES = (
-    Lane("read, feed", ("feed", "lease")),
-    Lane("ids, pull", ("ids", "pull", "staleness wait")),
-    Lane("compute", ("compute", "reduce", "compute wait")),
-    Lane("push, report", ("push", "report")),
-)
-_COLOURS = {
-    "feed": "#4c78a8",
-    "lease": "#9ecae9",
-    "ids": "#f58518",
-    "pull": "#ffbf79",
-    "compute": "#54a24b",
-    "reduce": "#9ac794",
-    "push": "#b279a2",
-    "report": "#d6a5c9",
-    "staleness wait": "#e8e8e8",
-    "compute wait": "#e8e8e8",
-}
-_LEFT, _WIDTH, _LANE, _GAP = 130, 720, 16, 40
-_SWITCHES = 330
-
-
-def picture(documents: Mapping[str, Document]) -> str:
-    """Return an SVG: for each job the four threads of a worker beside what a record takes."""
-    jobs = [
-        (f"{title}: {job}", stages)
-        for name, title in JOBS.items()
-        if name in documents
-        for job, stages in documents[name]["notes"].get(STAGES_NOTE, {}).items()
-    ]
-    height = _GAP + len(jobs) * (len(LANES) * _LANE + _GAP)
-    parts = [_legend()]
-    for number, (title, stages) in enumerate(jobs):
-        top = _GAP + number * (len(LANES) * _LANE + _GAP)
-        parts += _job(title.replace("`", ""), stages, top + 12)
-    return svg(parts, _LEFT + _WIDTH + 20, height)
-
-
-def _legend() -> str:
-    shown = {**_COLOURS, "waits": "#e8e8e8"}
-    names = [name for name in shown if not name.endswith(" wait")]
-    return "".join(
-        box(10 + 95 * place, 8, 12, 12, shown[name]) + text(27 + 95 * place, 18, name)
-        for place, name in enumerate(names)
-    )
-
-
-def _job(title: str, stages: Mapping[str, float], top: int) -> Iterator[str]:
-    elapsed = stages["elapsed"]
-    yield text(10, top - 4, f"{title}, {elapsed:.1f} us a record of one worker", is_bold=True)
-    # Threads run beside each other: none is much longer than what elapses.
-    lengths: Sequence[float] = [sum(stages.get(s, 0) for s in lane.stages) for lane in LANES]
-    scale = _WIDTH / max(elapsed, *lengths)
-    for number, lane in enumerate(LANES):
-        y, x = top + number * _LANE, float(_LEFT)
-        yield text(10, y + 12, lane.name)
-        for stage in lane.stages:
-            width = stages.get(stage, 0.0) * scale
-            hint = f"{stage}: {stages.get(stage, 0.0):.1f} us"
-            yield box(x, y + 1, width, _LANE - 3, _COLOURS[stage], hint)
-            x += width
-    x = _LEFT + elapsed * scale
-    bottom = top + len(LANES) * _LANE
-    yield line(x, top, x, bottom)
-
-
-def ablation_picture(document: Document) -> str:
-    """Return an SVG: records/s with all optimisations, and with each switched off, for each job."""
-    rows = document["rows"]
-    scale = _WIDTH * 0.7 / max(max(row["best"].values()) for row in rows)
-    parts: list[str] = []
-    y, before = _LANE // 2, ""
-    for row in rows:
-        job, _, switch = row["what"].partition(": ")
-        with_it, without = row["best"]["ours"], row["best"]["peer"]
-        if job != before:
-            parts.append(text(10, y + _LANE, job, is_bold=True))
-            parts += _bar(y + _LANE + 4, "as it is", with_it, scale)
-            y, before = y + 2 * _LANE + 4, job
-        parts += _bar(y, f"without {switch}", without, scale, f", {times(with_it / without)} with")
-        y += _LANE
-    return svg(parts, _SWITCHES + _WIDTH, y + _LANE // 2)
-
-
-def _bar(y: int, name: str, rate: float, scale: float, more: str = "") -> Iterator[str]:
-    yield text(10, y + 12, name)
-    colour = _COLOURS["feed" if more else "compute"]
-    yield box(_SWITCHES, y + 1, rate * scale, _LANE - 3, colour)
-    yield text(_SWITCHES + round(rate * scale) + 6, y + 12, f"{figure(rate)}{more}")
 
 
 if __name__ == "__main__":

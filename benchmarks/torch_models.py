@@ -1,6 +1,6 @@
 """The same models in PyTorch and in Keras: one worker beside the framework's plain loop.
 
-    make bench-torch                # or python benchmarks/torch_models.py [--runs=3] [--short]
+    make bench ONLY=torch_models      # or python benchmarks/torch_models.py [--runs=3] [--short]
 
 - the digits (`model_zoo/mnist`: convolutions) in one process (`Local`);
 - the flights (`model_zoo/flights`: DeepFM, two tables) in one process, and with one worker and one

@@ -1,6 +1,6 @@
 """What models of the zoo reach, beside plain Keras and a linear model on the same split.
 
-    make zoo-report DATA=FOLDER
+    make bench ONLY=zoo FLAGS="--data=FOLDER"
     python benchmarks/zoo.py --data=FOLDER --only=adult --only=din    # in slices
 
 Each run is a row of `results/zoo.json`, which is written after each. A row that is there with the

@@ -60,7 +60,6 @@ TREATMENTS = {
     "docs/data.md": Treatment(HERE + "test_data"),
     "docs/designs/simulation.md": Treatment(None, {"make nightly": "takes a night"}),
     "docs/designs/test-cluster.md": Treatment(None, OF_MAKE | ON_A_CLUSTER),
-    "docs/elasticity.md": Treatment(None, OF_MAKE),
     "docs/images.md": Treatment(None, {"elasticdl zoo": "needs a container engine and a registry"}),
     "docs/install.md": Treatment(HERE + "test_install", OF_MAKE | OF_A_WHEEL),
     "docs/jax.md": Treatment(

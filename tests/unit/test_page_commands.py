@@ -87,7 +87,11 @@ def things_that_are_missing(text):
             yield f"python {module or file}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+# The changelog names what there was at the time.
+OF_TODAY = [page for page in PAGES if page.name != "CHANGELOG.md"]
+
+
+@pytest.mark.parametrize("page", OF_TODAY, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_a_page_makes_and_runs_is_there(page):
     assert sorted(things_that_are_missing(page.read_text())) == []
 

@@ -1,13 +1,11 @@
 """The sides of the benchmarks do the same work: what is compared is how fast."""
 
-import ast
 import importlib
-import sys
 
 import numpy as np
 import pytest
 
-from benchmarks.readme import FOLDER, ablation_picture
+from benchmarks.readme import FOLDER
 from elasticdl import Mode
 from elasticdl.data.base import Metadata
 from elasticdl.data.example import encode_examples
@@ -19,17 +17,6 @@ def on_path(monkeypatch):
         monkeypatch.syspath_prepend(folder)
 
 
-def test_each_switch_of_the_ablation_is_a_function(on_path, monkeypatch):
-    monkeypatch.delitem(sys.modules, "ablation", raising=False)
-    ablation = importlib.import_module("ablation")
-    tree = ast.parse((FOLDER / "ablated" / "criteo_ablated.py").read_text())
-    found = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-
-    asked = {name for switch in ablation.SWITCHES.values() for name in switch.functions}
-
-    assert asked <= found
-
-
 def test_each_model_in_pytorch_and_keras_is_compared_with_sides_that_take_turns(on_path):
     torch_models = importlib.import_module("torch_models")
     groups = torch_models.groups(torch_models.Length(1, 1.0, 1, 1))
@@ -39,20 +26,6 @@ def test_each_model_in_pytorch_and_keras_is_compared_with_sides_that_take_turns(
         assert {side for _, *pair in group.pairs for side in pair} == set(group.sides)
     flags = torch_models.flags("Keras", torch_models.FLIGHTS)
     assert torch_models.ONE_THREAD in flags
-
-
-def test_the_ablation_has_a_bar_for_each_switch():
-    rows = [
-        {"what": f"1 + 1: {name}", "best": {"ours": 30.0, "peer": peer}}
-        for name, peer in (("this", 10.0), ("that", 20.0))
-    ]
-
-    svg = ablation_picture({"rows": rows})
-
-    assert svg.count("as it is") == 1
-    assert "without this" in svg
-    assert "10, 3.0x with" in svg
-    assert "20, 1.50x with" in svg
 
 
 @pytest.mark.keras

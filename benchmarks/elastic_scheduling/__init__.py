@@ -1,1 +1,0 @@
-"""Elastic jobs on a shared cluster: two that overlap, and one beside a service."""
