@@ -1,6 +1,6 @@
 """Statistics of a data set's columns: the file that `elasticdl data analyze` writes.
 
-`docs/statistics.md` has the format. Model files read it through `elasticdl.preprocessing`.
+`docs/data.md` has the format. Model files read it through `elasticdl.preprocessing`.
 """
 
 from __future__ import annotations

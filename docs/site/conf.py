@@ -21,10 +21,11 @@ author = copyright = "the authors of elasticdl"  # Sphinx's name for it
 release = version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
-root_doc = "docs/site/index"
+root_doc = "docs/README"
 include_patterns = [
     "docs/**.md",
     "docs/**.rst",
+    "README.md",
     "README_cn.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
@@ -32,8 +33,7 @@ include_patterns = [
     "examples/**.md",
     "model_zoo/**.md",
 ]
-# `docs/README.md` is the list of pages for who reads them without the site.
-exclude_patterns = [".*", "target", "dist", "demo", "jobs", "docs/README.md"]
+exclude_patterns = [".*", "target", "dist", "demo", "jobs"]
 smartquotes = False  # --flag stays --flag
 default_role = "code"  # docstrings write `x`
 

@@ -1,4 +1,7 @@
-"""Links of a page that lead to a file which is no page: they become its path, in code."""
+"""The links of pages as the site needs them, and the site's menu.
+
+A link to a file that is no page becomes its path, in code. The menu is made of `docs/README.md`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,26 @@ CODE = re.compile(r"(^```.*?^```|`[^`\n]+`(?!\]))", re.M | re.S)
 
 ANCHOR = re.compile(r'^<a id="([^"]+)"></a>\n', re.M)
 
+ITEM = re.compile(r"^- \[([^\]\n]*)\]\(([^)#\s]+)\.md\)", re.M)
+MADE_BY_THE_SITE = {
+    "Write a model": ["../model_zoo/*/README"],
+    "Reference": ["site/generated/commands", "site/api"],
+}
+
+
+def menu(text):
+    """Yield each heading of the list of pages, and the entries below it, as a toctree has them."""
+    for part in re.split(r"^## ", text, flags=re.M)[1:]:
+        heading = part.partition("\n")[0]
+        pages = [f"{words} <{page}>" for words, page in ITEM.findall(part)]
+        yield heading, MADE_BY_THE_SITE.get(heading, []) + pages
+
+
+def _toctrees(text):
+    for heading, entries in menu(text):
+        lines = "\n".join(entries)
+        yield f"\n```{{toctree}}\n:caption: {heading}\n:hidden:\n:glob:\n\n{lines}\n```\n"
+
 
 def rewrite(app, docname, source):
     """Write links out of the site as words and a path (Sphinx's event `source-read`).
@@ -20,7 +43,8 @@ def rewrite(app, docname, source):
     parts = CODE.split(ANCHOR.sub(r"\n(\1)=\n", source[0]))
     # Every second part is code.
     parts[::2] = [LINK.sub(lambda found: _as_words(app, page, found), part) for part in parts[::2]]
-    source[0] = "".join(parts)
+    is_first = docname == app.config.root_doc
+    source[0] = "".join([*parts, *(_toctrees(source[0]) if is_first else ())])
 
 
 def _as_words(app, page, found):

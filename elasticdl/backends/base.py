@@ -644,7 +644,7 @@ class Trainer(Predictor, Protocol):
     ) -> None:
         """Write a model that serves without elasticdl into `directory` (which exists, empty).
 
-        Without `tables` their rows lie beside it, as Parquet; `docs/export.md` says what is there.
+        Without `tables` their rows lie beside it, as Parquet; `docs/serving.md` says what is there.
         """
         ...
 

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     "--output",
     type=click.Path(path_type=Path),
     required=True,
-    help="Write this JSON file, whose format docs/statistics.md describes; one of this name is "
-    "replaced.",
+    help="Write this JSON file, whose format docs/data.md describes; one of this name is replaced.",
 )
 @click.option(
     "--num_buckets",

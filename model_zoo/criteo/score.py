@@ -5,7 +5,7 @@
 `records.npz` has numbers (n, 13) and ids (n, 26). Sums are float32, as those of the SavedModel, or
 float64, of which the logits of both are roundings. Nothing of TensorFlow or elasticdl is imported:
 the rows are Parquet, the dense weights and the biases are in `dense.npz`, and `model.json` says
-what an id reads as that was never trained. `docs/export.md` describes the files.
+what an id reads as that was never trained. `docs/serving.md` describes the files.
 """
 
 import json

@@ -3,7 +3,7 @@
     python -m scripts.cluster --nodes 3 --cpus 8 --memory 16Gi
 
 Pods run as processes of this machine, each with a network, a root and a process namespace of its
-own; docs/designs/test-cluster.md says what is played and what is not. Needs root and, once,
+own; docs/designs/kubernetes.md says what is played and what is not. Needs root and, once,
 `make kubernetes-tools`.
 """
 

@@ -55,35 +55,26 @@ TREATMENTS = {
         },
     ),
     "CONTRIBUTING.md": Treatment(None, OF_MAKE),
+    "docs/clusters.md": Treatment(None, ON_A_CLUSTER),
     "docs/commands.md": Treatment(None, {"": "goes on from a line that is a pattern"}),
     "docs/dashboard.md": Treatment(None, {"": "another program's page of the job"}),
     "docs/data.md": Treatment(HERE + "test_data"),
     "docs/designs/simulation.md": Treatment(None, {"make nightly": "takes a night"}),
-    "docs/designs/test-cluster.md": Treatment(None, OF_MAKE | ON_A_CLUSTER),
-    "docs/images.md": Treatment(None, {"elasticdl zoo": "needs a container engine and a registry"}),
     "docs/install.md": Treatment(HERE + "test_install", OF_MAKE | OF_A_WHEEL),
-    "docs/jax.md": Treatment(
+    "docs/designs/kubernetes.md": Treatment(None, OF_MAKE | ON_A_CLUSTER),
+    "docs/keras.md": Treatment(
         None, {"": "needs JAX; tests/elastic/test_jax_job.py trains such a model by it"}
     ),
     "docs/own-loops.md": Treatment(
         None, {"": "the script is the reader's; tests/elastic/test_script_job.py runs some"}
     ),
-    "docs/queues.md": Treatment(None, ON_A_CLUSTER),
     "docs/serving.md": Treatment(
         None, {"elasticdl serve": "has no end; tests/unit/serving/test_server.py asks one"}
     ),
     "docs/simulate.md": Treatment(
         HERE + "test_simulate", {".*--preset=": "takes minutes; test_forecast.py has a part of it"}
     ),
-    "docs/ray.md": Treatment(
-        None, {"": "needs Ray; tests/elastic/test_ray_job.py gives such to a cluster of its own"}
-    ),
-    "docs/site/index.md": Treatment(None, DEMO),
-    "docs/slurm.md": Treatment(
-        None, {"": "needs Slurm; tests/elastic/test_slurm_job.py gives such to one of its own"}
-    ),
     "docs/tutorials/first-model.md": Treatment(HERE + "test_your_first_model"),
-    "docs/tutorials/kubernetes.md": Treatment(None, ON_A_CLUSTER),
     "docs/tutorials/your-own-data.md": Treatment(HERE + "test_your_own_data"),
     "examples/online/README.md": Treatment(None, DEMO | {"elasticdl stop": "ends what it shows"}),
     "model_zoo/adult/README.md": Treatment(None, DATA_OF_OTHERS),

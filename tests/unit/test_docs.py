@@ -60,6 +60,23 @@ def test_tests_that_are_named_exist():
     assert [problem for page in PAGES for problem in problems_of_tests(page, tests)] == []
 
 
+SOURCES = ("elasticdl", "crates", "scripts", "benchmarks", "model_zoo", "tests", "examples")
+NAMED = re.compile(r"\bdocs/[\w/-]+\.md")
+
+
+def test_pages_that_the_program_names_exist():
+    files = [
+        path
+        for folder in SOURCES
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".py", ".rs", ".ipynb")
+        and path != ROOT / "tests/unit/scripts/test_site.py"
+    ]
+    named = {name for path in files for name in NAMED.findall(path.read_text())}
+    assert len(named) > 20
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
 def test_a_broken_link_and_a_test_that_is_gone_are_found(tmp_path, monkeypatch):
     monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
     page = tmp_path / "page.md"

@@ -1,4 +1,4 @@
-"""The trained model as a small SavedModel, whose rows lie beside it. See `docs/export.md`."""
+"""The trained model as a small SavedModel, whose rows lie beside it. See `docs/serving.md`."""
 
 from __future__ import annotations
 

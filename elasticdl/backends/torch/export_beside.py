@@ -1,4 +1,4 @@
-"""The trained model without its rows, which lie beside it. See `docs/export.md`.
+"""The trained model without its rows, which lie beside it. See `docs/serving.md`.
 
 The files are those of a Keras model. In place of a SavedModel there are two programs of
 `torch.export`: `ids(features)` and `score(features, rows)`.

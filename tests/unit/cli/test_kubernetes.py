@@ -190,10 +190,14 @@ def test_clear_text_between_pods_has_to_be_accepted(capsys):
 
 
 class TestTutorial:
-    """The commands of `docs/tutorials/kubernetes.md`, as far as they go without a cluster."""
+    """The commands of `docs/clusters.md` for Kubernetes, as far as they go without a cluster."""
+
+    def page(self):
+        page = Path("docs/clusters.md").read_text()
+        return page.partition("\n## Kubernetes\n")[2].partition("\n## ")[0]
 
     def commands(self):
-        page = Path("docs/tutorials/kubernetes.md").read_text()
+        page = self.page()
         blocks = "\n".join(re.findall(r"^```\n(.*?)^```", page, re.M | re.S))
         lines = re.sub(r"\\\n", " ", blocks).splitlines()
         words = [shlex.split(line, comments=True) for line in lines]
@@ -227,8 +231,7 @@ class TestTutorial:
                 assert "cluster" in err
 
     def test_its_flags_are_known(self):
-        page = Path("docs/tutorials/kubernetes.md").read_text()
         known = {f"--{flag.name}" for flag in flags()} | {"--dry_run", "--insecure"}
         kubectl = {"--namespace", "--uid", "--gid", "--current", "--from-file", "--workers"}
         kubectl |= {"--ignore-daemonsets", "--delete-emptydir-data"}
-        assert set(re.findall(r"(?<![\w-])--[a-z][\w-]*", page)) <= known | kubectl
+        assert set(re.findall(r"(?<![\w-])--[a-z][\w-]*", self.page())) <= known | kubectl

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-INDEX = ROOT / "docs/site/index.md"
+MENU = ROOT / "docs/README.md"
 
 
 @pytest.fixture(scope="module")
@@ -60,10 +60,15 @@ def test_a_link_to_a_file_that_is_no_page_becomes_its_path(site, tmp_path):
     for name in ("docs/a.md", "docs/b.md", "tool.py"):
         (tmp_path / name).write_text("")
     env = SimpleNamespace(found_docs={"docs/a", "docs/b"}, doc2path=lambda name, base: f"{name}.md")
-    app = SimpleNamespace(srcdir=str(tmp_path), env=env)
+    config = SimpleNamespace(root_doc="docs/b")
+    app = SimpleNamespace(srcdir=str(tmp_path), env=env, config=config)
     source = ['[b](b.md) [tool](../tool.py) `[x](../tool.py)` [gone](c.md)\n<a id="here"></a>\n']
     site.links.rewrite(app, "docs/a", source)
     assert source == ["[b](b.md) tool (`tool.py`) `[x](../tool.py)` [gone](c.md)\n\n(here)=\n"]
+
+    first = ["# Pages\n## Begin\n- [A](a.md): one\n"]
+    site.links.rewrite(app, "docs/b", first)
+    assert ":caption: Begin\n:hidden:\n:glob:\n\nA <a>\n" in first[0]
 
 
 def test_a_link_to_nothing_is_found(site, tmp_path, capsys):
@@ -77,10 +82,14 @@ def test_a_link_to_nothing_is_found(site, tmp_path, capsys):
     assert capsys.readouterr().out.count("no such") == 3
 
 
-def test_every_page_is_in_the_menu():
-    listed = re.findall(r"(\.\./[\w./-]+|generated/\w+)>?$", INDEX.read_text(), re.M)
-    pages = {(INDEX.parent / f"{name}.md").resolve() for name in listed}
-    docs = {*(ROOT / "docs").glob("*.md"), *(ROOT / "docs/tutorials").glob("*.md")}
-    examples = set((ROOT / "examples").rglob("*.md"))
-    # docs/README.md is the menu of those who read without the site.
-    assert (docs | examples) - pages == {ROOT / "docs/README.md"}
+def test_every_page_is_in_the_menu(site):
+    listed = [entry for _, entries in site.links.menu(MENU.read_text()) for entry in entries]
+    pages = {
+        (MENU.parent / f"{page}.md").resolve()
+        for page in re.findall(r"<(\S+)>$", "\n".join(listed), re.M)
+    }
+    examples = {ROOT / "examples/README.md"}  # which leads to the others
+    assert {*(ROOT / "docs").rglob("*.md"), *examples} - pages == {
+        MENU,
+        *(ROOT / "docs/site/generated").glob("*.md"),
+    }

@@ -2,7 +2,7 @@
 //! can do it again.
 //!
 //! [`record`] has what is noted, [`log`] the files. `store/redo.rs` writes and replays;
-//! `docs/designs/redo-log.md` says why each minibatch still counts once.
+//! `docs/designs/ps-recovery.md` says why each minibatch still counts once.
 
 pub(crate) mod log;
 pub(crate) mod record;
