@@ -1,15 +1,19 @@
-"""The mean of a metric over the records of all workers, kept as sums that can be added."""
+"""The mean of a metric or a loss over the records of all workers, kept as sums that are added."""
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl.data.strings import Array
-from elasticdl.errors import ModelError
+from elasticdl.errors import ModelError, in_short
+from elasticdl.job import MetricStates
+
+log = logging.getLogger(__name__)
 
 
 class Average:
@@ -46,8 +50,12 @@ class Average:
             return
         weight = num_records if values.ndim == 0 else values.size
         if weight:
-            self._total += float(np.mean(values, dtype=np.float64)) * weight
-            self._weight += weight
+            self.add_mean(float(np.mean(values, dtype=np.float64)), weight)
+
+    def add_mean(self, value: float, weight: float) -> None:
+        """Add a mean of so many records."""
+        self._total += value * weight
+        self._weight += weight
 
     def state(self) -> list[NDArray[np.float64]]:
         """Return both sums, in one array of shape (2,)."""
@@ -75,3 +83,58 @@ def mean(state: Sequence[NDArray[np.float64]], empty: float = math.nan) -> float
     """Return the mean of a state, or of the sum of several; `empty` where nothing was added."""
     total, weight = state[0]
     return float(total / weight) if weight else empty
+
+
+class EvaluationLoss:
+    """The mean loss of an evaluation's records, which is a metric named "loss".
+
+    A metric of the user that has this name is shown in its place. A loss that cannot be computed
+    of validation data, such as one whose labels are others there, is left out, unless a callback
+    watches it.
+
+    Args:
+        is_needed: Whether a callback watches it.
+    """
+
+    NAME = "loss"
+    _STATE = "loss of the model"  # no name of a user's metric
+
+    def __init__(self, is_needed: bool = False) -> None:
+        self._is_needed = is_needed
+        self._is_told = False
+        self.reset()
+
+    def reset(self) -> None:
+        """Start an evaluation."""
+        self._average = Average(self.NAME)
+        self._has_any = False
+
+    def add(self, loss: Callable[[], object], num_records: int) -> None:
+        """Add the loss of a minibatch: one number, or one for each of its parts."""
+        self._has_any = True
+        try:
+            value = float(np.mean(np.asarray(loss()), dtype=np.float64))
+        except Exception as error:
+            if self._is_needed:
+                raise
+            self._leave_out(error)
+            self._average.add_mean(0.0, math.nan)
+        else:
+            self._average.add_mean(value, num_records)
+
+    def _leave_out(self, error: Exception) -> None:
+        if not self._is_told:
+            log.warning("there is no loss of the validation data: %s", in_short(error, 300))
+        self._is_told = True
+
+    def states(self) -> MetricStates:
+        """Return the sums; {} where no minibatch was evaluated, as in training."""
+        return {self._STATE: self._average.state()} if self._has_any else {}
+
+    @classmethod
+    def beside(cls, metrics: dict[str, float], states: MetricStates) -> dict[str, float]:
+        """Return metrics, and the mean loss of merged states if it is known."""
+        if cls._STATE not in states or cls.NAME in metrics:
+            return metrics
+        _, weight = states[cls._STATE][0]
+        return metrics if math.isnan(weight) else {**metrics, cls.NAME: mean(states[cls._STATE])}

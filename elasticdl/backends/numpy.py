@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl._core import keys_of_strings
-from elasticdl.backends.average import Average, mean
+from elasticdl.backends.average import Average, EvaluationLoss, mean
 from elasticdl.backends.base import (
     AdmissionSpec,
     CallbackNeeds,
@@ -51,6 +51,7 @@ Dense = Mapping[str, Float32]
 _NO_SAMPLE = Minibatch(None, None, 0)
 _Pick = Callable[[Int64], Any]
 """Gives `feed` the records of some places."""
+_Gradients = tuple[float, Sequence[Float32], Dense] | tuple[float, Sequence[Float32], Dense, Dense]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +114,7 @@ class ArrayModel:
     tables: Sequence[ArrayTable]
     ids: Callable[[Any], Sequence[NDArray[Any]]]
     predict: Callable[[Dense, Sequence[Float32], Any], Any]
-    gradients: Callable[
-        [Dense, Sequence[Float32], Any, Any],
-        tuple[float, Sequence[Float32], Dense] | tuple[float, Sequence[Float32], Dense, Dense],
-    ]
+    gradients: Callable[[Dense, Sequence[Float32], Any, Any], _Gradients]
     dense: Dense = field(default_factory=dict)
     state: Dense = field(default_factory=dict)
 
@@ -157,6 +155,7 @@ class NumpyTrainer:
             for name, metric in found.items()
         }
         self._averages: dict[str, Average] = {}
+        self._evaluation_loss = EvaluationLoss()
         self._sample: Minibatch | None = None
 
     def _make_optimizer(self) -> tuple[OptimizerSpec, float]:
@@ -314,12 +313,7 @@ class NumpyTrainer:
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> StepResult:
         """Ask the model for loss and gradients."""
-        loss, row_grads, dense_grads, *changes = self._model.gradients(
-            _named(self._model.dense, dense),
-            self._given(rows),
-            minibatch.features,
-            minibatch.labels,
-        )
+        loss, row_grads, dense_grads, *changes = self._asked(minibatch, rows, dense)
         pairs = zip(row_grads, self._model.tables, strict=True)
         gradients = [np.ascontiguousarray(g[..., : t.dim], np.float32) for g, t in pairs]
         amounts = [
@@ -333,29 +327,43 @@ class NumpyTrainer:
             state_delta=_flat(self._model.state, changes[0] if changes else {}, "changes of state"),
         )
 
+    def _asked(self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32) -> _Gradients:
+        return self._model.gradients(
+            _named(self._model.dense, dense),
+            self._given(rows),
+            minibatch.features,
+            minibatch.labels,
+        )
+
     def measure(self, minibatches: Sequence[Minibatch], predictions: Sequence[Predictions]) -> None:
         """Add nothing: the gradients of an array model come without predictions."""
 
     def new_metrics(self) -> None:
         """Forget what was gathered: training gathers nothing, and no mean is made of that."""
         self._averages = {}
+        self._evaluation_loss.reset()
 
     def evaluate_step(
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> None:
-        """Add each metric's sum and count: of its elements, or of records for a scalar."""
+        """Add the loss, and each metric's sum and count: of its elements, or of records."""
         outputs = self.predict_step(minibatch, rows, dense, state)
         for name, metric in self._metrics.items():
             values = np.asarray(metric(minibatch.labels, outputs))
             self._averages.setdefault(name, Average(name)).add(values, minibatch.num_records)
+        self._evaluation_loss.add(
+            lambda: self._asked(minibatch, rows, dense)[0], minibatch.num_records
+        )
 
     def metric_states(self) -> MetricStates:
         """Return the sums of each metric."""
-        return {name: average.state() for name, average in self._averages.items()}
+        states = {name: average.state() for name, average in self._averages.items()}
+        return {**states, **self._evaluation_loss.states()}
 
     def metric_results(self, states: MetricStates) -> dict[str, float]:
         """Return the mean of each metric."""
-        return {name: mean(state) for name, state in states.items()}
+        found = {name: mean(state) for name, state in states.items() if name in self._metrics}
+        return EvaluationLoss.beside(found, states)
 
     def predict_step(
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32

@@ -19,6 +19,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from elasticdl.backends.average import EvaluationLoss
 from elasticdl.backends.base import (
     CallbackNeeds,
     ClipSpec,
@@ -49,7 +50,7 @@ from elasticdl.backends.keras.model.expected_data import problem_of_labels, voca
 from elasticdl.backends.keras.model.gradient import LossGradient, StepLoss
 from elasticdl.backends.keras.model.held import HeldVariables
 from elasticdl.backends.keras.model.lookups import Collector, Pull
-from elasticdl.backends.keras.model.loss import EvaluationLoss, MinibatchLoss
+from elasticdl.backends.keras.model.loss import MinibatchLoss
 from elasticdl.backends.keras.model.placed import PlacedModel, takes_training
 from elasticdl.backends.keras.model.placement import MovedEmbedding
 from elasticdl.backends.keras.model.scaling import LossScale, loss_scale_of
@@ -148,7 +149,8 @@ class KerasTrainer:
         self._eager: EagerModel | None = None
         self._state_rule: Momenta | None = None  # of a training job
         self._callbacks: JobCallbacks | None = None
-        self._evaluation_loss: EvaluationLoss | None = None
+        self._evaluation_loss = EvaluationLoss()
+        self._loss: StepLoss | None = None  # of an evaluation
         self.callbacks: CallbackNeeds | None = None
         self.has_schedule = False
         self._pull: Pull | None = None
@@ -280,8 +282,7 @@ class KerasTrainer:
         self._callbacks = job_callbacks(self._spec.callbacks, optimizer, self._spec.eval_metrics_fn)
         if self._callbacks is not None:
             self.callbacks = self._callbacks.needs
-            if self.callbacks.watches_loss:
-                self._evaluation_loss = EvaluationLoss(self._make_loss())
+            self._evaluation_loss = EvaluationLoss(self.callbacks.watches_loss)
         return _Updates(optimizer, rule, clip, dense)
 
     def _find_ids(self, sample: KerasMinibatch) -> None:
@@ -443,8 +444,7 @@ class KerasTrainer:
     def new_metrics(self) -> None:
         """Start an evaluation with empty metrics."""
         self._metrics.reset()
-        if self._evaluation_loss is not None:
-            self._evaluation_loss.reset()
+        self._evaluation_loss.reset()
 
     def evaluate_step(
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
@@ -456,18 +456,29 @@ class KerasTrainer:
             self._metrics.update(
                 minibatch.labels, outputs, self._placed.output_names, minibatch.weights
             )
-            if self._evaluation_loss is not None:
-                self._evaluation_loss.update(minibatch, outputs, added)
+            self._add_loss(minibatch, outputs, added)
+
+    def _add_loss(self, minibatch: KerasMinibatch, outputs: Nested, added: tf.Tensor) -> None:
+        """Add the loss of an evaluated minibatch, given what the model adds to its loss."""
+        if self._spec.loss is None:
+            return
+        if self._loss is None:
+            self._loss = self._make_loss()
+        loss = self._loss
+
+        def value() -> object:
+            values = loss(minibatch.labels, outputs, minibatch.weights)
+            return np.mean(np.asarray(values)) + np.asarray(added)
+
+        self._evaluation_loss.add(value, minibatch.num_records)
 
     def metric_states(self) -> MetricStates:
         """Return what was gathered since `new_metrics`."""
-        loss = self._evaluation_loss
-        return {**self._metrics.states(), **(loss.states() if loss is not None else {})}
+        return {**self._metrics.states(), **self._evaluation_loss.states()}
 
     def metric_results(self, states: MetricStates) -> dict[str, float]:
         """Compute the metrics from merged states."""
-        loss = {} if self._evaluation_loss is None else EvaluationLoss.results(states)
-        return {**self._metrics.results(states), **loss}
+        return EvaluationLoss.beside(self._metrics.results(states), states)
 
     def predict_step(
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32

@@ -188,40 +188,9 @@ class Metrics:
         return {
             f"{name}{suffix}": value
             for name, state in states.items()
-            if name in self._metrics  # beside them may be an evaluation's loss
+            if name in self._metrics  # beside them is an evaluation's loss
             for suffix, value in self._metrics[name].result(list(state)).items()
         }
-
-
-class EvaluationLoss:
-    """The mean loss of an evaluation's records, which a callback watches."""
-
-    NAME = "loss"
-
-    def __init__(self, loss: Callable[[Nested, Nested], torch.Tensor]) -> None:
-        """Begin with no minibatch; `loss(labels, predictions)` gives a mean over one."""
-        self._mean = FunctionMetric(self.NAME, loss)
-        self._is_empty = True
-
-    def reset(self) -> None:
-        """Start an evaluation."""
-        self._mean.reset()
-        self._is_empty = True
-
-    def update(self, labels: Nested, predictions: Nested) -> None:
-        """Add a minibatch."""
-        self._mean.update(labels, predictions)
-        self._is_empty = False
-
-    def states(self) -> MetricStates:
-        """Return the sums; none where there was no evaluation, as in training."""
-        return {} if self._is_empty else {self.NAME: self._mean.state()}
-
-    def results(self, states: MetricStates) -> dict[str, float]:
-        """Return the mean of merged states, if there are any."""
-        if self.NAME not in states:
-            return {}
-        return {self.NAME: self._mean.result(list(states[self.NAME]))[""]}
 
 
 def _is_of_sums(metric: object) -> TypeGuard[SumMetric]:

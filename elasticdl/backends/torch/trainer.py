@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from elasticdl.backends.average import EvaluationLoss
 from elasticdl.backends.base import (
     CallbackNeeds,
     Float32,
@@ -38,7 +39,7 @@ from elasticdl.backends.torch.export_beside import export_beside, make_programs
 from elasticdl.backends.torch.feed import Feed, TorchMinibatch
 from elasticdl.backends.torch.lookups import Collector, GivenRows
 from elasticdl.backends.torch.loss import MinibatchLoss
-from elasticdl.backends.torch.metrics import EvaluationLoss, Metrics
+from elasticdl.backends.torch.metrics import Metrics
 from elasticdl.backends.torch.model import Lookup as RowLookup
 from elasticdl.backends.torch.model import PlacedModel, TowerOutputs, check_outputs
 from elasticdl.backends.torch.optimizer import (
@@ -110,7 +111,9 @@ class TorchTrainer:
         self.callbacks: CallbackNeeds | None = None
         self.has_schedule = False
         self._callbacks: JobCallbacks | None = None
-        self._evaluation_loss: EvaluationLoss | None = None  # where a callback watches it
+        self._evaluation_loss = EvaluationLoss()
+        # It is computed on the CPU, where predictions of an evaluation are.
+        self._loss_on_cpu = MinibatchLoss(loss) if loss is not None else None
         self._momenta: list[float] = []
         self._rate: Callable[[int], float] = lambda version: 0.0
         self._unused: dict[int, str] = {}  # parameters without a gradient at first, by `id`
@@ -204,9 +207,7 @@ class TorchTrainer:
             return
         self.callbacks = self._callbacks.needs
         has_own = EvaluationLoss.NAME in directions
-        if self.callbacks.watches_loss and self._spec.loss is not None and not has_own:
-            on_cpu = MinibatchLoss(self._spec.loss)  # where predictions of an evaluation are
-            self._evaluation_loss = EvaluationLoss(on_cpu.value)
+        self._evaluation_loss = EvaluationLoss(self.callbacks.watches_loss and not has_own)
 
     def _try_out(self, minibatch: TorchMinibatch, rules: Rules) -> None:
         """Take steps that change nothing: what is wrong is said now, before the job begins."""
@@ -407,8 +408,7 @@ class TorchTrainer:
     def new_metrics(self) -> None:
         """Start an evaluation with empty metrics."""
         self._metrics.reset()
-        if self._evaluation_loss is not None:
-            self._evaluation_loss.reset()
+        self._evaluation_loss.reset()
 
     def evaluate_step(
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
@@ -416,18 +416,18 @@ class TorchTrainer:
         """Add a minibatch to the metrics."""
         outputs = self._infer(minibatch, rows, dense, state)
         self._metrics.update(minibatch.labels, outputs)
-        if self._evaluation_loss is not None:
-            self._evaluation_loss.update(minibatch.labels, outputs)
+        if (loss := self._loss_on_cpu) is not None:
+            self._evaluation_loss.add(
+                lambda: as_array(loss.value(minibatch.labels, outputs)), minibatch.num_records
+            )
 
     def metric_states(self) -> MetricStates:
         """Return what was gathered since `new_metrics`."""
-        loss = self._evaluation_loss
-        return {**self._metrics.states(), **({} if loss is None else loss.states())}
+        return {**self._metrics.states(), **self._evaluation_loss.states()}
 
     def metric_results(self, states: MetricStates) -> dict[str, float]:
         """Compute the metrics from merged states."""
-        loss = self._evaluation_loss
-        return {**self._metrics.results(states), **({} if loss is None else loss.results(states))}
+        return EvaluationLoss.beside(self._metrics.results(states), states)
 
     def predict_step(
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from elasticdl.backends.average import Average, mean
+from elasticdl.backends.average import Average, EvaluationLoss, mean
 from elasticdl.errors import ModelError
 
 
@@ -41,3 +41,18 @@ def test_what_is_no_number_and_weights_that_do_not_fit_are_refused_by_name():
         Average("m").add(np.array("good"), num_records=1)
     with pytest.raises(ModelError, match=r"a mask of shape \(3,\) cannot be applied"):
         Average("m").add(np.ones(2), 2, {"a mask": np.ones(3)})
+
+
+def test_the_loss_of_an_evaluation_is_left_out_where_a_minibatch_has_none_unless_it_is_watched():
+    def fails():
+        raise ModelError("labels are None")
+
+    loss = EvaluationLoss()
+    assert loss.states() == {}
+    loss.add(lambda: np.array([1.0, 3.0]), 3)
+    loss.add(lambda: 6.0, 1)
+    assert EvaluationLoss.beside({"auc": 0.5}, loss.states()) == {"auc": 0.5, "loss": 3.0}
+    loss.add(fails, 2)
+    assert EvaluationLoss.beside({"auc": 0.5}, loss.states()) == {"auc": 0.5}
+    with pytest.raises(ModelError, match="labels are None"):
+        EvaluationLoss(is_needed=True).add(fails, 2)

@@ -547,4 +547,4 @@ class TestStep:
         job = self.job(new_job, model=model, loss=both, eval_metrics_fn=metrics)
         job.train(ids_and_labels(), 16)
         results = job.evaluate(ids_and_labels(), 16)
-        assert set(results) == {"a/mae", "b/mse"}
+        assert set(results) == {"a/mae", "b/mse", "loss"}

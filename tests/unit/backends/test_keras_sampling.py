@@ -44,7 +44,7 @@ def test_a_model_is_trained_on_the_sampled_log_and_is_right_of_all_data_elsewher
     assert probability == pytest.approx(0.5 / (0.5 + 0.5 / RATE))  # He et al. 2014
     (predicted,) = job.predictions({"x": DATA["x"][:4]}, 4)
     np.testing.assert_allclose(predicted["click"], wanted, atol=1e-6)
-    assert list(job.evaluate(DATA, 64).values()) == [pytest.approx(wanted)]
+    assert job.evaluate(DATA, 64)["click/logit"] == pytest.approx(wanted)
     job.export(tmp_path)
     loaded = tf.saved_model.load(tmp_path)
     served = loaded.serve({"x": tf.ones((4, 1))})

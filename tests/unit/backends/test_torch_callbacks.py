@@ -290,10 +290,14 @@ def test_the_loss_of_an_evaluation_is_the_mean_over_its_records(job_with):
     assert job.backend.metric_states() == {}  # of training: the job has the loss
 
 
-def test_without_a_callback_that_watches_it_an_evaluation_has_no_loss(job_with):
+def test_an_evaluation_has_the_loss_though_no_callback_watches_it_and_a_metric_may_have_its_name(
+    job_with,
+):
     job = job_with([Raises(), EarlyStopping("loss")])
     assert job.backend.callbacks.watches == ""
-    assert job.evaluate(columns(), 8) == {}
+    assert job.evaluate(columns(), 8).keys() == {"loss"}
+    job = job_with([], eval_metrics_fn=lambda: {"loss": lambda labels, predictions: 7.0})
+    assert job.evaluate(columns(), 8) == {"loss": 7.0}
 
 
 def test_metrics_of_torchmetrics_say_whether_more_is_better(job_with):

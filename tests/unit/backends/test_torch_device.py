@@ -198,7 +198,7 @@ def train_both(new_torch_job, columns, device):
             job.train(columns, 32, seed=epoch)
     np.testing.assert_allclose(jobs[1].losses, jobs[0].losses, rtol=1e-2)
     np.testing.assert_allclose(jobs[1].parameters()[0], jobs[0].parameters()[0], atol=1e-2)
-    assert jobs[1].evaluate(columns, 50).keys() == {"right"}
+    assert jobs[1].evaluate(columns, 50).keys() == {"right", "loss"}
     assert jobs[0].losses[-1] != jobs[0].losses[0]
 
 

@@ -193,9 +193,12 @@ def test_states_of_metrics_of_torchmetrics_add_up(new_torch_job):
     for part in (slice(0, 90), slice(90, 200)):
         job.evaluate({name: values[part] for name, values in columns.items()}, 50)
         states.append(job.backend.metric_states())
-    summed = {"auc": [a + b for a, b in zip(*(s["auc"] for s in states), strict=True)]}
+    summed = {
+        name: [a + b for a, b in zip(*(s[name] for s in states), strict=True)] for name in states[0]
+    }
 
-    assert job.backend.metric_results(summed) == whole
+    assert job.backend.metric_results(summed) == pytest.approx(whole, rel=1e-6)
+    assert whole.keys() == {"auc", "loss"}
     with pytest.raises(ModelError, match=r"BinaryAUROC\) keeps .* no sum"):
         new_torch_job(
             columns, 32, model=Net, feed=feed, loss=loss, optimizer=OPTIMIZERS["SGD"],

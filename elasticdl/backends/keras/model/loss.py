@@ -3,57 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import keras
-import numpy as np
 import tensorflow as tf
 
-from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, describe
+from elasticdl.backends.keras.feed.minibatch import describe
 from elasticdl.backends.keras.internals import CompileLoss
 from elasticdl.backends.keras.model.user_loss import UserLoss
 from elasticdl.backends.keras.types import Nested
 from elasticdl.backends.user_code import no_place, user_code
 from elasticdl.errors import ModelError
-from elasticdl.job import MetricStates
 
 _UNCALLED = "; a loss of Keras is written loss = ... in place of the function, or is called in it"
-
-
-class EvaluationLoss:
-    """The mean loss of an evaluation's records, added up as metrics are.
-
-    Args:
-        loss: Of labels, predictions and weights of a minibatch.
-    """
-
-    NAME = "loss"
-
-    def __init__(self, loss: Callable[[Nested, Nested, Nested], tf.Tensor]) -> None:
-        self._loss = loss
-        self._sums = np.zeros(2)
-
-    def reset(self) -> None:
-        """Start an evaluation."""
-        self._sums = np.zeros(2)
-
-    def update(self, minibatch: KerasMinibatch, outputs: Nested, added: tf.Tensor) -> None:
-        """Add a minibatch, given what the model adds to its loss."""
-        values = self._loss(minibatch.labels, outputs, minibatch.weights)
-        loss = float(np.mean(np.asarray(values)) + np.asarray(added))
-        self._sums += (loss * minibatch.num_records, minibatch.num_records)
-
-    def states(self) -> MetricStates:
-        """Return the sum of the records' losses, and how many; {} if there are none."""
-        return {self.NAME: [self._sums]} if self._sums[1] else {}
-
-    @classmethod
-    def results(cls, states: MetricStates) -> dict[str, float]:
-        """Return the mean of merged states, if there are any."""
-        if cls.NAME not in states:
-            return {}
-        [(total, count)] = states[cls.NAME]
-        return {cls.NAME: float(total / count) if count else float("nan")}
 
 
 class MinibatchLoss:
