@@ -45,6 +45,9 @@ class OwnProcess:
 
     def __init__(self, arguments: process.ProcessArguments, master: GrpcMasterClient) -> None:
         """Register with the master; there is no model yet."""
+        # The order matters. The device is chosen before a framework is imported, and the signal
+        # handler is set before the master knows this worker, so a worker that is asked to end early
+        # still leaves in order.
         config, index = arguments.config, arguments.index
         self._arguments = arguments
         self._seat = take_seat(names(config.cluster.worker_devices), arguments.job_dir)
@@ -91,7 +94,7 @@ class OwnProcess:
                 self._leave()
 
     def _watching(self, worker: Worker) -> Watch:
-        """Have others follow what a worker does; return the context to run it in."""
+        """Connect the other threads with a worker; return the context in which it runs."""
         arguments, ring, activity = self._arguments, self._holders.ring, worker.spans.activity
         self._departure.worker = worker
         name = process.process_name(Role.WORKER, arguments.index)
@@ -103,6 +106,8 @@ class OwnProcess:
             activity.recover(answer.is_recovering)
             if ring is not None:
                 ring.member.world_ends(answer.ended_world)
+                # The computing thread may compute for long before it meets the error, so this
+                # thread ends the process.
                 if ring.member.error is not None:
                     process.fail_now(ring.member.error)
 

@@ -1,7 +1,8 @@
-"""What the computing thread of a worker is at, second by second.
+"""Labels each second of a worker with what its computing thread does.
 
-While it computes, that is known. While it waits, those before it in the pipeline say for what: the
-thread that prepares for parameters; else the one that feeds, for data, or for a task.
+While the thread computes, the label is the task's. While it waits, the stages before it give the
+reason: the preparing thread waits for parameters, or the feeding thread waits for data or for a
+task.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ LABELS = {
     TaskKind.EXPORT: Label.CHECKPOINT,
     TaskKind.CALLBACKS: Label.TRAIN,
 }
-"""What a worker is at that computes for a task."""
+"""The label of a worker that computes for a task of this kind."""
 
 
 class Thread(IntEnum):
-    """The threads whose waiting has a label; one before the other in the pipeline."""
+    """The threads whose waiting has a label, from the last stage of the pipeline to the first."""
 
     COMPUTE = 0
     PREPARE = 1
@@ -34,20 +35,20 @@ class Thread(IntEnum):
 
 
 class Activity:
-    """Labels the time of a worker, by what each of its threads is at."""
+    """Labels the time of a worker by what each of its threads does."""
 
     def __init__(self, labels: LabelClock) -> None:
         """Label the time on a clock."""
         self._labels = labels
         self._lock = threading.Lock()
-        # By thread. None: it waits for the one before it.
+        # By thread. None: the thread waits for the stage before it.
         self._at: list[Label | None] = [labels.label, None, Label.IDLE]
         self._num_lookups = 0
         self._is_recovering = self._is_forming = False
         self._preparing_thread = 0
 
     def at(self, thread: Thread, label: Label | None) -> None:
-        """Note what a thread is at from now on; None: it waits for the one before it.
+        """Note what a thread does from now on; None: it waits for the stage before it.
 
         COMPUTE waits for parameters too while what it has computed cannot be handed over, and is
         idle when it has nothing more to do.
@@ -56,7 +57,8 @@ class Activity:
         if at[thread] is label:
             return
         at[thread] = label
-        # Whoever begins to wait at this moment reads what was set before.
+        # The value is set before the lock is taken: a thread that begins to wait now reads the new
+        # value. So the lock is taken only where the label of the computing thread can change.
         if thread is Thread.COMPUTE or at[Thread.COMPUTE] is None:
             with self._lock:
                 self._settle()

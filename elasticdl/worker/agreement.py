@@ -1,4 +1,4 @@
-"""All workers of a job of all-reduce must train the same model; one that joins is checked.
+"""A worker that joins a job of all-reduce must train the same model as the others.
 
 It may have another one where the model file was changed while the job runs. Its gradients would
 not fit those of the others, or its optimizer would make other updates.
@@ -28,7 +28,7 @@ def check_agreement(model: ModelDescription, given: Mapping[str, Any]) -> None:
 
     Args:
         model: Its own.
-        given: What the other one `described`.
+        given: The other worker's model, as `described` returns it.
 
     Raises:
         ModelMismatchError: They differ; says in what.

@@ -57,7 +57,8 @@ class RingExchange:
         try:
             return self.member.begin(lease.task.id, lease.number)
         except OutOfWorld:
-            # Whoever has the task when this process has ended goes on where it stands.
+            # The worker that gets this task next begins where the parameters stand, so nothing is
+            # lost.
             raise StaleLeaseError(f"task {lease.task.id}: this worker is in no world") from None
 
     def ends_at(self, lease: Lease, end: int) -> None:
@@ -70,9 +71,10 @@ class RingExchange:
         self.member.end(lease.task.id, lease.number)
 
     def when_settled(self, lease: Lease, end: int, tell: Callable[[bool], None]) -> None:
-        """Call it when the next round has begun: then all ranks have made the same updates.
+        """Call `tell` when the next round has begun: then all ranks have made the same updates.
 
-        In a deterministic job a task that is given back is so at once: the update waits for it.
+        In a deterministic job a task that is given back is reported at once: the update waits for
+        it.
         """
         if not end and self.replica.updates is not None:
             tell(True)
@@ -105,7 +107,7 @@ class RingExchange:
         """Hand in the gradients of one minibatch; return the version that an update has made.
 
         Raises:
-            StaleLeaseError: Somebody else has the task.
+            StaleLeaseError: Another worker has the task.
             GapError: Minibatches before this one are missing, or this worker is in no world.
             StaleParametersError: The parameters are not the newest.
         """
@@ -144,7 +146,7 @@ class RingExchange:
 
     @property
     def client(self) -> PsClient:
-        """What reads the parameters, once they are here."""
+        """Returns the client that reads the parameters, once this worker has them."""
         self._wait_for_parameters()
         return self.replica.client
 

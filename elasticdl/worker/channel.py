@@ -58,4 +58,5 @@ class Channel(Generic[T]):
                     return
                 item = self._items.popleft()
                 self._changed.notify_all()
+            # The lock is free here: the reader works on the item while the writer goes on.
             yield item

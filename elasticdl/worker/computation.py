@@ -1,4 +1,4 @@
-"""What is computed on one minibatch, and at the end of a lease; in one thread, in order."""
+"""Computes one minibatch, or the end of a lease; in one thread, in order."""
 
 from __future__ import annotations
 
@@ -111,7 +111,8 @@ class Computation:
             is_lent = self._budget.lends_to(running.lease.task.epoch)
         else:
             is_lent = item.window > self._newest_window and self._budget.lends
-        # A call of a metric costs more than its records, so others of the window come along.
+        # A call of a metric costs more than its records, so more minibatches of the window are
+        # added to it.
         comes_along = bool(running.to_measure) and item.window == running.window
         if not (comes_along or self._budget.allows or is_lent):
             return
@@ -127,7 +128,7 @@ class Computation:
             self._measure(running)
 
     def _measure(self, running: Running) -> None:
-        """Add what was taken to the metrics. A metric that fails does not fail the training."""
+        """Add the gathered minibatches to the metrics; a failing metric fails no training."""
         assert self._trainer is not None, "only training jobs have training tasks"
         minibatches, predictions = zip(*running.to_measure, strict=True)
         try:
@@ -157,6 +158,7 @@ class Computation:
     def _measured(self, running: Running, report: TaskReport) -> TaskReport:
         self._collect(running)
         sums, counts = running.windows, running.times.counts if running.times else {}
+        # Without states of metrics, the number of measured records has no meaning.
         if self._budget.is_given_up or not any(each.states for each in sums.values()):
             for each in sums.values():
                 each.num_measured, each.states = 0, {}
@@ -192,6 +194,8 @@ class Computation:
                     metric_states=self._model.metric_states() if running.records else {},
                 )
             case TaskKind.PREDICTION:
+                # The sink is made at the first prediction: the user's processor is built only where
+                # it is used.
                 if self._sink is None:
                     self._sink = self._make_sink()
                 with self._span("write", Place(lease)):
@@ -217,7 +221,8 @@ class Computation:
         return report
 
     def _called(self, trainer: Trainer, call: CallbackCall) -> CallbackResult:
-        """Call the callbacks, which may change nothing that other processes would not know of."""
+        """Call the callbacks. They may change nothing that other processes would not see."""
+        # In a Local job no other process exists, so a change cannot be missed.
         is_alone = self._config.training.distribution_strategy is Strategy.LOCAL
         if is_alone or trainer.callbacks is None:
             return trainer.run_callbacks(call)
@@ -228,7 +233,7 @@ class Computation:
         return result
 
     def _results(self, lease: Lease) -> dict[str, float]:
-        """Turn merged states into numbers; those of training are of several ranges of records."""
+        """Turn merged states into numbers; those of training are grouped by range of records."""
         if lease.task.evaluation_id >= 0:
             return self._model.metric_results(lease.metric_states)
         ranges: dict[str, MetricStates] = {}
@@ -245,8 +250,8 @@ class Computation:
 def _problem(result: StepResult) -> str:
     """Say why a minibatch must not be trained; "" if it may.
 
-    A gradient is looked at too: of a finite loss it may be NaN, as that of the square root of 0.
-    One such update would make all parameters NaN that it reaches.
+    The gradient is checked too: it may be NaN while the loss is finite, as with the square root of
+    0. One such update would make every parameter that it reaches NaN.
     """
     if not math.isfinite(result.loss):
         return f"loss is {result.loss}"

@@ -1,4 +1,4 @@
-"""How many processor cores a worker may compute on, and with how many threads it does."""
+"""Decides how many processor cores and threads a worker computes with."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Threads:
 
 
 def threads_of(config: JobConfig) -> Threads:
-    """Say with how many threads a worker of this host computes, once the model file is imported."""
+    """Return how many threads a worker of this host uses, once the model file is imported."""
     is_local = config.training.distribution_strategy is Strategy.LOCAL
     cores = usable_cores()
     if config.is_on_slurm:  # which may count processors, and bind nobody to them
@@ -58,24 +58,26 @@ def choose_threads(
     environment: Mapping[str, str],
     is_deterministic: bool = False,
 ) -> Threads:
-    """Say with how many threads a worker computes.
+    """Return how many threads a worker computes with.
 
-    A small sparse step is faster with one thread: what several gain in its short operations is
-    less than what handing work to each other costs, and workers beside it use the other cores.
-    The layers of a dense model are long enough to be cut up. `benchmarks/threads.py` measures both.
+    A small sparse step is faster with one thread. Its operations are so short that threads cost
+    more than they gain, and other workers on the host use the other cores. The layers of a dense
+    model are long enough to be divided. `benchmarks/threads.py` measures both.
 
     Args:
         setting: `--worker_threads`.
-        cores: Those that the workers of this host may use together.
+        cores: The cores that the workers of this host may use together.
         num_workers: How many workers share them.
         has_tables: Whether the model file uses `elasticdl.layers.Embedding`.
-        environment: TensorFlow's own variable is obeyed, as it is in plain TensorFlow.
-        is_deterministic: The number of workers must not show in the last bits of a sum.
+        environment: TensorFlow's own variable has precedence, as in plain TensorFlow.
+        is_deterministic: The number of workers must not change the last bits of a sum.
     """
     if setting != "auto":
         return Threads(setting, "--worker_threads")
     if environment.get(_VARIABLE, "").isdecimal():
         return Threads(int(environment[_VARIABLE]), _VARIABLE)
+    # Workers share the cores, so the number of threads would depend on the number of workers. A sum
+    # over other threads is rounded otherwise.
     if is_deterministic:
         return Threads(1, "--deterministic: whatever the number of workers")
     if has_tables:

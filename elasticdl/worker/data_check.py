@@ -1,4 +1,4 @@
-"""A look at the data before the first record of a job is trained: one worker, a second or two."""
+"""Looks at the data before the first record is trained: one worker, for a second or two."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class NotedMetadata(Metadata):
 
     @classmethod
     def copy_of(cls, metadata: Metadata) -> NotedMetadata:
-        """Return a copy, for which nobody has asked."""
+        """Return a copy that notes no question yet."""
         made = object.__new__(cls)
         object.__setattr__(made, "was_asked", [])
         for one in fields(Metadata):
@@ -71,7 +71,7 @@ class NotedMetadata(Metadata):
 
 
 def metadata_of(config: JobConfig, readers: Mapping[TaskKind, DataReader]) -> Metadata:
-    """Return what `feed` is told: of each data set in its own mode."""
+    """Return the metadata that `feed` gets, for each data set in its own mode."""
     of_modes = {
         mode: NotedMetadata.copy_of(readers[kind].metadata)
         for kind, mode in _KINDS
@@ -81,7 +81,7 @@ def metadata_of(config: JobConfig, readers: Mapping[TaskKind, DataReader]) -> Me
 
 
 def _main(config: JobConfig) -> TaskKind:
-    """Return what the command is about."""
+    """Return the kind of task that the command is about."""
     return {
         "train": TaskKind.TRAINING,
         "evaluate": TaskKind.EVALUATION,
@@ -99,13 +99,14 @@ def check_data(
     worker_id: int,
     built: tuple[Trainer, ModelDescription] | None = None,
 ) -> None:
-    """Look at the data and try the metrics, if it is this worker's turn; others wait for it.
+    """Look at the data and try the metrics, if it is this worker's turn; else wait for that worker.
 
-    The master is told what was found.
+    The findings are reported to the master.
 
     Raises:
-        ElasticdlError: Nothing sensible can come of the job. The master knows, and ends it.
+        ElasticdlError: The job cannot give a useful result. The master knows, and ends the job.
     """
+    # The worker that looks may be lost. The others then train without its result.
     deadline = time.monotonic() + _TURN_SECONDS
     while (turn := master.data_check_turn(worker_id)) is DataCheckTurn.WAIT:
         if time.monotonic() > deadline:
@@ -127,7 +128,7 @@ def check_data(
 
 
 def _not_looked(error: BaseException) -> str:
-    """Say that a look ended by an error that is no judgement of the data: the job goes on."""
+    """Return the line about a look that failed for another reason than the data."""
     where, what = place_of(error), f"{type(error).__name__}: {in_short(error, 200)}"
     return f"warning: nothing is said of the data: the look at it failed at {where}: {what}"
 
@@ -139,10 +140,10 @@ def look_at_data(
     metadata: Metadata,
     readers: Mapping[TaskKind, DataReader],
 ) -> list[str]:
-    """Return what there is to say of the data, a line each.
+    """Return what there is to say about the data, a line each.
 
     Raises:
-        ElasticdlError: Nothing sensible can come of it.
+        ElasticdlError: The job cannot give a useful result with this data.
     """
     table = None if spec.table is None else spec.table.wanted()
     names = () if table is None else table.file_columns
@@ -178,7 +179,7 @@ def look_at_data(
 
 
 def _slow_reading(reader: DataReader | None) -> Iterator[str]:
-    """Yield a warning of records that are shuffled, and whose pieces take long to find."""
+    """Yield a warning if records are shuffled and their pieces take long to find."""
     if not isinstance(reader, ShuffledReader):
         return
     source = reader.reader
@@ -188,7 +189,7 @@ def _slow_reading(reader: DataReader | None) -> Iterator[str]:
 
 
 def _odd_places(config: JobConfig) -> Iterator[str]:
-    """Yield warnings of files in folders that nobody reads, and of files that seem to be one."""
+    """Yield warnings about files that are not read, and about files that are read twice."""
     data = config.data
     places = {mode: getattr(data, f"{name}_data") or "" for mode, name in _NAMES.items()}
     named = {os.path.abspath(place) for place in places.values() if place}
@@ -212,7 +213,7 @@ def _odd_places(config: JobConfig) -> Iterator[str]:
 def _fed_in_time(
     model: Predictor, reader: DataReader, sample: Sample, mode: Mode, minibatch_size: int
 ) -> Fed:
-    """Run `feed` over a sample; one that does not return ends the look, and not the job."""
+    """Run `feed` over a sample. If `feed` does not return, the look ends and the job goes on."""
     found: list[Fed | BaseException] = []
 
     def run() -> None:
@@ -221,6 +222,8 @@ def _fed_in_time(
         except BaseException as error:  # raised by whoever waits
             found.append(error)
 
+    # The `feed` may draw random numbers. The generators are set back, so the look does not change
+    # what the job draws later.
     drawn = random.getstate(), np.random.get_state()
     thread = Beside(run, "data check")
     thread.start()
@@ -241,11 +244,11 @@ def _fed_in_time(
 def _fed(
     model: Predictor, reader: DataReader, sample: Sample, mode: Mode, minibatch_size: int
 ) -> Fed:
-    """Return what `feed` makes of the pieces, as far as the time goes.
+    """Return what `feed` makes of the pieces, until the time is over.
 
     Raises:
-        ElasticdlError: It fails with each of them, as it does with records of another kind. One
-            that it fails with is the task's to tell.
+        ElasticdlError: `feed` fails with every piece, as with records of another kind. If only some
+        pieces fail, the task that meets them reports it.
     """
     deadline: float | None = None
     gathered, errors = _Gathered(), []
@@ -271,7 +274,7 @@ def _said(shard: Shard, error: Exception) -> str:
 
 
 class _Gathered:
-    """Labels, words and NaN of minibatches, as far as they are plain arrays."""
+    """Gathers labels, words and NaN of minibatches, if they are plain arrays."""
 
     def __init__(self) -> None:
         self._labels: dict[str, list[NDArray[Any]]] = {}
@@ -304,7 +307,7 @@ def _word(value: Any) -> str:
 
 
 def _named(structure: Any, name: str = "") -> Iterator[tuple[str, NDArray[Any]]]:
-    """Yield the arrays of a nested structure, by their names; others than arrays are left out."""
+    """Yield the arrays of a nested structure by their names; other values are left out."""
     if isinstance(structure, Mapping):
         for key, value in structure.items():
             yield from _named(value, f"{name}/{key}" if name else str(key))

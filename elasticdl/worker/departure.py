@@ -1,8 +1,8 @@
-"""How a worker leaves that was asked to end: it hands over what it has, and nothing is repeated.
+"""Ends a worker that was asked to end: it hands over its work, and nothing is repeated.
 
-The master is told first, so that it has another worker start. What has been computed is handed in,
-a minibatch that is being computed too if it is done soon. Then each lease is given back; whoever
-takes it up goes on right there.
+The master is told first, so that it starts another worker. Computed minibatches are handed in, and
+so is the one that is being computed if it is done soon. Then each lease is given back. The worker
+that gets the task next continues at the same minibatch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from elasticdl.worker.loop import Worker
 
 log = logging.getLogger(__name__)
 
-# What asks a process to end kills it some time later: 30 s, as a rule.
+# A cluster kills a process some time after it has asked it to end, usually after 30 s.
 _MINIBATCH_SECONDS = 15.0  # for the one that is being computed
 _LONGEST_SECONDS = 25.0  # for all
 _TELL_SECONDS = 3.0  # for the master to answer; it may be gone as well
@@ -36,10 +36,10 @@ class WorkerDeparture:
         """Wait to be asked.
 
         Args:
-            master: Who is told first.
+            master: Is told first.
             worker_id: The worker.
-            farewell: Called last, once all is handed over; a process takes a while to end after
-                that.
+            farewell: Called last, when all is handed over. The process needs a while to end after
+                it.
         """
         self._master = master
         self._worker_id = worker_id
@@ -50,17 +50,19 @@ class WorkerDeparture:
         """Set once there is one."""
 
     def begin(self) -> None:
-        """Hand over and end the process; in a limited time, whoever is waited for."""
+        """Hand over and end the process, within a limited time even if somebody does not answer."""
         self._has_begun = True
         hand_over = Beside(self._hand_over, "hand-over")
         hand_over.start()
         hand_over.join(_LONGEST_SECONDS)
         self._is_over.set()
+        # The main thread gets a moment to end in order, with `finish`. If it hangs in the user's
+        # code, the process ends without it.
         threading.Event().wait(_EXIT_SECONDS)
         end_now(STOPPED_EXIT_CODE)
 
     def finish(self) -> None:
-        """End the process if it is to leave: once that is done. For the main thread."""
+        """End the process after the hand-over, if it was asked to end. For the main thread."""
         if self._has_begun:
             self._is_over.wait()
             raise SystemExit(STOPPED_EXIT_CODE)
@@ -68,6 +70,8 @@ class WorkerDeparture:
     def _hand_over(self) -> None:
         try:
             if self._is_awaited() and self.worker is not None:
+                # The order matters: no new work is taken up before leases are given back, and the
+                # world is left last, since settling the leases needs its next round.
                 self.worker.leave()
                 self.worker.give_back(_MINIBATCH_SECONDS)
                 self._farewell()

@@ -1,4 +1,4 @@
-"""Which of the devices of its machine a worker computes on."""
+"""Chooses the device of its machine that a worker computes on."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class DeviceSeat:
 def take_seat(devices: Sequence[str], job_dir: Path) -> DeviceSeat:
     """Take the first free seat at the devices, and keep it until this process ends.
 
-    Seats are dealt in turn: of two devices the first and third worker have the first one. A lock
-    marks one that is taken. It goes with its process, however that ends, so a successor sits down
-    where the lost worker was.
+    Seats are dealt in turn: with two devices, the first and the third worker get the first one. A
+    lock marks a seat that is taken. The lock ends with its process, so a successor takes the seat
+    of the worker that was lost.
 
     Args:
-        devices: What `--worker_devices` names; none: the framework chooses.
+        devices: The devices in `--worker_devices`; none: the framework chooses.
         job_dir: The job's folder on this machine.
     """
     if len(set(devices)) < 2:
@@ -43,7 +43,7 @@ def take_seat(devices: Sequence[str], job_dir: Path) -> DeviceSeat:
         except BlockingIOError:
             os.close(file)
             continue
-        # A process that a framework forks off may live a little longer than this one.
+        # The child must not keep the lock: a process that a framework forks may outlive this one.
         os.register_at_fork(after_in_child=partial(os.close, file))
         return DeviceSeat(devices[number % len(devices)], file)
     raise AssertionError("there is always another seat")

@@ -1,4 +1,4 @@
-"""Event times of the messages of a task: into which windows they, and its minibatches, fall."""
+"""Finds the windows of event time into which the messages and minibatches of a task fall."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from elasticdl.job import MeasuredWindow, MetricStates
 
 
 class TaskTimes:
-    """What feed has read of one task. The times of messages are in seconds since 1970; 0: none.
+    """Notes the event times of one task's messages, in seconds since 1970; 0: a message has none.
 
-    A window is named by its number: how many of its length lie between 1970 and its start.
+    The number of a window says how many windows lie between 1970 and its start.
 
     newest: The largest time so far; 0: there is none.
-    counts: How many messages lie in each window.
+    counts: The number of messages in each window.
     """
 
     def __init__(self, window_seconds: float) -> None:
@@ -30,11 +30,11 @@ class TaskTimes:
         self.counts: Counter[int] = Counter()
 
     def read(self, times: NDArray[np.float64], now: float) -> None:
-        """Take in the times of the next messages.
+        """Add the times of the next messages.
 
         Args:
-            times: Of the messages. One of the future counts as of now: a watermark is never ahead
-                of the clock.
+            times: The times of the messages. A time in the future counts as now, because a
+                watermark must never be ahead of the clock.
             now: Seconds since 1970.
         """
         times = np.minimum(times, now)
@@ -48,13 +48,14 @@ class TaskTimes:
             self.counts[int(number)] += count
 
     def window_after(self, num_records: int) -> int | None:
-        """Return the window of the newest of the first messages, which goes on by as many as fed.
+        """Return the window of the newest message among the first `num_records`.
 
-        Where `feed` leaves messages out, makes several examples of one, or gives them another
-        order, a minibatch counts at its place in the task.
+        Where `feed` leaves messages out, makes several examples of one, or changes their order, a
+        minibatch counts at its place in the task.
 
         Args:
-            num_records: How many messages are fed, with those of the minibatch; it grows.
+            num_records: The number of messages that were fed, up to and with this minibatch; it
+                grows.
         """
         while self._blocks and self._num_taken < num_records:
             block, wanted = self._blocks.popleft(), num_records - self._num_taken
@@ -68,7 +69,7 @@ class TaskTimes:
 
 @dataclass(slots=True)
 class WindowSums:
-    """What was computed of the minibatches of a task that lie in one window."""
+    """The sums over the minibatches of a task that lie in one window."""
 
     num_trained: int = 0
     loss_sum: float = 0.0
@@ -79,7 +80,7 @@ class WindowSums:
 def measured_windows(
     counts: Mapping[int, int], sums: Mapping[int | None, WindowSums]
 ) -> tuple[MeasuredWindow, ...]:
-    """Return what is told of the windows of a task: its messages, and its minibatches."""
+    """Return the report about the windows of a task: its messages, and its minibatches."""
     nothing = WindowSums()
     found = []
     for number in sorted(counts.keys() | {each for each in sums if each is not None}):

@@ -1,4 +1,4 @@
-"""Where parameters come from and where a gradient goes: stores, a ring, or both.
+"""The source of parameters and the target of gradients: stores, a ring, or both.
 
 Rows are in stores, on ps replicas or in this process. Dense parameters are there too, or they go
 around a ring: then each worker has them. So a job has a pair of which either may be absent:
@@ -8,16 +8,17 @@ around a ring: then each worker has them. So a job has a pair of which either ma
     HybridStrategy                   stores for the rows, ring for all else
     a saved model                    neither, it brings its own
 
-With both, a minibatch has two halves, each of which is counted once by those who hold it: the
-stores by their watermarks, the ring by its marks. The dense half goes first (`push`). Its verdict
-says whether the step must be computed again, so a row gradient is sent only of a step that counts
-(`push_rows`). A worker that is lost in between leaves minibatches that only the ring has. The next
-lease of the task begins where the one that has less of it stands: who has a minibatch already drops
-it, who lacks it takes it.
+In a job with both, a minibatch has two halves, and each half is counted once: the stores count by
+watermarks, the ring by marks. The dense half is pushed first (`push`). Its verdict says whether the
+step must be computed again. So a row gradient is sent only for a step that counts (`push_rows`).
 
-Neither half waits for the other. So the rows of the next steps are pulled (`pull`), and those of
-the steps before are pushed, while a step is computed. The dense parameters of a step are the
-newest, so they are taken when it begins (`take_dense`).
+A worker may be lost between the two halves. The ring then has minibatches that the stores lack. The
+next lease of the task begins at the first minibatch that either of them lacks. A holder that has a
+minibatch already drops it, and the other one applies it.
+
+Neither half waits for the other. While a step is computed, the rows of the next steps are pulled
+(`pull`) and the rows of earlier steps are pushed. The dense parameters of a step must be the
+newest, so they are read when the step begins (`take_dense`).
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _REACH_SECONDS = 60.0
 
 
 class Exchange:
-    """The pair, as the loop of a worker speaks to it.
+    """The pair of stores and ring, as the loop of a worker uses it.
 
     A holder that is lost and comes back is waited for; see docs/designs/ps-recovery.md.
     """
@@ -64,7 +65,10 @@ class Exchange:
 
     @property
     def generation(self) -> int:
-        """Which losses were made good; the same before and after reads: none met a successor."""
+        """The number of losses that were repaired.
+
+        If it is equal before and after reads, no holder was replaced between them.
+        """
         of_stores = 0 if self.stores is None else self.stores.route.generation
         if of_stores < 0:
             return of_stores  # on the way to another route
@@ -72,7 +76,7 @@ class Exchange:
         return JointGeneration(of_ring, of_stores).number
 
     def reach(self, generation: int) -> None:
-        """Wait until both are of this generation; the heartbeat learns of it within a few beats."""
+        """Wait until both have this generation; the heartbeat learns of it within a few beats."""
         wanted = JointGeneration.of(generation)
         if self.stores is not None:
             self.stores.route.reach(wanted.of_ps, _REACH_SECONDS)
@@ -110,20 +114,21 @@ class Exchange:
         Raises:
             StaleLeaseError: A newer lease of the task has begun.
         """
-        # The stores first: other workers wait for this one once the ring knows of the lease.
+        # The stores are asked first: once the ring knows of the lease, other workers wait for this
+        # one.
         parts = [part for part in (self.stores, self.ring) if part is not None]
         return min(part.start_index(lease) for part in parts)
 
     def ends_at(self, lease: Lease, end: int) -> None:
         """Say how many minibatches a task has, before the last one is pushed or skipped.
 
-        Of deterministic jobs alone.
+        Called in deterministic jobs alone.
         """
         if self.ring is not None:
             self.ring.ends_at(lease, end)
 
     def end_task(self, lease: Lease) -> None:
-        """Let go of what a lease pulled and never pushed; nobody waits for it any more."""
+        """Drop what a lease pulled and did not push; others stop waiting for the lease."""
         if self.ring is not None:
             self.ring.end_task(lease)
         if self.stores is not None:
@@ -132,8 +137,8 @@ class Exchange:
     def when_settled(self, lease: Lease, end: int, tell: Callable[[bool], None]) -> None:
         """Call a function once all that was pushed so far cannot be lost with this worker alone.
 
-        In the order of the calls, perhaps from another thread. It is told whether the first `end`
-        minibatches of the task are there. What is pushed to a store is there at once.
+        The calls keep their order, and may come from another thread. The function is told whether
+        the first `end` minibatches of the task are applied. A store applies a push at once.
         """
         if self.ring is None:
             tell(True)
@@ -151,7 +156,7 @@ class Exchange:
             self.ring.member.out_of_work(is_out_of_work)
 
     def rest(self) -> None:
-        """Nothing more will be pushed but what is computed: nobody need wait for this worker."""
+        """Push only what is computed already: no other worker need wait for this one."""
         if self.ring is not None:
             self.ring.member.rest()
 
@@ -160,11 +165,11 @@ class Exchange:
     def pull(self, ids: Sequence[Int64], step: Step | None = None) -> Parameters:
         """Fetch parameters for a minibatch, given the ids of each site.
 
-        Of a training step with two halves the rows alone: `take_dense` adds the rest.
+        For a training step with two halves only the rows are fetched; `take_dense` adds the rest.
 
         Args:
-            ids: For each id site, of any shape.
-            step: The training step that will push a gradient of them, or call `end_task`.
+            ids: The ids of each site, of any shape.
+            step: The training step that will push a gradient for these ids, or call `end_task`.
         """
         of_stores = None if self.stores is None else self.stores.pull(ids, step)
         if self.ring is None or (self.has_halves and step is not None):
@@ -184,7 +189,7 @@ class Exchange:
     def _with_ring(
         self, of_stores: Pulled | None, ring: RingExchange, step: Step | None = None
     ) -> Parameters:
-        """Add what is with this worker, last, so that it is the newest."""
+        """Add the parameters of this worker; this comes last, so that they are the newest."""
         of_ring = ring.pull(step)
         if self.stores is not None and of_stores is not None:
             of_stores = self.stores.with_dense(of_stores, of_ring.dense)
@@ -202,10 +207,10 @@ class Exchange:
     ) -> Committed:
         """Hand in the gradients of one minibatch, exactly once; of two halves the dense one.
 
-        What is pending may be pulled with it; that saves a round trip.
+        A pending pull may be sent with the push; that saves a round trip.
 
         Raises:
-            StaleLeaseError: The task has been given to somebody else.
+            StaleLeaseError: Another worker has the task.
             GapError: A holder has lost minibatches before this one.
             StaleParametersError: The parameters are too old; nothing has changed.
         """
@@ -230,12 +235,12 @@ class Exchange:
 
         Args:
             minibatches: One after the other.
-            learning_rate: Of the update that they make.
-            lease: Theirs.
+            learning_rate: The learning rate of the update.
+            lease: The lease of the minibatches.
             index: The number of the first one.
 
         Raises:
-            StaleLeaseError: The task has been given to somebody else.
+            StaleLeaseError: Another worker has the task.
             GapError: A holder has lost minibatches before these.
         """
         assert self.stores is not None, "settings are refused that would have no stores here"
@@ -251,16 +256,16 @@ class Exchange:
         num_records: int,
         pending: PendingPull | None = None,
     ) -> int:
-        """Send the rows' half of a minibatch once an update has its dense half.
+        """Send the rows' half of a minibatch after an update has applied its dense half.
 
-        Each half is dropped by those who have it already. So both are repeated as a whole, by this
-        worker or another, until both are there.
+        A holder drops a half that it has already. So both halves are repeated together, by this
+        worker or another, until both are applied.
 
         Returns:
             The staleness of the rows.
 
         Raises:
-            StaleLeaseError: The task has been given to somebody else.
+            StaleLeaseError: Another worker has the task.
             GapError: A ps replica has lost minibatches before this one.
         """
         assert self.stores is not None
@@ -284,7 +289,7 @@ class Exchange:
 
     @property
     def client(self) -> PsClient:
-        """What reads whole tables: of the stores, or of this worker's own parameters."""
+        """Return the client that reads whole tables, from the stores or from this worker."""
         if self.stores is not None:
             return self.stores.client
         assert self.ring is not None, "a saved model has its own parameters"
@@ -292,15 +297,15 @@ class Exchange:
 
 
 def half_of_stores(model: ModelDescription) -> ModelDescription:
-    """Return what the stores have of a model whose workers have the dense parameters."""
+    """Return the part of a model that the stores hold when workers have the dense part."""
     return replace(model, dense=(), state=())
 
 
 def _check_halves(model: ModelDescription) -> None:
     """Check that a model can be split.
 
-    Each half is clipped by itself: of the rows the gradient of a minibatch, of the dense parameters
-    the mean one of an update.
+    Each half is clipped alone: the rows by the gradient of a minibatch, the dense parameters by the
+    mean gradient of an update.
 
     Raises:
         ModelError: It cannot.

@@ -1,4 +1,4 @@
-"""The task that comes last: write what the job leaves to those who serve."""
+"""The last task of a job: it writes the model and the tables for those who serve them."""
 
 from __future__ import annotations
 
@@ -35,17 +35,18 @@ def export(
     """Write the model and the tables, as far as `settings` asks for them.
 
     Args:
-        exchange: Who has the parameters.
+        exchange: The exchange with the holders of the parameters.
         trainer: The model.
-        settings: What is to be written, and where.
-        lease: Of the export.
-        by_clock: Rows that live for days come to their end by the clock, and those that have are
-            not written. In a stream the master has them removed, by the time of events.
-        trained_on: What is known of the columns of the training data; it is written beside a model.
+        settings: The files to write, and their places.
+        lease: The lease of the export.
+        by_clock: Whether rows with a limited life expire by the clock; expired rows are not
+            written. In a stream the master removes them, by the time of events.
+        trained_on: What is known of the columns of the training data; it is written beside the
+            model.
 
     Returns:
-        Whether it is there. It is not if a replica was lost meanwhile: what was read of its
-        successor may lack what is still to be replayed.
+        Whether the export is complete. It is not if a replica was lost meanwhile: its successor may
+        not have replayed all updates when it was read.
     """
     try:
         if by_clock and exchange.stores is not None:
@@ -55,6 +56,7 @@ def export(
         if settings.output is not None:
             columns = trained_on or Metadata()
             _export_model(exchange, trainer, settings, settings.output, lease, columns)
+    # An error is only reported if no replica was lost: else the lost replica is its likely cause.
     except ElasticdlError as error:
         if exchange.generation == lease.generation:
             raise
@@ -65,7 +67,7 @@ def export(
 def _export_tables(
     exchange: Exchange, directory: Path, settings: CheckpointSection, attempt: int
 ) -> None:
-    """Have the tables written as Parquet, by all replicas at once; a new attempt begins anew.
+    """Have all replicas write the tables as Parquet at once; a new attempt starts from nothing.
 
     Raises:
         CheckpointError: A file cannot be written.
@@ -88,7 +90,7 @@ def _export_model(
     lease: Lease,
     columns: Metadata,
 ) -> None:
-    """Write the model beside its place, then move it there whole; or here, to be sent there."""
+    """Write the model beside its place and move it there whole; or write it here and send it."""
     if is_remote(output):
         with tempfile.TemporaryDirectory(prefix="elasticdl-export-") as scratch:
             write_trained_columns(Path(scratch), columns)
@@ -97,6 +99,7 @@ def _export_model(
         return
     partial = partial_folder(output, lease.number)
     try:
+        # A process that was killed may have left this folder.
         shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
         make_durably(partial.parent)
         partial.mkdir()

@@ -1,6 +1,6 @@
-"""What a sample of the data says of a job before its first record: lines to show, or a refusal.
+"""Finds in a sample of the data what to show before training, or a reason to refuse the job.
 
-Pure: `data_check.py` takes the samples. Where nothing can be seen, nothing is said.
+The functions are pure: `data_check.py` takes the samples. If nothing can be seen, nothing is shown.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ _FEW_WORDS = 100  # a column of no more different words is one of categories
 
 @dataclass(frozen=True, slots=True)
 class Fed:
-    """What `feed` made of a sample.
+    """The result of `feed` for a sample.
 
-    labels: by output; "" of a model with one. words: values of features that are text or whole
-    numbers. label_problem: which label the model has no class for. not_a_number: of features, how
-    many values are NaN, and how many there are. problem: why some of the records were not fed.
+    labels: The labels by output; "" for a model with one output.
+    words: The values of features that are text or whole numbers.
+    label_problem: The label that the model has no class for.
+    not_a_number: For each feature, how many values are NaN, and how many values there are.
+    problem: The reason why some of the records were not fed.
     """
 
     labels: Mapping[str, NDArray[Any]] = field(default_factory=dict)
@@ -54,7 +56,7 @@ class DataSet:
 
     @property
     def flag(self) -> str:
-        """The flag that names it."""
+        """The flag that names this data set."""
         return f"--{self.kind}_data"
 
     @property
@@ -70,17 +72,17 @@ def findings(
     reads_by_name: bool,
     looked_up: Sequence[WantedColumn] = (),
 ) -> list[str]:
-    """Return what to show, a line each.
+    """Return the lines to show.
 
     Args:
-        main: What the command is about.
+        main: The data set that the command reads first of all.
         others: The other data sets of the job.
-        table: What the model file says of its columns, if it does.
+        table: The columns that the model file names, if it does.
         reads_by_name: Whether `feed` asked for the names of the columns of lines.
         looked_up: Features with a vocabulary that the model itself shows.
 
     Raises:
-        DataError: Nothing sensible can come of it; says what was expected, and found.
+        DataError: The job cannot give a useful result; the text says what was expected and found.
     """
     sets = [main, *others]
     words = [column for column in (table.columns if table else ()) if column.vocabulary]
@@ -100,10 +102,10 @@ def findings(
 
 
 def of_trained(data: DataSet, trained_on: Metadata, reads_by_name: bool) -> list[str]:
-    """Return what to show of data for a model that was trained elsewhere, on such columns.
+    """Return what to show about data for a model that was trained elsewhere, on these columns.
 
     Raises:
-        DataError: Lines have their fields in another order, and `feed` takes them by their place.
+        DataError: The lines have their fields in another order, and `feed` reads fields by place.
     """
     training = DataSet("training", trained_on, Sample(0, ()), Fed())
     if set(trained_on.column_names) & set(data.metadata.column_names):  # else they were renamed
@@ -117,7 +119,7 @@ def of_trained(data: DataSet, trained_on: Metadata, reads_by_name: bool) -> list
 
 
 def _check_columns(data: DataSet, table: WantedTable) -> None:
-    """Refuse a column that no record has, and a vocabulary of which no word is found."""
+    """Refuse a column that no record has."""
     columns = data.sample.columns
     if not columns:
         return
@@ -182,7 +184,7 @@ def _check_labels(data: DataSet) -> None:
 
 
 def _check_order(main: DataSet, other: DataSet, reads_by_name: bool) -> None:
-    """Refuse lines whose fields are others, where `feed` takes them by their place."""
+    """Refuse lines with other fields, if `feed` reads fields by place."""
     ours, theirs = main.metadata.column_names, other.metadata.column_names
     is_lines = not main.metadata.column_dtypes and not other.metadata.column_dtypes
     if not is_lines or not ours or not theirs or reads_by_name:
@@ -231,7 +233,7 @@ def _schema(main: DataSet, other: DataSet) -> str:
 
 
 def _labels(sets: Sequence[DataSet]) -> str:
-    """Say the range and balance of the labels, of each data set and output."""
+    """Return the range and balance of the labels, for each data set and output."""
     parts = []
     for data in sets:
         described = [
@@ -276,7 +278,7 @@ def _vocabularies(sets: Sequence[DataSet], columns: Sequence[WantedColumn]) -> s
 
 
 def _missing(sets: Sequence[DataSet], table: WantedTable | None) -> str:
-    """Say which columns lack values; of a table only those that are used."""
+    """Return which columns lack values; for a table, only the columns that are used."""
     used = None if table is None else {*(column.name for column in table.columns), table.label}
     parts, is_seen = [], False
     for data in sets:
@@ -341,7 +343,7 @@ def _positive_warnings(data: DataSet, table: WantedTable) -> Iterator[str]:
     words = data.sample.columns.get(table.label)
     if not data.has_labels or not words:
         return
-    # The word for a missing number is one like others in a label of words.
+    # In a label of words, the word for a missing number is a word like others.
     none = "" if table.positive else table.missing
     num_missing = sum(word is None or word == none for word in words)
     if num_missing:
@@ -360,7 +362,7 @@ def _positive_warnings(data: DataSet, table: WantedTable) -> Iterator[str]:
 
 
 def _scale_warnings(data: DataSet, table: WantedTable) -> Iterator[str]:
-    """Yield which numbers of a model that is trained are far from 0, and are left so."""
+    """Yield the numbers that the model uses unscaled and that are far from 0."""
     if data.kind != "training":
         return
     found = []
@@ -392,7 +394,7 @@ def _vocabulary_warnings(data: DataSet, columns: Sequence[WantedColumn]) -> Iter
 def _differences(
     main: DataSet, other: DataSet, table: WantedTable | None, vocabularies: Container[str]
 ) -> Iterator[str]:
-    """Yield what differs between the columns of two data sets and may be meant otherwise."""
+    """Yield the differences between the columns of two data sets that may be mistakes."""
     used = None if table is None else {column.name for column in table.columns}
     for name, words in main.sample.columns.items():
         theirs = other.sample.columns.get(name)
@@ -410,7 +412,8 @@ def _differences(
                 f"of {main.flag} ({_some(_distinct(words))})"
             )
     if not main.metadata.column_names and main.sample.columns and other.sample.columns:
-        # Features of Examples, or keys of JSON: one that is always there, and never in the other.
+        # These are features of Examples, or keys of JSON. One is reported if all records of one
+        # data set have it and none of the other.
         labels = set() if other.has_labels or table is None else {table.label}
         lacking = [
             name
@@ -422,7 +425,7 @@ def _differences(
 
 
 def _other_units(main: DataSet, other: DataSet) -> Iterator[str]:
-    """Yield the columns of times in other units: to a feed they are numbers of their unit."""
+    """Yield the columns of times in other units: `feed` sees them as numbers in their unit."""
     for name, ours in main.metadata.column_dtypes.items():
         theirs = other.metadata.column_dtypes.get(name, ours)
         if ours != theirs and "m" in (ours.kind + theirs.kind).lower():
@@ -434,7 +437,7 @@ def _other_units(main: DataSet, other: DataSet) -> Iterator[str]:
 
 
 def _are_other_words(ours: Words, theirs: Words) -> bool:
-    """Tell columns of a few words each, which have none in common."""
+    """Return whether both columns have few different words, and none in common."""
     mine, others = set(_distinct(ours)), set(_distinct(theirs))
     is_few = 0 < len(mine) <= _FEW_WORDS and 20 * len(mine) <= len(ours) and others
     return bool(is_few) and kind_of(ours) != "numbers" and mine.isdisjoint(others)
@@ -448,7 +451,7 @@ def _share(
 ) -> tuple[float | None, list[str]]:
     """Return which share of a column's values is in its vocabulary, and values that are not.
 
-    None: it has no vocabulary, or no value that is there was seen.
+    The share is None if the column has no vocabulary, or if no value was seen.
     """
     words = data.fed.words.get(name)
     if not vocabulary or not words:
@@ -470,7 +473,7 @@ def _distinct(words: Words) -> list[str]:
 
 
 def _plain(word: str) -> str:
-    """Return a word without what people write one way or another: case, blanks, quotes, `.0`."""
+    """Return a word without differences in spelling: case, blanks, quotes, `.0`."""
     text = word.strip().strip("'\"").strip().lower()
     try:
         return repr(float(text))
@@ -479,7 +482,7 @@ def _plain(word: str) -> str:
 
 
 def _some(values: Sequence[str], between: str = ", ") -> str:
-    """Return three values, as they are written."""
+    """Return at most three values, as they are written."""
     shown = between.join(repr(value) for value in values[:_VALUES_SHOWN])
     return shown + (", ..." if len(values) > _VALUES_SHOWN else "")
 

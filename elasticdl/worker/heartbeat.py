@@ -1,4 +1,4 @@
-"""Tells the master that this worker is alive, from before its framework is even imported."""
+"""Tells the master that this worker is alive, even before its framework is imported."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ from elasticdl.worker.route import Route
 log = logging.getLogger(__name__)
 
 TakeHotKeys = Callable[[], Sequence[tuple[str, int, Sequence[tuple[int, int]]]]]
-"""Returns of each table its name, the ids counted, and some keys with their counts."""
+"""Returns for each table its name, the number of ids counted, and some keys with their counts."""
 
 _SECONDS_BETWEEN_KEYS = 5.0
 
 
 class Heartbeat(Background):
-    """A thread that reports now and then; used as a context.
+    """Reports to the master at intervals, from a thread of its own; used as a context.
 
-    The master answers how long to wait until the next report, and where the ps replicas are, when
-    that has changed; the route is told. With an event log, what is reported is also written there:
-    the seconds under each label, and of each stage, tell afterwards where the time of a worker
-    went.
+    The master answers how long to wait until the next report. If the ps replicas have moved, it
+    also tells their addresses, and the route learns them. With an event log each report is also
+    written
+    there: the seconds under each label and in each stage show afterwards how a worker spent its
+        time.
     """
 
     def __init__(
@@ -50,15 +51,16 @@ class Heartbeat(Background):
         """Prepare to report.
 
         Args:
-            master: To whom.
-            worker_id: Who this is.
-            interval_seconds: Until the master says otherwise.
-            events: Where to write it as well.
-            route: Told where the ps replicas are.
-            labels: What the worker did with its time.
+            master: Receives the reports.
+            worker_id: The number of this process.
+            interval_seconds: The interval until the master gives another one.
+            events: The log to which reports are also written.
+            route: Is told where the ps replicas are.
+            labels: Counts the time of the worker by what it does.
             traffic: Counts its bytes on the tensor plane.
-            take_hot_keys: Returns by table what was looked up most since it was asked before.
-            role: What it is; a worker or a model server, which has no progress of its own.
+            take_hot_keys: Returns by table the keys that were looked up most since the last call.
+            role: The role of the process: a worker, or a model server, which has no progress of its
+                own.
         """
         self._master = master
         self._worker_id = worker_id
@@ -73,11 +75,11 @@ class Heartbeat(Background):
         super().__init__("heartbeat")
         self._last_problem = ""  # said once, not with each beat
         self.progress: Callable[[], Progress] = Progress
-        """Replaced once there is a worker whose progress can be told."""
+        """Replaced when there is a worker that has progress."""
         self.waits_for: Callable[[], str] = str
-        """Tells what the sources of the worker wait for; replaced once they are open."""
+        """Tells for what the sources of the worker wait; replaced when they are open."""
         self.follow: Callable[[HeartbeatAnswer], None] = lambda answer: None
-        """Told what the master answers; replaced once there is a worker who wants to know."""
+        """Receives the master's answer; replaced when there is a worker that reads it."""
 
     def _run(self) -> None:
         while not self._stop.wait(self._interval_seconds):
@@ -90,6 +92,8 @@ class Heartbeat(Background):
         trace: TracebackType | None,
     ) -> None:
         super().__exit__(kind, error, trace)
+        # The last report is only written to the event log: the master learns the end by other
+        # calls.
         self._write(self.progress(), usage.measure(self._labels, self._traffic))
 
     def _write(self, progress: Progress, used: Usage) -> None:
@@ -99,7 +103,7 @@ class Heartbeat(Background):
             self._events.write(usage.kind_of(used))
 
     def _hot_keys(self) -> tuple[HotKeys, ...]:
-        """Return what is new of the hottest keys, if it is time to tell it."""
+        """Return the hottest keys since the last report, if it is time to report them."""
         if time.monotonic() < self._tells_keys_at:
             return ()
         self._tells_keys_at = time.monotonic() + _SECONDS_BETWEEN_KEYS
@@ -107,7 +111,7 @@ class Heartbeat(Background):
         return tuple(HotKeys(table, num_ids, tuple(keys)) for table, num_ids, keys in taken)
 
     def beat(self) -> None:
-        """Report once. Whatever goes wrong, the worker is alive, and the next beat says so."""
+        """Report once. After an error the worker is still alive, and the next beat says so."""
         try:
             progress = replace(self.progress(), waits_for=self.waits_for())
             used = usage.measure(self._labels, self._traffic, self._hot_keys())
@@ -127,6 +131,7 @@ class Heartbeat(Background):
         except Exception as error:
             if self._stop.is_set():
                 return  # the connection was closed meanwhile
+            # A master that is away for minutes would fill the log with one line for each beat.
             if str(error) != self._last_problem:
                 self._last_problem = str(error)
                 known = isinstance(error, ElasticdlError)

@@ -1,4 +1,4 @@
-"""How a worker in a process of its own comes to those who hold the parameters, and leaves them."""
+"""Connects a worker process with the holders of the parameters, and leaves them in order."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ _TELL_SECONDS = 3.0  # for the master to answer a worker that leaves
 
 
 class Holders:
-    """Ps replicas, and a world of workers, as one worker process meets them.
+    """The ps replicas and the world of workers, as one worker process uses them.
 
-    route: Where the ps replicas are. ring: This worker's part in a world, once it has one.
+    route: The addresses of the ps replicas.
+    ring: The part of this worker in a world, once there is one.
     """
 
     def __init__(self, arguments: ProcessArguments, master: GrpcMasterClient) -> None:
-        """Meet nobody yet."""
+        """Connect to nothing yet."""
         self._arguments = arguments
         self._master = master
         self._tls = arguments.tls.as_tuple() if arguments.tls else None
@@ -43,7 +44,7 @@ class Holders:
         self.ring: RingExchange | None = None
 
     def exchange(self, trainer: Trainer) -> Exchange:
-        """Return the exchange with those who hold parameters in this job."""
+        """Return the exchange with the holders of parameters in this job."""
         config, stores = self._arguments.config, None
         if config.num_ps:
             dial = partial(dial_replicas, self._arguments)
@@ -54,10 +55,11 @@ class Holders:
         return Exchange(stores, self.ring)
 
     def leave(self) -> None:
-        """Leave the world, and hand over what nobody else has."""
+        """Leave the world, and hand over the parameters if no other worker has them."""
         if self.ring is None:
             return
         index = self._arguments.index
+        # The member leaves first: after that no round changes the parameters that are handed over.
         self.ring.member.leave()
         if folder := self._master.leave_holder(index, _TELL_SECONDS):
             version = self.ring.replica.hand_over(Path(folder))
@@ -65,7 +67,7 @@ class Holders:
         self.ring.close()
 
     def close(self) -> None:
-        """Leave the world, whose other workers have the same parameters."""
+        """Leave the world; its other workers have the same parameters."""
         if self.ring is not None:
             self.ring.close()
 
@@ -85,7 +87,7 @@ class Holders:
         )
 
     def _join(self, trainer: Trainer) -> RingExchange:
-        """Return the part in a world; nothing happens before a model is declared to it."""
+        """Return the part in a world; it is not active before a model is declared to it."""
         arguments, master = self._arguments, self._master
         listening, training = arguments.listening, arguments.config.training
         sender = Sender(scratch_folder(arguments.job_dir, Role.WORKER, arguments.index))

@@ -1,8 +1,9 @@
-"""How far ahead of the minibatch that is computed parameters are pulled, decided while it trains.
+"""Decides during training how far ahead of the computed minibatch parameters are pulled.
 
-Pulling ahead hides the exchange with the ps replicas behind the computing, and its price is
-staleness: a gradient comes later by each of the updates that were made meanwhile. Where the
-exchange takes little beside the computing there is little to hide, and parameters are pulled late.
+Pulling ahead hides the exchange with the ps replicas behind the computing. Its price is staleness:
+other updates are made between the pull of parameters and the push of their gradient. Where the
+exchange takes little time beside the computing, there is little to hide, so parameters are pulled
+late.
 """
 
 from __future__ import annotations
@@ -11,17 +12,20 @@ WINDOW_MINIBATCHES = 16
 NEGLIGIBLE_SHARE = 0.02
 """The share of the time of computing: an exchange that takes no more is not hidden at all."""
 SMALL_SHARE = 0.25
-"""An exchange that takes no more is hidden by one step ahead, also when it takes more at times."""
+"""An exchange that takes no more is hidden by one step ahead, even if it takes longer at times."""
 
 
 class Lookahead:
-    """How many training steps may be in flight: one is computed, others are pulled or pushed."""
+    """Decides how many training steps may be in flight.
+
+    One step is computed while others are pulled or pushed.
+    """
 
     def __init__(self, most: int) -> None:
-        """Begin with all that are allowed.
+        """Begin with the largest number.
 
         Args:
-            most: So many at most.
+            most: The largest number of steps in flight.
         """
         self._most = most
         self._num_landed = 0
@@ -33,12 +37,13 @@ class Lookahead:
 
         Args:
             computing: Seconds that have been spent on computing so far.
-            exchanging: Those on ids, pulls and pushes.
+            exchanging: Seconds that have been spent on ids, pulls and pushes so far.
         """
         self._num_landed += 1
         if self._num_landed % WINDOW_MINIBATCHES:
             return
         is_first = self._num_landed == WINDOW_MINIBATCHES  # in it the framework compiles
+        # Only the last window counts: the share changes when workers come or go.
         share = (exchanging - self._exchanging) / max(1e-9, computing - self._computing)
         self._computing, self._exchanging = computing, exchanging
         if not is_first:

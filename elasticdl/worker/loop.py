@@ -1,4 +1,4 @@
-"""The worker's loop: lease a task, and take its minibatches through feed, pull, compute, push.
+"""The worker's loop: lease a task, and pass its minibatches through feed, pull, compute, push.
 
 Four threads, one stage each, joined by bounded channels, so that neighbouring minibatches (of
 one task or of two) overlap:
@@ -11,10 +11,12 @@ one task or of two) overlap:
 Everything about a lease happens in the order of its minibatches, and its end (done, failed,
 returned) is reported by the commit stage only, after all that came before it.
 
-What becomes of a lease is decided by `worker/protocol.py`; here are the threads, and what they do.
-In synchronous training compute pushes by itself: a gradient that comes too late for its round is
-computed again on newer parameters. Nothing is pulled ahead then. Only in a hybrid job rows are, and
-commit pushes them: there compute takes the newest dense parameters and pushes these alone.
+`worker/protocol.py` decides what happens to a lease; this file has the threads and what they do.
+
+In synchronous training the compute stage pushes. A gradient that comes too late for its round is
+computed again on newer parameters, so nothing is pulled ahead. In a hybrid job the rows are pulled
+ahead, and the commit stage pushes their gradients. There the compute stage reads the newest dense
+parameters and pushes only the dense gradient.
 """
 
 from __future__ import annotations
@@ -103,15 +105,15 @@ class Worker:
         Args:
             config: The job's settings.
             worker_id: Its number.
-            master: Who has the tasks.
-            model: What computes.
-            exchange: Where parameters come from, and where gradients go.
-            readers: The records, by the kind of task.
-            sink: Makes what predictions are written to.
+            master: Leases the tasks.
+            model: Computes minibatches.
+            exchange: The source of parameters and the target of gradients.
+            readers: The readers of records, by the kind of task.
+            sink: Makes the sink for predictions.
             trainer: The same model in a training job; None in other jobs.
             has_own_reader: Whether the reader is the user's code.
-            labels: Where its time is counted.
-            watch: Is shown each step of training that was handed in.
+            labels: Counts the time of the worker.
+            watch: Sees each step of training that was handed in.
         """
         self._config = config
         self._worker_id = worker_id
@@ -126,7 +128,7 @@ class Worker:
         self._window_seconds = _window_seconds(config)
         self._activity = Activity(labels or LabelClock())
         self.spans = Spans(self._activity, lambda position: master.announce(worker_id, position))
-        """Where its time goes."""
+        """Counts the time of each stage."""
         self._span = self.spans.span
         self._progress = Progress()
         self._lookahead = Lookahead(config.pipeline_depth + 1)
@@ -137,7 +139,8 @@ class Worker:
         )
         self._kept: list[Item] = []  # commit: computed, to be pushed with what follows
         self._landed = threading.Condition(threading.Lock())  # a minibatch is through
-        # With one step in flight at the most, its push may bring back what the next one pulls.
+        # With at most one step in flight, the push of a step can bring back the rows of the next
+        # one.
         self._pulls_with_push = config.pipeline_depth == 0
         has_windows = bool(self._window_seconds)
         self._computation = Computation(
@@ -183,7 +186,7 @@ class Worker:
             raise self._error
 
     def leave(self) -> None:
-        """Take up nothing more: `run` ends when what was computed has been handed in."""
+        """Take no more work: `run` ends when the computed minibatches have been handed in."""
         self._is_leaving = True
         self._stop.set()
         self._exchange.rest()
@@ -193,16 +196,17 @@ class Worker:
             self._landed.notify_all()
 
     def give_back(self, timeout_seconds: float) -> None:
-        """After `leave`: give all leases back, once what was computed has been handed in.
+        """Give all leases back after `leave`, when the computed minibatches have been handed in.
 
         Args:
-            timeout_seconds: For the minibatch that is being computed. One that takes longer is
-                abandoned: nothing of it has left this process.
+            timeout_seconds: The time for the minibatch that is being computed. A minibatch that
+                takes longer is abandoned: nothing of it has left this process.
         """
         if not self._has_computed.wait(timeout_seconds):
             log.warning("the minibatch under way is abandoned: it takes too long")
             self._computed.end()
         self._committer.join()
+        # The list is copied: a report removes its lease from `_held`.
         for running in list(self._held.values()):
             if not running.is_over:
                 log.info("task %d: given back", running.lease.task.id)
@@ -213,17 +217,19 @@ class Worker:
         return Beside(self._beside, stage.__name__, (stage,))
 
     def _beside(self, stage: Callable[[], None]) -> None:
-        """Run a stage beside the one that computes."""
+        """Run a stage with a lower priority than the thread that computes."""
         run_after_others()
         self._guard(stage)
 
     def _guard(self, stage: Callable[[], None]) -> None:
-        """Run a stage; when one ends with an error, all end."""
+        """Run a stage; if it ends with an error, all stages end."""
         try:
             stage()
         except Closed:
+            # Another stage has failed and kept its error, or `leave` has closed the channels.
             pass
         except BaseException as error:
+            # Only the first error is kept: the errors that follow in other stages are its effects.
             if self._error is None:
                 self._error = error
             self._stop.set()
@@ -233,16 +239,16 @@ class Worker:
                 self._landed.notify_all()
 
     def progress(self) -> Progress:
-        """Return what was done so far; for the heartbeat's thread."""
+        """Return the progress so far; for the heartbeat's thread."""
         return replace(self._progress, stage_seconds=self.spans.seconds())
 
     def under_way(self) -> list[Work]:
-        """Return what of the user's code or the framework runs now; for the watch's thread."""
+        """Return which code of the user or of the framework runs now; for the watch's thread."""
         return self.spans.under_way()
 
     @contextlib.contextmanager
     def looking_up(self, *stages: str) -> Iterator[None]:
-        """Have stages not count as under way within the block: they look up rows meanwhile."""
+        """Stop the clock of stages within the block, while they look up rows."""
         with self.spans.waiting(*stages), self._activity.looking_up():
             yield
 
@@ -267,7 +273,7 @@ class Worker:
         self._fed.end()
 
     def _wait_for_end(self, running: Running) -> None:
-        """Hold no task ahead: each worker takes up as much of an update as it can compute."""
+        """Hold no task ahead: each worker takes only as much of an update as it can compute."""
         with self._landed:
             self._wait(lambda: running.is_over)
 
@@ -289,8 +295,9 @@ class Worker:
                     return
 
     def _feed_lease(self, running: Running) -> TaskReport:
-        """Feed what a lease asks for; return its report, with what `feed` made of the task."""
+        """Feed the minibatches of a lease; return its report, with the counts that `feed` made."""
         lease, task = running.lease, running.lease.task
+        # The restored parameters must be here first: `start_index` asks how far they have come.
         if lease.generation > self._exchange.generation:
             self._activity.at(Thread.FEED, Label.RECOVER)
         self._exchange.reach(lease.generation)
@@ -322,6 +329,8 @@ class Worker:
             num_examples += minibatch.num_records
             if is_last:
                 self._exchange.ends_at(lease, num_minibatches)
+            # A later lease begins where the holders stand. `feed` makes all minibatches of the task
+            # again, and those before `start` are dropped.
             if index >= start:
                 if running.lease.is_suspect:
                     with self._landed:
@@ -341,7 +350,7 @@ class Worker:
         )
 
     def _read(self, running: Running) -> Iterator[Records]:
-        """Read a task's records; feed is not blamed for the time, unless the reader is a user's."""
+        """Read a task's records; the time counts for `feed` if the reader is the user's code."""
         task, num_read = running.lease.task, 0
         records = read_all(self._readers[task.kind], task, running.lease.late_before)
         if running.is_training and self._window_seconds:
@@ -354,6 +363,8 @@ class Worker:
                 block = next(records, None)
             if block is None:
                 running.missing = task.shard.num_records - num_read
+                # The side file is written before the task can be reported as done, so a message
+                # that is put aside is never lost.
                 if running.aside and self._config.data.bad_message_dir is not None:
                     side_files.write(self._config.data.bad_message_dir, task.shard, running.aside)
                 return
@@ -372,6 +383,8 @@ class Worker:
         for index in itertools.count():
             if running.lease.is_suspect:
                 with self._landed:
+                    # A suspect task goes through the pipeline one minibatch at a time: the last
+                    # announced one is then the one that killed the worker.
                     self._wait(lambda: self._protocol.may_feed(running))
             place = Place(running.lease, index, max(0, min(size, left - index * size)))
             with self._span("feed", place):
@@ -397,8 +410,10 @@ class Worker:
         self._prepared.end()
 
     def _fetch(self, item: Item, minibatch: Minibatch) -> None:
-        """Take an item into flight and pull what it computes on."""
+        """Take an item into flight and pull the parameters for it."""
         brought = None
+        # Where ids depend on parameters, computing the ids reads parameters. So the room in flight,
+        # which limits staleness, is waited for first.
         if item.running.is_training and self._model.ids_need_parameters:
             with self._span("staleness wait", None):
                 self._wait_for_room(item, None)
@@ -419,7 +434,7 @@ class Worker:
         return PendingPull(item.ids, Step(item.running.lease, item.index))
 
     def _wait_for_room(self, item: Item, pull: PendingPull | None) -> Parameters | None:
-        """Wait until the step may be pulled; return what the push before it brought, if it did."""
+        """Wait until the step may be pulled; return parameters that the push before brought."""
         with self._landed:
             self._wait(lambda: self._protocol.may_pull(item.running, item.index, pull))
         return pull.parameters if pull is not None else None
@@ -459,6 +474,8 @@ class Worker:
                 item = next(items, None)
             if self._window_seconds:
                 leasing = self.spans.spent(*_NO_TASK) - before
+                # While no task was there, the thread waited for the master and not for the
+                # pipeline. This time is free for metrics.
                 self._computation.idled(min(waited.seconds, leasing))
             if item is None:
                 return
@@ -489,7 +506,7 @@ class Worker:
         self._computation.measure(item)
 
     def _take_dense(self, item: Item) -> None:
-        """Add to the rows of a training step what is with this worker, as it is now."""
+        """Add the newest dense parameters of this worker to the rows of a training step."""
         if item.running.is_training and self._exchange.has_halves:
             assert item.parameters is not None
             step = Step(item.running.lease, item.index)
@@ -497,7 +514,7 @@ class Worker:
                 item.parameters = self._exchange.take_dense(item.parameters, step)
 
     def _renew(self, item: Item) -> None:
-        """Replace parameters that are not the newest. Rows that were pulled ahead stay."""
+        """Replace parameters that are not the newest; rows that were pulled ahead stay."""
         if self._exchange.has_halves:
             self._take_dense(item)
             return
@@ -516,6 +533,8 @@ class Worker:
     def _commit_all(self) -> None:
         for item in self._computed:
             if item.report is not None:
+                # Kept minibatches are pushed before the lease is reported: the report says that
+                # they are applied.
                 self._hand_in_kept()
                 self._report(item.running, item.report)
             elif not item.running.is_training:
@@ -531,13 +550,13 @@ class Worker:
         self._exchange.settle()
 
     def _hand_in_kept(self) -> None:
-        """Push what waits for more that would be pushed with it: nothing of that comes."""
+        """Push the minibatches that wait for others of their push; no others will come."""
         kept, self._kept = self._kept, []
         if kept:
             self._hand_in(kept)
 
     def _hand_in(self, items: Sequence[Item]) -> None:
-        """Push minibatches that follow each other, and let go of them."""
+        """Push minibatches that follow each other, and free their places in flight."""
         running = items[0].running
         if self._protocol.goes_on(running):
             try:
@@ -546,6 +565,7 @@ class Worker:
                 report = self._failure(Stage.COMMIT, running, error)
                 if report is not None:
                     self._report(running, report)
+        # Also after a failure: the prepare stage waits for the room that these steps take.
         for item in items:
             self._let_go(item)
 
@@ -568,7 +588,7 @@ class Worker:
                 item.running.skipped[item.index] = item.minibatch.num_records
 
     def _push(self, item: Item) -> Committed:
-        """Push a step, or its dense half, or say that it is left out."""
+        """Push a step or its dense half, or report that it is left out."""
         exchange, lease = self._exchange, item.running.lease
         assert item.parameters is not None
         version = item.parameters.version
@@ -589,7 +609,7 @@ class Worker:
             return exchange.push(item.parameters, item.result, *numbers, pending)
 
     def _push_several(self, items: Sequence[Item]) -> Committed:
-        """Push the sum of the gradients of minibatches, at the learning rate of the last one."""
+        """Push the sum of the gradients of minibatches, with the learning rate of the last one."""
         running, minibatches = items[0].running, []
         with self._span("push", items[0].place):
             for item in items:
@@ -604,7 +624,7 @@ class Worker:
             return self._exchange.push_several(minibatches, rate, running.lease, items[0].index)
 
     def _push_rows(self, item: Item) -> int:
-        """Push the rows' half of a step, or leave it out; return its staleness."""
+        """Push the rows' half of a step or leave it out; return its staleness."""
         exchange, lease = self._exchange, item.running.lease
         assert exchange.stores is not None
         assert item.parameters is not None
@@ -671,7 +691,7 @@ class Worker:
         self._forget(running)
 
     def _wait(self, until: Callable[[], bool]) -> None:
-        """Wait, holding the lock, until the protocol says yes."""
+        """Wait with the lock held until the protocol agrees."""
         while not until():
             if self._stop.is_set():
                 raise Closed
@@ -689,7 +709,7 @@ class Worker:
     def _failure(
         self, stage: Stage, running: Running, error: Exception | SystemExit
     ) -> TaskReport | None:
-        """Return the report with which an error ends a lease; None if there is nothing to say."""
+        """Return the report that ends a lease after an error; None if nothing is to be reported."""
         if isinstance(error, SystemExit):
             if error.code == STOPPED_EXIT_CODE:
                 raise error  # a signal asks this process to end
@@ -719,7 +739,7 @@ class Worker:
         self._held.pop((running.lease.task.id, running.lease.number), None)
 
     def _let_go(self, item: Item) -> None:
-        """Let the next step be pulled; nobody waits for one that is not pushed."""
+        """Free the place of a step, so that the next one can be pulled; no worker waits for it."""
         running = item.running
         is_pulled = running.is_training and item.parameters is not None
         if is_pulled and not self._protocol.goes_on(running):
@@ -733,7 +753,7 @@ class Worker:
 
 
 def _window_seconds(config: JobConfig) -> float:
-    """Return how long a window of event time is; 0 where the data has none."""
+    """Return the length of a window of event time; 0 if the data has no windows."""
     place = config.data.training_data
     has_windows = is_topic(place) and parse(place).is_cut_as_it_comes
     return config.data.window_seconds if has_windows else 0.0

@@ -1,4 +1,4 @@
-"""Which of the trained minibatches are added to the metrics, so that it costs next to nothing."""
+"""Chooses the trained minibatches that are measured, so that metrics cost next to nothing."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ TOGETHER_RECORDS = 16_384
 class MeasuringBudget:
     """Lets minibatches be measured while that has taken no more than a share of the computing.
 
-    Where metrics are cheap beside a step, all minibatches are measured; else as many as the share
-    allows, some together and then a pause, since a call of a metric costs more than its records.
-    What is compiled in between does not count: the first calls are free, and no call counts as
-    more than a few times the fastest one.
+    If metrics are cheap beside a step, all minibatches are measured. Else the budget allows some
+    together and then a pause, since a call of a metric costs more than its records.
 
-    Some records of each epoch are measured on credit. A job of short epochs would say at its end
-    what an early one was like. The last epoch has as much credit as all before it.
+    Compilation does not count: the first calls are free, and no call counts as more than a few
+    times the fastest one.
+
+    Some records of each epoch are measured on credit. Without it, a job of short epochs would
+    report an early epoch at its end. The last epoch has as much credit as all epochs before it.
     """
 
     def __init__(self, share: float = SHARE, num_epochs: int = 1) -> None:
         """Begin with nothing spent.
 
         Args:
-            share: What measuring may take of the time of computing.
+            share: The share of the time of computing that measuring may take.
             num_epochs: How many epochs there are to be.
         """
         self._share = share
@@ -52,7 +53,8 @@ class MeasuringBudget:
         self._computed += seconds
 
     def idled(self, seconds: float) -> None:
-        """Note how long there was nothing to train: measuring took nothing from it."""
+        """Note how long there was nothing to train: measuring cost nothing in that time."""
+        # The saved time is limited: after a long pause, the next minibatches are not all measured.
         least = self._share * self._computed - _MOST_IDLE_SECONDS
         self._spent = max(self._spent - _IDLE_SHARE * seconds, min(self._spent, least))
 
@@ -78,16 +80,16 @@ class MeasuringBudget:
         return not self.is_given_up and self._spent <= self._share * self._computed + seconds
 
     def takes(self, num_records: int) -> None:
-        """Note that a minibatch of so many records is to be measured."""
+        """Note that a minibatch of this many records is to be measured."""
         self._num_records += num_records
 
     def is_enough(self, minibatches: Sequence[tuple[Minibatch, Predictions]]) -> bool:
-        """Say whether so many are to be measured now, and no more together with them."""
+        """Return whether these minibatches are enough to be measured together now."""
         num_records = sum(minibatch.num_records for minibatch, _ in minibatches)
         return len(minibatches) >= TOGETHER_MINIBATCHES or num_records >= TOGETHER_RECORDS
 
     def measured(self, seconds: float, num_minibatches: int = 1) -> None:
-        """Note how long it took to measure minibatches: a user's metrics are called with each."""
+        """Note how long it took to measure minibatches; each is one call of a user's metrics."""
         self._num_calls += 1
         self._fastest = min(self._fastest, seconds)
         self._fastest_minibatch = min(self._fastest_minibatch, seconds / num_minibatches)

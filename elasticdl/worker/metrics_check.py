@@ -1,4 +1,4 @@
-"""Whether an evaluation can be made, found out before the first record is trained."""
+"""Checks before the first record is trained that an evaluation can be made."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def check_metrics(
     built: tuple[Trainer, ModelDescription] | None,
     readers: Mapping[TaskKind, DataReader],
 ) -> None:
-    """Call the metrics once, on what the model gives before training, with rows of zeros.
+    """Call the metrics once, on the outputs before training, with rows of zeros.
 
-    Only what is wrong with the metrics is told: what the model makes of such rows says little.
+    Only errors of the metrics are reported: the outputs for such rows say little.
 
     Args:
         config: The job's settings.
         model: A trainer that is built, or an export.
-        built: The trainer, and what it has described; None: it is an export.
+        built: The trainer and its description; None: the model is an export.
         readers: The data.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Asks the model servers of a job, whichever of them are there."""
+"""Asks the model servers of a job, as long as one of them is there."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from elasticdl.worker.tower_stores import (
 log = logging.getLogger(__name__)
 
 MODEL_SERVER_NAME = "modelserver.elasticdl"
-"""The name that the certificate of every model server has."""
+"""The name in the certificate of every model server."""
 
 _ATTEMPT_SECONDS = 60.0  # a first call traces the tower
 _GIVE_UP_SECONDS = 600.0
@@ -52,7 +52,7 @@ _TRANSIENT = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part of a question, for one server. `places` are those of its ids in the question."""
+    """A part of a question, for one server; `places` are those of its ids in the question."""
 
     question: int
     server: int
@@ -70,11 +70,11 @@ class _Call:
 
 
 class ModelServers:
-    """The model servers, as `AsksTowers`.
+    """The model servers of a job; implements `AsksTowers`.
 
-    An id belongs to one server as long as that is there, so that it is computed once for all
-    workers that ask at the same time. Servers keep nothing: what one does not answer is asked of
-    the next one.
+    An id belongs to one server as long as that server is there. So the id is computed once for all
+    workers that ask at the same time. Servers keep nothing: a request that one does not answer is
+    sent to the next one.
     """
 
     def __init__(
@@ -87,10 +87,11 @@ class ModelServers:
         """Ask nobody yet.
 
         Args:
-            towers: Those of the model.
-            find: Returns where each server is, "" of one that is away; may wait for one.
+            towers: The towers of the model.
+            find: Returns the address of each server, "" for one that is away; may wait for a
+                server.
             token: The job's secret.
-            tls: What to speak TLS with, if it is spoken.
+            tls: The files for TLS, if the job uses it.
 
         Raises:
             ModelError: A tower is too large.
@@ -172,7 +173,7 @@ class ModelServers:
         self._addresses, self._found_at = self._find(), time.monotonic()
 
     def _parts(self, ids: Sequence[Int64]) -> list[_Part]:
-        """Cut questions by the server of each id, and into requests of a bounded size."""
+        """Divide questions by the server of each id, into requests of a bounded size."""
         is_time = time.monotonic() - self._found_at >= _LOOK_SECONDS
         if not self._addresses or (is_time and not all(self._addresses)):
             self._look()
@@ -186,11 +187,11 @@ class ModelServers:
         return parts
 
     def _ask(self, calls: Sequence[_Call]) -> None:
-        """Have all calls answered, each by its server or the next one that is there.
+        """Have each call answered by its server or by the next one that is there.
 
         Raises:
             ModelError: A tower fails.
-            UnavailableError: Nobody answers for minutes.
+            UnavailableError: No server has answered for minutes.
         """
         began, pause, offset, problem = time.monotonic(), _FIRST_PAUSE_SECONDS, 0, ""
         while left := [call for call in calls if call.answer is None]:
@@ -203,6 +204,8 @@ class ModelServers:
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
                 self._look()
+            # All requests are sent before the first answer is read, so that the servers compute at
+            # the same time.
             sent = [(call, self._send(call, offset)) for call in left]
             for call, future in sent:
                 if future is not None:
@@ -210,7 +213,7 @@ class ModelServers:
             offset += 1
 
     def _send(self, call: _Call, offset: int) -> Any:
-        """Send a request to its server, or to one behind it; None if none is known."""
+        """Send a request to its server or to a later one; None if no server is known."""
         number = len(self._addresses)
         order = [self._addresses[(call.server + offset + k) % number] for k in range(number)]
         address = next((address for address in order if address), "")
@@ -223,7 +226,7 @@ class ModelServers:
             return None
 
     def _take(self, call: _Call, future: Any) -> str:
-        """Take an answer; return what went wrong if another attempt may bring it."""
+        """Read an answer; return what went wrong if another attempt may succeed."""
         try:
             call.answer = future.result()
         except grpc.FutureCancelledError:

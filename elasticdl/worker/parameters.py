@@ -1,4 +1,4 @@
-"""The parameters of a step, and what becomes of it: what the loop and the exchange pass on."""
+"""The parameters and results of a step, which the loop and the exchange pass to each other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NONE = np.zeros(0, np.float32)
 
 @dataclass(frozen=True, slots=True)
 class OwnParameters:
-    """What this worker has itself, in a job whose workers reduce; course and version say which."""
+    """The worker's own parameters in all-reduce; `course` and `version` identify them."""
 
     dense: Float32
     state: Float32
@@ -26,10 +26,12 @@ class OwnParameters:
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """What one pull brought: all that a step computes on.
+    """The parameters that one pull brought: a step computes on them.
 
-    of_stores: The rows, and the dense parameters unless there is a ring. of_ring: These, where
-    there is one. A saved model brings its own parameters, and has neither.
+    of_stores: The rows, and the dense parameters unless there is a ring.
+    of_ring: The dense parameters, if there is a ring.
+
+    A saved model brings its own parameters, so both are None.
     """
 
     of_stores: Pulled | None = None
@@ -37,7 +39,7 @@ class Parameters:
 
     @property
     def rows(self) -> list[Float32]:
-        """For each id site, shape `ids.shape + (dim,)`."""
+        """The rows of each id site, shape `ids.shape + (dim,)`."""
         return [] if self.of_stores is None else self.of_stores.rows
 
     @property
@@ -69,9 +71,9 @@ class Step:
 
 @dataclass(slots=True)
 class PendingPull:
-    """The pull of a step that has to wait for the push before it.
+    """The pull of a step that waits for the push before it.
 
-    parameters: Set by that push if they came with its answer; if not, they are to be pulled.
+    parameters: Set by that push if its answer brings them; else they must be pulled.
     """
 
     ids: Sequence[Int64]

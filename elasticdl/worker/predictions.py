@@ -1,4 +1,4 @@
-"""Where predictions go: to the user's processor, or to a file for each task."""
+"""Writes predictions: to the user's processor, or to a file for each task."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _TAKEN = {"source", "record", "file", "allow_pickle"}  # by a row's record, and 
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """The model's outputs for one minibatch: an array or structure of arrays, a row an example.
+    """The model's outputs for one minibatch: arrays with a row for each example.
 
-    record_numbers: the number in its source of the record that each row is of.
+    record_numbers: The number of each row's record in its source.
     """
 
     outputs: Predictions
@@ -39,7 +39,7 @@ class PredictionSink(Protocol):
         """Take the outputs of the task's minibatches.
 
         Raises:
-            ModelError: A row cannot be told to be of one record.
+            ModelError: The record of a row cannot be found.
         """
         ...
 
@@ -47,8 +47,9 @@ class PredictionSink(Protocol):
 class ProcessorSink:
     """Calls the user's `PredictionOutputsProcessor.process(predictions, worker_id)`.
 
-    A method that has a parameter `record` is given the number of each row's record by it, and by
-    `source` the name of their file. One that has not gets one row for each record, in order.
+    A method with a parameter `record` gets the number of each row's record. A method with a
+    parameter `source` gets the name of the records' file. A method without `record` gets one row
+    for each record, in order.
     """
 
     def __init__(self, processor: Any, worker_id: int) -> None:
@@ -77,8 +78,8 @@ class ProcessorSink:
 class FileSink:
     """Writes `predictions-TASK.npz` for each task: `source`, `record`, one array per output.
 
-    Rows are in the order of the records. A record that `feed` left out has no row, one of which it
-    made several examples has several.
+    Rows are in the order of the records. A record that `feed` left out has no row. A record from
+    which `feed` made several examples has several rows.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -106,6 +107,8 @@ class FileSink:
 
     def _save(self, name: str, arrays: dict[str, NDArray[np.generic]]) -> None:
         final = self._directory / f"{name}.npz"
+        # The file gets its name when it is whole: a process that is killed here leaves no half file
+        # that looks done.
         partial = final.with_suffix(".partial")
         try:
             self._directory.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Records the stages of some steps of this worker, when `elasticdl profile` asks for it.
 
-The request is a file in the job's folder, at which the worker looks with each heartbeat. While
-nothing is recorded, that and one comparison for each stage is all it costs.
+The request is a file in the job's folder. The worker looks at it with each heartbeat. While nothing
+is recorded, it costs only this look, and one comparison for each stage.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from elasticdl.runtime import process
 from elasticdl.worker.spans import Span, Spans
 
 LAST_STAGE = "compute"
-"""Steps are counted by it."""
+"""The stage by which steps are counted."""
 
 OWN = "framework"
-"""Ends the name of the folder with the framework's own profile."""
+"""The end of the name of the folder with the framework's own profile."""
 
 _MOST_SPANS = 1_000_000
 
@@ -40,11 +40,12 @@ class Profiler:
         """Record the spans of a worker.
 
         Args:
-            spans: Tells of each that has ended.
-            job_dir: Folder of the job.
-            name: That of the process.
-            begin_own: Begins the framework's own profile, for files in a folder; returns what ends
-                it, or None if there is none. Both are called by the thread that computes.
+            spans: Reports each span that has ended.
+            job_dir: The folder of the job.
+            name: The name of the process.
+            begin_own: Begins the framework's own profile, with a folder for its files; returns the
+                function that ends it, or None if there is none. The thread that computes calls
+                both.
         """
         self._source = spans
         self._folder = job_dir / process.PROFILE_FOLDER
@@ -59,7 +60,7 @@ class Profiler:
         self._offset = 0.0
 
     def look(self) -> None:
-        """Begin with a new request, and write what was recorded for the one before."""
+        """Begin a newly requested profile, and write the one that was recorded before."""
         if self._id and self._steps_left <= 0:
             self._write()
         try:
@@ -71,6 +72,8 @@ class Profiler:
         except (OSError, ValueError, KeyError, TypeError) as error:
             log.warning("a request for a profile cannot be read: %s", error)
             return
+        # A request without steps is for the ps replicas: they must record before the workers ask
+        # them.
         if steps == 0:
             return  # ps replicas are asked first
         if wanted != self._id and not (self._folder / f"{wanted}.{self._name}.json").exists():

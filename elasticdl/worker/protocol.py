@@ -3,14 +3,14 @@
 Nothing here starts a thread, reads a clock, opens a socket or knows a framework; `worker/loop.py`
 has the threads. It tells what happened and does what is decided, one event at a time.
 
-A lease begins in feed. Its minibatches pass through prepare, compute and commit in their order, and
-its end passes behind them, so whatever is reported comes after all that it speaks of. A lease that
-is **over** (it failed, was given back, or somebody else has its task) has minibatches on their way
-still; each stage that meets one drops it.
+A lease begins in feed. Its minibatches pass through prepare, compute and commit in their order. The
+end of the lease follows them, so a report comes after all minibatches that it counts. A lease is
+**over** if it failed, was given back, or another worker has its task. Some of its minibatches are
+still in the pipeline then; each stage that meets one drops it.
 
-A **suspect** task may have killed the worker that held it before. The master hands it to a worker
-that holds nothing else. Its minibatches go through the pipeline one by one, so that what is
-announced last is what is done when the worker dies.
+A **suspect** task may have killed the worker that held it before. The master gives it to a worker
+that holds nothing else. Its minibatches go through the pipeline one by one. So when the worker
+dies, the minibatch that was announced last is the one that it computed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Pull = TypeVar("Pull")
 
 
 class Stage(Enum):
-    """Where in the pipeline an error came up."""
+    """The stage of the pipeline in which an error was raised."""
 
     FEED = "feed"
     PREPARE = "prepare"
@@ -45,7 +45,7 @@ class Stage(Enum):
 
 
 class Ruling(Enum):
-    """What an error means."""
+    """The meaning of an error."""
 
     FAIL = "the task fails"  # the user's code or data; the master tries again or sets it aside
     RETURN = "the lease is given back"  # the next lease goes on where the holders stand
@@ -55,13 +55,15 @@ class Ruling(Enum):
     END_WORKER = "the worker ends"  # the task is not at fault
 
 
+# Errors of the holders of parameters. They say nothing about the task, so it must not be counted as
+# failed.
 _NOT_THE_TASKS_FAULT = (StoreError, UnavailableError, AuthenticationError)
 
 # The first line that fits counts.
 _RULINGS: dict[Stage, tuple[tuple[tuple[type[Exception], ...], Ruling], ...]] = {
     Stage.FEED: (
         ((StaleLeaseError,), Ruling.LOST),
-        # Of the holders, who are asked where to begin.
+        # The holders of parameters raise these when they are asked where to begin.
         (_NOT_THE_TASKS_FAULT, Ruling.END_WORKER),
         ((Exception,), Ruling.FAIL),
     ),
@@ -86,10 +88,11 @@ _RULINGS: dict[Stage, tuple[tuple[tuple[type[Exception], ...], Ruling], ...]] = 
     ),
     Stage.COMMIT: (
         ((StaleLeaseError,), Ruling.LOST),
-        # A replica came back without the minibatches before; or the pull was given up when its
-        # connection broke, and what follows is pulled already. The next lease begins there.
+        # A replica came back without the minibatches before. Or a pull was given up when its
+        # connection broke, and later minibatches are pulled already. The next lease begins at the
+        # lost minibatch.
         ((GapError, StaleParametersError), Ruling.RETURN),
-        # A replica that was restored lacks rows that this pull found before.
+        # A replica that was restored lacks rows that were there when this step pulled them.
         ((MemoryLimitError,), Ruling.FAIL),
         ((Exception,), Ruling.END_WORKER),
     ),
@@ -97,12 +100,12 @@ _RULINGS: dict[Stage, tuple[tuple[tuple[type[Exception], ...], Ruling], ...]] = 
 
 
 def rule(stage: Stage, error: Exception) -> Ruling:
-    """Say what an error means that came up in a stage."""
+    """Return the meaning of an error that was raised in a stage."""
     return next(ruling for kinds, ruling in _RULINGS[stage] if isinstance(error, kinds))
 
 
 class Arrival(Enum):
-    """What compute does with what reaches it."""
+    """The action of compute for an item that reaches it."""
 
     STEP = "compute the minibatch"
     FINISH = "do what the lease needs after its last minibatch"
@@ -113,15 +116,15 @@ class Arrival(Enum):
 class LeaseProtocol(Generic[Pull]):
     """The leases of one worker.
 
-    With `push_steps` commit keeps minibatches back until so many can be pushed together, or the
-    lease ends.
+    With `push_steps`, commit keeps computed minibatches until it has this many, or the lease ends.
+    It then pushes them together.
 
-    `may_feed`, `fed`, `may_pull`, `allow`, `landed` and `ends` are called under one lock; all else
-    reads or sets one flag.
+    `may_feed`, `fed`, `may_pull`, `allow`, `landed` and `ends` are called under one lock; the
+    others read or set one flag.
 
-    A training step is **in flight** from before its pull until its push is acknowledged or it is
-    dropped. `pending` is the pull that waits for room; with one step in flight at the most, the
-    push that makes room may bring back what it asks for.
+    A training step is **in flight** from before its pull until its push is acknowledged or the step
+    is dropped. `pending` is the pull that waits for room. With at most one step in flight, the push
+    that makes room may bring back the parameters of `pending`.
     """
 
     def __init__(self, max_in_flight: int, is_synchronous: bool, push_steps: int = 1) -> None:
@@ -133,42 +136,44 @@ class LeaseProtocol(Generic[Pull]):
 
     @property
     def num_in_flight(self) -> int:
-        """How many training steps are in flight."""
+        """Return the number of training steps in flight."""
         return len(self._in_flight)
 
     # --- feed ------------------------------------------------------------------------------------
 
     def asks_where_to_begin(self, lease: Lease) -> bool:
-        """Whether the holders of the parameters are asked for the minibatch to begin with.
+        """Return whether to ask the holders of the parameters at which minibatch to begin.
 
-        A first lease has nothing to go on from, but in synchronous training others wait for it.
+        A first lease begins at 0. In synchronous training it asks too, since that makes other
+        workers wait for it.
         """
         is_training = lease.task.kind is TaskKind.TRAINING
         return is_training and (lease.number > 1 or self._is_synchronous)
 
     def may_feed(self, running: Running) -> bool:
-        """Whether the next minibatch of a lease may be fed, beside those that are on their way."""
+        """Return whether the next minibatch of a lease may be fed, beside those in the pipeline."""
         return not (running.lease.is_suspect and running.num_on_the_way)
 
     def fed(self, running: Running) -> None:
-        """A minibatch of a suspect is on its way; of others nobody counts."""
+        """Count a minibatch of a suspect task as in the pipeline; other tasks are not counted."""
         running.num_on_the_way += 1
 
     def goes_on(self, running: Running) -> bool:
-        """Whether minibatches of a lease are still wanted: to be fed, pulled or handed in."""
+        """Return whether minibatches of a lease are still fed, pulled and handed in."""
         return not running.is_over
 
     # --- prepare ---------------------------------------------------------------------------------
 
     def may_pull(self, running: Running, index: int, pending: Pull | None = None) -> bool:
-        """Take a training step into flight, if there is room; else its pull is pending.
+        """Take a training step into flight if there is room; else keep its pull as pending.
 
         Args:
-            running: Its lease.
-            index: Its minibatch.
-            pending: What the push before it may bring back; None: nothing may.
+            running: The lease of the step.
+            index: The minibatch of the step.
+            pending: The pull that the push before may answer; None: there is none.
         """
-        # Those that wait for others of their push are in flight, and nothing makes room for them.
+        # Steps that commit keeps for a later push are in flight too. They free no place by
+        # themselves, so the limit is raised by their number.
         waiting = self.steps_of_push(running) - 1
         if len(self._in_flight) >= self._max_in_flight + waiting:
             self.pending = pending
@@ -178,20 +183,20 @@ class LeaseProtocol(Generic[Pull]):
         return True
 
     def allow(self, max_in_flight: int) -> None:
-        """Have so many training steps in flight at the most from here on."""
+        """Allow this many training steps in flight from now on."""
         self._max_in_flight = max_in_flight
 
     # --- compute ---------------------------------------------------------------------------------
 
     def arrives(self, running: Running, report: TaskReport | None) -> Arrival:
-        """Decide about what reaches compute: a minibatch, or the end of a lease (`report`)."""
+        """Decide what to do with a minibatch, or with the end of a lease (`report`), at compute."""
         if report is None:
             return Arrival.DROP if running.is_over else Arrival.STEP
         is_to_finish = report.outcome is Outcome.DONE and not running.is_over
         return Arrival.FINISH if is_to_finish else Arrival.PASS
 
     def pushes_from_compute(self, running: Running) -> bool:
-        """Whether compute pushes: it alone can compute again what came too late for its round."""
+        """Return whether compute pushes: it alone can compute a step again that came too late."""
         return self._is_synchronous and not running.is_over
 
     # --- commit ----------------------------------------------------------------------------------
@@ -199,23 +204,23 @@ class LeaseProtocol(Generic[Pull]):
     def steps_of_push(self, running: Running) -> int:
         """Return how many minibatches of a lease are pushed together.
 
-        A first lease alone pushes several. A later one begins where the replica stands that has
-        applied the least, and another may have applied half of what would come together.
+        Only a first lease pushes several. A later lease begins at the replica that has applied the
+        fewest minibatches. Another replica may have applied a part of the minibatches of one push.
         """
         is_by_itself = running.lease.number > 1 or running.lease.is_suspect
         return 1 if is_by_itself else self._push_steps
 
     def landed(self, running: Running, index: int) -> None:
-        """A minibatch is through: computed and pushed, or dropped, or failed. There is room."""
+        """Note that a minibatch was computed and pushed, was dropped, or failed: there is room."""
         if running.lease.is_suspect:
             running.num_on_the_way -= 1
         self._in_flight.discard(_step(running, index))
 
     def ends(self, running: Running, report: TaskReport) -> bool:
-        """A lease has come to its end; return whether the master is to be told.
+        """Note that a lease has ended; return whether the master must be told.
 
-        It is told once. That a lease was worked off is not said of one that was over before: then
-        somebody else has the task, or its failure or return was reported.
+        The master is told once. A lease that was over before is not reported as done: another
+        worker has the task, or the failure or return of the lease was reported.
         """
         if running.is_reported or (running.is_over and report.outcome is Outcome.DONE):
             return False
@@ -225,9 +230,9 @@ class LeaseProtocol(Generic[Pull]):
     # --- failures --------------------------------------------------------------------------------
 
     def failed(self, stage: Stage, running: Running, error: Exception) -> Ruling:
-        """Something was raised in a stage while it worked on a lease."""
+        """Decide what an error means that a stage raised while it worked on a lease."""
         ruling = rule(stage, error)
-        # What feed gave out before it failed is worked off: it is as good as any other.
+        # Minibatches that feed made before it failed are still trained: they are good.
         if stage is not Stage.FEED and ruling in (Ruling.FAIL, Ruling.RETURN, Ruling.LOST):
             running.is_over = True
         return ruling

@@ -1,4 +1,4 @@
-"""The records that a worker reads, and the seed that their order is drawn from."""
+"""The records that a worker reads, and the seed for their order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PAUSE_SECONDS = 1.0  # before what has arrived is looked at again
 def task_seed(job_seed: int, task_id: int) -> int:
     """Return the seed of a task's shuffle: the same in every worker and for every lease.
 
-    The finaliser of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number
+    This is the finaliser of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number
     generators", 2014) over both numbers; 63 bits.
     """
     mask = (1 << 64) - 1
@@ -38,7 +38,7 @@ def sample_minibatch(
 ) -> Minibatch:
     """Return the first minibatch of a source, from which a model is built.
 
-    A `feed` may leave out the records that come first, or those of whole shards.
+    A `feed` may leave out the first records, or all records of a shard.
 
     Raises:
         DataError: The source has no records, or `feed` leaves out all of them.
@@ -63,9 +63,11 @@ def sample_minibatch(
 def _first_minibatch(
     reader: DataReader, model: Predictor, mode: Mode, minibatch_size: int
 ) -> Minibatch | int:
-    """Return the first minibatch of a source, or of how many records there is none."""
+    """Return the first minibatch of a source; if there is none, the number of records."""
     num_records = 0
     for shard in reader.shards():
+        # The part grows: a `feed` that leaves most records out needs more of them, and a usual one
+        # only a minibatch.
         start, size = shard.start, minibatch_size
         while start < shard.end:
             part = Shard(shard.name, start, min(shard.end, start + size))
@@ -83,7 +85,7 @@ def _first_minibatch(
 
 
 def _with_place(reader: DataReader, shard: Shard, error: DataError, record: int) -> DataError:
-    """Return the error of a record with its file and, of text, its line: `feed` is told neither."""
+    """Return the error of a record with its file and line, which `feed` does not know."""
     name, number, source = shard.name, record, reader
     if isinstance(reader, ShuffledReader):
         name, number = reader.place_of(record)
@@ -101,7 +103,7 @@ def _with_place(reader: DataReader, shard: Shard, error: DataError, record: int)
 
 
 def read_all(reader: DataReader, task: Task, late_before: float = 0.0) -> Iterator[Records]:
-    """Return the records of a task, and make sure that it is all of them and no more.
+    """Return the records of a task, and check that they are all of it and no more.
 
     Args:
         reader: What reads.
@@ -119,10 +121,11 @@ def read_all(reader: DataReader, task: Task, late_before: float = 0.0) -> Iterat
 
 
 def with_ends(minibatches: Iterator[Minibatch]) -> Iterator[tuple[Minibatch, bool]]:
-    """Say of each minibatch of a task whether it is the last one; makes one ahead for it.
+    """Tell for each minibatch of a task whether it is the last one; makes one minibatch ahead.
 
     Raises:
-        ModelError: There is none. An update of a deterministic job has some of each of its tasks.
+        ModelError: There is no minibatch. An update of a deterministic job needs some of each of
+        its tasks.
     """
     before = next(minibatches, None)
     if before is None:
@@ -137,7 +140,7 @@ def with_ends(minibatches: Iterator[Minibatch]) -> Iterator[tuple[Minibatch, boo
 
 
 def located(reader: DataReader | None, shard: Shard, error: Exception) -> Exception:
-    """Return an error of a task's data that says in which file the record is that it names."""
+    """Return an error of a task's data with the file of the record that it names."""
     if reader is None or not isinstance(error, DataError) or error.record is None:
         return error
     return _with_place(reader, shard, error, error.record)

@@ -1,8 +1,9 @@
 """A worker's own copy of all parameters, in a job of all-reduce.
 
-It is a store in this process, as in a job of one process: the same optimizers, checkpoints and
-watermarks. The worker also serves it, so that the master may ask for a checkpoint and for the proof
-as it asks a ps replica. All copies of a world take the same updates, so they have the same bits.
+The copy is a store in this process, as in a job of one process: it has the same optimizers,
+checkpoints and watermarks. The worker also serves the copy, so that the master can ask for a
+checkpoint and for the proof as it asks a ps replica. All copies of a world get the same updates, so
+they have the same bits.
 """
 
 from __future__ import annotations
@@ -39,19 +40,19 @@ _BUSY_SECONDS = 60.0  # for a checkpoint that the master has asked for, on a dis
 
 
 class Replica:
-    """The parameters of this worker, and how far each task has come in them.
+    """The parameters of this worker, and the progress of each task in them.
 
-    With a global batch size an update may take several rounds. What they have brought is
-    **pending** until it is applied: it is in no checkpoint, and is given to others with the
-    parameters.
+    With a global batch size an update may take several rounds. The sums of these rounds are
+    **pending** until they are applied. A checkpoint does not contain them; a worker that gets the
+    parameters also gets the pending sums.
 
-    course: grows when the parameters are replaced by others; what was computed on those before is
-        of no use then, even where the version is the same.
-    position: grows with each round that has counted something, from the version at the start;
-        -1 without parameters.
-    rules: of the state, from the model's declaration on.
-    updates: in a deterministic job, which tasks make which update; None before the first world.
-    next_update: of such a job, the one that is being made.
+    course: Grows when the parameters are replaced by others. Gradients of the earlier parameters
+        are useless then, even if the version is the same.
+    position: Grows with each round that has counted something, from the version at the start; -1
+        without parameters.
+    rules: The rules of the state; known once the model is declared.
+    updates: In a deterministic job, the tasks of each update; None before the first world.
+    next_update: In a deterministic job, the update that is being made.
     """
 
     def __init__(
@@ -63,17 +64,17 @@ class Replica:
         order_updates: Callable[[int], UpdateOrder | None] = lambda per_epoch: None,
         scratch: Path | None = None,
     ) -> None:
-        """Have none yet.
+        """Begin without parameters.
 
         Args:
             serve: Serves a store, and returns its server.
             init: The checkpoint that the job begins with, if any (`--checkpoint_dir_for_init`).
-            global_batch_size: Records of an update; None: those of one round.
-            part: The folder in a checkpoint that has these parameters; "": all of it.
-            order_updates: Given the tasks of an epoch, says which make which update of a
-                deterministic job.
-            scratch: For files on their way, from URLs and from and to other workers; None: the
-                system's folder for temporary files.
+            global_batch_size: The records of an update; None: the records of one round.
+            part: The folder in a checkpoint that has these parameters; "": the checkpoint itself.
+            order_updates: Given the number of tasks of an epoch, returns which tasks make which
+                update of a deterministic job.
+            scratch: The folder for files from URLs, and for files from and to other workers; None:
+                the system's folder for temporary files.
         """
         self._scratch = scratch
         self._serve = serve
@@ -99,7 +100,7 @@ class Replica:
         self.course = 0
 
     def declare(self, model: ModelDescription, dense: Float32, state: Float32) -> None:
-        """Say what the model is, and its initial values.
+        """Set the model and its initial values.
 
         Raises:
             ModelError: It has embedding tables.
@@ -122,33 +123,34 @@ class Replica:
             ]
         )
         self.pending = self._nothing_pending()
-        # Made here, where nobody waits yet: a joiner needs it while others do.
+        # The store is made here, where no worker waits. Later, others would wait while a joiner
+        # makes it.
         self._spare = self._fresh()
 
     def order_updates(self, tasks_per_epoch: int) -> None:
-        """Learn how many tasks an epoch has; the same in each world."""
+        """Set the number of tasks of an epoch; it is the same in each world."""
         if self.updates is None:
             self.updates = self._order_updates(tasks_per_epoch)
             self._find_next_update()
 
     def _find_next_update(self) -> None:
-        """Look it up in the marks of a checkpoint, which has whole updates, one after the other."""
+        """Find the next update from the marks of a checkpoint, which has only whole updates."""
         if self.updates is not None:
             made = (self.updates.update_of(task) for task, _, _ in self.marks.rows())
             self.next_update = 1 + max(made, default=-1)
 
     def is_due(self, task_id: int) -> bool:
-        """Whether the update that is being made, or one before, has this task."""
+        """Return whether a task belongs to the update that is being made, or to an earlier one."""
         return self.updates is None or self.updates.update_of(task_id) <= self.next_update
 
     def has(self, task_id: int, end: int) -> bool:
-        """Whether updates were made with the first minibatches of a task, up to `end`."""
+        """Return whether updates were made with the first `end` minibatches of a task."""
         is_pending = any(m.task_id == task_id for m in self.pending.minibatches)
         return not is_pending and self.marks.next_index(task_id) >= end
 
     @property
     def num_numbers(self) -> int:
-        """How many numbers a gradient has, with the change of the state."""
+        """Return the size of a gradient together with the change of the state."""
         return sum(values.size for values in self.first)
 
     @property
@@ -159,20 +161,20 @@ class Replica:
 
     @property
     def client(self) -> PsClient:
-        """What reads the parameters; there are some."""
+        """Return the client that reads the parameters; they must be here."""
         assert self._client is not None, "a worker without parameters is asked for them"
         return self._client
 
     @property
     def address(self) -> str:
-        """Where they are served; "" if there are none."""
+        """The address at which the parameters are served; "" if there are none."""
         return "" if self._server is None else self._server.address
 
     def begin(self, checkpoint: str) -> None:
-        """Take those of a checkpoint of this job; "": those that the job begins with.
+        """Read the parameters of a checkpoint of this job; "": those that the job begins with.
 
         Raises:
-            CheckpointError: It cannot be restored.
+            CheckpointError: The checkpoint cannot be restored.
         """
         if checkpoint:
             own = parse(checkpoint) / self._part if self._part else parse(checkpoint)
@@ -189,14 +191,14 @@ class Replica:
         self._take_given(read(), None)
 
     def dump(self) -> bytes:
-        """Return all of it: parameters, optimizer slots, state, watermarks, marks."""
+        """Return everything: parameters, optimizer slots, state, watermarks, marks."""
         with self._scratch_folder("give") as scratch:
             folder = Path(scratch) / "parameters"
             self.write(folder)
             return self._pack([(file.name, file.read_bytes()) for file in sorted(folder.iterdir())])
 
     def write(self, folder: Path) -> None:
-        """Write the store as it is at one instant; updates go on meanwhile.
+        """Write the store as it is at one instant; updates are made meanwhile.
 
         Raises:
             CheckpointError: A file cannot be written.
@@ -211,12 +213,12 @@ class Replica:
         return tempfile.TemporaryDirectory(prefix=f"elasticdl-{what}-", dir=self._scratch)
 
     def outline(self) -> bytes:
-        """Return all but the vectors: watermarks, marks, position, and what is pending."""
+        """Return everything but the vectors: watermarks, marks, position, and the pending sums."""
         assert self._store is not None
         return self._pack([], self._store.outline())
 
     def giver(self) -> Giver:
-        """Return what gives the vectors, part by part."""
+        """Return the giver that sends the vectors, part by part."""
         assert self._store is not None
         return Giver(self._store, self._layout(self._store))
 
@@ -244,16 +246,18 @@ class Replica:
         return b"".join([len(words).to_bytes(_HEADER_BYTES, "little"), words, *parts])
 
     def load(self, data: bytes) -> None:
-        """Take over what another worker has dumped.
+        """Load what another worker has dumped.
 
         Raises:
-            CheckpointError: It does not fit together.
+            CheckpointError: The parts do not fit together.
             ModelMismatchError: The other worker has another model.
         """
         header, offset = self._header_of(data)
+        # The spare stores are freed first, so that the memory holds one store at a time.
         self._spare = self._left = None
         with self._scratch_folder("given") as scratch:
             for name, size in header["files"]:
+                # The name comes from another process: it must not lead out of the folder.
                 if Path(name).name != name:
                     raise CheckpointError(f"a worker gave a file called {name!r}, expected a name")
                 (Path(scratch) / name).write_bytes(data[offset : offset + size])
@@ -262,7 +266,7 @@ class Replica:
         self._take_outline(header, data[offset:])
 
     def _header_of(self, data: bytes) -> tuple[dict[str, Any], int]:
-        """Return what was packed with the arrays, and where these begin."""
+        """Return the header, and the offset of the arrays behind it."""
         end = _HEADER_BYTES + int.from_bytes(data[:_HEADER_BYTES], "little")
         header = json.loads(data[_HEADER_BYTES:end])
         assert self._model is not None
@@ -288,11 +292,11 @@ class Replica:
 
     @property
     def is_staging(self) -> bool:
-        """Whether rounds are only noted, until the parameters are here."""
+        """Return whether rounds are only noted, until the parameters are here."""
         return self._stage is not None
 
     def begin_stage(self, outline: bytes) -> StagedParameters:
-        """Take part in rounds from here on; return what the parameters come to.
+        """Take part in rounds from now on; return the stage that gathers the parameters.
 
         Raises:
             ModelMismatchError: The worker that gives them has another model.
@@ -300,7 +304,8 @@ class Replica:
         header, offset = self._header_of(outline)
         self._take_outline(header, outline[offset:])
         self.version = header["version"]
-        # What a store holds is of no matter here: all of it is replaced.
+        # The content of this store does not matter: all of it is replaced. So a store of an earlier
+        # stage, or the one with the initial values, is used again.
         left, self._left = self._left, None
         store, client = self._take_first() if left is None else (left.store, left.client)
         store.take_outline(header["store"])
@@ -308,7 +313,7 @@ class Replica:
         return self._stage
 
     def _take_first(self) -> tuple[Store, PsClient]:
-        """Return a store with the initial values; another is made where there is none any more."""
+        """Return a store with the initial values; make another one if it was used."""
         first, self._spare = self._spare or self._fresh(), None
         return first
 
@@ -317,7 +322,7 @@ class Replica:
         return store, self._declared(store)
 
     def end_stage(self) -> bool:
-        """Take the parameters over if they are here; return whether they were."""
+        """Adopt the parameters if they are all here; return whether they are."""
         stage = self._stage
         if stage is None or not stage.is_whole:
             return False
@@ -326,7 +331,7 @@ class Replica:
         return True
 
     def drop_stage(self) -> None:
-        """The world has ended before the parameters were here: there are none."""
+        """Drop the stage: the world has ended before the parameters were complete."""
         if self._stage is None:
             return
         self._left, self._stage = self._stage, None
@@ -364,13 +369,13 @@ class Replica:
         learning_rate: float,
         means: Sequence[Float32],
     ) -> None:
-        """Take in what a round has counted, and make an update if it has all its records.
+        """Add the minibatches that a round has counted; make an update if it has all its records.
 
         Args:
             minibatches: Each is the next one of its task.
             learning_rate: The learning rate of the update.
-            means: The dense gradient, a mean over the records of all, and what `rules` make of the
-                changes of the state; not looked at if all are skipped.
+            means: The mean dense gradient over the records of all, and the change of the state by
+                `rules`. They are not read if all minibatches are skipped.
         """
         self._note(minibatches, learning_rate)
         if self.global_batch_size is None:
@@ -386,13 +391,13 @@ class Replica:
         learning_rate: float,
         values: Sequence[Sequence[Float32]],
     ) -> None:
-        """Take in what a round of a deterministic job has counted; make the update if it is whole.
+        """Add the minibatches that a round of a deterministic job has counted; make a whole update.
 
         Args:
             minibatches: Each is the next one of its task, which is due.
             learning_rate: The learning rate of the update.
-            values: The dense gradient of each minibatch, and its change of the state; not looked
-                at if it is skipped.
+            values: The dense gradient of each minibatch, and its change of the state. They are not
+                read if the minibatch is skipped.
         """
         assert self.updates is not None
         self._note(minibatches, learning_rate)
@@ -413,7 +418,7 @@ class Replica:
         return PendingSums(rules=self.rules)
 
     def flush(self) -> None:
-        """Make an update of what is pending."""
+        """Make an update of the pending minibatches."""
         self._apply_pending((ALL,))
 
     def _apply_pending(self, keys: Sequence[int]) -> None:
@@ -426,6 +431,7 @@ class Replica:
         else:
             assert self._store is not None
             store, client = self._store, self.client
+        # Only the watermarks move then: the version stays.
         if all(minibatch.is_skipped for minibatch in minibatches):
             for minibatch in minibatches:
                 client.skip(minibatch.task_id, minibatch.lease, minibatch.index)
@@ -441,7 +447,7 @@ class Replica:
         self.version = version
 
     def hand_over(self, folder: Path) -> int:
-        """Write them for a successor; return their version.
+        """Write the parameters for a successor; return their version.
 
         Raises:
             CheckpointError: A file cannot be written.
@@ -452,12 +458,12 @@ class Replica:
         return write_hand_over(own, lambda to: store.checkpoint(to, _BUSY_SECONDS))
 
     def close(self) -> None:
-        """Serve no longer."""
+        """Stop serving."""
         if self._server is not None:
             self._server.stop()
 
 
 def _marks_in(client: PsClient) -> Marks:
-    """Return what a store has of each task."""
+    """Return the marks from the watermarks of a store."""
     (applied,) = client.audit()
     return Marks.of([task, 0, next_index] for task, next_index, _ in applied.tolist())

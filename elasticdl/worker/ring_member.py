@@ -1,13 +1,13 @@
 """A worker's part in a world: a thread that meets, forms the ring, and reduces round after round.
 
-It alone touches the ring and changes the parameters. What the worker has in hand is given to it as
-a **handing**: a minibatch with its gradient. A handing is kept until an update has counted it,
-whatever happens to the ring meanwhile.
+Only this thread uses the ring and changes the parameters. The worker gives it a **handing**: a
+minibatch with its gradient. A handing is kept until an update has counted it, even if the ring
+breaks meanwhile.
 
     meet -> form -> give parameters to those who are behind -> round, round, round ... -> meet
 
-Joiners of a large model are given them beside the rounds (`transfer.py`). What a round decides is
-in `round_protocol.py`: here is what waits, and what moves numbers.
+A worker that joins with a large model is given the parameters during the rounds (`transfer.py`).
+`round_protocol.py` decides; this file waits, and moves numbers.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ class Outdated(Exception):
 
 
 class OutOfTurn(Exception):
-    """The tasks of the update that is being made are somewhere else than in a worker's hands."""
+    """The tasks of the next update are not held by the workers that wait for it."""
 
 
 class OutOfWorld(Exception):
-    """This worker takes part no longer."""
+    """This worker does not take part any more."""
 
 
 class RingMember:
-    """The thread, and what others of the worker ask of it."""
+    """The thread, and the methods by which other threads of the worker use it."""
 
     def __init__(
         self,
@@ -67,10 +67,11 @@ class RingMember:
 
         Args:
             attend: Goes to the rendezvous.
-            listener: Where others reach this rank.
-            ring_address: Its address, as the others know it.
+            listener: Accepts the connections of other ranks.
+            ring_address: The address of the listener, as the others know it.
             replica: The parameters.
-            store_address: Where these are served, as the master knows it.
+            store_address: Returns the address where the parameters are served, as the master knows
+                it.
         """
         self._attend = attend
         self._listener = listener
@@ -92,7 +93,7 @@ class RingMember:
         self._is_forming = True
         self._made: tuple[Pair, Pair] | None = None  # see `_arrays`
         self._thread = Beside(self._guarded, "ring")
-        # It never ends by itself, and is in no framework's code.
+        # A daemon thread is safe here: it never ends by itself, and runs no framework's code.
         self._teller = threading.Thread(target=self._tell, name="settled", daemon=True)
 
     def start(self) -> None:
@@ -104,7 +105,7 @@ class RingMember:
     # --- for other threads -----------------------------------------------------------------------
 
     def begin(self, task_id: int, lease: int) -> int:
-        """Others wait for this worker from now on; return the minibatch to begin the lease with."""
+        """Make the others wait for this worker; return the minibatch at which the lease begins."""
         with self._changed:
             self._wait(lambda: self._protocol.has_parameters)
             next_index = self._protocol.begin_lease(task_id, lease)
@@ -112,7 +113,7 @@ class RingMember:
             return next_index
 
     def end(self, task_id: int, lease: int) -> None:
-        """A lease has ended; others do not wait for it any more."""
+        """End a lease; the others do not wait for it any more."""
         with self._changed:
             self._protocol.end_lease(task_id, lease)
             self._changed.notify_all()
@@ -120,35 +121,35 @@ class RingMember:
     def when_settled(self, task_id: int, end: int, tell: Callable[[bool], None]) -> None:
         """Call a function, from another thread, when all that was counted so far is settled.
 
-        It is told whether the parameters have the first `end` minibatches of a task. They may have
-        been replaced by others, which lack what was counted last.
+        The function is told whether the parameters have the first `end` minibatches of a task. The
+        parameters may have been replaced by others, which lack what was counted last.
         """
         with self._changed:
             self._protocol.when_settled(task_id, end, tell)
             self._wake()
 
     def settle(self) -> None:
-        """Return when all has been told."""
+        """Return when all functions have been called."""
         with self._changed:
             self._changed.wait_for(lambda: not self._protocol.has_calls or self._error is not None)
 
     def rest(self) -> None:
-        """Offer what is in hand, and what is handed in yet, but have nobody wait."""
+        """Offer the minibatches that are handed in, but make no other rank wait for this one."""
         with self._changed:
             self._protocol.rest()
             self._wake()
 
     def out_of_work(self, is_out_of_work: bool) -> None:
-        """Say whether the master has no task for this worker; it is asked again and again."""
+        """Note whether the master has no task for this worker; called after each of its answers."""
         with self._changed:
             self._protocol.out_of_work(is_out_of_work)
 
     def hand_in(self, handing: Handing) -> OfferOutcome:
-        """Have a minibatch counted; returns what became of it.
+        """Have a minibatch counted; return its verdict.
 
         Raises:
-            Outdated: Its gradient has to be computed again.
-            OutOfWorld: This worker takes part no longer.
+            Outdated: The gradient must be computed again. OutOfWorld: This worker does not take
+            part any more.
         """
         with self._changed:
             self._protocol.hand_in(handing)
@@ -171,14 +172,16 @@ class RingMember:
             self._wait(lambda: self._protocol.has_parameters)
 
     def wait_for_turn(self, task_id: int) -> None:
-        """Return once the update is being made that a task is part of; deterministic jobs wait.
+        """Return when the update of a task is being made; only deterministic jobs wait.
 
         Raises:
-            OutOfTurn: All of this job wait, so somebody has to take up what comes first.
+            OutOfTurn: All workers of this job wait, so one of them must take the task that comes
+            first.
         """
         with self._changed:
             protocol = self._protocol
             self._wait(lambda: protocol.has_parameters)
+            # Standstills are counted from here: an earlier one has nothing to do with this task.
             began = protocol.num_standstills
             self._wait(
                 lambda: (
@@ -197,25 +200,25 @@ class RingMember:
             self._wait(lambda: protocol.has_parameters and protocol.generation >= generation)
 
     def world_ends(self, world_id: int) -> None:
-        """The master says that a world is to end at the next step; 0: none is."""
+        """Note that the master ends a world at its next step; 0: it ends none."""
         if world_id:
             with self._changed:
                 self._protocol.world_ends(world_id)
                 self._changed.notify_all()
 
     def place(self) -> tuple[int, int] | None:
-        """Return rank and size of the newest world of this worker; None before its first one."""
+        """Return rank and size of the newest world of this worker; None before the first one."""
         seat = self._seat
         return None if seat is None else (seat.rank, len(seat.workers))
 
     def when_forming(self, tell: Callable[[bool], None]) -> None:
-        """Call it with whether there is no world: now, and whenever that changes."""
+        """Call `tell` with whether there is no world: now, and whenever that changes."""
         with self._changed:
             self._tell_forming = tell
             tell(self._is_forming)
 
     def _forms(self, is_forming: bool) -> None:
-        """Note whether there is no world, and tell; the lock is held."""
+        """Note whether there is no world, and report it; the lock is held."""
         self._is_forming = is_forming
         self._tell_forming(is_forming)
 
@@ -226,11 +229,11 @@ class RingMember:
 
     @property
     def num_rounds(self) -> int:
-        """Rounds that have begun."""
+        """The number of rounds that have begun."""
         return self._protocol.num_rounds
 
     def leave(self) -> None:
-        """Take part no longer, and tell the others at the next round, if that comes soon."""
+        """Take no further part; tell the others at the next round, if it comes soon."""
         with self._changed:
             self._protocol.is_leaving = True
             self._changed.notify_all()
@@ -239,14 +242,14 @@ class RingMember:
 
     @property
     def error(self) -> BaseException | None:
-        """What has ended the thread, if it did not end in order."""
+        """The error that ended the thread, if it did not end in order."""
         return self._error
 
     def _wait(self, until: Callable[[], bool]) -> None:
         """Wait, holding the lock.
 
         Raises:
-            OutOfWorld: That will never be.
+            OutOfWorld: The condition can never become true.
         """
         while not until():
             if self._error is not None:
@@ -256,7 +259,7 @@ class RingMember:
             self._changed.wait()
 
     def _wake(self) -> None:
-        """Have all who wait look again; the lock is held."""
+        """Wake all threads that wait, so that they look again; the lock is held."""
         self._changed.notify_all()
         self._wake_teller()
 
@@ -265,12 +268,13 @@ class RingMember:
             self._due.notify()
 
     def _tell(self) -> None:
-        """Tell what is settled, as long as this process lives."""
+        """Make the calls that are due, as long as this process lives."""
         try:
             while True:
                 with self._changed:
                     self._due.wait_for(lambda: self._protocol.is_call_due(self._is_out))
                     tell, has_it = self._protocol.next_call()
+                # The call is made without the lock: it speaks to the master, which may be slow.
                 tell(has_it)
                 with self._changed:
                     self._protocol.end_call()
@@ -300,17 +304,21 @@ class RingMember:
             try:
                 self._take_part(seat, began)
             except RingError as error:
+                # The rank that was lost is named to the master: it alone can tell a lost worker
+                # from a slow one.
                 self._missed = () if error.rank is None else (seat.workers[error.rank],)
                 log.info("world %d has ended: %s", seat.world_id, error)
             with self._changed:
                 self._forms(True)
             self._num_in_vain = 0 if protocol.num_rounds > num_rounds else self._num_in_vain + 1
+            # Several worlds without a round mean that something is broken for longer, as a network.
+            # Meeting at once would only load the master.
             if self._num_in_vain > _TRIES_AT_ONCE:
                 with self._changed:
                     self._changed.wait_for(lambda: protocol.is_leaving, _AGAIN_SECONDS)
 
     def _meet(self) -> Seat | None:
-        """Go to the rendezvous; return this worker's seat, or None if it is not needed."""
+        """Go to the rendezvous; return this worker's seat, or None if the worker is not needed."""
         num_unsound, problem = 0, ""
         while not self._protocol.is_leaving:
             said = Attendance(
@@ -332,6 +340,7 @@ class RingMember:
                     try:
                         self._replica.begin(checkpoint)
                     except CheckpointError as error:
+                        # The checkpoint may be damaged. The master is told, and names an older one.
                         if not checkpoint:
                             raise
                         log.warning("%s cannot be restored: %s", checkpoint, error)
@@ -386,11 +395,11 @@ class RingMember:
             self._changed.notify_all()
 
     def _next(self, world_id: int, is_idle: bool) -> Handing | None:
-        """Return what to offer in the next round; waits for it while this worker is busy."""
+        """Return the handing for the next round; wait for one while this worker is busy."""
         protocol = self._protocol
         with self._changed:
             if is_idle and not protocol.is_busy:
-                # Nobody had anything: the next round need not begin at once.
+                # No rank had a minibatch, so the next round need not begin at once.
                 self._changed.wait_for(
                     lambda: protocol.has_handing or protocol.is_busy or protocol.is_over(world_id),
                     _IDLE_SECONDS,
@@ -405,7 +414,7 @@ class RingMember:
             return protocol.offered()
 
     def _round(self, group: Group, seat: Seat, handing: Handing | None) -> Round | None:
-        """Go through one round; return what it decided, None if the world is over."""
+        """Go through one round; return its decision, or None if the world is over."""
         protocol, replica = self._protocol, self._replica
         piece = self._transfer.next_piece()
         with self._changed:
@@ -427,7 +436,7 @@ class RingMember:
                 replica.position += 1
                 replica.flush()
             protocol.end_round(made, handing, seat.rank)
-            # Also for what was handed in meanwhile: this update may have outdated it.
+            # This also wakes a handing that came during the round: the update may have outdated it.
             self._wake()
         if self._transfer.end_round(group, offers[0]):
             log.info("version %d: this worker has the parameters", replica.version)
@@ -461,9 +470,9 @@ class RingMember:
         own: Pair | None,
         made: Round,
     ) -> None:
-        """Bring each gradient that counts to all ranks, for a sum in the order of the data.
+        """Send each gradient that counts to all ranks, for a sum in the order of the data.
 
-        Of each only one rank has a part in the reduction, so it comes as it is.
+        Only one rank gives a gradient with a weight, so the mean is that gradient, bit for bit.
         """
         minibatches, values, rate = [], [], 0.0
         for number, (offer, verdict) in enumerate(zip(made.offers, made.verdicts, strict=True)):
@@ -483,17 +492,18 @@ class RingMember:
             self._replica.count_each(minibatches, rate, values)
 
     def _out(self) -> Pair:
-        """Return the arrays that are reduced into, the same ones each time."""
+        """Return the arrays into which ranks reduce; they are the same each time."""
         return self._arrays()[0]
 
     def _zeros(self) -> Pair:
-        """Return what a rank gives to a reduction in which it has no part."""
+        """Return the values that a rank without a gradient gives to a reduction."""
         return self._arrays()[1]
 
     def _arrays(self) -> tuple[Pair, Pair]:
         if self._made is None:
             dense, state = self._replica.first
-            # Written here, and not only asked for: new memory takes longer the first time.
+            # The memory is written here, and not only allocated: the first write to new memory
+            # takes longer.
             out = np.full_like(dense, 0.0), np.full_like(state, 0.0)
             self._made = out, (np.full_like(dense, -0.0), np.zeros_like(state))
         return self._made

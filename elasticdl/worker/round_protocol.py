@@ -1,11 +1,11 @@
-"""What a worker's part in the rounds of a world decides: what it offers, and what is settled.
+"""Decides a worker's part in the rounds of a world: its offers, and what is settled.
 
 Events go in and decisions come out. There is no thread, no clock and no ring here, so a test can
 make every order of events. `RingMember` is the thread around it, and its lock guards this.
 
-A rank that holds a training lease is **busy**: others wait for it. One that is not has nothing to
-offer, and others go on without it. An update is **settled** when the next round begins: then all
-ranks have made it.
+A rank that holds a training lease is **busy**: the others wait for it. A rank that is not busy has
+nothing to offer, and the others go on without it. An update is **settled** when the next round
+begins: then all ranks have made it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Pair = tuple[Float32, Float32]  # a dense gradient, and the change of the state
 
 
 class ParameterProgress(Protocol):
-    """How far this worker's parameters have come; `Replica` is one, and tells more of each."""
+    """The progress of this worker's parameters; `Replica` documents the fields."""
 
     course: int
     position: int
@@ -40,23 +40,23 @@ class ParameterProgress(Protocol):
 
     @property
     def is_staging(self) -> bool:
-        """Whether these parameters are not whole yet: this worker is being given them."""
+        """Return whether the parameters are not complete yet, because they are being given."""
         ...
 
     def is_due(self, task_id: int) -> bool:
-        """Whether a task is part of the update that is being made."""
+        """Return whether a task is part of the update that is being made."""
         ...
 
     def has(self, task_id: int, end: int) -> bool:
-        """Whether the parameters have the first `end` minibatches of a task."""
+        """Return whether the parameters have the first `end` minibatches of a task."""
         ...
 
 
 @dataclass(slots=True)
 class Handing:
-    """A minibatch that is to be counted, and what became of it.
+    """A minibatch that is to be counted, and its verdict.
 
-    course, version: of the parameters that its gradient was computed on.
+    course, version: Those of the parameters on which the gradient was computed.
     """
 
     minibatch: OfferedMinibatch
@@ -69,7 +69,7 @@ class Handing:
 
 @dataclass(frozen=True, slots=True)
 class SettledCall:
-    """A call that is due when a round has begun after this position of this course was applied."""
+    """A call that is due when a round begins after this position of this course is applied."""
 
     course: int
     position: int
@@ -80,7 +80,7 @@ class SettledCall:
 
 
 class Rest(Enum):
-    """What follows a round in which nobody had anything."""
+    """The next step after a round in which no rank had a minibatch."""
 
     NOTHING = "another round"
     STANDSTILL = "those who wait for their turn give back what they hold"
@@ -89,7 +89,7 @@ class Rest(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What becomes of the offers of one round, by rank, and what follows it if none counts."""
+    """The offers of one round with their verdicts, by rank, and the next step if none counts."""
 
     offers: Sequence[Offer]
     verdicts: Sequence[OfferOutcome]
@@ -97,17 +97,17 @@ class Round:
 
     @property
     def counted(self) -> list[Offer]:
-        """The offers that count."""
+        """Return the offers that count."""
         both = zip(self.offers, self.verdicts, strict=True)
         return [offer for offer, verdict in both if verdict is OfferOutcome.COUNTED]
 
 
 class RoundProtocol:
-    """One worker's knowledge of the rounds.
+    """The knowledge of one worker about the rounds.
 
-    num_rounds: Those that have begun.
-    num_standstills: How often there were many idle rounds, one after the other.
-    synced_world: The last world in which this worker came to have the parameters of all; 0: none.
+    num_rounds: The number of rounds that have begun.
+    num_standstills: How many times there were many idle rounds, one after the other.
+    synced_world: The last world in which this worker got the parameters of all; 0: none.
     generation: The generation of the parameters, as the master counts restorations.
     """
 
@@ -127,74 +127,74 @@ class RoundProtocol:
     # --- events of this worker -------------------------------------------------------------------
 
     def begin_lease(self, task_id: int, lease: int) -> int:
-        """Others wait for this worker from now on; return the minibatch to begin the lease with."""
+        """Make the others wait for this worker; return the minibatch at which the lease begins."""
         if not self.is_resting:
             self._busy.add((task_id, lease))
         return self._progress.marks.next_index(task_id)
 
     def end_lease(self, task_id: int, lease: int) -> None:
-        """Others do not wait for this lease any more."""
+        """End a lease; the others do not wait for it any more."""
         self._busy.discard((task_id, lease))
 
     def rest(self) -> None:
-        """Offer what is in hand, and what is handed in yet, but have nobody wait."""
+        """Offer the minibatches that are handed in, but make no other rank wait for this one."""
         self.is_resting = True
         self._busy.clear()
 
     def out_of_work(self, is_out_of_work: bool) -> None:
-        """The master has no task for this worker, or has one again."""
+        """Note whether the master has no task for this worker."""
         self._is_out_of_work = is_out_of_work
 
     def hand_in(self, handing: Handing) -> None:
-        """A minibatch is to be counted."""
+        """Take a minibatch that is to be counted."""
         assert self._handing is None, "one thread hands in"
         self._handing = handing
 
     def take_back(self) -> None:
-        """Nobody waits for what was handed in any more."""
+        """Forget the handing: no thread waits for its verdict any more."""
         self._handing = None
 
     def when_settled(self, task_id: int, end: int, tell: Callable[[bool], None]) -> None:
-        """Something is to be called when all that was counted so far is settled."""
+        """Keep a function that is called when all that was counted so far is settled."""
         at = self._progress
         self._calls.append(SettledCall(at.course, at.position, self.num_rounds, task_id, end, tell))
 
     def end_call(self) -> None:
-        """The first call has returned."""
+        """Note that the first call has returned."""
         self._calls.popleft()
 
     def world_ends(self, world_id: int) -> None:
-        """The master ends a world at its next step."""
+        """Note that the master ends a world at its next step."""
         self._ended_world = world_id
 
     # --- questions -------------------------------------------------------------------------------
 
     @property
     def has_parameters(self) -> bool:
-        """Whether this worker has had the parameters of some world."""
+        """Return whether this worker has had the parameters of some world."""
         return self.synced_world > 0
 
     @property
     def has_calls(self) -> bool:
-        """Whether a call has not returned yet."""
+        """Return whether a call has not returned yet."""
         return bool(self._calls)
 
     @property
     def is_busy(self) -> bool:
-        """Whether others wait for this worker: for a task of the update that is being made."""
+        """Return whether the others wait for this worker, for a task of the next update."""
         return any(self._progress.is_due(task_id) for task_id, _ in self._busy)
 
     @property
     def has_handing(self) -> bool:
-        """Whether a minibatch is in hand."""
+        """Return whether a minibatch was handed in."""
         return self._handing is not None
 
     def is_over(self, world_id: int) -> bool:
-        """Whether this worker asks all to leave a world."""
+        """Return whether this worker asks all to leave a world."""
         return self.is_leaving or self._ended_world == world_id
 
     def is_outdated(self, handing: Handing) -> bool:
-        """Whether it must be computed again. One that was counted before needs no such question."""
+        """Return whether a gradient must be computed again; False if it was counted before."""
         at = self._progress
         if handing.values is None or not self.has_parameters:
             return False
@@ -203,17 +203,17 @@ class RoundProtocol:
         return (at.course, at.version) != (handing.course, handing.version)
 
     def offered(self) -> Handing | None:
-        """Return what is in hand, unless it has got its verdict or must be computed again."""
+        """Return the handing, unless it has its verdict or must be computed again."""
         handing = self._handing
         if handing is None or handing.verdict is not None or self.is_outdated(handing):
             return None
         return handing if self._progress.is_due(handing.minibatch.task_id) else None
 
     def is_call_due(self, is_out: bool) -> bool:
-        """Whether what the first call waits for is settled.
+        """Return whether the first call can be made.
 
         Args:
-            is_out: This worker takes part no longer, so nothing more comes.
+            is_out: This worker does not take part any more, so nothing more will be settled.
         """
         if not self._calls or is_out:
             return bool(self._calls)
@@ -224,9 +224,9 @@ class RoundProtocol:
         return self.num_rounds > first.num_rounds and has_settled
 
     def next_call(self) -> tuple[Callable[[bool], None], bool]:
-        """Return what to call first, and whether the parameters have the minibatches in question.
+        """Return the first call, and whether the parameters have its minibatches.
 
-        They may have been replaced by others, which lack what was counted last.
+        The parameters may have been replaced by others, which lack what was counted last.
         """
         first = self._calls[0]
         return first.tell, self._progress.has(first.task_id, first.end)
@@ -238,22 +238,22 @@ class RoundProtocol:
     # --- events of a world -----------------------------------------------------------------------
 
     def begin_world(self) -> None:
-        """All ranks begin alike. Somebody may have been lost, whose tasks are to be had."""
+        """Begin a world: all ranks begin alike. The tasks of a lost rank may be free now."""
         self._num_idle = 0
         self._is_out_of_work = False
 
     def got_parameters(self, world_id: int, generation: int) -> None:
-        """This worker has the parameters of all."""
+        """Note that this worker has the parameters of all."""
         self.synced_world, self.generation = world_id, generation
 
     def offer(self, handing: Handing | None, world_id: int, piece: tuple[int, bool]) -> Offer:
-        """Return what this rank says at the beginning of a round.
+        """Return the offer of this rank for the next round.
 
         Args:
-            handing: What `offered` gave.
+            handing: The handing that `offered` returned.
             world_id: The world.
-            piece: How many bytes of the parameters it gives at the round's end, and whether these
-                are the last.
+            piece: How many bytes of the parameters this rank gives at the end of the round, and
+                whether they are the last.
         """
         num_bytes, is_last_piece = piece
         return Offer(
@@ -268,15 +268,17 @@ class RoundProtocol:
         )
 
     def begin_round(self, offers: Sequence[Offer], world_id: int) -> Round | None:
-        """All offers are known, so all ranks have made the updates before; decide what counts.
+        """Decide what counts. All offers are known, so all ranks have made the updates before.
 
         Returns:
-            None: somebody asks all to leave.
+            None: a rank asks all to leave.
 
         Raises:
             ElasticdlError: The ranks disagree about how far they are.
         """
         at = self._progress
+        # Pending minibatches would be lost with this world, so they are not settled before they are
+        # applied.
         if not at.pending.minibatches:
             self._settled, self._settled_course = at.position, at.course
         self.num_rounds += 1
@@ -294,18 +296,20 @@ class RoundProtocol:
         return Round(offers, verdicts, self._rest(offers, has_counted))
 
     def end_round(self, made: Round, handing: Handing | None, rank: int) -> None:
-        """What counts has been counted; what was offered gets its verdict."""
+        """Give the offered minibatch its verdict, after the round was counted."""
         verdict = made.verdicts[rank]
+        # `LATER` is no verdict: the minibatch is offered again in the next round.
         if handing is not None and verdict is not OfferOutcome.LATER:
             handing.verdict = verdict
 
     def _rest(self, offers: Sequence[Offer], has_counted: bool) -> Rest:
-        """Say what follows a round, from what all ranks know.
+        """Decide what follows a round, from what all ranks know.
 
-        After some rounds in which nobody had anything an update is made of what is pending, if the
-        master has no task for anybody: it may be away, or slow. In a deterministic job an update
-        waits for its own tasks, so those who hold others give them back, to be given what comes
-        first.
+        After some rounds without a minibatch, an update is made of what is pending, if the master
+        has no task for any rank: the master may be away or slow.
+
+        In a deterministic job an update waits for its own tasks. Workers that hold other tasks give
+        them back, so that they can get the tasks that come first.
         """
         if has_counted:
             self._num_idle = 0

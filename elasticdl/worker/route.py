@@ -1,4 +1,4 @@
-"""Where the ps replicas are, as this worker knows it."""
+"""Keeps the addresses of the ps replicas, as this worker knows them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ Client = TypeVar("Client", bound="Movable")
 
 
 class Movable(Protocol):
-    """What of `PsClient` a route needs."""
+    """The part of `PsClient` that a route needs."""
 
     def set_addresses(self, layout: int, addresses: Sequence[str]) -> None:
-        """Reach all replicas where they are now, perhaps another number of them."""
+        """Use these addresses for all replicas; their number may have changed."""
         ...
 
 
 class Route:
     """The client's way to the replicas; the heartbeat's thread keeps it up to date.
 
-    generation: the `PsRoute` that the client follows. It changes before the client does and is -1
-        while the client is moved, so that whoever finds the same generation before and after some
-        reads knows that none of them came from a successor.
+    generation: The `PsRoute` that the client follows. It is set to -1 before the client is moved.
+        If a caller finds the same generation before and after some reads, no successor answered any
+        of them.
     """
 
     def __init__(self, generation: int = 0) -> None:
@@ -39,16 +39,17 @@ class Route:
 
     @property
     def known(self) -> int:
-        """The generation to compare the master's with; -1: there is no client to move yet."""
+        """The generation to compare with the master's; -1: there is no client to move yet."""
         return -1 if self._client is None else self.generation
 
     def begin(self, client: Movable, generation: int) -> None:
-        """Take charge of a client that was connected by a route of this generation."""
+        """Take over a client that was connected by a route of this generation."""
         self.generation, self._client = generation, client
 
     def follow(self, route: PsRoute) -> None:
-        """Have the client go where the replicas are; calls that wait for one go on there."""
+        """Move the client to new addresses; calls that wait for a replica continue there."""
         assert self._client is not None
+        # Readers must not find the old generation while the client already asks new replicas.
         self.generation = -1
         try:
             self._client.set_addresses(route.layout, route.addresses)
@@ -64,7 +65,7 @@ class Route:
         """Wait until the client follows a route at least this new.
 
         Raises:
-            UnavailableError: It was not told of one in time.
+            UnavailableError: No such route came in time.
         """
         with self._changed:
             if not self._changed.wait_for(lambda: self.generation >= generation, timeout_seconds):
@@ -75,11 +76,11 @@ class Route:
 
 
 def connect(ask: Callable[[], PsRoute], dial: Callable[[PsRoute], Client], route: Route) -> Client:
-    """Connect to the replicas, wherever they move meanwhile.
+    """Connect to the replicas, even if they move meanwhile.
 
     Args:
-        ask: The master's route, once all replicas are there.
-        dial: Connects to where the replicas are; gives up within seconds.
+        ask: Returns the master's route, once all replicas are there.
+        dial: Connects to the addresses of a route; gives up within seconds.
         route: Takes charge of the client.
 
     Raises:
@@ -90,6 +91,8 @@ def connect(ask: Callable[[], PsRoute], dial: Callable[[PsRoute], Client], route
         try:
             client = dial(found)
         except UnavailableError:
+            # The replica may have moved since the route was asked for. Only a second failure at the
+            # same place is an error.
             before, found = found, ask()
             if found == before:
                 raise

@@ -1,4 +1,4 @@
-"""What is on its way through a worker's pipeline: leases, and their minibatches."""
+"""The leases and minibatches on their way through a worker's pipeline."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Running:
 
     @property
     def is_training(self) -> bool:
-        """Whether its minibatches change the model."""
+        """Return whether the minibatches change the model."""
         return self.lease.task.kind is TaskKind.TRAINING
 
     def count(self, num_records: int, loss_sum: float, staleness: int) -> None:
@@ -100,7 +100,7 @@ class Running:
         )
 
     def returned(self) -> TaskReport:
-        """Return the report that gives the lease back: somebody is to take it up anew."""
+        """Return the report that gives the lease back, so that another worker can take it."""
         return TaskReport(self.lease.task.id, self.lease.number, Outcome.RETURNED)
 
     def failure(self, error: Exception) -> TaskReport:
@@ -108,7 +108,8 @@ class Running:
         task = self.lease.task
         is_known = isinstance(error, ElasticdlError)
         given = {"task": task.id, "lease": self.lease.number, "kind": str(task.kind)}
-        # The master tells of it. What nobody expected is shown with its traceback, once.
+        # The master logs a known error. An unexpected error is logged here with its traceback,
+        # once.
         is_news = not is_known and self.lease.number == 1
         level, trace = (logging.WARNING, error) if is_news else (logging.INFO, None)
         log.log(level, "%s failed: %s", task, in_short(error), exc_info=trace, extra=given)
@@ -128,7 +129,7 @@ class Running:
 
 @dataclass(slots=True)
 class Item:
-    """What travels through the channels: a minibatch of a lease, or the lease's end."""
+    """An item of the channels: a minibatch of a lease, or the lease's end."""
 
     running: Running
     index: int = -1

@@ -1,7 +1,7 @@
 """Runs a user's script as the main program of a worker process.
 
-The script has the main thread. The worker, which leases tasks and makes updates, has threads of its
-own, from the moment when the script asks for its first minibatch.
+The script has the main thread. The worker leases tasks and makes updates in threads of its own,
+once the script asks for its first minibatch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class ScriptJob:
-    """The job, as the controller of a script sees it (`elasticdl.controller.Job`)."""
+    """The job that the controller of a script uses (`elasticdl.controller.Job`)."""
 
     def __init__(
         self,
@@ -39,12 +39,12 @@ class ScriptJob:
         watching: Callable[[Worker], AbstractContextManager[object]],
         leave: Callable[[], None],
     ) -> None:
-        """Take no part yet.
+        """Do not start a worker yet.
 
         Args:
             worker_process: Makes a worker, once the script has a model.
             watching: A context in which a worker runs.
-            leave: Called when the worker has run; ends the process if that is to leave.
+            leave: Called when the worker has run; ends the process if it was asked to end.
         """
         config = worker_process.config
         self.worker_id = worker_process.worker_id
@@ -66,6 +66,7 @@ class ScriptJob:
         try:
             with self._watching(worker):
                 worker.run()
+        # Any error must reach the script's thread, which waits for the next minibatch.
         except BaseException as error:
             self.failure = error
         handover.end(self.failure)
@@ -81,6 +82,7 @@ class ScriptJob:
         Raises:
             SystemExit: This process was asked to end, or came too late to get any parameters.
         """
+        # The worker leaves also after an error: the others must not wait for it.
         with contextlib.ExitStack() as last:
             last.callback(self._leave)
             ring = self._process.exchange.ring
@@ -98,7 +100,7 @@ def run_script(script: Path, arguments: tuple[str, ...], job: ScriptJob) -> None
     """Run a script to its end.
 
     Raises:
-        ModelError: It raised, or ended before it had all minibatches.
+        ModelError: The script raised an error, or ended before it had all minibatches.
         SystemExit: This process was asked to end, or its worker has failed.
     """
     controller = Controller(job)
@@ -113,6 +115,8 @@ def run_script(script: Path, arguments: tuple[str, ...], job: ScriptJob) -> None
         if error.code not in (None, 0):
             raise ModelError(f"{script} has called sys.exit({error.code!r})") from error
     except Exception as error:
+        # The worker's own error came back through the script. It ends the process as it would
+        # without a script.
         if error is job.failure:
             process.run_to_own_failure(partial(_raise, error))
         if isinstance(error, ElasticdlError):

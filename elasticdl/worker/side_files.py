@@ -1,6 +1,6 @@
-"""Messages that cannot be read, in files beside the job: one for each task that has some.
+"""Writes messages that cannot be read to files beside the job, one for each task that has some.
 
-A task that is read again, by whoever it is, writes the same file: so each message is there once.
+A task that is read again writes the same file, in any worker. So each message is there once.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from elasticdl.locations import Location, is_remote, reaching
 
 
 def write(folder: Location, shard: Shard, messages: Sequence[Aside]) -> None:
-    """Write what is not readable of the range of a task, a line of JSON a message.
+    """Write the unreadable messages in the range of a task, one line of JSON for each.
 
     Raises:
-        DataError: It cannot be written.
+        DataError: The file cannot be written.
     """
     topic, _, partition = shard.name.rpartition("-")
     lines = "".join(
@@ -51,7 +51,7 @@ def write(folder: Location, shard: Shard, messages: Sequence[Aside]) -> None:
 
 
 def _replace(place: Location, text: str) -> None:
-    """Write a file as a whole: who reads it finds all of it, or nothing."""
+    """Write a file as a whole: a reader finds all of it, or nothing."""
     if is_remote(place):
         place.write_text(text)
         return

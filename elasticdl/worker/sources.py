@@ -26,7 +26,7 @@ _MAIN = {
 
 
 def open_readers(config: JobConfig, spec: ModelSpec | None) -> dict[TaskKind, DataReader]:
-    """Open the sources that the job names; training data is read in the order that it asks for."""
+    """Open the sources that the job names; training data is read in the order of the settings."""
     sources = {
         TaskKind.TRAINING: config.data.training_data,
         TaskKind.EVALUATION: config.data.validation_data,
@@ -43,6 +43,8 @@ def open_readers(config: JobConfig, spec: ModelSpec | None) -> dict[TaskKind, Da
     if config.data.validation_split:
         trained, held_out = split(readers[TaskKind.TRAINING], config.data)
         readers |= {TaskKind.TRAINING: trained, TaskKind.EVALUATION: held_out}
+    # All data sets are read with the columns of the main one, since the model file is written for
+    # these.
     main = readers[_MAIN[config.command][0]].metadata
     readers = {kind: aligned(reader, main) for kind, reader in readers.items()}
     if TaskKind.TRAINING in readers:
@@ -51,7 +53,7 @@ def open_readers(config: JobConfig, spec: ModelSpec | None) -> dict[TaskKind, Da
 
 
 def waits_for(readers: Iterable[DataReader]) -> str:
-    """Return what some of the sources wait for, for a while; "": none does."""
+    """Return what the sources wait for at the moment; "": none waits."""
     waiting = (reader.waits_for for reader in readers if isinstance(reader, Waits))
     return "; ".join(filter(None, waiting))
 
@@ -59,6 +61,6 @@ def waits_for(readers: Iterable[DataReader]) -> str:
 def main_sample(
     config: JobConfig, readers: dict[TaskKind, DataReader], model: Predictor
 ) -> Minibatch:
-    """Return the first minibatch of what the command is about; a model is built from it."""
+    """Return the first minibatch of the command's data; a model is built from it."""
     kind, mode = _MAIN[config.command]
     return sample_minibatch(readers[kind], model, mode, config.training.minibatch_size)

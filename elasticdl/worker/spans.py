@@ -1,8 +1,12 @@
-"""Where a worker's time goes: one span for each stage of a minibatch, and all who want to know.
+"""Measures the time of a worker: one span for each stage of a minibatch.
 
-A span is entered at one place of the loop. From it follow the seconds of each stage, what is under
-way (the watch ends a worker that hangs), the label of each second (`worker/activity.py`), where a
-suspect is (the master hears it before the stage begins), and a profile while one is recorded.
+A span is entered at one place of the loop. Several parts use it:
+
+- the seconds of each stage, for the job's status;
+- the stages that run now, for the watch that ends a worker that hangs;
+- the label of each second (`worker/activity.py`);
+- the position of a suspect task, which the master hears before the stage begins;
+- a profile, while one is recorded.
 """
 
 from __future__ import annotations
@@ -35,14 +39,14 @@ _AT: dict[str, tuple[Thread, Label | None]] = {
     "staleness wait": (Thread.PREPARE, Label.WAIT_FOR_PARAMETERS),
     "compute wait": (Thread.COMPUTE, None),
 }
-"""What a thread is at from the beginning of a stage on, for those that say so by themselves."""
+"""The label of a thread from the beginning of a stage, for stages that set it themselves."""
 
 
-# Not frozen, though nobody changes them: two are made for each minibatch, and to make a frozen one
+# Not frozen, although nobody changes them: two are made for each minibatch, and making a frozen one
 # takes four times as long.
 @dataclass(slots=True)
 class Place:
-    """A minibatch of a lease. `num_records`: how many it has, as far as that is known before."""
+    """A minibatch of a lease. `num_records`: its number of records, if it is known before."""
 
     lease: Lease
     minibatch: int = -1  # -1: the lease as a whole
@@ -53,9 +57,10 @@ class Place:
 class Work:
     """A stage that runs the user's code or the framework, and has not returned yet.
 
-    since: when it began, or when what it waited for had come.
-    is_first: one of its first calls, or the first for its number of records: it may compile.
-    longest: seconds of its longest call before, the first ones left out.
+    since: The time when it began, or when its last wait ended.
+    is_first: Whether it is one of the first calls, or the first for its number of records: it may
+        compile.
+    longest: The seconds of its longest call before, without the first ones.
     """
 
     stage: str
@@ -80,17 +85,17 @@ class Spans:
         """Count nothing yet.
 
         Args:
-            activity: Is told what the threads are at.
-            announce: Tells the master where a lease is that it suspects.
-            clock: Seconds since any moment.
+            activity: Is told what the threads do.
+            announce: Tells the master the position in a lease that the master suspects.
+            clock: Returns seconds since any moment.
         """
         self.activity = activity
         self.announce = announce
         self.clock = clock
         self.span = partial(Span, self)
-        """Makes a stage, as a context; with a place, of its minibatch."""
+        """Makes a stage, as a context; with a place, the stage of a minibatch."""
         self.recorder: Callable[[Span], None] | None = None
-        """Told of each span when it has returned; None: nobody wants to know."""
+        """Called with each span that has ended; None: nothing is recorded."""
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._under_way: dict[str, Span] = {}
         self._num_calls: defaultdict[str, int] = defaultdict(int)
@@ -102,7 +107,7 @@ class Spans:
 
     @contextlib.contextmanager
     def waiting(self, *stages: str) -> Iterator[None]:
-        """Have stages not count as under way while what they wait for is not theirs to hasten.
+        """Do not count stages as running within the block: they wait for others.
 
         For any thread: a framework may call back from threads of its own.
         """
@@ -127,7 +132,7 @@ class Spans:
             ]
 
     def seconds(self) -> dict[str, float]:
-        """Return a copy."""
+        """Return a copy of the seconds by stage."""
         return dict(self._seconds)
 
     def spent(self, *stages: str) -> float:
@@ -149,11 +154,12 @@ class Span:
 
     @property
     def seconds(self) -> float:
-        """How long it took; 0 while it has not returned."""
+        """The seconds that it took; 0 while it has not ended."""
         return self.ended - self.began if self.ended else 0.0
 
     def __enter__(self) -> Span:
         spans, stage, place = self._spans, self.stage, self.place
+        # The announcement comes first: if the stage kills the process, the master knows where.
         if place is not None and place.lease.is_suspect:
             lease = place.lease
             spans.announce(Position(lease.task.id, lease.number, place.minibatch, stage))
@@ -179,6 +185,7 @@ class Span:
         spans, stage = self._spans, self.stage
         if stage in _WATCHED:
             del spans._under_way[stage]
+        # A stage that failed says nothing about the usual time.
         if error is not None:
             return
         self.ended = spans.clock()
@@ -194,18 +201,18 @@ class Span:
                 spans._longest[stage] = seconds
 
     def as_work(self, resumed: float) -> Work:
-        """Return what the watch looks at; `resumed`: when the stage stopped waiting, if it did."""
+        """Return the running work for the watch; `resumed`: the time when its last wait ended."""
         assert self.place is not None
         since = max(self.began, resumed)
         return Work(self.stage, self.place, since, self._is_first, self._longest)
 
 
 def run_after_others() -> None:
-    """Have this thread run after those that compute, when there are more than processors.
+    """Give this thread a lower priority than the threads that compute.
 
-    For the stages beside the one that computes: what they have ready, and what they have still to
-    send, can wait. They wake thousands of times a second, and a thread that wakes at an equal
-    priority takes the processor from the one that computes, whether another is idle or not.
+    The stages beside compute can wait: their results are needed later. They wake thousands of times
+    a second. A thread that wakes at an equal priority takes the processor from the computing
+    thread, even if another processor is idle.
     """
     thread = threading.get_native_id()
     with contextlib.suppress(OSError):  # a system on which threads have no priority of their own

@@ -1,9 +1,9 @@
-"""The parameters on their way to a joiner while the others go on: both ends.
+"""Gives the parameters to a joining rank while the others train: both ends.
 
-They come part by part, each as it is when it is given. The joiner makes all updates from the first
-part on, in a store that holds anything at first. An update changes each number, with its optimizer
-slots, by itself and by its gradient alone. So a part that has come has the bits of the others from
-then on, and all of it has them when the last part is here.
+The parameters come part by part, each as it is when it is given. The joining rank makes all updates
+from the first part on, in a store with any content. An update changes each number alone: only its
+gradient and its optimizer slots are used. So a part has the same bits as on the other ranks from
+the time when it comes. When the last part is here, all parameters have them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from elasticdl.worker.collective.transfer import Layout
 
 
 class Giver:
-    """What rank 0 gives of its store."""
+    """Rank 0 gives its store part by part."""
 
     def __init__(self, store: Store, layout: Layout, start: int = 0) -> None:
         """Begin with the part that begins at `start`."""
@@ -28,14 +28,14 @@ class Giver:
         self._buffer = np.empty(0, np.float32)
 
     def next_piece(self, most_bytes: int) -> tuple[int, bool]:
-        """Choose what comes next; return how many bytes it has, and whether it is the last."""
+        """Choose the next part; return its bytes, and whether it is the last one."""
         start = self._part[1]
         end, num_numbers = self._layout.next_part(start, most_bytes)
         self._part = start, end, num_numbers
         return num_numbers * self._buffer.itemsize, end == self._layout.end
 
     def piece(self) -> Bytes:
-        """Return it as it is now; the memory is used again for the next one."""
+        """Return the part as it is now; the memory is used again for the next part."""
         start, end, num_numbers = self._part
         self._buffer = _at_least(self._buffer, num_numbers)
         part = self._buffer[:num_numbers]
@@ -44,10 +44,10 @@ class Giver:
 
 
 class StagedParameters:
-    """What a joiner has so far; its store makes all updates meanwhile."""
+    """The parameters that a joining rank has so far; its store makes all updates meanwhile."""
 
     def __init__(self, store: Store, client: PsClient, layout: Layout, start: int = 0) -> None:
-        """Wait for the part that begins at `start`; those before it are here."""
+        """Wait for the part that begins at `start`; the parts before it are here."""
         self.store = store
         self.client = client
         self.has_come = start
@@ -56,17 +56,17 @@ class StagedParameters:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of it is here."""
+        """Return whether all parts are here."""
         return self.has_come == self._layout.end
 
     def room_for(self, num_bytes: int) -> Bytes:
-        """Return where the next piece is to be written."""
+        """Return the memory for the next piece."""
         num_numbers = num_bytes // self._buffer.itemsize
         self._buffer = _at_least(self._buffer, num_numbers)
         return self._buffer[:num_numbers].view(np.uint8)
 
     def take(self, num_bytes: int, is_last: bool) -> None:
-        """Take the piece that has been written there."""
+        """Write the piece from that memory into the store."""
         end, num_numbers = self._layout.next_part(self.has_come, num_bytes)
         if num_numbers * self._buffer.itemsize != num_bytes or is_last != (end == self._layout.end):
             raise ElasticdlError(
@@ -79,5 +79,5 @@ class StagedParameters:
 
 
 def _at_least(buffer: NDArray[np.float32], size: int) -> NDArray[np.float32]:
-    """Return memory for so many numbers, the same as before if it is enough."""
+    """Return memory for this many numbers: the same as before, if it is large enough."""
     return buffer if buffer.size >= size else np.empty(size, np.float32)

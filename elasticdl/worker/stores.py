@@ -38,12 +38,13 @@ T = TypeVar("T")
 
 
 class StoreExchange:
-    """A worker's exchange with the stores: rows, and dense parameters unless they are elsewhere.
+    """A worker's exchange with the stores: rows, and dense parameters unless a ring has them.
 
-    A replica that was lost before any checkpoint comes back empty. Whoever meets it declares the
-    model to it again, with the values that were declared at first, and repeats the call.
+    A replica that was lost before any checkpoint comes back empty. A worker that meets it declares
+    the model again, with the first initial values, and repeats the call.
 
-    client: Reads whole tables too. route: Where the replicas are.
+    client: Reads whole tables too.
+    route: The addresses of the replicas.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class StoreExchange:
             model.tables[table].statistics if table < len(model.tables) else None
             for table in self._tables
         ]
-        # Of a model that is described without them, somebody else holds them.
+        # If the model is described without dense parameters, another holder has them.
         dense, state = (
             values.copy() if described else np.zeros(0, np.float32)
             for values, described in zip(
@@ -94,7 +95,7 @@ class StoreExchange:
         self._declare()
 
     def start_index(self, lease: Lease) -> int:
-        """Fence off older leases at every replica; the one that has applied the least decides.
+        """Fence off older leases at every replica; return the lowest minibatch that one needs.
 
         Raises:
             StaleLeaseError: A newer lease of the task has begun.
@@ -102,13 +103,13 @@ class StoreExchange:
         return self._declared(lambda: self.client.begin_task(lease.task.id, lease.number))
 
     def end_task(self, lease: Lease) -> None:
-        """Let go of what was pulled and never pushed, if their synchrony makes anybody wait."""
+        """Drop what was pulled and not pushed, if other workers wait for it."""
         if self._named_sites:
             self._declared(lambda: self.client.name_keys([]))
         self.client.end_task(lease.task.id, lease.number)
 
     def pull(self, ids: Sequence[Int64], step: Step | None = None) -> Pulled:
-        """Pull rows and vectors, one frame to each replica."""
+        """Pull rows and vectors, with one frame to each replica."""
         sites = self._sites(ids)
         if step is None:
             return self.look_up(sites, training=False)
@@ -130,23 +131,24 @@ class StoreExchange:
         return self._declared(lambda: self.client.pull(sites, training))
 
     def with_dense(self, pulled: Pulled, dense: Float32) -> Pulled:
-        """Return a pull with what is computed of it elsewhere: here there is nothing.
+        """Return a pull with the values that are computed elsewhere; here there are none.
 
         Args:
             pulled: The rows.
-            dense: The dense parameters, which somebody else holds.
+            dense: The dense parameters, which another holder has.
         """
         return pulled
 
     def completed(self, pulled: Pulled, result: StepResult) -> StepResult:
-        """Return gradients with those that are computed elsewhere, of which here are none.
+        """Return the gradients with those that are computed elsewhere; here there are none.
 
-        Before the dense ones are handed in to somebody else; `push` is for the rows then.
+        Called before the dense gradients go to another holder; `push` then sends only those of
+        rows.
         """
         return result
 
     def name(self, minibatch: Minibatch, ids: Sequence[Int64]) -> None:
-        """Before a push: send the replicas the strings of the ids that they do not have yet."""
+        """Send the replicas the strings of ids that they lack; called before a push."""
         if not self._named_sites:
             return
         names = self._trainer.names(minibatch, self._named_sites)
@@ -166,10 +168,10 @@ class StoreExchange:
         num_records: int,
         pending: PendingPull | None = None,
     ) -> Committed:
-        """Push gradients, one frame to each replica; what is pending is pulled with it if it can.
+        """Push gradients, with one frame to each replica; a pending pull goes with them if it can.
 
         Raises:
-            StaleLeaseError: The task has been given to somebody else.
+            StaleLeaseError: Another worker has the task.
             GapError: A replica has lost minibatches before this one.
             StaleParametersError: The parameters are too old; nothing has changed.
         """
@@ -184,7 +186,7 @@ class StoreExchange:
             index,
             num_records,
         )
-        # Vectors that are used for several steps are not pulled each time.
+        # Vectors that are used for several steps are not pulled with each push.
         if pending is None or self._get_model_steps > 1:
             return Committed(*self._declared(lambda: self.client.push(*push)))
         sites, step = self._sites(pending.ids), _numbers(pending.step)
@@ -205,12 +207,12 @@ class StoreExchange:
 
         Args:
             minibatches: One after the other.
-            learning_rate: Of the update.
-            lease: Theirs.
+            learning_rate: The learning rate of the update.
+            lease: The lease of the minibatches.
             index: The number of the first one.
 
         Raises:
-            StaleLeaseError: The task has been given to somebody else.
+            StaleLeaseError: Another worker has the task.
             GapError: A replica has lost minibatches before these, or has only some of them.
         """
         steps = []
@@ -224,7 +226,7 @@ class StoreExchange:
         return Committed(*self._declared(lambda: self.client.push_several(*push)))
 
     def _row_grads(self, result: StepResult, lease: Lease, index: int) -> Sequence[Float32]:
-        """Return what is pushed of each site: what statistics count has its period behind it."""
+        """Return the gradients to push for each site; amounts for statistics get their period."""
         if not any(self._statistics):
             return result.row_grads
         step = lease.place * self._minibatches_per_task + index
@@ -234,11 +236,11 @@ class StoreExchange:
         ]
 
     def skip(self, lease: Lease, index: int) -> None:
-        """Advance every replica past the minibatch; raises what `push` does."""
+        """Move every replica past the minibatch; raises what `push` raises."""
         self._declared(lambda: self.client.skip(lease.task.id, lease.number, index))
 
     def expire(self) -> None:
-        """Have every replica remove the rows that have come to their end."""
+        """Have every replica remove its expired rows."""
         self._declared(lambda: self.client.expire(int(time.time())))
 
     def _declared(self, call: Callable[[], T]) -> T:

@@ -1,4 +1,4 @@
-"""Arrays in the messages between workers and model servers, and how large these may be."""
+"""Arrays in the messages between workers and model servers, and their largest size."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SIZE_LIMITS = [
 
 
 def ids_of(message: bytes) -> Int64:
-    """Return ids, each of which comes once and in order.
+    """Return ids, which must be in order and each once.
 
     Raises:
-        MessageError: They do not.
+        MessageError: The ids are not in order, or one comes twice.
     """
     if len(message) % 8:
         raise MessageError(f"expected int64 ids, found {len(message)} bytes")
@@ -35,7 +35,7 @@ def floats_of(message: bytes, width: int) -> Float32:
     """Return float32 numbers, shape (n, width).
 
     Raises:
-        MessageError: The bytes are no such array.
+        MessageError: The bytes are not such an array.
     """
     if width == 0 or len(message) % (4 * width):
         raise MessageError(f"expected rows of {width} float32, found {len(message)} bytes")
@@ -46,7 +46,7 @@ def dense_of(message: bytes, tower: Tower) -> Float32 | None:
     """Return the dense parameters of a tower; None if the message has none.
 
     Raises:
-        MessageError: They are not as many as the tower has.
+        MessageError: The tower has another number of parameters.
     """
     if not message:
         return None
@@ -61,7 +61,7 @@ def check_size(tower: Tower) -> None:
     """Refuse a tower whose gradients do not fit a message.
 
     Raises:
-        ModelError: It is too large.
+        ModelError: The tower is too large.
     """
     num_bytes = 4 * sum(part.stop - part.start for part in tower.dense)
     if num_bytes * _ROOM > MAX_BYTES:

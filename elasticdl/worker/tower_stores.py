@@ -1,14 +1,14 @@
-"""Stores whose model has towers on model servers: what a step is given, and what comes back.
+"""Stores for a model with towers on model servers.
 
-Below a step nothing changes. What a tower gives is looked up as rows are; before a push the
-gradients of what is inside come from the model servers, and are pushed with those of the worker in
-one frame to each replica. So a minibatch is counted as one, by the worker's own push, and a model
-server keeps nothing that could be lost.
+For a step nothing changes. The outputs of a tower are looked up as rows are. Before a push, the
+model servers compute the gradients within the tower. They are pushed with the gradients of the
+worker, in one frame to each replica. So a minibatch is counted once, by the worker's own push, and
+a model server keeps nothing that could be lost.
 
-In a hybrid job the workers have the dense parameters. A step's are known when it begins, so towers
-are asked then, and given their own. The gradients within them come before the dense half of the
-minibatch goes around the ring; those of rows wait with the worker for the other half. See
-docs/designs/model-servers.md.
+In a hybrid job the workers have the dense parameters. These are known when a step begins, so the
+towers are asked then, with their dense parameters in the request. The dense gradients within the
+towers are needed before the dense half of the minibatch goes around the ring. The gradients of rows
+wait in the worker for the other half. See docs/designs/model-servers.md.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class SiteGradient:
 
 @dataclass(frozen=True, slots=True)
 class TowerGradients:
-    """What is inside a tower is to be changed by: of its dense variables, and of rows."""
+    """The gradients within a tower: of its dense variables, and of rows."""
 
     dense: Float32
     sites: Sequence[SiteGradient]
@@ -55,10 +55,12 @@ class TowerGradients:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a tower is asked for: the outputs of ids, each of them once.
+    """A request for the outputs of ids, each of them once.
 
-    tower: Its number. ids: Shape (n,), in order. training: Missing rows are created. dense: Its
-    dense parameters, if the worker has them.
+    tower: The number of the tower.
+    ids: Shape (n,), in order.
+    training: Whether missing rows are created.
+    dense: The tower's dense parameters, if the worker has them.
     """
 
     tower: int
@@ -69,9 +71,10 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class TowerAnswer:
-    """What was answered.
+    """The answer to a question.
 
-    values: Shape (n, dim). windows: By part of the ids, of which window of its server it is.
+    values: Shape (n, dim).
+    windows: For each part of the ids, the number of the window of its server.
     """
 
     values: Float32
@@ -79,22 +82,22 @@ class TowerAnswer:
 
 
 class AsksTowers(Protocol):
-    """The model servers, as a worker asks them."""
+    """The model servers, as a worker uses them."""
 
     def forward(self, questions: Sequence[Question]) -> Sequence[TowerAnswer]:
-        """Return what towers give."""
+        """Return the outputs of towers."""
         ...
 
     def backward(
         self, questions: Sequence[tuple[Question, TowerAnswer, Float32]]
     ) -> Sequence[TowerGradients]:
-        """Return the gradients within towers, given those of what they gave, shape (n, dim)."""
+        """Return the gradients within towers, given those of their outputs, shape (n, dim)."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What one tower was asked for a minibatch; `sites` are those of the model, in order."""
+    """A question to one tower for a minibatch; `sites` are the sites of the model, in order."""
 
     question: Question
     outputs: TowerAnswer
@@ -102,7 +105,7 @@ class _Asked:
     places: Int64  # of each id of these sites among those of the question
 
     def merged(self, row_grads: Sequence[Float32]) -> Float32:
-        """Return the gradient of each id's output, given those of the sites' occurrences."""
+        """Return the gradient of each id's output, from the gradients of its occurrences."""
         dim = self.outputs.values.shape[1]
         merged = np.zeros((len(self.question.ids), dim), np.float32)
         given = np.concatenate([row_grads[site].reshape(-1, dim) for site in self.sites])
@@ -111,10 +114,11 @@ class _Asked:
 
 
 class PulledWithTowers:
-    """A pull of rows and vectors, and what towers gave; see `Pulled`.
+    """A pull of rows and vectors with the outputs of towers; see `Pulled`.
 
-    sites: (table, ids) of each, those of towers among them. completed: The bare pull and the
-    gradients of the minibatch, once its dense half is handed in to somebody else.
+    sites: The (table, ids) of each site, those of towers among them.
+    completed: The bare pull and the gradients of the minibatch, once its dense half went to another
+        holder.
     """
 
     def __init__(
@@ -133,12 +137,12 @@ class PulledWithTowers:
 
     @property
     def of_towers(self) -> set[int]:
-        """The sites that are of towers."""
+        """The sites of towers."""
         return {site for asked in self.asked for site in asked.sites}
 
     @property
     def rows(self) -> list[Float32]:
-        """For each site, shape `ids.shape + (dim,)`."""
+        """The rows of each site, shape `ids.shape + (dim,)`."""
         found: dict[int, Float32] = {}
         for asked in self.asked:
             values, at = asked.outputs.values, 0
@@ -154,7 +158,8 @@ class PulledWithTowers:
 class TowerStores(StoreExchange):
     """A worker's exchange with stores and model servers.
 
-    With `is_half` the worker has the dense parameters: `with_dense` asks towers, not `pull`.
+    With `is_half`, the worker has the dense parameters, so `with_dense` asks the towers, not
+    `pull`.
     """
 
     def __init__(
@@ -177,7 +182,7 @@ class TowerStores(StoreExchange):
         """Declare the model, towers and all; see `StoreExchange.declare`.
 
         Raises:
-            ModelError: It keeps statistics of ids.
+            ModelError: The model keeps statistics of ids.
         """
         if any(table.statistics for table in model.tables):
             raise ModelError(
@@ -188,9 +193,9 @@ class TowerStores(StoreExchange):
         super().declare(model)
 
     def pull(self, ids: Sequence[Int64], step: Step | None = None) -> Pulled:
-        """Pull rows and vectors, then ask for what towers give on parameters no older than these.
+        """Pull rows and vectors, then ask towers, which compute on the same or newer ones.
 
-        So their staleness is at most the one that is counted.
+        So the staleness of their outputs is at most the one that is counted.
         """
         sites = list(zip(self._tables, ids, strict=True)) if ids else []
         return self._with_towers(super().pull(ids, step), sites, step is not None)
@@ -201,14 +206,14 @@ class TowerStores(StoreExchange):
         return self._with_towers(pulled, sites, training)
 
     def with_dense(self, pulled: Pulled, dense: Float32) -> Pulled:
-        """Return a pull with what towers give on these dense parameters, and on newer rows."""
+        """Return a pull with the outputs of towers for these dense parameters and newer rows."""
         if (found := _with_towers_of(pulled)) is None:
             return pulled
         asked = self._ask(found.sites, found.training, dense)
         return _as_pulled(PulledWithTowers(found.pulled, found.sites, found.training, asked))
 
     def completed(self, pulled: Pulled, result: StepResult) -> StepResult:
-        """Return the gradients with those within towers; of them `push` has the rows' half.
+        """Return the gradients with those within towers; `push` sends the rows' half of them later.
 
         Raises:
             NonFiniteLossError: A gradient within a tower is not finite.
@@ -266,7 +271,7 @@ class TowerStores(StoreExchange):
     def _with_towers(
         self, pulled: Pulled, sites: Sequence[tuple[int, Int64]], training: bool
     ) -> Pulled:
-        """Add what towers give, or leave that to `with_dense`."""
+        """Add the outputs of towers, or leave that to `with_dense`."""
         if not sites:
             return pulled
         asked = [] if self._is_half else self._ask(sites, training, None)
@@ -275,7 +280,7 @@ class TowerStores(StoreExchange):
     def _ask(
         self, sites: Sequence[tuple[int, Int64]], training: bool, dense: Float32 | None
     ) -> list[_Asked]:
-        """Ask each tower that is looked up, for each id once."""
+        """Ask each tower that is looked up, once for each id."""
         questions, sites_of, places = [], [], []
         for number, tower in enumerate(self._towers):
             own = [k for k, (table, _) in enumerate(sites) if table == self._num_tables + number]
@@ -316,14 +321,14 @@ class TowerStores(StoreExchange):
     def _joined(
         self, pulled: PulledWithTowers, of_towers: set[int], sites: Sequence[SiteGradient]
     ) -> Pulled:
-        """Return a pull that has the sites within towers as well."""
+        """Return a pull that also has the sites within towers."""
         own = [site for k, site in enumerate(pulled.sites) if k not in of_towers]
         within = [(site.table, site.ids) for site in sites]
         return self._declared(lambda: self.client.with_sites(pulled.pulled, [*own, *within]))
 
 
 def dense_part(tower: Tower, dense: Float32) -> Float32:
-    """Return a tower's own of the dense parameters of a model, one after the other."""
+    """Return the dense parameters of a tower, one after the other."""
     parts = [dense[part] for part in tower.dense]
     return np.concatenate(parts) if parts else np.zeros(0, np.float32)
 
@@ -348,7 +353,7 @@ def having_towers(trainer: Trainer) -> HasTowers:
     """Return a trainer as one whose towers may be computed elsewhere.
 
     Raises:
-        ModelError: It is of a framework where there are none.
+        ModelError: Its framework has no towers.
     """
     if not isinstance(trainer, HasTowers):
         raise ModelError(

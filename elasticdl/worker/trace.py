@@ -1,7 +1,7 @@
-"""A trace: chosen records as they were trained, with what they were trained on.
+"""A trace: the records of chosen minibatches, with the values that they were trained on.
 
-The thread that hands in a step copies what is chosen, a few records; all else is done in a thread
-of the files (`trace_files`), for which nobody waits.
+The thread that hands in a step only copies the chosen values of a few records. A thread of the
+files (`trace_files`) does the rest, and nothing waits for it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TracedStep:
-    """What is written of one minibatch.
+    """The traced values of one minibatch.
 
-    numbers: Of the whole minibatch, by the name of a column.
-    by_record: Arrays whose first axis is the record, of the records that are written.
-    whole: Arrays that belong to no record: they go with the first one.
+    numbers: Numbers of the whole minibatch, by the name of a column.
+    by_record: Arrays whose first axis is the record, for the records that are written.
+    whole: Arrays that belong to no record; they are written with the first one.
     """
 
     num_records: int
@@ -41,25 +41,25 @@ class TracedStep:
 
     @property
     def num_bytes(self) -> int:
-        """How much memory its arrays take."""
+        """The bytes of its arrays."""
         arrays = (*self.by_record.values(), *self.whole.values())
         return sum(array.nbytes for array in arrays)
 
 
 class StepWatch(Protocol):
-    """Is shown each step that was handed in."""
+    """Called with each step that was handed in."""
 
     def handed_in(self, item: Item, done: Committed) -> None:
-        """A step of training is in the parameters."""
+        """Note that a step of training was applied to the parameters."""
         ...
 
     def close(self) -> None:
-        """No more steps come."""
+        """Note that no more steps come."""
         ...
 
 
 class Tracer:
-    """Writes down the chosen ones of a worker's steps, as a `StepWatch`."""
+    """Traces the chosen steps of a worker; it is a `StepWatch`."""
 
     def __init__(
         self,
@@ -71,10 +71,11 @@ class Tracer:
         """Prepare a trace.
 
         Args:
-            choice: What it has.
+            choice: The steps, records and tensors to trace.
             sites: The table of each id site.
-            minibatches_per_task: At most; so each minibatch of the data has a number of its own.
-            files: Where it is written.
+            minibatches_per_task: The largest number; it gives each minibatch of the data a number
+                of its own.
+            files: Writes the trace.
         """
         self._choice = choice
         self._sites = tuple(_numbered(sites))
@@ -109,7 +110,7 @@ class Tracer:
         return cls(choice, [tables[site] for site in id_sites], minibatches_per_task, files)
 
     def handed_in(self, item: Item, done: Committed) -> None:
-        """Copy what is chosen of a step, if it is a chosen one."""
+        """Copy the traced values of a step, if the step is chosen."""
         number = item.running.lease.task.id * self._minibatches_per_task + item.index
         if number % self._choice.every:
             return
@@ -122,7 +123,7 @@ class Tracer:
             self._files.drop()
 
     def close(self) -> None:
-        """Write what waits, and end the file."""
+        """Write the steps that wait, and end the file."""
         self._files.close()
 
     def _traced(self, item: Item, done: Committed) -> TracedStep:
@@ -145,6 +146,8 @@ class Tracer:
         by_record: dict[str, Array] = {}
         whole: dict[str, Array] = {}
         for name, array in self._arrays(item.ids, given.rows, minibatch.labels, result):
+            # Another thread writes these arrays later. A view would keep the whole minibatch in
+            # memory.
             if array.ndim and len(array) == minibatch.num_records:
                 by_record[name] = array[:num_records].copy()
             else:
@@ -170,14 +173,14 @@ class Tracer:
 
 
 def _numbered(sites: Sequence[str]) -> Iterator[str]:
-    """Yield a name for each site: that of its table, with a number where the table has several."""
+    """Yield a name for each site: the name of its table, with a number from the second site on."""
     for at, name in enumerate(sites):
         before = sites[:at].count(name)
         yield f"{name}_{before}" if before else name
 
 
 def _leaves(name: str, structure: Any) -> Iterator[tuple[str, Array]]:
-    """Yield the arrays of numbers of a structure, with their names."""
+    """Yield the numeric arrays of a structure, with their names."""
     if isinstance(structure, Mapping):
         for key, value in structure.items():
             yield from _leaves(f"{name}_{key}", value)

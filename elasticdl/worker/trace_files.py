@@ -31,9 +31,9 @@ _LAST_SECONDS = 20.0  # for what waits when the training has ended
 
 
 class TraceFiles:
-    """Takes traced steps and writes them; those for which there is no room are dropped.
+    """Takes traced steps and writes them; drops steps for which there is no room.
 
-    A file has its name once it is whole, and has all that was written of it.
+    A file gets its name when it is complete.
     """
 
     def __init__(self, folder: Path, worker_id: int, most_bytes: int, most_seconds: float) -> None:
@@ -41,13 +41,13 @@ class TraceFiles:
 
         Args:
             folder: Gets the files.
-            worker_id: Whose they are.
-            most_bytes: A file that has as much is ended,
-            most_seconds: and one that is as old.
+            worker_id: The worker that trained the steps.
+            most_bytes: A file with this many bytes is ended.
+            most_seconds: A file of this age is ended.
 
         Raises:
             ConfigError: pyarrow is missing.
-            OSError: There can be no such folder.
+            OSError: The folder cannot be made.
         """
         self._arrow, self._parquet = import_pyarrow("traces")
         folder.mkdir(parents=True, exist_ok=True)
@@ -69,6 +69,8 @@ class TraceFiles:
     def put(self, step: TracedStep) -> None:
         """Take a step to be written, or drop it."""
         with self._changed:
+            # The limit keeps a slow disk from filling the memory: a trace may have gaps, and never
+            # slows the training.
             if self._has_failed or self._num_bytes + step.num_bytes > _MOST_BYTES:
                 self.num_dropped += 1
                 return
@@ -82,7 +84,7 @@ class TraceFiles:
             self.num_dropped += 1
 
     def close(self) -> None:
-        """Write what waits, for a while at most; say how much it came to."""
+        """Write the steps that wait, within a limited time; log how many were written."""
         with self._changed:
             self._is_over = True
             self._changed.notify()
@@ -115,6 +117,7 @@ class TraceFiles:
     def _write(self, steps: Sequence[tuple[TracedStep, int]]) -> None:
         table = table_of(self._arrow, self._worker_id, steps)
         if self._writer is not None and self._writer.schema != table.schema:
+            # A Parquet file has one schema.
             self._end()  # a prediction has another shape, or a column is new
         if self._writer is None:
             name = f"worker-{self._worker_id}-{os.getpid()}-{next(self._numbers):06}.parquet"
@@ -143,8 +146,8 @@ def table_of(arrow: Any, worker_id: int, steps: Sequence[tuple[TracedStep, int]]
 
     Args:
         arrow: The package.
-        worker_id: Who has trained them.
-        steps: Each with how many were dropped before it.
+        worker_id: The worker that trained the steps.
+        steps: Each step, with the number of steps that were dropped before it.
     """
     counts = [step.num_records for step, _ in steps]
     columns: dict[str, Any] = {"worker": np.full(sum(counts), worker_id, np.int32)}
@@ -169,7 +172,7 @@ def table_of(arrow: Any, worker_id: int, steps: Sequence[tuple[TracedStep, int]]
 
 
 def _lists(arrow: Any, parts: Sequence[tuple[Array | None, int]]) -> Any:
-    """Return a column of one list a record, null where a step has no such array."""
+    """Return a column with one list for each record, null where a step has no such array."""
     arrays = [array for array, _ in parts if array is not None]
     values = np.concatenate([array.ravel() for array in arrays])
     lengths, valid = [], []

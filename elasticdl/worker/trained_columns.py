@@ -1,4 +1,4 @@
-"""The columns that a model was trained on, in a file beside it: other data are compared with it."""
+"""Keeps the columns that a model was trained on in a file beside it, to compare other data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FILE = "trained_columns.json"
 
 
 def write_trained_columns(folder: Path, metadata: Metadata) -> None:
-    """Write names and types of columns into the folder of a model; nothing of data without any.
+    """Write names and types of columns into the folder of a model; write nothing if there are none.
 
     Raises:
         OSError: The file cannot be written.
@@ -26,7 +26,7 @@ def write_trained_columns(folder: Path, metadata: Metadata) -> None:
 
 
 def read_trained_columns(folder: Path) -> Metadata | None:
-    """Return what was written; None: nothing was, or something else has such a file."""
+    """Return what was written; None: there is no such file, or it has other content."""
     try:
         found = json.loads((folder / FILE).read_text())
         types = {str(name): np.dtype(kind) for name, kind in found["types"].items()}

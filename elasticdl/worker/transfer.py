@@ -1,8 +1,8 @@
-"""How the ranks of a new world come to hold what rank 0 holds: before the first round, or beside.
+"""Gives the ranks of a new world the parameters of rank 0, before the first round or during rounds.
 
-A joiner of a large model takes part at once, and weighs nothing. It makes the updates of all, and
-at the end of each round rank 0 gives it a piece of its store (`staging.py`). With the last piece it
-has the parameters.
+A rank that joins with a large model takes part at once, without weight. It makes the updates of
+all. At the end of each round, rank 0 gives it a piece of its store (`staging.py`). With the last
+piece it has the parameters.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from elasticdl.worker.staging import Giver, StagedParameters
 
 
 class ParameterTransfer:
-    """One rank's part in it, for the thread of the ring."""
+    """One rank's part in the transfer; used by the thread of the ring."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -28,13 +28,13 @@ class ParameterTransfer:
 
         Args:
             group: The ranks.
-            seat: This one's.
+            seat: The seat of this rank.
             has_trained: Whether this process has been in a round.
 
         Raises:
             RingError: A rank is lost.
             CheckpointError: The parameters cannot be written or read.
-            ModelMismatchError: This rank has another model than those that give it theirs.
+            ModelMismatchError: This rank has another model than rank 0.
         """
         replica = self._replica
         if not any(seat.are_behind):
@@ -63,22 +63,24 @@ class ParameterTransfer:
         return self._stage is None
 
     def next_piece(self) -> tuple[int, bool]:
-        """Return how many bytes are given at the end of the next round, and whether it is all."""
+        """Return the bytes given at the end of the next round, and whether they are the last."""
         if self._giver is None:
             return 0, False
         return self._giver.next_piece(piece_bytes(self._replica.num_numbers))
 
     def end_round(self, group: Group, offered: Offer) -> bool:
-        """Have a piece given; return whether this rank has come to have the parameters by now.
+        """Have a piece given; return whether this rank has the parameters now.
 
         Args:
             group: The ranks, which have all made this round's update.
-            offered: By rank 0 in this round.
+            offered: The offer of rank 0 in this round.
 
         Raises:
             RingError: A rank is lost.
         """
         giver, stage, num_bytes = self._giver, self._stage, offered.num_piece_bytes
+        # All ranks pass the piece on, also those that neither give nor need it: it travels around
+        # the ring.
         if num_bytes:
             group.give_piece(
                 None if giver is None else giver.piece(),
@@ -95,6 +97,6 @@ class ParameterTransfer:
         return True
 
     def close(self) -> None:
-        """The world has ended; a joiner that lacks anything yet has nothing."""
+        """Note that the world has ended; a rank that still lacks a piece starts again with none."""
         self._giver = self._stage = None
         self._replica.drop_stage()

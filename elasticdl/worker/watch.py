@@ -1,4 +1,4 @@
-"""The thread that looks after a worker which may hang in the user's code."""
+"""Watches a worker that may hang in the user's code."""
 
 from __future__ import annotations
 
@@ -26,10 +26,12 @@ _TELL_SECONDS = 10.0  # so long may the master take to hear it
 class Watch(Background):
     """A thread that looks every few seconds; used as a context.
 
-    Work that takes too long ends the process: the stacks of all threads go to its log, the master
-    is told where it hangs, and the exit code says why. Where the user's code holds Python's lock,
-    this thread cannot run, no heartbeat is sent either, and the master takes the worker as lost;
-    the stacks are in the log then too, by a timer that needs no lock.
+    Work that takes too long ends the process. The stacks of all threads go to its log, the master
+    hears where it hangs, and the exit code tells the reason.
+
+    If the user's code holds Python's lock, this thread cannot run. No heartbeat is sent then
+    either, so the master takes the worker as lost. A timer that needs no lock writes the stacks to
+    the log.
     """
 
     def __init__(
@@ -42,16 +44,16 @@ class Watch(Background):
         silence_seconds: float,
         is_ending: bool = True,
     ) -> None:
-        """Watch what is under way.
+        """Watch the work that runs.
 
         Args:
             watchdog: Decides.
-            under_way: What the worker is at.
-            master: Who is told.
+            under_way: Returns the work that runs now.
+            master: Is told.
             worker_id: The worker.
-            interval_seconds: Between two looks.
-            silence_seconds: After so long without a heartbeat the master gives a worker up.
-            is_ending: Whether work that takes too long ends the process; else it is only told.
+            interval_seconds: The time between two looks.
+            silence_seconds: The time without a heartbeat after which the master gives a worker up.
+            is_ending: Whether work that takes too long ends the process; else it is only reported.
         """
         super().__init__("watch")
         self._watchdog = watchdog
@@ -77,6 +79,7 @@ class Watch(Background):
         has_failed = False
         faulthandler.dump_traceback_later(self._stacks_after_seconds, file=_STDERR)
         while not self._stop.wait(self._interval_seconds):
+            # The timer starts again with each look, so it only fires if this thread cannot run.
             faulthandler.dump_traceback_later(self._stacks_after_seconds, file=_STDERR)
             try:
                 self.look()
@@ -117,10 +120,11 @@ class Watch(Background):
             position(found).of(found.work.place.lease.task),
             found.seconds,
         )
+        # The process ends without any cleaning up: the thread that hangs would never let it end.
         os._exit(TIMED_OUT_EXIT_CODE)
 
     def _tell(self, found: SlowWork | Overdue) -> threading.Thread:
-        """Tell the master, in a thread: it may be away."""
+        """Tell the master, in a thread: the master may not answer."""
         words = (self._worker_id, position(found))
         thread = threading.Thread(target=self._master.announce, args=words, daemon=True)
         thread.start()

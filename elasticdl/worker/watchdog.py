@@ -18,7 +18,7 @@ _BUSY_SHARE = 0.05  # of one processor: what a process takes that waits is well 
 
 @dataclass(frozen=True, slots=True)
 class SlowWork:
-    """Work that takes long. `left_seconds`: until its worker is ended."""
+    """Work that takes long. `left_seconds`: the time until its worker is ended."""
 
     work: Work
     seconds: float
@@ -34,12 +34,12 @@ class Overdue:
 
 
 class Watchdog:
-    """Looks at what is under way and says what takes too long.
+    """Finds work that takes too long among the work that runs.
 
-    A call may take `limit_seconds`; by default `LEAST_LIMIT_SECONDS`, or longer where calls of its
-    stage have taken long. First calls may compile: they have `COMPILE_SECONDS`, unless the process
-    computes nothing; then they have the same limit as all others, from when it stopped computing.
-    Time in which the process was stopped itself does not count.
+    A call may take `limit_seconds`. By default this is `LEAST_LIMIT_SECONDS`, or longer if calls of
+    its stage have taken long. First calls may compile, so they have `COMPILE_SECONDS`. If the
+    process computes nothing, first calls have the usual limit, from the time when it stopped
+    computing. Time in which the process itself was stopped does not count.
     """
 
     def __init__(self, limit_seconds: float | None = None) -> None:
@@ -52,13 +52,12 @@ class Watchdog:
     def look(
         self, now: float, cpu_seconds: float, works: Sequence[Work]
     ) -> SlowWork | Overdue | None:
-        """Say which work takes too long, if any.
+        """Return the work that takes too long, if any.
 
         Args:
             now: The time, on the clock of `Work.since`.
-            cpu_seconds: Processor time that this process and its children, as a compiler, have
-                used.
-            works: What is under way.
+            cpu_seconds: The processor time of this process and of its children, such as a compiler.
+            works: The work that runs.
         """
         self._note_processor(now, cpu_seconds)
         for work in works:
@@ -80,6 +79,8 @@ class Watchdog:
             self._idle_since = now
         else:
             then, cpu_then = self._looked
+            # Two looks are so far apart that the process or its machine was stopped. Time before
+            # that does not count.
             if now - then > _STALL_SECONDS:
                 self._awake_since = now
             if cpu_seconds - cpu_then > _BUSY_SHARE * (now - then):
@@ -88,6 +89,8 @@ class Watchdog:
 
     def _counted(self, work: Work, now: float) -> float:
         since = max(work.since, self._awake_since)
+        # A first call may compile for long, which shows as processor time. It is measured from when
+        # the process stopped computing.
         return now - (max(since, self._idle_since) if work.is_first else since)
 
     def _limit_of(self, work: Work) -> float:
@@ -97,7 +100,7 @@ class Watchdog:
 
 
 def position(found: SlowWork | Overdue) -> Position:
-    """Return where a worker is that is at a work for too long, or nearly."""
+    """Return the position of work that takes too long, or nearly too long."""
     work, lease = found.work, found.work.place.lease
     return Position(
         lease.task.id,

@@ -1,7 +1,7 @@
-"""A worker and what is around it, put together in one way wherever it runs.
+"""Builds a worker and its parts, in one way for every place where it runs.
 
-It runs in a process of its own (`__main__.py`), beside a user's script (`script.py`), or in the
-process of the command, with the master (`cli/local.py`).
+A worker runs in a process of its own (`__main__.py`), beside a user's script (`script.py`), or in
+the process of the command, with the master (`cli/local.py`).
 """
 
 from __future__ import annotations
@@ -50,17 +50,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class WorkerProcess:
-    """One worker of a job, by its parts.
+    """One worker of a job, with its parts.
 
-    config, worker_id, master: The job, who this is in it, and who has the tasks.
-    hold: Makes the exchange with those who hold the parameters. They may still be starting while
-        the model is built, so it is called after that.
-    heartbeat: Says that the worker is alive, before its framework is even imported.
-    labels: Where its time is counted.
-    device: Where it computes; None: where its framework wants to be.
-    tell_feed: Told how the user's feed runs.
-    may_end: Whether the watch may end the process, as another takes its place.
-    exchange: What `hold` has made; nothing before. trace: Writes steps down, if the job wants it.
+    config, worker_id, master: The job, the number of the worker, and the client of the master.
+    hold: Makes the exchange with the holders of the parameters. It is called after the model is
+        built, since the holders may still be starting until then.
+    heartbeat: Tells the master that the worker is alive, even before its framework is imported.
+    labels: Counts the time of the worker.
+    device: The device on which it computes; None: the framework chooses.
+    tell_feed: Called with the way in which the user's feed runs.
+    may_end: Whether the watch may end the process, because another takes its place.
+    exchange: The result of `hold`; empty before.
+    trace: Traces steps, if the job wants it.
     """
 
     config: JobConfig
@@ -76,7 +77,7 @@ class WorkerProcess:
     trace: Tracer | None = None
 
     def of_model_file(self) -> Worker:
-        """Return a worker that is ready to run, of the functions of the model file.
+        """Return a worker that is ready to run, with the functions of the model file.
 
         Raises:
             ModelError, DataError, ConfigError: The user's file or data cannot be used.
@@ -93,6 +94,8 @@ class WorkerProcess:
         trainer, description = build_trainer(
             config, spec, metadata, readers, self.device, self.tell_feed
         )
+        # These checks come before the exchange is declared and the first record is trained: a job
+        # that cannot be finished fails early.
         self._check_export(trainer)
         callbacks = trainer.callbacks if config.command == "train" else None
         if callbacks is not None:
@@ -113,7 +116,7 @@ class WorkerProcess:
         return worker
 
     def of_script(self, trainer: Trainer) -> Worker:
-        """Return a worker that is ready to run, whose gradients are computed by a script.
+        """Return a worker that is ready to run, whose gradients a script computes.
 
         Raises:
             DataError: The data cannot be read.
@@ -126,7 +129,7 @@ class WorkerProcess:
         return self._worker(trainer, readers, None, trainer)
 
     def watching(self, worker: Worker) -> Watch:
-        """Have others know how far a worker is; return the context to run it in."""
+        """Report the worker's progress with the heartbeats; return the context in which it runs."""
         self.heartbeat.progress = worker.progress
         cluster = self.config.cluster
         return Watch(
@@ -189,7 +192,7 @@ class WorkerProcess:
         """Refuse a model that cannot be exported before it is trained; one worker looks.
 
         Raises:
-            ModelError: It cannot.
+            ModelError: The model cannot be exported.
         """
         checkpoint = self.config.checkpoint
         is_written = self.config.command == "train" and checkpoint.output is not None
@@ -198,13 +201,13 @@ class WorkerProcess:
 
     @property
     def _is_first(self) -> bool:
-        """Whether it does what one worker does, or has come later."""
+        """Return whether this worker does what one worker does; a later worker does it too."""
         return not 0 < self.worker_id < self.config.cluster.num_workers
 
     def _write_program(self, trainer: Trainer) -> None:
         """Write the model without its parameters for those who serve, if the master lacks it.
 
-        The first worker does it, and any whose model is another one.
+        The first worker does it, and any worker whose model differs.
 
         Raises:
             ModelError: The model cannot be served so.
@@ -255,22 +258,22 @@ def build_trainer(
     device: str | None,
     tell_feed: TellFeedWay,
 ) -> tuple[Trainer, ModelDescription]:
-    """Return the model of a job, built, and its description; equal in all processes.
+    """Return the built model of a job and its description; equal in all processes.
 
     Args:
         config: The job's settings.
         spec: The functions of the model file.
-        metadata: What `feed` is told about the data.
-        readers: The data, of which the first records are read.
-        device: Where it computes; None: where its framework wants to.
-        tell_feed: Told how the user's feed runs.
+        metadata: The metadata that `feed` gets.
+        readers: The readers of the data; the first records are read.
+        device: The device on which the model computes; None: the framework chooses.
+        tell_feed: Called with the way in which the user's feed runs.
 
     Raises:
         ModelError: The model cannot be built.
     """
     threads = threads_of(config)
     log.info("%s", threads)
-    # Without ps replicas a large Keras Embedding stays what it is: a dense variable.
+    # Without ps replicas, a large Keras Embedding stays a dense variable.
     is_dense = config.has_worlds and not config.num_ps
     try:
         trainer = load_trainer(
@@ -309,7 +312,7 @@ def _no_predictions() -> PredictionSink:
 
 
 def _check_callbacks(config: JobConfig, needs: CallbackNeeds, spec: ModelSpec) -> None:
-    """Refuse callbacks that could not do their part, and tell of those that act late."""
+    """Refuse callbacks that could not do their part, and note those that act late."""
     if config.training.deterministic:
         raise ModelError(
             "callbacks() has some that the job calls, and those act when their time comes, not at "

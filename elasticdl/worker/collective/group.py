@@ -1,4 +1,4 @@
-"""A ring that carries more than gradients: what each rank says, and what rank 0 has."""
+"""Ranks exchange more than gradients: each tells all what it offers, and rank 0 gives bytes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Float32 = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 
 _PIECE_BYTES = 64 << 20
-"""What is given at once: the time that a reduction may take is that of one piece."""
+"""A piece is given at once, so the time limit of a reduction holds for one piece."""
 _PATIENCE_SECONDS = 7 * 24 * 3600.0
-"""How long others are waited for who compute: as long as they live. The master ends who hangs."""
+"""Ranks that compute are waited for as long as they live. The master ends a worker that hangs."""
 _REDUCE_SECONDS = 600.0
-"""How long a reduction takes at most, once all have come to it."""
+"""A reduction takes at most so long once all ranks have come to it."""
 
 
 class Group:
@@ -65,7 +65,8 @@ class Group:
         Raises:
             RingError: A rank is lost.
         """
-        # What rank 0 gives may take it a while to write: it is waited for here.
+        # Rank 0 may need a while to write its bytes. The other ranks wait here, with the long time
+        # limit.
         sizes = self._gather(len(data or b"").to_bytes(8, "little"))
         num_bytes = int.from_bytes(sizes[0], "little")
         if data is not None:
@@ -76,11 +77,11 @@ class Group:
         return b"" if out is None else out.tobytes()
 
     def give_piece(self, values: Bytes | None, num_bytes: int, out: Bytes | None) -> None:
-        """Write the bytes of rank 0, of which all ranks know how many there are, into `out`.
+        """Write the bytes of rank 0 into `out`; all ranks know how many bytes there are.
 
         Args:
             values: On rank 0 what is given, elsewhere None.
-            num_bytes: How many they are.
+            num_bytes: The number of bytes.
             out: On a rank that wants them; elsewhere None.
 
         Raises:

@@ -1,4 +1,4 @@
-"""What rounds have brought for an update that is not made yet, with a global batch size."""
+"""Keeps what rounds have added to an update that is not made yet, with a global batch size."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ ALL = 0  # the key of a sum over all that comes
 
 @dataclass(slots=True)
 class PendingSums:
-    """Sums over the records of minibatches; equal on all ranks, for all add the same numbers.
+    """Sums over the records of minibatches; equal on all ranks, since all add the same numbers.
 
-    sums: by key, of the dense gradient and of the change of the state; none before the first
-        minibatch that was not skipped. A deterministic job has a sum of each task, as the
-        minibatches of one task always come in their order, and tasks do not; others have one sum.
-    rules: of the state.
+    sums: By key, the sums of the dense gradient and of the change of the state. There is none
+        before the first minibatch that was not skipped. A deterministic job has a sum for each
+        task: the minibatches of a task always come in their order, and tasks do not. Other jobs
+        have one sum.
+    rules: The rules by which the numbers of the state are combined.
     """
 
     minibatches: list[OfferedMinibatch] = field(default_factory=list)
@@ -31,7 +32,7 @@ class PendingSums:
 
     @property
     def num_records(self) -> int:
-        """How many records they are of."""
+        """Return the number of records of the minibatches."""
         return sum(minibatch.num_records for minibatch in self.minibatches)
 
     def add(
@@ -40,9 +41,9 @@ class PendingSums:
         """Add minibatches.
 
         Args:
-            minibatches: Those that a round has counted.
-            means: The mean dense gradient over the records of all, and their change of the state;
-                not looked at if all were skipped.
+            minibatches: The minibatches that a round has counted.
+            means: The mean dense gradient over the records of all, and the mean change of the
+                state. They are not read if all minibatches were skipped.
             key: The key of the sum that they are added to.
         """
         self.minibatches += minibatches
@@ -61,9 +62,9 @@ class PendingSums:
         return set(tasks) <= {m.task_id for m in self.minibatches if m.ends_task}
 
     def means(self, keys: Sequence[int] = (ALL,)) -> tuple[Float32, ...]:
-        """Return the mean over all records, and the change of the state; none if none are there.
+        """Return the mean over all records, and the change of the state; () if there are no sums.
 
-        They are added up in the order of keys, and the sums are used up.
+        The sums are added in the order of keys, and then removed.
         """
         parts = [self.sums.pop(key) for key in keys if key in self.sums]
         if not parts:
@@ -72,6 +73,7 @@ class PendingSums:
         for later_dense, later_state in others:
             dense += later_dense
             self.rules.join(state, later_state)
+        # Skipped minibatches have no records, so they do not change the mean.
         num_records = np.float32(self.num_records)
         dense /= num_records
         self.rules.divide(state, num_records)

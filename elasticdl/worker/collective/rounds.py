@@ -1,4 +1,4 @@
-"""What one round of a world decides: whose minibatches make the next update. No sockets, no clock.
+"""Decides in one round which minibatches make the next update; without sockets or a clock.
 
 In each round every rank makes an **offer**: the minibatch whose gradient it has in hand, or none.
 All ranks see all offers, and decide alike by the **marks**: how far each task has come in the
@@ -16,10 +16,10 @@ from enum import Enum
 
 @dataclass(frozen=True, slots=True)
 class OfferedMinibatch:
-    """Which minibatch an offer is of, and how much it weighs.
+    """A minibatch that a rank offers, and its weight.
 
-    is_skipped: It is to count as dealt with, without a gradient.
-    ends_task: It is the last one of its task; said in deterministic jobs alone.
+    is_skipped: The minibatch is counted without a gradient.
+    ends_task: The minibatch is the last one of its task; set in deterministic jobs alone.
     """
 
     task_id: int
@@ -32,17 +32,19 @@ class OfferedMinibatch:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a rank says at the beginning of a round.
+    """The offer of a rank to the others at the beginning of a round.
 
-    position: rounds that its parameters have; the same on all ranks, or something is wrong. -1,
-        before the first round of a world: it has none.
-    minibatch: What it has a gradient of; None: it has nothing, and weighs nothing.
-    is_last: It asks all to leave this world now, before anything is reduced.
-    num_piece_bytes, is_last_piece: What of the parameters rank 0 gives at the end of this round
-        (`collective/transfer.py`). Before the first round the latter says that it gives all at
-        once, since it has not trained yet.
-    lacks_parameters: It is being given them. It may have a task, and offers nothing of it yet.
-    is_out_of_work: The master has no task for it, and has said so in this world.
+    position: The number of rounds that its parameters contain. It must be the same on all ranks.
+        Before the first round of a world, -1 says that the rank has no parameters.
+    minibatch: The minibatch whose gradient the rank has. None: it has no gradient, and weighs
+        nothing.
+    is_last: The rank asks all to leave this world now, before anything is reduced.
+    num_piece_bytes, is_last_piece: The part of the parameters that rank 0 gives at the end of this
+        round (`collective/transfer.py`). Before the first round, `is_last_piece` says that rank 0
+        gives all at once, since it has not trained yet.
+    lacks_parameters: The rank is being given the parameters. It may have a task, and offers nothing
+        yet.
+    is_out_of_work: The master has no task for the rank, and has told it so in this world.
     """
 
     position: int
@@ -56,7 +58,7 @@ class Offer:
 
 
 class OfferOutcome(Enum):
-    """What becomes of a rank's offer."""
+    """The decision about a rank's offer."""
 
     NONE = "it offered nothing"
     COUNTED = "it is part of this update"
@@ -68,7 +70,7 @@ class OfferOutcome(Enum):
 
 @dataclass(slots=True)
 class Mark:
-    """How far a task has come: the newest lease that counted, and the next minibatch."""
+    """The progress of a task: the newest lease that counted, and the next minibatch."""
 
     lease: int = 0
     next_index: int = 0
@@ -77,15 +79,15 @@ class Mark:
 def admit(
     offers: Sequence[Offer], verdicts: Sequence[OfferOutcome], num_records: int, wanted: int | None
 ) -> list[OfferOutcome]:
-    """Return the verdicts with those `LATER` that an update has no room for.
+    """Return the verdicts, with `LATER` for the offers that the update has no room for.
 
     Ranks come in their order, until there are as many records as wanted.
 
     Args:
         offers: The offers of all ranks.
         verdicts: The verdicts of `Marks.judge`.
-        num_records: Those that the update has from rounds before.
-        wanted: How many it is to have; None: all that are offered.
+        num_records: The records that the update has from earlier rounds.
+        wanted: The records that the update shall have; None: all that are offered.
     """
     found = list(verdicts)
     for rank, (offer, verdict) in enumerate(zip(offers, verdicts, strict=True)):
@@ -119,7 +121,10 @@ class Marks:
         return 0 if mark is None else mark.next_index
 
     def judge(self, offers: Sequence[Offer]) -> list[OfferOutcome]:
-        """Say of each rank's offer what becomes of it. Changes nothing."""
+        """Return the outcome of each rank's offer; change nothing."""
+        # Two ranks may offer the same task: its lease has passed to another worker, and the old
+        # worker does not know yet. Only the newest lease counts, so all ranks refuse the same
+        # offer.
         newest: dict[int, int] = {}
         for offer in offers:
             if offer.minibatch is not None:
@@ -163,7 +168,7 @@ OFFER_BYTES = _OFFER.size
 
 
 def pack(offer: Offer) -> bytes:
-    """Return an offer as bytes, always as many."""
+    """Return an offer as bytes; the length is always the same."""
     minibatch = offer.minibatch or OfferedMinibatch(0, 0, 0, 0)
     flags = _HAS if offer.minibatch is not None else 0
     flags |= _SKIPPED if minibatch.is_skipped else 0

@@ -1,4 +1,4 @@
-"""What becomes of the state when one update is made of the minibatches of several workers.
+"""Combines the changes of the state by the minibatches of several workers into one update.
 
 Each minibatch makes `momentum * old + change` of a state variable. In an update
 
@@ -23,7 +23,7 @@ _Numbers = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class StateRules:
-    """Which numbers of the flat state are not averaged.
+    """The numbers of the flat state that are not averaged.
 
     added, replaced: Their places, ascending.
     """
@@ -33,7 +33,7 @@ class StateRules:
 
     @classmethod
     def of(cls, changing: Sequence[tuple[range, float]]) -> StateRules:
-        """Return the rules of variables that training changes: their places, and the momentum."""
+        """Return the rules for the variables that training changes: their places and momentum."""
         return cls(
             _places([places for places, momentum in changing if momentum == 1.0]),
             _places([places for places, momentum in changing if momentum == 0.0]),
@@ -41,7 +41,7 @@ class StateRules:
 
     @property
     def has_exact(self) -> bool:
-        """Whether there is anything that is not averaged."""
+        """Return whether any number is not averaged."""
         return bool(self.added.size or self.replaced.size)
 
     def exact(self, change: Float32 | None, is_last: bool) -> Float32:
@@ -64,7 +64,8 @@ class StateRules:
         change[self.replaced] = exact[self.added.size :]
 
     def add(self, total: Float32, change: Float32, num_records: np.float32) -> None:
-        """Add a later change, of so many records, to sums over records."""
+        """Add a later change to sums over records; `num_records` is its weight."""
+        # The sums are saved first: the next line treats all numbers as averages.
         exact = self.exact(change, is_last=True)
         exact[: self.added.size] += total[self.added]
         total += change * num_records

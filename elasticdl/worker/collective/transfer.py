@@ -1,6 +1,6 @@
-"""How the ranks of a new world that lack the parameters are given them; pure.
+"""Decides how the ranks of a new world that lack the parameters are given them; pure.
 
-All ranks decide alike, from what all have said.
+All ranks decide alike, since all know what each rank has said.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from enum import Enum
 
 AT_ONCE_BYTES = 4 << 20
-"""A gradient up to this size is of a model that is given at once: it takes no longer than steps."""
+"""A model whose gradient is not larger is given at once: that takes no longer than a few steps."""
 LEAST_PIECE_BYTES = 1 << 20
 _FLOAT_BYTES = 4
 
 
 class TransferWay(Enum):
-    """How parameters are given."""
+    """The ways in which parameters are given."""
 
     NOT = "all have them"
     AT_ONCE = "before the first round"
@@ -31,16 +31,16 @@ def way_of_giving(
     has_trained: bool,
     is_deterministic: bool,
 ) -> TransferWay:
-    """Return how those who are behind are given the parameters.
+    """Return how the ranks that are behind are given the parameters.
 
-    Joiners, who have none, do not stop the others. One that has parameters, and is behind, has
-    lost an update of its last world. It is given them at once: others may have need of it as one
-    that has them, should they be lost.
+    Ranks that join have no parameters, and do not stop the others. A rank that has parameters, and
+    is behind, has lost an update of its last world. It is given the parameters at once: if the
+    other ranks are lost, it must be able to replace them.
 
     Args:
-        are_behind: By rank.
-        positions: By rank, of its parameters; -1: it has none.
-        num_numbers: The number of numbers of a gradient, with the change of the state.
+        are_behind: By rank, whether it is behind.
+        positions: By rank, the position of its parameters; -1: it has none.
+        num_numbers: The size of a gradient together with the change of the state.
         has_trained: Whether rank 0 has been in a round; if not, nobody is stopped.
         is_deterministic: Whether an update waits for tasks of its own, whoever has them.
     """
@@ -54,15 +54,15 @@ def way_of_giving(
 
 
 def piece_bytes(num_numbers: int) -> int:
-    """Return the bytes of a piece: they take no longer than the gradient to reduce."""
+    """Return the bytes of a piece. Giving a piece takes no longer than reducing the gradient."""
     return max(LEAST_PIECE_BYTES, 2 * num_numbers)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How many numbers a model has; a part is a range of its dense values and of its state.
+    """The sizes of a model. A part is a range of its dense values and of its state.
 
-    A part of the dense values has the same range of each slot of the optimizer.
+    A part of the dense values also contains the same range of each slot of the optimizer.
     """
 
     dense: int
@@ -71,13 +71,13 @@ class Layout:
 
     @property
     def end(self) -> int:
-        """Where the last part ends."""
+        """Return where the last part ends."""
         return self.dense + self.state
 
     def next_part(self, start: int, most_bytes: int) -> tuple[int, int]:
-        """Return where a part of so many bytes ends that begins at `start`, and its numbers.
+        """Return where a part ends that begins at `start`, and how many numbers it has.
 
-        It has at least one value, with its slots.
+        It has at most `most_bytes` bytes, but at least one value with its slots.
         """
         most = max(1, most_bytes // _FLOAT_BYTES)
         each = 1 + self.slots

@@ -9,11 +9,11 @@ from elasticdl._core import Ring, RingListener
 
 @dataclass(frozen=True, slots=True)
 class WorldView:
-    """What one rendezvous has agreed on, as one of its members sees it.
+    """The result of one rendezvous, as one of its members sees it.
 
-    rendezvous_id: tells one agreement from the next; it grows.
-    rank: which of the members this process is, from 0.
-    members: the address of each rank's listener, by rank; the same for all members.
+    rendezvous_id: Grows with each agreement, so it tells one from the next.
+    rank: The place of this process among the members, from 0.
+    members: The address of each rank's listener, by rank; the same for all members.
     """
 
     rendezvous_id: int
@@ -33,7 +33,7 @@ class WorldView:
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
+        """Return the number of ranks."""
         return len(self.members)
 
 

@@ -1,1 +1,1 @@
-"""Model servers: they compute towers for workers, and keep nothing that could be lost."""
+"""Model servers compute towers for workers, and keep nothing that could be lost."""

@@ -66,13 +66,13 @@ def build(
     towers = having_towers(trainer).towers()
     client = connect(master.ps_route, lambda found: dial_replicas(arguments, found), route)
     stores = StoreExchange(client, trainer, route)
-    # In a hybrid job workers have all else, and bring what towers need of it.
+    # In a hybrid job workers have the dense parameters, and send those that towers need.
     stores.declare(half_of_stores(description) if config.has_worlds else description)
 
     def pull(sites: Sequence[tuple[int, Int64]], training: bool) -> Pulled:
         return stores.look_up(sites, training)
 
-    # Rows that come to their end may be created anew: they are not kept either.
+    # Rows with a limited life may be created anew, so they are not kept either.
     are_trained = [table.trainable or table.expiry is not None for table in description.tables]
     computer = TowerComputer(towers, are_trained, pull)
     seconds = config.cluster.model_server_window_seconds
@@ -117,12 +117,12 @@ async def serve(
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(is_over.wait(), _TOLD_SECONDS)
             told = tell(service.counts, told)
-    # Nothing here is handed over, and a framework takes seconds to end. Workers ask others.
+    # Nothing here is handed over, and a framework needs seconds to end. Workers ask other servers.
     ending.end_now(process.STOPPED_EXIT_CODE)
 
 
 def tell(counts: ServerCounts, told: ServerCounts) -> ServerCounts:
-    """Log what was done, if there is news; return what was told."""
+    """Log the requests of a model server if there are new ones; return the logged counts."""
     if counts.requests == told.requests:
         return told
     each = counts.output_bytes / max(1, counts.ids)

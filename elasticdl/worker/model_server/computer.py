@@ -1,4 +1,4 @@
-"""What a model server computes: outputs of a window, and the gradients within a tower."""
+"""Computes the outputs of a window in a model server, and the gradients within a tower."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _SAME = 1e-3  # of outputs of one id, computed in two ways
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What a window was computed with: for its gradients, and only to save a pull.
+    """The inputs of a window: they save a pull when its gradients are computed.
 
-    dense: Empty if workers bring it.
+    dense: Empty if workers bring the dense parameters.
     """
 
     tower: int
@@ -33,11 +33,11 @@ class _Kept:
 
     @property
     def num_bytes(self) -> int:
-        """How much it holds."""
+        """Return the bytes that it holds."""
         return self.dense.nbytes + sum(rows.nbytes for rows in self.rows)
 
     def rows_of(self, ids: Int64) -> list[Float32] | None:
-        """Return the rows of some ids; None if they cannot be told from those of others."""
+        """Return the rows of some ids; None if they cannot be separated from other rows."""
         if any(rows.shape[0] != len(self.ids) for rows in self.rows):
             return None
         places = np.searchsorted(self.ids, ids)
@@ -47,11 +47,11 @@ class _Kept:
 class TowerComputer:
     """Computes towers on the newest parameters, in one thread.
 
-    Where workers have the dense parameters they bring those of the tower, as they have them.
+    If the workers have the dense parameters, they send those of the tower with a request.
 
     Args:
-        towers: Those of the model.
-        are_trained: By table, whether its rows have gradients, or are to be fetched each time.
+        towers: The towers of the model.
+        are_trained: By table, whether its rows have gradients or must be fetched each time.
         pull: Fetches rows and vectors.
     """
 
@@ -63,14 +63,15 @@ class TowerComputer:
             table: FrozenRows() for table, is_trained in enumerate(are_trained) if not is_trained
         }
         self._kept: OrderedDict[int, _Kept] = OrderedDict()
-        # At random: a window of another server is not taken for one of this one.
+        # The first number is random, so that a window of another server is not taken for one of
+        # this server.
         self._next = 1 + secrets.randbits(62)
         self._checked: set[int] = set()
 
     def forward(
         self, tower: int, training: bool, ids: Int64, brought: Float32 | None = None
     ) -> tuple[Float32, int]:
-        """Return the outputs of ids, and a number by which `backward` knows this window.
+        """Return the outputs of ids, and the number by which `backward` finds this window.
 
         Args:
             tower: Which tower.
@@ -97,15 +98,15 @@ class TowerComputer:
         window: int,
         brought: Float32 | None = None,
     ) -> TowerGradients:
-        """Return the gradients within a tower, given those of what it gave.
+        """Return the gradients within a tower, given the gradients of its outputs.
 
         Args:
             tower: Which tower.
             ids: Shape (n,), each once, in order.
             gradients: Shape (n, dim).
-            window: That gave the outputs. If it is not known (any more), as to another server,
+            window: The window that gave the outputs. If this server does not have it (any more),
                 the gradients are computed on the newest parameters.
-            brought: The dense parameters that were brought to `forward`.
+            brought: The dense parameters that were sent with `forward`.
         """
         computes = self._towers[tower]
         kept = self._kept.get(window)
@@ -145,6 +146,7 @@ class TowerComputer:
     def _keep(self, number: int, kept: _Kept) -> None:
         self._kept[number] = kept
         total = sum(each.num_bytes for each in self._kept.values())
+        # The newest window is kept even if it is over the limit: its gradients come next.
         while len(self._kept) > 1 and (total > _KEPT_BYTES or len(self._kept) > _KEPT_WINDOWS):
             _, oldest = self._kept.popitem(last=False)
             total -= oldest.num_bytes
@@ -157,10 +159,13 @@ class TowerComputer:
         training: bool,
         brought: Float32 | None,
     ) -> None:
-        """Refuse a tower whose output for an id depends on the others, at its first window.
+        """Refuse a tower whose output for an id depends on other ids, at its first window.
+
+        Ids of several workers are computed together, so one worker would change the outputs of
+        another.
 
         Raises:
-            ModelError: It does.
+            ModelError: The output depends on other ids.
         """
         if tower in self._checked or len(ids) < 2:
             return

@@ -1,4 +1,4 @@
-"""Rows of a table that is not trained: fetched once, and kept beside the tower that reads them."""
+"""Keeps rows of a table that is not trained: each is fetched once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FIRST_ROWS = 1024
 
 
 class FrozenRows:
-    """The rows of one table, as far as they were fetched; what is beyond the limit is not kept."""
+    """The rows of one table that were fetched; rows beyond the limit are not kept."""
 
     def __init__(self, limit_bytes: int = _LIMIT_BYTES) -> None:
         self._limit_bytes = limit_bytes
@@ -19,12 +19,12 @@ class FrozenRows:
         self._rows: Float32 = np.zeros((0, 0), np.float32)
 
     def missing(self, ids: Int64) -> Int64:
-        """Return which of some ids are to be fetched, each once."""
+        """Return which of some ids must be fetched, each once."""
         unique = np.unique(ids).tolist()
         return np.array([key for key in unique if key not in self._places], np.int64)
 
     def keep(self, ids: Int64, rows: Float32) -> None:
-        """Keep the rows of ids that were missing, shape (n, dim), as far as there is room."""
+        """Keep the rows of ids that were missing, shape (n, dim), while there is room."""
         room = self._limit_bytes // (4 * rows.shape[1]) - len(self._places)
         ids, rows = ids[: max(0, room)], rows[: max(0, room)]
         start, end = len(self._places), len(self._places) + len(ids)
@@ -39,9 +39,9 @@ class FrozenRows:
         """Return the row of each id, shape `ids.shape + (dim,)`.
 
         Args:
-            ids: Of any shape.
-            fetched: Those that were fetched just now, in order.
-            rows: Theirs, shape (n, dim).
+            ids: Ids of any shape.
+            fetched: The ids that were fetched just now, in order.
+            rows: The rows of `fetched`, shape (n, dim).
         """
         flat = ids.ravel()
         found = np.empty((flat.size, rows.shape[1]), np.float32)

@@ -45,7 +45,7 @@ class TowerService(ModelServerServicer):
     async def Forward(
         self, request: pb.ForwardRequest, context: grpc.aio.ServicerContext
     ) -> pb.ForwardResponse:
-        """Answer with what the window of this request gives."""
+        """Answer with the outputs of the window of this request."""
 
         async def answer() -> pb.ForwardResponse:
             self._width(request.tower)
@@ -89,6 +89,7 @@ class TowerService(ModelServerServicer):
         try:
             found = await answer()
         except MessageError as error:
+            # `abort` raises; the `raise` after it tells a type checker so.
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             raise
         except ElasticdlError as error:

@@ -1,4 +1,4 @@
-"""Windows: requests for outputs of a tower that are answered together, each id computed once."""
+"""Answers requests for outputs of a tower together, in windows; computes each id once."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ import numpy as np
 from elasticdl.backends.base import Float32, Int64
 
 MAX_IDS = 4096
-"""Of one request; a window with as many is full."""
+"""The most ids of one request; a window with as many is full."""
 
 _ASKS_STILL_SECONDS = 1.0  # a worker that has not asked for so long is not waited for
 
 Compute = Callable[[int, bool, bytes, Int64], Awaitable[tuple[Float32, int]]]
-"""Given a tower, whether it is trained, the dense parameters that workers have brought, and ids,
-returns their outputs and the window's number."""
+"""Computes the outputs of ids, given a tower, whether it is trained, and the dense parameters that
+workers sent. Returns the outputs and the window's number.
+"""
 
 _Kind = tuple[int, bool, bytes]  # of requests: only equal ones are computed together
 
 
 @dataclass(slots=True)
 class ServerCounts:
-    """What a model server has done."""
+    """Counts the work of a model server."""
 
     requests: int = 0
     ids: int = 0  # as asked for; a worker asks for each id of a minibatch once
@@ -48,11 +49,14 @@ class _Window:
 
 
 class RequestWindows:
-    """Gathers requests; a window is due when all who ask have asked, when it is full, or by time.
+    """Gathers requests in windows and answers each window as a whole.
 
-    It is closed when it is due and nothing else is computed: who asks before that is answered with
-    it. Who asks are those who did within the last second. So a single worker never waits for
-    others, and one that is lost or slow is waited for no longer than `seconds`.
+    A window is due when all workers that ask have asked, when it is full, or by time. It is closed
+    when it is due and nothing else is computed. A request that comes before that is answered with
+    it.
+
+    Workers that asked within the last second count as asking. So a single worker never waits for
+    others, and a worker that is lost or slow delays a window by at most `seconds`.
     """
 
     def __init__(
@@ -68,8 +72,8 @@ class RequestWindows:
         Args:
             compute: Called within the event loop.
             seconds: Until a window is due by time.
-            counts: What is done is added to them.
-            free: Held by whoever computes.
+            counts: Counts the work; shared with the caller.
+            free: Held by the task that computes.
             now: The time.
         """
         self._compute = compute
@@ -87,11 +91,11 @@ class RequestWindows:
         """Return the outputs of ids, and the number of the window that they were computed in.
 
         Args:
-            peer: Who asks.
+            peer: The worker that asks.
             tower: Which tower.
             training: Whether it is trained.
             ids: Shape (n,), each once.
-            dense: What the worker has brought of the tower's dense parameters.
+            dense: The tower's dense parameters, if the worker has sent any.
         """
         loop, key = asyncio.get_running_loop(), (tower, training, dense)
         self._counts.requests += 1
@@ -107,6 +111,7 @@ class RequestWindows:
         window.num_ids += len(ids)
         if window.num_ids >= MAX_IDS or window.peers >= self._asking():
             self._is_due(key, False)
+        # A full window takes no more ids; the next request opens another one.
         if window.num_ids >= MAX_IDS:
             del self._open[key]
         return await answer
