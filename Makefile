@@ -147,7 +147,8 @@ test: test-rust test-python ## Run all tests, of Rust and of Python.
 # What needs a framework has it in its name; all else in tests/unit needs one process.
 test-quick: build ## Test what needs one process and no framework, in a minute.
 	$(VENV)/bin/pytest $(PYTEST_FLAGS) --ignore-glob='*/test_keras_*' --ignore-glob='*/test_torch_*' \
-	    -m 'not (keras or torch or long or s3 or postgresql)' tests/unit
+	    -m 'not (keras or torch or long or s3 or postgresql)' --ignore-glob='*_job.py' \
+	    --ignore=tests/packages/test_removed.py tests/unit tests/packages
 
 # edl-python is the extension: it is linked by Python, and tested from there.
 test-rust: build

@@ -34,13 +34,13 @@ from report import RESULTS, Row, Side, compare, write_results
 from rich.console import Console
 from workloads import FLIGHTS, prepare
 
-from elasticdl.cli.calibrate import calibrate, reading, running_job
 from elasticdl.observe.events import read_events
+from elasticdl.packages.simulate.calibrate import calibrate, reading, running_job
+from elasticdl.packages.simulate.calibration import speed_between
+from elasticdl.packages.simulate.cluster import Cluster
+from elasticdl.packages.simulate.costs import Costs
+from elasticdl.packages.simulate.pace import Death, records_per_second, run
 from elasticdl.runtime.proc import threads_of
-from elasticdl.simulator.calibration import speed_between
-from elasticdl.simulator.cluster import Cluster
-from elasticdl.simulator.costs import Costs
-from elasticdl.simulator.pace import Death, records_per_second, run
 from scripts.chaos.job import (
     MINIBATCH_SIZE,
     MINIBATCHES_PER_TASK,

@@ -34,8 +34,9 @@ def of_command(command: click.Command, name: str) -> Iterator[str]:
     """Yield the lines about a command, and about those below it."""
     context = click.Context(command, info_name=name)
     if isinstance(command, click.Group):
-        for word, below in command.commands.items():
-            if not below.hidden:
+        for word in command.list_commands(context):
+            below = command.get_command(context, word)
+            if below is not None and not below.hidden:
                 yield from of_command(below, f"{name} {word}")
         return
     yield f"## {name}\n"

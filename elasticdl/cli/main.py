@@ -11,6 +11,7 @@ from typing import Any
 import rich_click as click
 from click.core import ParameterSource
 
+from elasticdl import registry
 from elasticdl.cli import job_file, kubernetes
 from elasticdl.cli.data import data
 from elasticdl.cli.export import export
@@ -27,8 +28,6 @@ from elasticdl.cli.look import look_of, look_options
 from elasticdl.cli.profile import profile
 from elasticdl.cli.report import report
 from elasticdl.cli.script import run_script
-from elasticdl.cli.serve import exports, serve
-from elasticdl.cli.simulate import simulate
 from elasticdl.cli.stay import dry_run_option, stay_of, stay_options
 from elasticdl.cli.terminal import echo
 from elasticdl.cli.top import top
@@ -75,10 +74,14 @@ _HELP = {
 
 
 class _InOrder(click.RichGroup):
-    """A group that lists its commands as they were added."""
+    """A group that lists its commands as they were added, and then those of packages."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
+        return [*self.commands, *registry.places("commands")]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        place = registry.places("commands").get(cmd_name)
+        return registry.load(place) if place else super().get_command(ctx, cmd_name)
 
 
 @click.group(name="elasticdl", cls=_InOrder, context_settings=_CONTEXT, help=_ROOT_HELP)
@@ -188,10 +191,7 @@ for _command in COMMANDS:
 cli.add_command(top)
 cli.add_command(report)
 cli.add_command(profile)
-cli.add_command(simulate)
 cli.add_command(export)
-cli.add_command(exports)
-cli.add_command(serve)
 cli.add_command(data)
 cli.add_command(zoo)
 cli.add_command(kubernetes.rbac)

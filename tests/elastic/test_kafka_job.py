@@ -17,7 +17,7 @@ from elasticdl.data.base import Records
 from elasticdl.data.open import open_reader
 from elasticdl.errors import DataError
 from elasticdl.job import Shard
-from elasticdl.serving.versions import Versions
+from elasticdl.packages.serving.versions import Versions
 from scripts.chaos import job as counting
 from scripts.kafka.broker import PASSWORD, READER, STRANGER
 from tests.elastic.running_job import RunningJob, elasticdl, run

@@ -11,7 +11,7 @@ import pytest
 from elasticdl.checkpoints.exports import SUCCESS
 from elasticdl.checkpoints.versions import versions
 from elasticdl.locations import parse
-from elasticdl.serving.versions import Versions
+from elasticdl.packages.serving.versions import Versions
 from tests.elastic.running_job import GIVE_UP_SECONDS
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.s3, pytest.mark.long]

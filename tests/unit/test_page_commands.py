@@ -39,14 +39,14 @@ def problem_of(line):
         names = words[0].split("|")
         if not all(WORD_OF_A_COMMAND.fullmatch(name) for name in names):
             return None  # a placeholder
-        missing = [
-            name for name in names if name not in command.commands and name not in OF_ELASTICDL_0
-        ]
+        context = click.Context(command)
+        known = {*command.list_commands(context), *OF_ELASTICDL_0}
+        missing = [name for name in names if name not in known]
         if missing:
             return f"no command {missing[0]}"
         if OF_ELASTICDL_0 & set(names):
             return None
-        command, words = command.commands[names[0]], words[1:]
+        command, words = command.get_command(context, names[0]), words[1:]
         if len(names) > 1:
             return None
     known = {

@@ -20,7 +20,7 @@ from elasticdl.checkpoints.publishing import (
 )
 from elasticdl.errors import CheckpointError, ExportError
 from elasticdl.locations import Url
-from elasticdl.serving.versions import Versions
+from elasticdl.packages.serving.versions import Versions
 from tests.unit.checkpoints.exporting_job import KEYS, PROGRAM, Job, program_at, publish, served
 
 

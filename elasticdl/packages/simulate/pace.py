@@ -1,0 +1,282 @@
+"""A job minibatch by minibatch: four threads a worker, ps replicas, master, storage."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from elasticdl.packages.simulate.cluster import Cluster
+from elasticdl.packages.simulate.costs import Costs
+from elasticdl.packages.simulate.machine import Actor, Agenda, Coroutine, Effect, Machine, Resume
+from elasticdl.packages.simulate.network import Link, Neighbours, OwnMachines, Queue, Replicas
+
+_FED, _PREPARED, _COMPUTED = 4, 2, 2  # capacities of the channels in `worker/loop.py`
+_BESIDE = 110 / 1024  # the weight in Linux of threads at priority +10, as three of a worker are
+_JITTER = 0.05  # of a minibatch, so that workers do not march in step
+
+
+@dataclass(frozen=True)
+class Death:
+    """Worker `worker` is killed when so many minibatches are trained; another takes its place."""
+
+    minibatches: int
+    worker: int
+
+
+@dataclass
+class Trace:
+    """What happened in a run.
+
+    trained: when each minibatch was trained, in order, seconds. fed: minibatches given out.
+    computed: minibatches computed. lost: minibatches that dead workers had taken up, and that
+    others took up again.
+    """
+
+    trained: list[float] = field(default_factory=list)
+    fed: int = 0
+    computed: int = 0
+    lost: int = 0
+
+    def rate(self, warm_up: float = 0.4) -> float:
+        """Return minibatches a second, without the first part of them."""
+        first = int(len(self.trained) * warm_up)
+        return (len(self.trained) - 1 - first) / (self.trained[-1] - self.trained[first])
+
+
+class _Channel:
+    """Hands things on, in order; who puts more than it takes waits."""
+
+    def __init__(self, agenda: Agenda, capacity: int) -> None:
+        self._agenda, self._left = agenda, capacity
+        self._takers: deque[Resume] = deque()
+        self._givers: deque[Resume] = deque()
+        self._held = 0
+
+    def put(self, actor: Actor, resume: Resume) -> None:
+        """Go on when there is room, and have been put in."""
+        if self._left:
+            self._enter(resume)
+        else:
+            self._givers.append(resume)
+
+    def take(self, actor: Actor, resume: Resume) -> None:
+        """Go on when there was something to take."""
+        if not self._held:
+            self._takers.append(resume)
+            return
+        self._held -= 1
+        self._left += 1
+        self._agenda.at(self._agenda.now, resume)
+        if self._givers:
+            self._enter(self._givers.popleft())
+
+    def _enter(self, resume: Resume) -> None:
+        self._left -= 1
+        self._held += 1
+        self._agenda.at(self._agenda.now, resume)
+        if self._takers:
+            self.take(_NOBODY, self._takers.popleft())
+
+
+_NOBODY = Actor("nobody")
+
+
+class _Worker:
+    """One worker process: four coroutines, as `worker/loop.py` has threads."""
+
+    def __init__(self, job: _Job, number: int, slowness: float) -> None:
+        self.life = Actor(("worker", number))
+        self._job, self._number = job, number
+        agenda, cluster, costs = job.agenda, job.cluster, job.costs
+        is_shared = job.machine is not None
+        speed = cluster.processor_speed / slowness
+        self.machine = job.machine or Machine(agenda, cluster.worker_cores, speed)
+        self._slowness = slowness if is_shared else 1.0
+        # Four threads on four cores never wait for one.
+        self._is_roomy = not is_shared and cluster.worker_cores >= 4
+        self._speed = speed
+        self._link = Link(cluster.worker_network)
+        self._fed = _Channel(agenda, _FED)
+        self._prepared, self._computed = _Channel(agenda, _PREPARED), _Channel(agenda, _COMPUTED)
+        self._room = _Channel(agenda, cluster.in_flight)
+        self.taken = 0
+        frames = costs.worker_frame * (cluster.ps - 1)
+        self._prepare, self._commit = costs.prepare + frames, costs.commit + frames
+        self._random = random.Random(job.seed * 1_000_003 + number)
+
+    def start(self, is_first: bool) -> None:
+        """Have the process start: at once, or after what a start costs."""
+        if is_first:
+            self._begin()
+        else:
+            self._job.agenda.start(self.life, self._come_up())
+
+    def _come_up(self) -> Coroutine:
+        yield self._work(self._job.costs.start, 1.0)
+        self._begin()
+
+    def _begin(self) -> None:
+        for thread in (self._feeds(), self._prepares(), self._computes(), self._commits()):
+            self._job.agenda.start(self.life, thread)
+
+    def _work(self, seconds: float, weight: float = _BESIDE) -> Effect:
+        if self._is_roomy:
+            return self._job.agenda.sleep_until(self._job.agenda.now + seconds / self._speed)
+        return self.machine.work(seconds * self._slowness, weight)
+
+    def _feeds(self) -> Coroutine:
+        job, costs = self._job, self._job.costs
+        read = costs.minibatch_size * costs.record_bytes
+        left = self._random.random() * costs.minibatches_per_task if job.is_endless else 0.0
+        while job.take():
+            self.taken += 1
+            if left <= 0:
+                yield from job.ask_master()
+                left += costs.minibatches_per_task
+            left -= 1
+            if read:
+                stored = job.storage.serve(job.agenda.now, read / job.cluster.input_bandwidth)
+                came = self._link.back.serve(job.agenda.now, read / self._link.bandwidth)
+                yield job.agenda.sleep_until(max(stored, came))
+            yield self._work(costs.feed)
+            yield self._fed.put
+
+    def _prepares(self) -> Coroutine:
+        costs = self._job.costs
+        while True:
+            yield self._fed.take
+            yield self._room.put
+            yield self._work(self._prepare)
+            yield self._job.replicas.exchange(self._link, 0.0, costs.bytes_pulled)
+            yield self._prepared.put
+
+    def _computes(self) -> Coroutine:
+        job, costs = self._job, self._job.costs
+        while True:
+            yield self._prepared.take
+            yield self._work(costs.compute * (1 + _JITTER * (2 * self._random.random() - 1)), 1.0)
+            job.trace.computed += 1
+            yield self._computed.put
+
+    def _commits(self) -> Coroutine:
+        job, costs = self._job, self._job.costs
+        since = 0.0
+        while True:
+            yield self._computed.take
+            yield self._work(self._commit)
+            yield job.replicas.exchange(self._link, costs.bytes_pushed, 0.0)
+            self.taken -= 1
+            job.trained()
+            since += 1
+            if since >= costs.minibatches_per_task:
+                since -= costs.minibatches_per_task
+                yield from job.ask_master()
+            yield self._room.take
+
+
+class _Job:
+    def __init__(
+        self,
+        costs: Costs,
+        cluster: Cluster,
+        minibatches: int,
+        deaths: Sequence[Death],
+        seed: int,
+        is_endless: bool,
+    ) -> None:
+        self.costs, self.cluster, self.seed, self.is_endless = costs, cluster, seed, is_endless
+        self.agenda, self.trace = Agenda(), Trace()
+        self.todo, self._goal = minibatches, minibatches
+        self._deaths = deque(sorted(deaths, key=lambda death: death.minibatches))
+        self.storage, self._master = Queue(), Queue()
+        cores = cluster.shared_cores
+        self.machine = (
+            None if cores is None else Machine(self.agenda, cores, cluster.processor_speed)
+        )
+        self.replicas: Replicas = (
+            OwnMachines(self.agenda, costs, cluster)
+            if self.machine is None
+            else Neighbours(self.agenda, self.machine, costs, cluster)
+        )
+        slow = round(cluster.workers * cluster.straggler_share)
+        self._slowness = [cluster.straggler_factor] * slow + [1.0] * (cluster.workers - slow)
+        self._workers = [_Worker(self, n, slow) for n, slow in enumerate(self._slowness)]
+        self._begun = len(self._workers)
+
+    def run(self) -> Trace:
+        for worker in self._workers:
+            worker.start(is_first=True)
+        self.agenda.run(lambda: len(self.trace.trained) >= self._goal)
+        return self.trace
+
+    def take(self) -> bool:
+        """Give a minibatch out; False: there is none."""
+        if not self.todo:
+            return False
+        self.todo -= 1
+        self.trace.fed += 1
+        return True
+
+    def trained(self) -> None:
+        self.trace.trained.append(self.agenda.now)
+        while self._deaths and self._deaths[0].minibatches <= len(self.trace.trained):
+            self._kill(self._deaths.popleft().worker)
+
+    def ask_master(self) -> Coroutine:
+        """Lease or report: half of what a task costs the master."""
+        seconds = self.costs.master / 2 / self.cluster.master_speed
+        if self.machine is not None:
+            done = self.machine.work(seconds)
+            yield lambda actor, resume: done(_MASTER, resume)
+            return
+        came = self.agenda.now + self.cluster.latency
+        yield self.agenda.sleep_until(self._master.serve(came, seconds) + self.cluster.latency)
+
+    def _kill(self, place: int) -> None:
+        old = self._workers[place]
+        old.life.over = True
+        old.machine.end(old.life)
+        self.todo += old.taken
+        self.trace.lost += old.taken
+        self._workers[place] = _Worker(self, self._begun, self._slowness[place])
+        self._begun += 1
+        self._workers[place].start(is_first=False)
+
+
+_MASTER = Actor("master")
+
+
+def run(
+    costs: Costs,
+    cluster: Cluster,
+    minibatches: int,
+    deaths: Sequence[Death] = (),
+    seed: int = 0,
+    is_endless: bool = False,
+) -> Trace:
+    """Run a job of so many minibatches.
+
+    Args:
+        costs: Of a minibatch.
+        cluster: Where.
+        minibatches: To train, all together.
+        deaths: Of workers.
+        seed: Of what is drawn: small differences between minibatches.
+        is_endless: The job has begun long ago: workers are in the midst of their tasks.
+    """
+    return _Job(costs, cluster, minibatches, deaths, seed, is_endless).run()
+
+
+_LEAST, _MOST = 800, 60_000
+_TASKS_A_WORKER = 2.5
+
+
+def records_per_second(costs: Costs, cluster: Cluster, seed: int = 0) -> float:
+    """Return the steady speed of a job, records/s of all workers together."""
+    minibatches = min(
+        max(_LEAST, round(_TASKS_A_WORKER * costs.minibatches_per_task * cluster.workers)), _MOST
+    )
+    trace = run(costs, cluster, minibatches, seed=seed, is_endless=True)
+    return trace.rate() * costs.minibatch_size

@@ -1,0 +1,86 @@
+"""Finds the packages: folders that bring a feature, which the core does not know.
+
+A package is a module with an attribute `PACKAGE`. Those of this distribution are the folders of
+`elasticdl/packages`. Another distribution names its own by an entry point:
+
+    [project.entry-points."elasticdl.packages"]
+    mine = "my_module"
+
+A package says what it has by the name of a module and of something in it, "module:name". So no
+package costs anything until something of it is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any
+
+from elasticdl.errors import ConfigError
+
+GROUP = "elasticdl.packages"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Package:
+    """What a package brings; each value is "module:name".
+
+    Attributes:
+        commands: Commands of `elasticdl`, by their names: objects of Click.
+    """
+
+    commands: Mapping[str, str] = field(default_factory=dict)
+
+
+def places(kind: str) -> dict[str, str]:
+    """Return where all packages have what they bring of a kind, which is a field of `Package`.
+
+    Raises:
+        ConfigError: Two packages bring the same, or a package cannot be imported.
+    """
+    brought: dict[str, str] = {}
+    for package in packages().values():
+        for name, place in getattr(package, kind).items():
+            if name in brought:
+                raise ConfigError(
+                    f"packages bring {name!r} of {kind} twice, {brought[name]} and {place}: "
+                    "remove one of them"
+                )
+            brought[name] = place
+    return brought
+
+
+@cache
+def packages() -> Mapping[str, Package]:
+    """Return all packages by their names, those of this distribution first.
+
+    Raises:
+        ConfigError: A package cannot be imported, or has no `PACKAGE`.
+    """
+    modules = {each.name: f"{GROUP}.{each.name}" for each in pkgutil.iter_modules(_folders())}
+    modules |= {each.name: each.value for each in entry_points(group=GROUP)}
+    return {name: load(f"{module}:PACKAGE") for name, module in modules.items()}
+
+
+def load(place: str) -> Any:
+    """Return what a package has at "module:name".
+
+    Raises:
+        ConfigError: The module cannot be imported, or does not have it.
+    """
+    module, _, name = place.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"package {place}: {error}; remove the package or mend it") from error
+
+
+def _folders() -> list[str]:
+    try:
+        return list(importlib.import_module(GROUP).__path__)
+    except ModuleNotFoundError:  # all packages were removed
+        return []

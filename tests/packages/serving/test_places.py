@@ -1,0 +1,52 @@
+"""Who has to go when strangers take too much."""
+
+from elasticdl.packages.serving.places import FREE_BYTES, Places, Transfer
+
+
+class Cut:
+    def __init__(self):
+        self.names = []
+
+    def transfer(self, name, since):
+        return Transfer(name, since, lambda: self.names.append(name))
+
+
+def test_the_longest_transfer_goes_for_another_one_and_small_ones_always_have_room():
+    cut, places = Cut(), Places(1000)
+    old, new, small = (cut.transfer(name, since) for name, since in [("a", 0), ("b", 5), ("c", 5)])
+    for each in (old, new, small):
+        places.begin(each)
+    assert places.grow(old, FREE_BYTES + 900, 5.0)
+    assert places.grow(small, FREE_BYTES, 5.0)
+    assert places.num_bytes == 900
+
+    assert places.grow(new, FREE_BYTES + 800, 5.5)
+
+    assert (cut.names, places.num_bytes) == (["a"], 800)
+    assert not places.grow(small, 300, 5.9)  # nobody is older than a second
+    places.end(old)
+    new.cut = None
+    places.end(new)
+    assert (cut.names, places.num_bytes) == (["a"], 0)
+
+
+def test_what_is_computed_with_stays():
+    places, computed = Places(1000), Transfer("a", 0.0)
+    places.begin(computed)
+    assert places.grow(computed, FREE_BYTES + 900, 0.0)
+    another = Cut().transfer("b", 50.0)
+    places.begin(another)
+    assert not places.grow(another, FREE_BYTES + 900, 50.0)
+    assert places.first_to_go(51.5) == "b"
+    assert places.first_to_go(51.5) is None
+
+
+def test_the_place_of_who_has_asked_nothing_for_longest_goes_first():
+    cut, places = Cut(), Places(1000)
+    places.look("ab", (), 0.0)
+    places.look("abcd", "d", 1.0)
+    places.begin(cut.transfer("d", 0.0))
+    assert (places.silent(0.5), places.silent(1.0)) == (["a", "b"], ["a", "b", "c"])
+    places.asks("b")
+    assert [places.first_to_go(2.0) for _ in range(4)] == ["a", "c", "d", None]
+    assert cut.names == ["d"]

@@ -1,0 +1,327 @@
+"""A server answers with one version, follows the export, and refuses what is not right."""
+
+import asyncio
+import contextlib
+import gzip
+import http.client
+import json
+import re
+import socket
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("aiohttp")
+
+from elasticdl.backends.served import FeatureSpec
+from elasticdl.checkpoints.chain import folder_of
+from elasticdl.checkpoints.publishing import Publisher, point_to
+from elasticdl.packages.serving import model
+from elasticdl.packages.serving.server import RequestLimits, Server
+from elasticdl.packages.serving.versions import Versions
+from tests.unit.checkpoints.exporting_job import PROGRAM, Job, program_at, publish
+
+
+class Program:
+    """Adds up the rows of an id in both tables, and the first dense parameter."""
+
+    features = (FeatureSpec("id", "int64", ()),)
+    lookups = ("word/é", "number")
+    num_ids = {"number": 500}  # noqa: RUF012
+
+    def set_parameters(self, dense, state):
+        self.dense = dense
+
+    def ids(self, features):
+        return [features["id"], features["id"]]
+
+    def score(self, features, rows):
+        return {"output": rows[0].sum(axis=1) + rows[1][:, 0] + self.dense[0]}
+
+
+class Exporting:
+    """A job, its export, and a server that follows it."""
+
+    def __init__(self, tmp_path, limits):
+        self.directory = tmp_path / "exports"
+        self.job, self.rng = Job(tmp_path / "scratch"), np.random.default_rng(0)
+        program_at(self.directory)
+        self.publisher = Publisher(self.directory, "job")
+        self.told = []
+        self.server = Server(
+            Versions(self.directory, tmp_path), limits, poll_seconds=0.01, tell=self.told.append
+        )
+        self._loop = asyncio.new_event_loop()
+        self._is_ready = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        assert self._is_ready.wait(30)
+
+    def _run(self):
+        self._task = self._loop.create_task(self.server.run("127.0.0.1", 0, self._is_ready.set))
+        with contextlib.suppress(asyncio.CancelledError):
+            self._loop.run_until_complete(self._task)
+        self._loop.close()
+
+    def close(self):
+        self._loop.call_soon_threadsafe(self._task.cancel)
+        self._thread.join()
+        self.job.close()
+
+    def export(self):
+        self.job.update(self.rng, np.arange(20))
+        return publish(self.publisher, self.job).number
+
+    def expected(self, ids):
+        """What the job's own parameters give; 0.05 is the centre of both tables."""
+        pulled = self.job.client.pull([(0, np.array(ids)), (1, np.array(ids))], training=False)
+        return pulled.rows[0].sum(axis=1) + pulled.rows[1][:, 0] + pulled.dense[0]
+
+    def ask(self, method, path, body=None, **headers):
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=30)
+        with contextlib.closing(connection):
+            connection.request(method, path, body, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+
+    def predict(self, ids):
+        status, body = self.ask("POST", "/v1/predict", json.dumps({"inputs": {"id": ids}}))
+        return status, json.loads(body)
+
+    def wait_for(self, is_so):
+        deadline = time.monotonic() + 30
+        while not is_so():
+            assert time.monotonic() < deadline, self.told
+            time.sleep(0.005)
+
+    def health(self):
+        return json.loads(self.ask("GET", "/healthz")[1])
+
+    def wait_for_version(self, number):
+        self.wait_for(lambda: self.health()["version"] == number)
+
+
+@pytest.fixture
+def limits():
+    return RequestLimits()
+
+
+@pytest.fixture
+def exporting(tmp_path, limits, monkeypatch):
+    monkeypatch.setattr(model, "load_served", lambda folder: Program())
+    exporting = Exporting(tmp_path, limits)
+    yield exporting
+    exporting.close()
+
+
+def test_each_version_is_answered_with_as_it_comes(exporting):
+    assert exporting.ask("GET", "/healthz")[0] == 503
+    status, said = exporting.predict([1])
+    assert (status, "nothing is served so far" in said["error"]) == (503, True)
+    for number in (1, 2, 3):
+        exporting.export()
+        exporting.wait_for_version(number)
+
+        status, said = exporting.predict([0, 7, 19, 499])
+
+        assert (status, said["version"], said["model_version"]) == (200, number, number)
+        predictions = np.array(said["predictions"], np.float32)
+        np.testing.assert_array_equal(predictions, exporting.expected([0, 7, 19, 499]))
+
+
+def test_a_damaged_version_is_refused_by_name_and_the_last_good_one_served_on(exporting):
+    exporting.export()
+    exporting.wait_for_version(1)
+    before = exporting.predict([3])
+    point_to(exporting.directory, 1)
+    exporting.export()
+    manifest = exporting.directory / folder_of(2) / "manifest.json"
+    content = manifest.read_bytes()
+    point_to(exporting.directory, None)
+    exporting.wait_for_version(2)
+    point_to(exporting.directory, 1)
+    exporting.wait_for_version(1)
+    exporting.publisher.publish(5, PROGRAM, exporting.job.client.export)
+    manifest.write_bytes(content.replace(b"delta", b"dalte"))
+    current = exporting.directory / "another"
+    current.write_text(json.dumps({"number": 2, "sha256": "0" * 64, "held": True}))
+    current.rename(exporting.directory / "CURRENT")
+
+    exporting.wait_for(lambda: exporting.health()["status"] == "behind")
+
+    assert "version 2: its manifest is damaged or another one" in exporting.health()["problem"]
+    assert exporting.predict([3]) == before
+    assert "served on" in exporting.told[-1]
+    metrics = exporting.ask("GET", "/metrics")[1].decode()
+    assert "elasticdl_serve_version 1.0" in metrics
+    assert "elasticdl_serve_versions_refused_total 0" not in metrics
+    manifest.write_bytes(content)
+    point_to(exporting.directory, None)
+    exporting.wait_for(lambda: exporting.health()["status"] == "ok")
+    exporting.wait_for_version(3)
+
+
+def test_arrow_is_answered_with_arrow(exporting):
+    pa = pytest.importorskip("pyarrow")
+    exporting.export()
+    exporting.wait_for_version(1)
+    batch = pa.record_batch([pa.array([5, 499])], names=["id"])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    kind = {"Content-Type": "application/vnd.apache.arrow.stream"}
+
+    status, body = exporting.ask("POST", "/v1/predict", sink.getvalue().to_pybytes(), **kind)
+
+    with pa.ipc.open_stream(body) as reader:
+        table = reader.read_all()
+    assert status == 200
+    np.testing.assert_array_equal(table["output"].to_numpy(), exporting.expected([5, 499]))
+    assert table.schema.metadata[b"version"] == b"1"
+
+
+DOCS = Path(__file__).parents[3] / "docs" / "serving.md"
+
+
+def client_of_docs(number):
+    """Return `predict` of a listing; what it calls it with there is left out."""
+    listing = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)[number]
+    names = {}
+    exec(listing.partition("\n\n\nprint(")[0], names)
+    return names["predict"]
+
+
+def as_pyarrow(ids):
+    return pytest.importorskip("pyarrow").table({"id": ids})
+
+
+def as_pandas(ids):
+    return pytest.importorskip("pandas").DataFrame({"id": ids})
+
+
+def as_polars(ids):
+    return pytest.importorskip("polars").DataFrame({"id": ids})
+
+
+def as_duckdb(ids):
+    return pytest.importorskip("duckdb").from_df(as_pandas(ids))
+
+
+@pytest.mark.parametrize("make", [as_pyarrow, as_pandas, as_polars, as_duckdb])
+@pytest.mark.parametrize("num_rows", [0, 25])
+def test_tables_of_others_go_into_the_client_of_the_docs_as_they_are(exporting, make, num_rows):
+    pytest.importorskip("pyarrow")
+    exporting.export()
+    exporting.wait_for_version(1)
+    ids = np.arange(num_rows)
+    address = f"http://127.0.0.1:{exporting.server.port}"
+    scores = client_of_docs(1)(make(ids), address, rows=10)["output"].to_numpy()
+    np.testing.assert_array_equal(scores, exporting.expected(ids))
+
+
+def test_records_go_into_the_client_of_the_docs(exporting):
+    exporting.export()
+    exporting.wait_for_version(1)
+    address = f"http://127.0.0.1:{exporting.server.port}"
+    scores = client_of_docs(0)([{"id": 3}, {"id": 499}], address)
+    np.testing.assert_array_equal(np.array(scores, np.float32), exporting.expected([3, 499]))
+
+
+@pytest.mark.parametrize("limits", [RequestLimits(request_bytes=1000)])
+def test_what_is_too_much_is_refused(exporting, limits):
+    exporting.export()
+    exporting.wait_for_version(1)
+    status, said = exporting.predict(list(range(1000)))
+    assert (status, "at most 1,000 bytes" in said["error"]) == (413, True)
+    for ids, words in (["x"], "expected integers"), ([1.5], "expected integers"):
+        status, said = exporting.predict(ids)
+        assert (status, words in said["error"]) == (400, True)
+    assert exporting.ask("GET", "/v1/predict")[0] == 405
+    assert exporting.ask("GET", "/other")[0] == 404
+
+    packed = gzip.compress(b" " * 2000 + b'{"inputs": {"id": [1]}}')
+    small = gzip.compress(b'{"inputs": {"id": [1]}}')
+    for content, status in ((packed, 413), (small[:-9], 400), (b"x", 400), (small, 200)):
+        said = exporting.ask("POST", "/v1/predict", content, **{"Content-Encoding": "gzip"})
+        assert said[0] == status
+    good = gzip.compress(b'{"inputs": ') + gzip.compress(b'{"id": [1]}}')
+    assert exporting.ask("POST", "/v1/predict", good, **{"Content-Encoding": "gzip"})[0] == 200
+    assert exporting.ask("POST", "/v1/predict", good, **{"Content-Encoding": "br"})[0] == 400
+    for ids, record in ([1, 2, -1], 2), ([1, 500], 1), ([-1, 500, 1], 0), ([1, 2, -1, 500], 2):
+        status, said = exporting.predict(ids)
+        assert (status, f"record {record}: " in said["error"]) == (400, True)
+
+
+HEAD = b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+
+
+@pytest.mark.parametrize("said", [b"", HEAD % 20 + b"{"])
+@pytest.mark.parametrize("limits", [RequestLimits(connections=3)])
+def test_who_asks_has_the_place_of_who_does_not(exporting, limits, said, monkeypatch):
+    monkeypatch.setattr("elasticdl.packages.serving.places._PATIENCE_SECONDS", 0.0)
+    exporting.export()
+    exporting.wait_for_version(1)
+    address = ("127.0.0.1", exporting.server.port)
+    with contextlib.ExitStack() as held:
+        silent = [held.enter_context(socket.create_connection(address, 30)) for _ in range(4)]
+        for connection in silent:
+            with contextlib.suppress(OSError):
+                connection.sendall(said)
+
+        assert exporting.predict([3])[0] == 200
+
+
+@pytest.mark.parametrize("limits", [RequestLimits(request_bytes=1 << 20, bytes_in_flight=1 << 20)])
+def test_bodies_that_do_not_end_make_room(exporting, limits, monkeypatch):
+    exporting.export()
+    exporting.wait_for_version(1)
+    address, places = ("127.0.0.1", exporting.server.port), exporting.server._places
+    large = json.dumps({"inputs": {"id": [1] * 200_000}})
+    with socket.create_connection(address, timeout=30) as slow:
+        slow.sendall(HEAD % (1 << 20) + b" " * 1_000_000)
+        exporting.wait_for(lambda: places.num_bytes > 900_000)
+
+        assert exporting.predict([3])[0] == 200  # a small one has room
+        monkeypatch.setattr("elasticdl.packages.serving.places._PATIENCE_SECONDS", 1e9)
+        assert exporting.ask("POST", "/v1/predict", large)[0] == 503
+        monkeypatch.setattr("elasticdl.packages.serving.places._PATIENCE_SECONDS", 0.0)
+        assert exporting.ask("POST", "/v1/predict", large)[0] == 413  # too many records
+        answer = slow.recv(1000)
+        assert b" 503 " in answer
+        assert b"Retry-After: 1" in answer
+    exporting.wait_for(lambda: not places.num_bytes)
+
+
+def test_clients_that_leave_or_speak_no_http_fill_no_log(exporting, caplog):
+    exporting.export()
+    exporting.wait_for_version(1)
+    for said in [HEAD % 1000 + b"{", b"GET / HTTP/9\r\n\r\n", b"POST /v1/predict HT\r\n"] * 5:
+        with socket.create_connection(("127.0.0.1", exporting.server.port), 30) as connection:
+            connection.sendall(said)
+    exporting.wait_for(lambda: not exporting.server._busy)
+    assert exporting.predict([3])[0] == 200
+    assert len([each for each in caplog.records if each.name.startswith("elasticdl")]) <= 1
+
+
+@pytest.mark.parametrize("said", [b"", b"POST /v1/predict HTTP/1.1\r\nHost"])
+def test_who_connects_and_does_not_ask_is_hung_up_on(exporting, monkeypatch, said):
+    monkeypatch.setattr("elasticdl.packages.serving.server._QUIET_SECONDS", 0.5)
+    monkeypatch.setattr("elasticdl.packages.serving.server._LOOK_SECONDS", 0.05)
+    with socket.create_connection(("127.0.0.1", exporting.server.port), timeout=30) as connection:
+        began = time.monotonic()
+        connection.sendall(said)
+        assert connection.recv(1) == b""
+        assert time.monotonic() - began >= 0.4
+    assert exporting.ask("GET", "/healthz")[0] == 503  # nothing is served so far
+
+
+def test_a_request_whose_body_does_not_come_is_answered_so(exporting, monkeypatch):
+    monkeypatch.setattr("elasticdl.packages.serving.server._BODY_SECONDS", 0.1)
+    exporting.export()
+    exporting.wait_for_version(1)
+    with socket.create_connection(("127.0.0.1", exporting.server.port), timeout=30) as connection:
+        connection.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+        assert b" 408 " in connection.recv(100)

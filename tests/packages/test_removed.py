@@ -1,0 +1,82 @@
+"""The core knows no package: with each of them removed, and with all, it trains as before."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import elasticdl
+from elasticdl._core import RecordWriter
+from elasticdl.registry import packages
+
+pytestmark = pytest.mark.timeout(300)
+
+ROOT = Path(__file__).parents[2]
+NAMES = sorted(packages())
+STRATEGIES = ("Local", "ParameterServerStrategy")
+COMMANDS = f"""
+import sys
+from elasticdl.cli.main import run_command
+
+common = [
+    "train", "--model_zoo={ROOT / "model_zoo"}", "--model_def=counting.model.forward",
+    "--training_data=data.recordio", "--minibatch_size=16", "--num_workers=1", "--num_ps_pods=1",
+]
+codes = [run_command(["--help"])]
+for strategy in {STRATEGIES!r}:
+    words = common[:5] if strategy == "Local" else common
+    own = [f"--distribution_strategy={{strategy}}", f"--output={{strategy}}"]
+    codes.append(run_command([*words, *own, f"--job_dir=job-{{strategy}}"]))
+sys.exit(any(codes))
+"""
+
+
+@pytest.fixture
+def copied(tmp_path):
+    """Copy elasticdl; return what runs Python with the copy."""
+    shutil.copytree(Path(elasticdl.__file__).parent, tmp_path / "elasticdl")
+
+    def run(*words):
+        return subprocess.run(
+            [sys.executable, *words],
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+
+    return run
+
+
+@pytest.mark.parametrize("removed", [*([name] for name in NAMES), NAMES], ids=" ".join)
+def test_the_core_trains_without_packages(copied, tmp_path, removed):
+    for name in removed:
+        shutil.rmtree(tmp_path / "elasticdl" / "packages" / name)
+    with RecordWriter(str(tmp_path / "data.recordio")) as writer:
+        writer.write_many(b"%d %d" % (i % 7, i % 5) for i in range(256))
+    done = copied("-c", COMMANDS)
+    assert done.returncode == 0, done.stderr
+    listed = set(re.findall(r"^│ (\w+) ", done.stdout, re.MULTILINE))
+    gone = {command for name in removed for command in packages()[name].commands}
+    left = {command for each in packages().values() for command in each.commands} - gone
+    assert {"train", *left} <= listed
+    assert not gone & listed
+    for strategy in STRATEGIES:
+        with np.load(tmp_path / strategy / "model.npz") as arrays:
+            assert arrays["table/count/rows"][:, 0].sum() == 512
+
+
+def test_imports_of_the_core_are_those_of_its_layers_without_packages(copied, tmp_path):
+    shutil.rmtree(tmp_path / "elasticdl" / "packages")
+    text = (ROOT / "pyproject.toml").read_text().replace('  "packages",\n', "")
+    contracts = text.split("[[tool.importlinter.contracts]]")
+    kept = [each for each in contracts if "elasticdl.packages" not in each]
+    (tmp_path / "pyproject.toml").write_text("[[tool.importlinter.contracts]]".join(kept))
+    done = copied("-c", "from importlinter.cli import lint_imports_command; lint_imports_command()")
+    assert done.returncode == 0, done.stdout
