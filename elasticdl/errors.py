@@ -3,8 +3,18 @@
 import errno
 import os
 import re
+import sys
+import sysconfig
 import traceback
+from collections.abc import Iterable
 
+_OTHERS_CODE = (
+    *(path + os.sep for path in set(sysconfig.get_paths().values())),
+    os.path.dirname(os.path.abspath(__file__)) + os.sep,
+    "<",
+)
+"""How names of files begin whose code is not the user's: of Python, packages and elasticdl."""
+_FRAMEWORKS = ("torch", "tensorflow", "keras", "jax", "numpy")  # which may lie anywhere
 _STORAGE_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG, errno.ESTALE)
 
 
@@ -182,12 +192,34 @@ def in_short(error: BaseException, most: int = 800) -> str:
         r"Graph execution error: Detected at node .*?<stack traces? unavailable> ", "", said
     )
     said = re.sub(r"\{\{function_node .*?\}\} ", "", said)
-    said = re.sub(r" (\[\[\{\{node |\[Op:\w+\]|Traceback \(most recent call last\):).*", "", said)
+    said = re.sub(
+        r" (\[\[\{\{(function_)?node |\[Op:\w+\]|Traceback \(most recent call last\):).*", "", said
+    )
     return said if len(said) <= most else f"{said[:most]} ... ({len(said):,} characters)"
 
 
 def place_of(error: BaseException) -> str:
-    """Return `file:line` of the innermost frame of an error that is not an installed package's."""
+    """Return `file:line` of the innermost frame of an error in the user's code, else in ours."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if "site-packages" not in frame.filename]
-    return f"{own[-1].filename}:{own[-1].lineno}" if own else "at an unknown place"
+    ours = [frame for frame in frames if "site-packages" not in frame.filename]
+    last = f"{ours[-1].filename}:{ours[-1].lineno}" if ours else "at an unknown place"
+    return users_place_in(frames) or last
+
+
+def users_place_of(error: BaseException | None) -> str:
+    """Return `file:line` of the user's code in which an error came up, or what it came of; "" too.
+
+    What it came of is looked at first.
+    """
+    if error is None:
+        return ""
+    frames = traceback.extract_tb(error.__traceback__)
+    return users_place_of(error.__cause__) or users_place_in(frames)
+
+
+def users_place_in(frames: Iterable[traceback.FrameSummary]) -> str:
+    """Return `file:line` of the innermost frame of the user's code; "" if none is."""
+    frameworks = (sys.modules[name] for name in _FRAMEWORKS if name in sys.modules)
+    others = (*_OTHERS_CODE, *(os.path.dirname(module.__file__ or "<") for module in frameworks))
+    own = [frame for frame in frames if not frame.filename.startswith(others)]
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else ""

@@ -53,6 +53,7 @@ from elasticdl.worker import side_files
 from elasticdl.worker.activity import LABELS, Activity, Thread
 from elasticdl.worker.channel import Channel, Closed
 from elasticdl.worker.computation import Computation
+from elasticdl.worker.culprit import Culprits
 from elasticdl.worker.event_times import TaskTimes
 from elasticdl.worker.exchange import Exchange
 from elasticdl.worker.lookahead import Lookahead
@@ -152,6 +153,9 @@ class Worker:
             self._span,
             has_windows,
             readers.get(TaskKind.TRAINING),
+        )
+        self._culprits = Culprits(
+            model, trainer, exchange, config.training.minibatch_size, config.training.seed
         )
         self._stop = threading.Event()
         self._fed: Channel[Item] = Channel(capacity=4)
@@ -701,15 +705,22 @@ class Worker:
 
     def _failed(self, stage: Stage, item: Item, error: Exception | SystemExit) -> Item:
         """Turn an item whose stage failed into the end of its lease."""
-        report = self._failure(stage, item.running, error)
+        report = self._failure(stage, item.running, error, item)
         if item.report is None:
             self._let_go(item)
         return Item(item.running, report=report)
 
     def _failure(
-        self, stage: Stage, running: Running, error: Exception | SystemExit
+        self,
+        stage: Stage,
+        running: Running,
+        error: Exception | SystemExit,
+        item: Item | None = None,
     ) -> TaskReport | None:
-        """Return the report that ends a lease after an error; None if nothing is to be reported."""
+        """Return the report that ends a lease after an error; None if nothing is to be reported.
+
+        An error of the step that computes `item` is told with its record.
+        """
         if isinstance(error, SystemExit):
             if error.code == STOPPED_EXIT_CODE:
                 raise error  # a signal asks this process to end
@@ -721,6 +732,8 @@ class Worker:
             case Ruling.FAIL:
                 reader = self._readers.get(running.lease.task.kind)
                 shard = running.lease.task.shard
+                if item is not None and item.minibatch is not None and reader is not None:
+                    error = self._culprits.explained(running.lease, item.index, error, reader)
                 return running.failure(located(reader, shard, error))
             case Ruling.RETURN:
                 log.info("task %d: given back: %s", running.lease.task.id, error)

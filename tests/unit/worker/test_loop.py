@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 import sys
 import threading
 import time
@@ -436,6 +437,41 @@ def test_suspect_that_fails_ends_and_others_go_on(kind):
     lease = Lease(Task(1, kind, Shard("memory", 0, 20)), 1, is_suspect=True)
     run = Run([lease, training(2, 20, 40)], spec=dataclasses.replace(SPEC, feed=fails))()
     assert [r.outcome for r in run.master.reports] == [Outcome.FAILED, Outcome.DONE]
+
+
+def refusing_model(*refused):
+    """A model that raises where one of the ids is refused."""
+    model = counting_model()
+
+    def given(features):
+        if np.isin(features, refused).any():
+            raise IndexError("no such place")
+
+    def predict(dense, rows, features):
+        given(features)
+        return model.predict(dense, rows, features)
+
+    def gradients(dense, rows, features, labels):
+        given(features)
+        return model.gradients(dense, rows, features, labels)
+
+    return dataclasses.replace(model, predict=predict, gradients=gradients)
+
+
+@pytest.mark.parametrize("kind", [TaskKind.TRAINING, TaskKind.EVALUATION, TaskKind.PREDICTION])
+def test_a_step_that_raises_is_told_with_its_place_and_its_record_or_else_its_minibatch(kind):
+    leases = [Lease(Task(1, kind, Shard("memory", 10, 20)), 1), training(2, 20, 40)]
+    spec = dataclasses.replace(SPEC, model=lambda: refusing_model(13))
+    failed, done = Run(leases, spec=spec)().master.reports
+    assert (failed.outcome, failed.is_certain, done.outcome) == (Outcome.FAILED, True, Outcome.DONE)
+    at_record = rf"memory: {kind} fails with record 13: IndexError: no such place \(.*test_loop.py:"
+    assert re.match(at_record, failed.message)
+
+    spec = dataclasses.replace(SPEC, model=lambda: refusing_model(*range(10, 20)))
+    failed, _ = Run(leases, spec=spec)().master.reports
+    assert (failed.outcome, failed.is_certain) == (Outcome.FAILED, False)
+    assert f"{kind} task 1 (records 10 to 20 of memory" in failed.message
+    assert re.search(rf"{kind} fails in minibatch 0: IndexError.*test_loop.py:", failed.message)
 
 
 @pytest.mark.parametrize("code", [0, 3, "sorry"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import traceback
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
@@ -10,6 +12,7 @@ import tensorflow as tf
 
 from elasticdl.backends.keras.types import ConcreteFunction, Nested, Specs
 from elasticdl.data.strings import Array
+from elasticdl.errors import users_place_in
 
 _ALIGNMENT = 64  # TensorFlow's kernels stop the process on tensors that lie elsewhere
 
@@ -55,15 +58,42 @@ class FlatFunction:
 
     def __call__(self, *inputs: tf.Tensor) -> Sequence[tf.Tensor]:
         """Return the outputs, flat."""
+        return self._called(inputs, self.executor_type)
+
+    def _called(self, inputs: Sequence[tf.Tensor], executor_type: str) -> Sequence[tf.Tensor]:
         if not self._dtypes:
             return []
         outputs: Sequence[tf.Tensor] = tf.raw_ops.StatefulPartitionedCall(
             args=[*inputs, *self._captured],
             Tout=self._dtypes,
             f=self._concrete,
-            executor_type=self.executor_type,
+            executor_type=executor_type,
         )
         return outputs
+
+    def place_of_failure(self, inputs: Sequence[tf.Tensor]) -> str:
+        """Return where the operation is written that fails on inputs: " (FILE:LINE)", or "".
+
+        It is called again: an executor of a single thread does not say which operation failed.
+        """
+        try:
+            self._called(inputs, "DEFAULT")
+        except tf.errors.OpError as error:
+            for name in re.findall(r"\{\{node ([^}]+)\}\}", str(error)):
+                place = users_place_in(_traceback_of(self._concrete.graph, name))
+                if place:
+                    return f" ({place})"
+        return ""
+
+
+def _traceback_of(graph: tf.Graph, name: str) -> Sequence[traceback.FrameSummary]:
+    """Return the frames that made an operation, or the one that it is within."""
+    while name:
+        try:
+            return tuple(graph.get_operation_by_name(name).traceback)
+        except KeyError:
+            name = name.rpartition("/")[0]
+    return ()
 
 
 class StructuredFunction:

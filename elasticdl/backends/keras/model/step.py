@@ -335,7 +335,8 @@ class _Traced:
         try:
             return self._call(*inputs)
         except (tf.errors.OpError, ValueError, TypeError) as error:
+            said = f"{in_short(error)}{self._call.place_of_failure(inputs)}"
             raise ModelError(
                 f"the model fails on a minibatch of {minibatch.num_records} records, features "
-                f"{describe(minibatch.features)}: {in_short(error)}"
+                f"{describe(minibatch.features)}: {said}"
             ) from error
