@@ -1,1 +1,1 @@
-"""Readers of data: where records are, and the records of any range."""
+"""Readers of data: they list where records are, and read the records of any range."""

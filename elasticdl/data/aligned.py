@@ -1,4 +1,4 @@
-"""Columns of one data set in the order of another's."""
+"""Gives the columns of one data set in the order of another's."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ def aligned(reader: DataReader, like: Metadata) -> DataReader:
     not have come last. Readers of lines or other bytes are returned as they are.
     """
     own = reader.metadata
+    # Lines have no columns here: `feed` splits them, and `worker/findings.py` compares their
+    # headers.
     if not own.column_dtypes or not like.column_dtypes:
         return reader
     known = [name for name in like.column_dtypes if name in own.column_dtypes]
@@ -32,14 +34,14 @@ class AlignedReader:
 
     @property
     def metadata(self) -> Metadata:
-        """The columns, in that order."""
+        """The columns, in the given order."""
         found = self._reader.metadata
         dtypes = {name: found.column_dtypes[name] for name in self._order}
         return replace(found, column_names=self._order, column_dtypes=dtypes)
 
     @property
     def waits_for(self) -> str:
-        """What the other reader waits for."""
+        """Return what the other reader waits for."""
         return self._reader.waits_for if isinstance(self._reader, Waits) else ""
 
     def shards(self) -> list[Shard]:
@@ -47,7 +49,7 @@ class AlignedReader:
         return self._reader.shards()
 
     def read(self, shard: Shard) -> Iterator[Records]:
-        """Yield its records."""
+        """Yield the records of the other reader, with their columns in the given order."""
         for records in self._reader.read(shard):
             columns = {name: records.columns[name] for name in self._order}
             yield replace(records, columns=columns)

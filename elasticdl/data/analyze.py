@@ -1,4 +1,4 @@
-"""Statistics of the columns of any data, by DuckDB: exact, up to a number of distinct values."""
+"""Statistics of the columns of any data, by DuckDB: exact up to a limit of distinct values."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def analyze(
 
     Args:
         database: Has the records.
-        path: What the data was called on the command line.
-        limits: How much is told of a column.
-        on_progress: Told how many columns more are done.
+        path: The name of the data on the command line.
+        limits: How much the statistics of a column contain.
+        on_progress: Called with the number of columns that were finished.
 
     Raises:
         ConfigError: A column has a type without values, such as a struct.
@@ -59,7 +59,7 @@ def analyze(
 
 @dataclass(frozen=True, slots=True)
 class _Values:
-    """How the values of a column are asked for.
+    """The query for the values of a column.
 
     source: A query in brackets: values as `v` (null if there is none), the row's number as `r`.
     """
@@ -84,8 +84,9 @@ def _values(database: Database, name: str, type_name: str) -> _Values:
     elif base in _LARGE_INTEGERS or (base == "DECIMAL" and element.endswith(",0)")):
         query = f"SELECT coalesce(max(x), 0), coalesce(min(x), 0) FROM ({inner})"
         largest, least = database.ask(query).fetchone()
+        # The type can hold more than int64, so the values decide.
         is_int64 = int(least) >= -(2**63) and int(largest) < 2**63
-        # Of ids that are too large for int64, several would be one as floats.
+        # Ids that are too large for int64 stay text: as floats, several ids would become one.
         kind, v = ("int64", "x::BIGINT") if is_int64 else ("text", "x::VARCHAR")
     elif base in ("FLOAT", "DOUBLE"):
         kind, v = "float", "CASE WHEN isnan(x::DOUBLE) THEN NULL ELSE x::DOUBLE END"
@@ -106,7 +107,7 @@ def _values(database: Database, name: str, type_name: str) -> _Values:
 
 
 def _time_word(type_name: str) -> str:
-    """Return the word of a time stamp, as `docs/data.md` and `preprocessing/words.py` have it."""
+    """Return a time stamp as text, as `docs/data.md` and `preprocessing/words.py` write it."""
     is_zoned = type_name.endswith("WITH TIME ZONE")
     x = "make_timestamp(epoch_us(x))" if is_zoned else "x"  # of UTC
     micros = f"strftime({x}, '.%f')"
@@ -119,6 +120,7 @@ def _time_word(type_name: str) -> str:
 
 
 def _column(database: Database, values: _Values, num_records: int, limits: SummaryLimits) -> Column:
+    # An exact count of too many distinct values would fill the memory or the disk.
     estimate = _estimate(database, values, num_records, limits)
     if estimate is not None:
         return _estimated(database, values, num_records, estimate, limits)
@@ -130,7 +132,8 @@ def _column(database: Database, values: _Values, num_records: int, limits: Summa
 def _estimate(
     database: Database, values: _Values, num_records: int, limits: SummaryLimits
 ) -> int | None:
-    """Return about how many values are different, if they are too many to be counted."""
+    """Return about how many values are different, if they are too many to count exactly."""
+    # A column cannot have more distinct values than records; a list column can.
     if num_records <= limits.distinct_limit and not values.is_list:
         return None
     query = f"SELECT approx_count_distinct(v) FROM {values.source}"
@@ -142,6 +145,7 @@ def _how_many(
     database: Database, values: _Values, num_records: int, num_values: int, infinite: int = 0
 ) -> dict[str, Any]:
     present = num_values
+    # A record counts as present if its list has any value.
     if values.is_list:
         query = f"SELECT count_if(len({values.column}) > 0) FROM {TABLE}"
         (present,) = database.ask(query).fetchone()
@@ -199,6 +203,7 @@ def _estimated(
     low, high, mean, deviation = database.ask(
         f"SELECT min(v), max(v), avg(v), stddev_pop(v) FROM {values.source} WHERE NOT {is_infinite}"
     ).fetchone()
+    # Quantiles need sorted values. Sorting a sample is enough, and its error is reported.
     found = database.ask(f"{sample} ORDER BY v").fetchnumpy()
     numbers, counts = np.asarray(found["v"]), np.asarray(found["n"], dtype=np.int64)
     middle = quantiles(numbers, counts, np.linspace(0, 1, NUM_QUANTILES))[1:-1]
@@ -217,7 +222,9 @@ def _estimated(
 def _frequent(
     database: Database, source: str, sample: str, limits: SummaryLimits
 ) -> Vocabulary | None:
-    """Count the values that are frequent in a sample: exact counts, but rarer ones may lack."""
+    """Count the values that are frequent in a sample: exactly, but rare values may lack."""
+    # A value may be missing in the sample by chance. Twice as many candidates as needed make it
+    # unlikely that a frequent one is lost.
     database.ask(
         f"CREATE OR REPLACE TEMP TABLE candidates AS {sample} ORDER BY n DESC "
         f"LIMIT {2 * limits.vocabulary_limit}"
@@ -230,7 +237,9 @@ def _frequent(
 
 
 def _sample(source: str, num_values: int, is_infinite: str) -> str:
-    """Return a query of values and counts of a sample of rows, the same each time."""
+    """Return a query for the values and counts of a sample of rows, always the same ones."""
+    # The rows are chosen by a hash of their number: a random sample would give other statistics
+    # each time.
     every = max(1, num_values // SAMPLE_RECORDS)
     return (
         f"SELECT v, count(*) AS n FROM {source} WHERE v IS NOT NULL AND NOT {is_infinite} "
@@ -242,10 +251,11 @@ def _counted(database: Database, limits: SummaryLimits, is_all: bool) -> Vocabul
     """Return the vocabulary of the values in `counts`; None if they are not text in UTF-8.
 
     Args:
-        database: Has them.
-        limits: Which are left out.
-        is_all: Whether there are no others.
+        database: Has the counts.
+        limits: Say which values are left out.
+        is_all: Whether there are no other values.
     """
+    # One value more than the limit is read: it shows whether any were left out.
     found = database.ask(
         f"SELECT v, n FROM counts WHERE n >= {limits.vocabulary_threshold} "
         f"ORDER BY n DESC, v LIMIT {limits.vocabulary_limit + 1}"

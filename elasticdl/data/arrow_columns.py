@@ -1,4 +1,4 @@
-"""How columns of Arrow become arrays of NumPy: of Parquet files, and of what servers send."""
+"""Turns columns of Arrow into arrays of NumPy, for Parquet files and for answers of servers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 Convert = Callable[["pyarrow.Array"], Column]
 WHOLE_BELOW = 2.0**53
-"""Of whole numbers above it several are one float64."""
+"""Above this, float64 cannot tell all whole numbers apart."""
 
 
 def column_converter(
     arrow: ModuleType, field: pyarrow.Field, has_nulls: bool, keeps_missing: bool = False
 ) -> tuple[Convert, np.dtype[np.generic]]:
-    """Return how an Arrow array of this type becomes a NumPy array, and of which type that is.
+    """Return a function from an Arrow array of this type to a NumPy array, and the array's type.
 
     Args:
         arrow: The module `pyarrow`.
@@ -33,6 +33,7 @@ def column_converter(
         keeps_missing: Numbers with null become objects with None, not float64 with NaN.
     """
     types, kind = arrow.types, field.type
+    # A column without any value has no type. Its missing values are read as missing numbers.
     if types.is_null(kind):
         field = arrow.field(field.name, arrow.float64())
         plain, dtype = column_converter(arrow, field, True, keeps_missing)
@@ -49,6 +50,7 @@ def column_converter(
         plain, dtype = column_converter(arrow, field, has_nulls, keeps_missing)
         return (lambda array: plain(as_numbers(arrow, field.name, array))), dtype
     is_whole = types.is_boolean(kind) or types.is_integer(kind)
+    # NaN could not be told from a missing number.
     if has_nulls and keeps_missing and (is_whole or types.is_floating(kind)):
         return _with_none, np.dtype(object)
     if is_whole and has_nulls:
@@ -70,8 +72,8 @@ def joined_kind(
 ) -> pyarrow.DataType | None:
     """Return the type that holds the values of two; None if there is none.
 
-    A column that is all null in one file has no type there, words are the same words whatever
-    they are kept in, and of two types of numbers or times the wider one holds both.
+    A column that is all null in one file has no type there. Text is the same text in each form in
+    which Arrow keeps it. Of two types of numbers or times, the wider one holds both.
     """
     kinds = [_plain(arrow, kind) for kind in (one, other)]
     if arrow.null() not in kinds and kinds.count(arrow.string()) == 1:
@@ -86,13 +88,14 @@ def joined_kind(
 def as_kind(
     arrow: ModuleType, name: str, array: pyarrow.Array, kind: pyarrow.DataType
 ) -> pyarrow.Array:
-    """Return an array as one of the type that a column has over all files.
+    """Return an array in the type that the column has over all files.
 
     Raises:
-        DataError: A value would be another one.
+        DataError: The type cannot hold a value.
     """
     if array.type == kind:
         return array
+    # Arrow may refuse the cast between the types, although there is no value to change.
     if array.null_count == len(array):
         return arrow.nulls(len(array), kind)
     if arrow.types.is_dictionary(array.type):
@@ -107,7 +110,7 @@ def as_kind(
 
 
 def _plain(arrow: ModuleType, kind: pyarrow.DataType) -> pyarrow.DataType:
-    """Return the type of the same values without how Arrow keeps them."""
+    """Return the type of the values, without the form in which Arrow keeps them."""
     types = arrow.types
     if types.is_dictionary(kind):
         return _plain(arrow, kind.value_type)
@@ -140,7 +143,7 @@ def _object_converter(
 
 
 def column_kind(arrow: ModuleType, kind: pyarrow.DataType) -> str | None:
-    """Return what the values of an Arrow type are, as `Metadata.column_kinds` has it."""
+    """Return the kind of values of an Arrow type, as in `Metadata.column_kinds`."""
     types = arrow.types
     if types.is_dictionary(kind):
         return column_kind(arrow, kind.value_type)
@@ -169,9 +172,9 @@ def _whole(arrow: ModuleType, name: str, decimals: pyarrow.Array) -> pyarrow.Arr
 
 
 def _nearest(arrow: ModuleType, name: str, decimals: pyarrow.Array) -> pyarrow.Array:
-    """Return decimals as the nearest float64, which a cast by itself misses by a digit.
+    """Return decimals as the nearest float64; Arrow's own cast may miss it by a digit.
 
-    Those of which several would be one are refused.
+    A value is refused if float64 would make it equal to another one.
     """
     numbers = decimals.cast(arrow.string()).cast(arrow.float64())
     values = numbers.to_numpy(zero_copy_only=False)
@@ -187,7 +190,7 @@ def _nearest(arrow: ModuleType, name: str, decimals: pyarrow.Array) -> pyarrow.A
 
 
 def _with_nan(arrow: ModuleType, field: pyarrow.Field) -> Convert:
-    """Return what makes whole numbers with nulls float64, and refuses those that would meet."""
+    """Return a function that makes float64 of whole numbers with nulls, if it holds them."""
 
     def convert(array: pyarrow.Array) -> Column:
         try:
@@ -202,10 +205,12 @@ def _with_nan(arrow: ModuleType, field: pyarrow.Field) -> Convert:
 
 
 def _texts(arrow: ModuleType, field: pyarrow.Field) -> Convert:
-    """Return what makes `Strings` of text, and refuses what is not UTF-8."""
+    """Return a function that makes `Strings` of text, and refuses bytes that are not UTF-8."""
 
     def convert(array: pyarrow.Array) -> Column:
         try:
+            # Arrow does not check text when it reads it. An invalid byte would fail much later, in
+            # the user's code.
             array.validate(full=True)
         except arrow.ArrowInvalid:
             row, found = _first_no_text(array.cast(arrow.large_binary()).to_pylist())
@@ -220,7 +225,7 @@ def _texts(arrow: ModuleType, field: pyarrow.Field) -> Convert:
 
 
 def _times_of_day(arrow: ModuleType) -> Convert:
-    """Return what makes text of times of day, as `str` writes them and CSV has them; null as ""."""
+    """Return a function that writes times of day as text, as `str` and CSV do; null as ""."""
 
     def convert(array: pyarrow.Array) -> Column:
         words = ["" if value is None else str(value) for value in array.to_pylist()]
@@ -250,7 +255,7 @@ def _with_none(array: pyarrow.Array) -> NDArray[np.object_]:
 
 
 def _vectors(field: pyarrow.Field) -> Convert:
-    """Return what makes vectors of one length a matrix."""
+    """Return a function that makes a matrix of vectors of one length."""
 
     def convert(array: pyarrow.Array) -> Column:
         if array.null_count:
@@ -270,7 +275,7 @@ def _vectors(field: pyarrow.Field) -> Convert:
 
 
 def _lists(field: pyarrow.Field, values: Convert) -> Convert:
-    """Return what makes an array of each list, all of one type; of null an empty one."""
+    """Return a function that makes an array of each list, all of one type; of null an empty one."""
 
     def convert(array: pyarrow.Array) -> Column:
         flat = array.flatten()  # without those of null

@@ -1,4 +1,4 @@
-"""Messages of which each is a stream of Arrow's record batches: a message has many records."""
+"""Messages that are streams of Arrow's record batches: each message has many records."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
 
 Table = tuple[Mapping[str, Column], Mapping[int, str], list[int], list[object]]
-"""Columns of all messages that are readable, why others are not, the rows of each that is, and what
-the column of the event time says of each row, if one is asked for."""
+"""Columns of all readable messages; why the others are not readable, by their place; the number of
+rows of each readable message; and the event time of each row, if it is asked for.
+"""
 
 
 def parser(kinds: Mapping[str, str], event_time: str = "") -> Callable[[Sequence[bytes]], Table]:
-    """Return what makes columns of messages, of some kinds each (`csv_columns.KINDS`).
+    """Return a function that makes columns of messages, with given kinds (`csv_columns.KINDS`).
 
     Raises:
         ConfigError: pyarrow is not installed.
@@ -36,6 +37,8 @@ def parser(kinds: Mapping[str, str], event_time: str = "") -> Callable[[Sequence
         for place, value in enumerate(values):
             try:
                 found = read_stream(value)
+                # The times are read before the table is kept: a message with a bad time is set
+                # aside as a whole.
                 table = _table(arrow, schema, found)
                 times += _times(arrow, _only(found, event_time)) if event_time else []
                 tables.append(table)
@@ -55,10 +58,11 @@ def read_stream(content: bytes) -> pyarrow.Table:
     """Return the rows of a stream of Arrow's record batches, as a table that is sound.
 
     Raises:
-        DataError: It is none.
+        DataError: The bytes are not such a stream.
     """
     import pyarrow as arrow
 
+    # A message comes from anybody who may write to the topic, so nothing in it is trusted.
     source = arrow.BufferReader(content)
     try:
         with arrow.ipc.open_stream(source) as reader:
@@ -76,7 +80,7 @@ def _table(arrow: ModuleType, schema: pyarrow.Schema, found: pyarrow.Table) -> p
     """Return the rows of a message, with the columns and types of a schema.
 
     Raises:
-        DataError: It is no such message.
+        DataError: It is not such a message.
     """
     columns = []
     for field in schema:
@@ -92,7 +96,7 @@ def _only(found: pyarrow.Table, name: str) -> pyarrow.Array:
     """Return a column of a message.
 
     Raises:
-        DataError: It has not one of this name.
+        DataError: The message has no such column, or several.
     """
     if (count := found.column_names.count(name)) != 1:
         has = ", ".join(found.column_names)
@@ -101,7 +105,7 @@ def _only(found: pyarrow.Table, name: str) -> pyarrow.Array:
 
 
 def _times(arrow: ModuleType, column: pyarrow.Array) -> list[object]:
-    """Return what a column says of time: numbers, text, or seconds of its own time stamps."""
+    """Return the times in a column: numbers, text, or the seconds of its time stamps."""
     if not arrow.types.is_timestamp(column.type):
         found: list[object] = column.to_pylist()
         return found
@@ -110,7 +114,7 @@ def _times(arrow: ModuleType, column: pyarrow.Array) -> list[object]:
 
 
 def _typed(arrow: ModuleType, column: pyarrow.Array, wanted: pyarrow.DataType) -> pyarrow.Array:
-    """Return a column as one of a type, by the rule that JSON has too."""
+    """Return a column in a type, by the same rule as for JSON."""
     types = arrow.types
     if types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)

@@ -1,4 +1,4 @@
-"""What a data reader provides: named shards, cheaply, and records of any range of one."""
+"""The contract of a data reader: it lists named shards cheaply, and reads any range of one."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ class Aside:
 class Records:
     """Consecutive records of a shard, as bytes each or as columns (exactly one of the two).
 
-    start: number of the first record in its shard's source.
-    values: one `bytes` a record (RecordIO, TFRecord, CSV: the line without its newline).
-    columns: name -> array whose first axis is the record, or `Strings` (Parquet, tables).
-    order: the number of each record, where they are not consecutive.
-    aside: what was found among them that is none (a topic's messages).
-    times: the event time of each, in seconds since 1970, where the source has any; 0: not known.
-    num_late: how many messages were late, whether they are records or not.
-    num_gone: how many positions before them were deleted before they were read, and are left out.
+    start: The number of the first record in its shard's source.
+    values: One `bytes` for each record (RecordIO, TFRecord, CSV: the line without its newline).
+    columns: By name, an array whose first axis is the record, or `Strings` (Parquet, tables).
+    order: The number of each record, if they are not consecutive.
+    aside: The messages of a topic among them that are not records.
+    times: The event time of each record, in seconds since 1970, if the source has any; 0: not
+        known.
+    num_late: The number of late messages, records or not.
+    num_gone: The number of positions before them that were deleted before they could be read.
     """
 
     start: int = 0
@@ -54,7 +55,7 @@ class Records:
 
     @property
     def numbers(self) -> NDArray[np.int64]:
-        """The number of each record in its source."""
+        """Return the number of each record in its source."""
         if self.order is not None:
             return self.order
         return np.arange(self.start, self.start + len(self))
@@ -62,15 +63,15 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What `feed` may know about the data.
+    """Describes the data to `feed`: columns, their types, and the delimiter of a line.
 
-    Its columns and their types, when the format has any, and what is between the fields of a line.
-    `column_kinds` says what the values of a column are, where the type of its arrays does not tell:
-    whole or truth (in a column of floats, for it has nulls), date, timestamp, "timestamp UTC",
-    "decimal 2" (of two decimal places). To `checks` a feed adds what records are checked by before
-    it is given them; one raises a `DataError` that has the record.
-    of_modes: what it is of data of other modes, which may have other columns, or another order.
-    keeps_order: whether the records of a task are trained as they come, and nothing shuffles them.
+    column_kinds: The kinds of values, if the type of the arrays does not tell: whole or truth (in a
+        column of floats, because it has nulls), date, timestamp, "timestamp UTC", "decimal 2" (of
+        two decimal places).
+    checks: A feed adds checks of records here. They run before the feed gets the records. A check
+        raises a `DataError` with the number of the record.
+    of_modes: The metadata of other modes, whose data may have other columns, or another order.
+    keeps_order: Whether the records of a task are trained in their order, without a shuffle.
     """
 
     column_names: tuple[str, ...] = ()
@@ -82,17 +83,18 @@ class Metadata:
     keeps_order: bool = False
 
     def shuffles(self, mode: Mode) -> bool:
-        """Whether the records of a task may be put into another order in a mode."""
+        """Return whether the records of a task may be put into another order in a mode."""
         return mode is Mode.TRAINING and not self.of(mode).keeps_order
 
     def of(self, mode: Mode) -> Metadata:
-        """Return what `feed` is told in a mode."""
+        """Return the metadata that `feed` gets in a mode."""
         return self.of_modes.get(mode, self)
 
 
 def columns_there_are(error: Exception, columns: Iterable[str]) -> str:
-    """Return what to add to an error of a `feed` that asked for a column that is not there."""
+    """Return words for the error of a `feed` that asked for a column that is not there."""
     names = tuple(columns)
+    # A KeyError may also come from the user's own dict. Then the words would mislead.
     if isinstance(error, KeyError) and names and error.args and error.args[0] not in names:
         return f"; the records have the columns {', '.join(names)}"
     return ""
@@ -115,7 +117,7 @@ class DataReader(Protocol):
 
     @property
     def metadata(self) -> Metadata:
-        """What `feed` is told about the data."""
+        """Describes the data to `feed`."""
         ...
 
 
@@ -124,13 +126,13 @@ class KeepsMissing(Protocol):
     """A reader of columns that can tell a number that is missing from one that is NaN."""
 
     def keeping_missing(self) -> DataReader:
-        """Return a reader whose columns of numbers with null are objects, None for null."""
+        """Return a reader whose numeric columns with null are objects, with None for null."""
         ...
 
 
 @runtime_checkable
 class HasPlaces(Protocol):
-    """A reader that can tell where a record is in a file, for an error."""
+    """A reader that knows the place of a record in a file, for an error."""
 
     def place(self, name: str, record: int) -> str:
         """Return the place of a record of a shard, such as its line."""
@@ -138,13 +140,13 @@ class HasPlaces(Protocol):
 
 
 def chunks_of(reader: DataReader) -> Iterator[tuple[Records, str]]:
-    """Yield all records of a reader, with the name of the shard that they are of."""
+    """Yield all records of a reader, with the name of their shard."""
     return ((records, shard.name) for shard in reader.shards() for records in reader.read(shard))
 
 
 @runtime_checkable
 class HasHoles(Protocol):
-    """A reader of positions, not each of which has a record: `Shard`s count the positions."""
+    """A reader of positions, some of which have no record. A `Shard` counts positions."""
 
     has_holes: bool
 
@@ -159,31 +161,31 @@ class Waits(Protocol):
 
     @property
     def waits_for(self) -> str:
-        """What nothing comes of, and why; "": it does not wait. For any thread."""
+        """Return the source that does not answer, and why; "": none. Any thread may ask."""
         ...
 
 
 @runtime_checkable
 class Stream(Protocol):
-    """A reader of what arrives: its shards are partitions, whose ends move on.
+    """A reader of arriving data: its shards are partitions, whose ends move on.
 
-    is_endless: whether what arrives after the job has begun belongs to the data.
+    is_endless: Whether data that arrives after the start of the job belongs to it.
     """
 
     @property
     def is_endless(self) -> bool:
-        """Whether it has no end."""
+        """Return whether the stream has no end."""
         ...
 
     def shards(self) -> list[Shard]:
-        """List what there is of each partition now."""
+        """List the part of each partition that is there now."""
         ...
 
     def look(self) -> list[Shard]:
         """List the same, but do not wait for a source that does not answer.
 
         Raises:
-            AwayError: It does not.
+            AwayError: The source does not answer.
         """
         ...
 
@@ -192,43 +194,43 @@ class Stream(Protocol):
         ...
 
     def trained(self, positions: Mapping[str, int], is_last: bool = False) -> None:
-        """Hear how far each partition is trained without a gap, now and then; for others to see.
+        """Note how far each partition is trained without a gap, for monitoring.
 
         Args:
-            positions: Of each partition the first one that is not trained.
+            positions: For each partition, the first position that is not trained.
             is_last: Nothing more will be trained now.
         """
         ...
 
     def beginning(self) -> list[Shard]:
-        """List what a job that begins now has to read of each partition, as far as it is there."""
+        """List what a job that begins now reads of each partition, as far as it is there."""
         ...
 
 
 @runtime_checkable
 class Captured(Protocol):
-    """A stream that the job itself keeps, of a source that may have an end.
+    """A stream of records that the job itself stores; its source may have an end.
 
-    is_over: whether the source had come to its end at the last look.
+    is_over: Whether the source had come to its end at the last look.
     """
 
     is_over: bool
 
     def forget(self, positions: Mapping[str, int]) -> None:
-        """Delete of each partition what is before a position: nobody asks for it again."""
+        """Delete the records before a position in each partition: no worker needs them again."""
         ...
 
 
 def all_of(chunks: Iterable[Records], shard: Shard, reader: str) -> Iterator[Records]:
-    """Yield what a reader gives for a range, and make sure that it is all of it and no more.
+    """Yield the records that a reader gives for a range, and check that they are all of it.
 
     Args:
-        chunks: What it gives.
+        chunks: The records that the reader gives.
         shard: The range.
-        reader: What the reader is called in an error.
+        reader: The name of the reader in an error.
 
     Raises:
-        DataError: It is another number of records.
+        DataError: The number of records is another one.
     """
     num_records = 0
     for chunk in chunks:

@@ -1,4 +1,4 @@
-"""Writing the records of any reader to RecordIO or TFRecord files, all of them or none."""
+"""Writes the records of any reader to RecordIO or TFRecord files: all of them or none."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from elasticdl.errors import ConfigError, DataError
 
 Encode = Callable[[Records, str], list[bytes]]
 RECORDS_PER_ROW_GROUP = 8192
-"""A task decodes row groups whole up to its last record: few are decoded for nothing."""
+"""A task decodes whole row groups up to its last record. So small groups waste little."""
 OnProgress = Callable[[int], None]  # told how many records more were dealt with
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where records go: `path` is a file, or, with `records_per_file`, a new folder of files.
+    """The place where records are written: a file or, with `records_per_file`, a new folder.
 
     records_per_row_group: For Parquet; the last row group of a file may have fewer.
     """
@@ -54,7 +54,7 @@ class Target:
 def convert(
     reader: DataReader, encode: Encode, target: Target, on_progress: OnProgress
 ) -> list[Path]:
-    """Write every record of a reader; return the files. After an error there are none of them.
+    """Write every record of a reader; return the files. After an error, no file is left.
 
     Raises:
         DataError: A record cannot be read or encoded, or a file cannot be written.
@@ -95,7 +95,7 @@ def _write_parts(
 def _pieces(
     batches: Iterator[list[bytes]], records_per_file: int
 ) -> Iterator[tuple[int, list[bytes]]]:
-    """Cut batches where files end; yield the number of the file with each piece."""
+    """Cut batches at the ends of files; yield each piece with the number of its file."""
     num_records = 0
     for batch in batches:
         start = 0
@@ -109,13 +109,16 @@ def _pieces(
 
 @contextmanager
 def staged_folder(path: Path) -> Iterator[Path]:
-    """Give a folder to write to, which becomes `path` if nothing is raised."""
+    """Give a folder to write to; it becomes `path` if no error is raised."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        # The rename at the end would fail after all the work, or mix two data sets.
         raise DataError(f"{path}: exists and is not an empty folder; choose another or remove it")
     _require_folder(path.parent)
     staging = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
     try:
         yield staging
+        # `mkdtemp` makes a private folder; the result gets the rights of any new folder. The umask
+        # can only be read by setting it.
         umask = os.umask(0)
         os.umask(umask)
         staging.chmod(0o777 & ~umask)
@@ -134,7 +137,7 @@ def raw(records: Records, source: str) -> list[bytes]:
     """Encode records as they are.
 
     Raises:
-        ConfigError: They are columns.
+        ConfigError: The records are columns.
     """
     if records.columns:
         raise ConfigError(f"{source}: its records are columns; give --as example to encode them")
@@ -144,9 +147,9 @@ def raw(records: Records, source: str) -> list[bytes]:
 def as_examples(
     reader: DataReader, kinds: Mapping[str, str], missing: frozenset[str], on_progress: OnProgress
 ) -> Encode:
-    """Return what encodes a reader's records as `tf.train.Example`.
+    """Return a function that encodes a reader's records as `tf.train.Example`.
 
-    The kinds of CSV columns that `kinds` does not name are found by reading all of them once.
+    All records are read once to find the kinds of CSV columns that `kinds` does not name.
 
     Raises:
         ConfigError: The reader's records have no columns, or `kinds` names one that is not there.
@@ -173,10 +176,10 @@ def _encode_columns(records: Records, source: str, kinds: Mapping[str, str]) -> 
 
 
 def _whole(name: str, column: Array) -> Array:
-    """Return numbers as whole ones; one that is missing, or NaN, is None.
+    """Return numbers as whole numbers; a missing number, or NaN, is None.
 
     Raises:
-        ValueError: One is not whole, or int64 does not hold it.
+        ValueError: A number is not whole, or int64 does not hold it.
     """
     if column.ndim != 1 or column.dtype.kind not in "biufO":
         raise ValueError(f"column {name!r}: expected a number in each record for int64")

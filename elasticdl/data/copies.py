@@ -1,4 +1,4 @@
-"""Files that a reader can seek in: of compressed and of remote ones a copy, made once a machine."""
+"""Gives a reader files in which it can seek, by one local copy of compressed or remote files."""
 
 from __future__ import annotations
 
@@ -27,17 +27,19 @@ _COPY_BYTES = 1 << 20
 
 
 def readable(path: str, by_content: bool = False) -> str:
-    """Return the file itself, or its copy: not compressed, and not behind a URL.
+    """Return the file itself, or its uncompressed local copy.
 
     All processes of a machine share the copy. It is made anew when the file has changed.
 
     Args:
         path: The path of the file.
-        by_content: A file may be compressed without a name that says so.
+        by_content: Whether to look at the first bytes: the name may not say that the file is
+            compressed.
 
     Raises:
         DataError: The file is cut short or damaged, or there is no room for the copy.
     """
+    # The copy of a remote file may be compressed itself, so it is unpacked in a second step.
     packed = _fetched(path) if remote.is_url(path) else path
     codec = _codec_of(packed, path, by_content)
     if codec is None:
@@ -49,7 +51,7 @@ def readable(path: str, by_content: bool = False) -> str:
 
 
 def unpacked_name(path: str) -> str:
-    """Return the name without what says that the file is compressed."""
+    """Return the name without the ending of a compressed file."""
     for ending in COMPRESSED:
         if path.lower().endswith(ending):
             return path[: -len(ending)]
@@ -57,9 +59,10 @@ def unpacked_name(path: str) -> str:
 
 
 def cache_folder() -> Path:
-    """Return where copies lie: `ELASTICDL_DATA_CACHE`, or below the user's cache folder.
+    """Return the folder of copies: `ELASTICDL_DATA_CACHE`, or below the user's cache folder.
 
-    Never in a folder where others may write: who makes a file there first would choose the data.
+    It is never a folder where others may write: whoever makes a file there first could choose the
+    data.
     """
     given = os.environ.get(CACHE_VARIABLE)
     if given:
@@ -70,7 +73,7 @@ def cache_folder() -> Path:
 
 
 def _codec_of(path: str, called: str, by_content: bool) -> str | None:
-    """Return what a file, or the copy of one that is called otherwise, is compressed by."""
+    """Return the compression of a file; `called` is its name for the user."""
     says_so = path.lower().endswith(COMPRESSED)
     if not says_so and not by_content:
         return None
@@ -82,7 +85,7 @@ def _codec_of(path: str, called: str, by_content: bool) -> str | None:
 
 
 def _compression_of(path: str) -> tuple[str | None, bool]:
-    """Return what a file's first bytes say that it is compressed by, and whether it is empty."""
+    """Return the compression that a file's first bytes show, and whether the file is empty."""
     try:
         with open(path, "rb") as file:
             start = file.read(4)
@@ -93,8 +96,9 @@ def _compression_of(path: str) -> tuple[str | None, bool]:
 
 
 def _copy_of(path: str) -> Path:
-    """Return the name of a file's copy: another for each content, as size and time tell it."""
+    """Return the name of a file's copy; it depends on the file's size and time."""
     status = os.stat(path)
+    # A hash of the content would cost as much as the copy.
     identity = f"{os.path.realpath(path)}\0{status.st_size}\0{status.st_mtime_ns}"
     return _named(identity, unpacked_name(Path(path).name))
 
@@ -104,7 +108,7 @@ def _named(identity: str, name: str) -> Path:
 
 
 def _fetched(url: str) -> str:
-    """Return the copy of a file behind a URL, made anew when its server says that it changed."""
+    """Return the copy of a file behind a URL; make it anew when the server says that it changed."""
     file = remote.describe(url)
     name = re.sub(r"[^\w.-]", "_", remote.without_query(url).rpartition("/")[2])
     copy = _named(f"{url}\0{file.num_bytes}\0{file.version}", name)
@@ -128,7 +132,7 @@ def _unpack(path: str, codec: str, copy: Path, called: str) -> None:
 
 @contextmanager
 def _new(copy: Path) -> Iterator[IO[bytes]]:
-    """Give a file to write to, which becomes the copy if nothing is raised."""
+    """Give a file to write to; it becomes the copy if no error is raised."""
     try:
         copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _require_own(copy.parent)
@@ -143,6 +147,7 @@ def _new(copy: Path) -> Iterator[IO[bytes]]:
     try:
         with os.fdopen(descriptor, "wb") as target:
             yield target
+        # Another process may have made the same copy meanwhile; both have the same bytes.
         os.replace(partial, copy)
     finally:
         Path(partial).unlink(missing_ok=True)
@@ -160,10 +165,10 @@ def _zstd_stream(source: IO[bytes]) -> IO[bytes]:
 
 
 def _is_there(copy: Path) -> bool:
-    """Whether there is a copy to be read: one that this user has made, and nobody else can change.
+    """Return whether a copy is there that this user has made and no one else can change.
 
     Raises:
-        DataError: Others may have put it there.
+        DataError: Another user may have put it there.
     """
     if not os.path.lexists(copy):
         return False
@@ -177,7 +182,7 @@ def _is_there(copy: Path) -> bool:
 
 
 def _require_own(folder: Path) -> None:
-    """Refuse a folder in which others could put files under the names of ours."""
+    """Refuse a folder in which others could put files under our names."""
     found = folder.stat()
     if found.st_uid != os.geteuid():
         raise DataError(

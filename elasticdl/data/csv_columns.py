@@ -1,4 +1,4 @@
-"""Lines of CSV to columns with types, by the one rule of `docs/data.md`; Rust reads the values."""
+"""Turns lines of CSV into typed columns, by the one rule of `docs/data.md`; Rust reads values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WIDENING = ("int64", "large", "float", "bytes")
 
 
 def require_names(names: Sequence[str]) -> None:
-    """Refuse names of columns of which one would hide another, or that say nothing.
+    """Refuse two columns of one name, and a column without a name.
 
     Raises:
         DataError: Two are the same, or one is empty.
@@ -44,10 +44,10 @@ def require_names(names: Sequence[str]) -> None:
 def require_kinds(
     kinds: Mapping[str, str], names: Sequence[str], known: Sequence[str] = KINDS
 ) -> None:
-    """Refuse kinds of `--types` that are none, or are of no column.
+    """Refuse kinds of `--types` that are unknown, or belong to no column.
 
     Raises:
-        ConfigError: Names the first.
+        ConfigError: Names the first such kind.
     """
     for name, kind in kinds.items():
         if name not in names or kind not in known:
@@ -59,11 +59,12 @@ def require_kinds(
 
 @dataclass(frozen=True, slots=True)
 class CsvColumns:
-    """How lines become columns.
+    """The rule by which lines become columns.
 
-    names: of the columns, in the order of the line's fields.
-    missing: fields that stand for no value in a column of numbers. In text they are words.
-    place: tells where a record of a file is, such as "line 3".
+    names: The names of the columns, in the order of the line's fields.
+    missing: Fields that stand for no value in a column of numbers. In a column of text they are
+        words.
+    place: Returns the place of a record in a file, such as "line 3".
     """
 
     names: tuple[str, ...]
@@ -93,8 +94,8 @@ class CsvColumns:
 
         Args:
             records: The lines.
-            source: Their file.
-            numbers: Names of columns, and of which kind their numbers are: int64, float, float32.
+            source: The file of the lines.
+            numbers: Names of columns, with the kind of their numbers: int64, float, float32.
             required: Names of columns that have a value in each record.
 
         Raises:
@@ -116,10 +117,10 @@ class CsvColumns:
     def typed(
         self, fields: CsvFields, kinds: Mapping[str, str], records: Records, source: str
     ) -> dict[str, ArrayLike]:
-        """Return the columns as numbers and text; a number that is missing, or NaN, is None.
+        """Return the columns as numbers and text; a missing number, or NaN, is None.
 
         Raises:
-            DataError: A field is no number, in a column that is said to have them.
+            DataError: A field is no number, in a column of numbers.
         """
         columns: dict[str, ArrayLike] = {}
         for number, name in enumerate(self.names):
@@ -143,7 +144,7 @@ class CsvColumns:
         records: Records,
         source: str,
     ) -> dict[str, object]:
-        """Return the columns as arrays of Arrow; a number that is missing, or NaN, is null."""
+        """Return the columns as arrays of Arrow; a missing number, or NaN, is null."""
         columns = {}
         for number, name in enumerate(self.names):
             if kinds[name] == "bytes":
@@ -170,11 +171,12 @@ class CsvColumns:
 
     @property
     def delimiter_byte(self) -> int:
-        """What is between two fields.
+        """The byte between two fields.
 
         Raises:
-            ConfigError: It is not one byte.
+            ConfigError: The delimiter is not one byte.
         """
+        # Rust splits lines at one byte.
         encoded = self.delimiter.encode()
         if len(encoded) != 1:
             raise ConfigError(f"delimiter={self.delimiter}: expected a character of ASCII")
@@ -199,7 +201,7 @@ def find_kinds(
     num_threads: int,
     on_progress: Callable[[int], None] = lambda count: None,
 ) -> dict[str, str]:
-    """Return the narrowest kind of each column that holds all its values; reads all of them.
+    """Return the narrowest kind of each column that holds all its values; reads all records.
 
     Raises:
         DataError: A line does not parse.
@@ -210,10 +212,11 @@ def find_kinds(
 
     widest = [_WIDENING[0]] * len(lines.names)
     with ThreadPoolExecutor(num_threads, "kinds") as pool:
+        # Any order would do for the kinds, but an error must name the first bad line.
         for found, count in in_order(pool, kinds, chunks_of(reader)):
             pairs = zip(found, widest, strict=True)
             widest = [max(pair, key=_WIDENING.index) for pair in pairs]
             on_progress(count)
-    # Of ids that are too large for int64, several would be one as floats.
+    # Ids that are too large for int64 become text: as floats, several ids would become one.
     kinds_found = ["bytes" if kind == "large" else kind for kind in widest]
     return dict(zip(lines.names, kinds_found, strict=True))

@@ -1,4 +1,4 @@
-"""Readers that users bring: `custom_data_reader` of a model file."""
+"""Readers of the user: `custom_data_reader` of a model file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def make_custom_reader(
     """Call a user's `custom_data_reader` and check that it returns a reader of ranges.
 
     Raises:
-        ModelError: It does not take these arguments, or returns something that is no reader.
+        ModelError: The function does not take these arguments, or does not return a reader.
     """
     name = getattr(function, "__name__", "custom_data_reader")
     return adapt_reader(call_custom_reader(function, data_path, params), name)
@@ -34,14 +34,17 @@ def call_custom_reader(
 ) -> Any:
     """Call a user's `custom_data_reader(data_path=..., **params)`; return what it returns.
 
-    A first argument of another name (`data_origin` in older files) is given the path as well.
+    A first argument of another name (`data_origin` in older files) gets the path as well.
 
     Raises:
-        ModelError: It does not take these arguments.
+        ModelError: The function does not take these arguments.
     """
     name = getattr(function, "__name__", "custom_data_reader")
     try:
+        # The arguments are only bound here, so that a TypeError in the user's code is not taken for
+        # a wrong signature.
         call = inspect.signature(function).bind(data_path=data_path, **params)
+    # Older model files call the first parameter `data_origin`.
     except TypeError as keyword_error:
         try:
             call = inspect.signature(function).bind(data_path, **params)
@@ -56,11 +59,11 @@ def call_custom_reader(
 def adapt_reader(reader: Any, name: str = "custom_data_reader") -> DataReader:
     """Return an object as a `DataReader`.
 
-    It has `shards()` and `read(shard)` (and perhaps `metadata`), or, in the older style,
+    The object has `shards()` and `read(shard)`, and perhaps `metadata`. In the older style it has
     `create_shards() -> {name: (start, count)}` and `read_records(task)`, a generator of records.
 
     Raises:
-        ModelError: It has neither; says what it is.
+        ModelError: The object has neither; says what it is.
     """
     if _has(reader, "shards", "read"):
         return OwnReader(reader)
@@ -83,7 +86,7 @@ def _has(reader: Any, *methods: str) -> bool:
 
 
 def _called(what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a function of the user's; what it raises is told in one line."""
+    """Call a function of the user; report its error in one line."""
     try:
         return function(*args, **kwargs)
     except ElasticdlError:
@@ -96,7 +99,7 @@ def _called(what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) 
 
 
 class OwnReader:
-    """A reader with `shards` and `read`, which is told what it gets wrong."""
+    """Wraps a user's reader with `shards` and `read`, and reports its mistakes."""
 
     def __init__(self, reader: Any) -> None:
         self._reader = reader
@@ -105,7 +108,7 @@ class OwnReader:
 
     @property
     def metadata(self) -> Metadata:
-        """What the reader knows of its columns, if it says so."""
+        """The reader's own description of its columns, if it has one."""
         found = getattr(self._reader, "metadata", None)
         if found is not None and not isinstance(found, Metadata):
             raise ModelError(
@@ -115,7 +118,7 @@ class OwnReader:
         return found or Metadata()
 
     def shards(self) -> list[Shard]:
-        """List the shards, each of another range."""
+        """List the shards; their ranges do not overlap."""
         found: list[Shard] = _called(f"{self._name}.shards()", lambda: list(self._reader.shards()))
         for shard in found:
             if not isinstance(shard, Shard):
@@ -126,7 +129,7 @@ class OwnReader:
         return found
 
     def read(self, shard: Shard) -> Iterator[Records]:
-        """Yield what the reader yields for a range, checking that it is all of it."""
+        """Yield the reader's records for a range; check that they are all of it."""
         return all_of(self._records(shard), shard, self._name)
 
     def _records(self, shard: Shard) -> Iterator[Records]:
@@ -141,11 +144,12 @@ class OwnReader:
             yield records
 
     def _check_times(self, records: Records, shard: Shard) -> None:
-        """Refuse times in another unit than before, since a feed takes them as numbers of it."""
+        """Refuse times in another unit than before: a feed takes them as numbers in one unit."""
         for name, column in records.columns.items():
             found = np.asarray(column).dtype if isinstance(column, list) else column.dtype
             if found.kind not in "mM":
                 continue
+            # The first unit that was seen counts: the reader declares none.
             first, where = self._times.setdefault(name, (found, shard.name))
             if found != first:
                 raise DataError(
@@ -156,7 +160,7 @@ class OwnReader:
 
 @dataclass(frozen=True, slots=True)
 class OlderTask:
-    """What `read_records` is given: `task.shard.name`, or `task.shard_name`, and the range."""
+    """The argument of `read_records`: `task.shard.name`, or `task.shard_name`, and the range."""
 
     shard: Shard
 
@@ -179,8 +183,8 @@ class OlderTask:
 class OlderReader:
     """A reader with `create_shards` and `read_records`.
 
-    Its records are bytes or text, or rows: sequences of one value for each column of its
-    metadata, which become columns.
+    Its records are bytes, text or rows. A row has one value for each column of the metadata; rows
+    become columns.
     """
 
     def __init__(self, reader: Any) -> None:
@@ -208,7 +212,7 @@ class OlderReader:
         ]
 
     def read(self, shard: Shard) -> Iterator[Records]:
-        """Yield what `read_records` yields for the range, checking that it is all of it."""
+        """Yield the records of `read_records` for the range; check that they are all of it."""
         if shard.num_records == 0:
             return
         records = iter(self._reader.read_records(OlderTask(shard)))
@@ -216,6 +220,7 @@ class OlderReader:
         while chunk := list(islice(records, min(CHUNK_RECORDS, shard.end - next_record))):
             yield self._to_records(next_record, chunk, shard)
             next_record += len(chunk)
+        # One more record is asked for: a reader that ignores the range gives too many.
         if next_record != shard.end or next(records, None) is not None:
             number = next_record - shard.start
             raise DataError(

@@ -1,8 +1,8 @@
-"""Event times of messages: what a field of theirs says, in seconds since 1970.
+"""Event times of messages: the meaning of a field, in seconds since 1970.
 
-One rule for all formats. A number, or text that is one, counts the time since 1970: in seconds
-below 10^11, in milliseconds below 10^14, in microseconds below 10^17, else in nanoseconds. Other
-text is a time of ISO 8601; without a zone it is UTC.
+All formats have one rule. A number, or the text of a number, counts the time since 1970. Below
+10^11 it is in seconds, below 10^14 in milliseconds, below 10^17 in microseconds, else in
+nanoseconds. Other text is a time of ISO 8601; without a zone it is UTC.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ _UNITS = np.array([1.0, 1e3, 1e6, 1e9])
 
 
 def seconds_of(values: Sequence[object], name: str) -> tuple[NDArray[np.float64], dict[int, str]]:
-    """Return the times that a field says, shape (n,), and why some are none, by their place.
+    """Return the times in a field, shape (n,), and the reasons why some are invalid, by place.
 
     Args:
-        values: Of the field: numbers, text, bytes, or None where a message lacks it.
-        name: Of the field, for errors.
+        values: The values of the field: numbers, text, bytes, or None if a message lacks it.
+        name: The name of the field, for errors.
     """
+    # Most fields are good numbers, and NumPy converts them together. One bad value sends all of
+    # them through the slow way, which finds it.
     numbers = _numbers(values)
     if numbers is not None and (numbers > 0.0).all() and (numbers < np.inf).all():
         return numbers / _UNITS[np.searchsorted(_STEPS, numbers, side="right")], {}
@@ -45,11 +47,13 @@ def seconds_of(values: Sequence[object], name: str) -> tuple[NDArray[np.float64]
 
 
 def _numbers(values: Sequence[Any]) -> NDArray[np.float64] | None:
-    """Return values that are all numbers, or text of numbers; None: they are not, or may not be."""
+    """Return values that are all numbers, or text of numbers; None if any may not be."""
     kinds = set(map(type, values))
     try:
         if kinds <= {int, float}:
             return np.array(values, np.float64)
+        # NumPy gives each text the width of the longest one, so one long value would take much
+        # memory.
         if kinds in ({bytes}, {str}) and max(map(len, values)) <= _MOST_CHARACTERS:
             return np.array(values).astype(np.float64)
     except (ValueError, OverflowError):
@@ -86,7 +90,7 @@ def _of_text(text: str) -> float | None:
 
 
 def shown(value: object) -> str:
-    """Return a value of a message as an error has it."""
+    """Return a value of a message as errors show it."""
     if value is None:
         return "none"
     words = repr(value)

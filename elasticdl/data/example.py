@@ -1,4 +1,4 @@
-"""`tf.train.Example` records without TensorFlow: encoded in bulk by Rust, decoded by protobuf."""
+"""`tf.train.Example` records without TensorFlow: Rust encodes them, protobuf decodes them."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def encode_examples(columns: _Columns, nearest: Collection[str] = ()) -> list[by
     Features are in the order of their names, so equal columns give equal bytes.
 
     Args:
-        columns: Name -> array whose first axis is the record; further axes are flattened.
-            Whole numbers and truth values become int64 features, real numbers float, text
-            (as UTF-8) and bytes bytes. Of an array or list of objects each is one value or a
-            sequence of values; None, or NaN among text, leaves the feature out of that record.
-        nearest: Columns of real numbers whose nearest float32 is taken, whatever they are.
+        columns: Name -> array whose first axis is the record; further axes are flattened. Whole
+            numbers and truth values become int64 features, real numbers float. Text (as UTF-8) and
+            bytes become bytes. In an array or list of objects, each object is one value or a
+            sequence of values. None, or NaN among text, leaves the feature out of that record.
+        nearest: Columns of real numbers that are rounded to the nearest float32, without a check.
 
     Raises:
-        ValueError: Columns differ in length, a type has no feature, or float32 does not hold
-            a number that may be an id or a time; names the column.
+        ValueError: Columns differ in length, a type has no feature, or float32 does not hold a
+        number that may be an id or a time; names the column.
     """
     if not columns:
         return []
@@ -53,6 +53,7 @@ def decode_example(record: bytes) -> dict[str, list[object]] | None:
     except DecodeError:
         return None
     features = message.features.feature  # type: ignore[attr-defined]
+    # protobuf keeps unknown fields silently. Other bytes can look like an empty message.
     if not features or message.ByteSize() != len(record):
         return None
     return {name: _feature_values(features[name]) for name in sorted(features)}
@@ -61,7 +62,7 @@ def decode_example(record: bytes) -> dict[str, list[object]] | None:
 def decode_examples(
     records: Sequence[bytes], columns: Mapping[str, tuple[tuple[int, ...], str]]
 ) -> dict[str, Array]:
-    """Decode serialised `tf.train.Example` messages of which each has the same features.
+    """Decode serialised `tf.train.Example` messages that all have the same features.
 
     Args:
         records: One message each.
@@ -71,8 +72,8 @@ def decode_examples(
         Name -> array whose first axis is the record.
 
     Raises:
-        DataError: A record is no such message, lacks a feature, or has another number of values;
-            names record and feature.
+        DataError: A record is not such a message, lacks a feature, or has another number of values;
+        names record and feature.
     """
     for name, (_, dtype) in columns.items():
         if dtype not in _KINDS:
@@ -99,7 +100,7 @@ def _feature_values(feature: Any) -> list[object]:
 def _encode_column(
     name: str, column: ArrayLike, takes_nearest: bool
 ) -> tuple[Values, NDArray[np.int64]]:
-    """Return a column's values, all in one, and where those of each record begin."""
+    """Return a column's values in one array, and the offset of each record in it."""
     array = _as_array(column)
     if array.ndim == 0:
         raise ValueError(f"column {name!r}: expected one value for each record, found a scalar")
@@ -111,7 +112,7 @@ def _encode_column(
 
 
 def _as_array(column: ArrayLike) -> Array:
-    """As NumPy sees it, but for lists of text, bytes or sequences, which stay objects."""
+    """Return a column as an array; lists of text, bytes or sequences become objects."""
     if isinstance(column, list | tuple) and not all(
         isinstance(value, bool | int | float | np.number | np.bool) for value in column
     ):
@@ -146,7 +147,7 @@ def _encode_values(name: str, values: Array, takes_nearest: bool) -> Values:
 
 
 def _narrowed(name: str, values: Array, takes_nearest: bool) -> NDArray[np.float32]:
-    """Return real numbers as float32; refuse one that is infinite then, or another whole number."""
+    """Return numbers as float32; refuse a number that becomes infinite or another whole number."""
     with np.errstate(over="ignore"):
         narrow = np.ascontiguousarray(values, dtype=np.float32)
     size = np.abs(values)

@@ -1,6 +1,6 @@
-"""Statistics of `tf.train.Example` records, counted in Rust: one pass, and no record in Python.
+"""Statistics of `tf.train.Example` records, counted by Rust in one pass, with no record in Python.
 
-What cannot be counted so is left to `elasticdl.data.analyze`, which gives the same statistics: it
+`elasticdl.data.analyze` gives the same statistics for the data that cannot be counted here. It
 copies the records to disk, and needs little memory.
 """
 
@@ -20,7 +20,7 @@ from elasticdl.statistics import Column, Distinct, Source, Statistics
 
 RANGE_RECORDS = 1 << 15
 MOST_BYTES = 2 << 30
-"""What different values and their counts may take, or a quarter of the memory if that is less."""
+"""The bytes that distinct values and their counts may take; at most a quarter of the memory."""
 
 _Range = tuple[RecordReader | TFRecordReader, int, int]
 _KINDS = {"int64": "int64", "float": "float", "bytes": "text"}
@@ -33,17 +33,17 @@ def count_examples(
     num_threads: int,
     on_progress: Callable[[int], None],
 ) -> Statistics | None:
-    """Return the statistics of all columns, or None if they are not to be had in this way.
+    """Return the statistics of all columns, or None if they cannot be counted in this way.
 
-    That is so where records are no plain messages or have values of several kinds in a column, or
-    there are too many different values for the limit or for the memory.
+    This happens if records are no plain messages, if a column has values of several kinds, or if
+    there are too many distinct values for the limit or for the memory.
 
     Args:
         reader: Has the records.
-        path: What the data was called on the command line.
-        limits: How much is told of a column.
-        num_threads: How many count.
-        on_progress: Told how many records more are counted.
+        path: The name of the data on the command line.
+        limits: How much the statistics of a column contain.
+        num_threads: The number of threads that count.
+        on_progress: Called with the number of records that were counted.
 
     Raises:
         DataError: The data cannot be read.
@@ -74,7 +74,7 @@ def count_examples(
 
 
 def holds_examples(reader: DataReader) -> bool:
-    """Tell whether the files are of a kind that `count_examples` reads."""
+    """Return whether `count_examples` can read files of this kind."""
     return isinstance(reader, FileReader) and all(
         isinstance(reader.file(shard.name), RecordReader | TFRecordReader)
         for shard in reader.shards()[:1]
@@ -86,6 +86,7 @@ def _ranges(reader: DataReader) -> Iterator[_Range]:
     for shard in reader.shards():
         file = reader.file(shard.name)
         assert isinstance(file, RecordReader | TFRecordReader), "files are of one kind"
+        # Ranges are small, so that all threads finish at about the same time.
         for start in range(shard.start, shard.end, RANGE_RECORDS):
             yield file, start, min(shard.end, start + RANGE_RECORDS)
 

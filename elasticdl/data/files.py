@@ -1,4 +1,4 @@
-"""What readers of record files have in common: one shard a file, read in chunks."""
+"""The common part of readers of record files: one shard a file, read in chunks."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _MAX_OPEN_FILES = 64
 
 
 class RecordFile(Protocol):
-    """One file of numbered records; those of `elasticdl._core` read without holding the GIL."""
+    """One file of numbered records; the files of `elasticdl._core` read without holding the GIL."""
 
     @property
     def num_records(self) -> int:
-        """How many records it has."""
+        """The number of its records."""
         ...
 
     def read(self, start: int, end: int, max_bytes: int | None = None) -> list[bytes]:
-        """Return records `[start, end)`; fewer, but one at least, once `max_bytes` are reached."""
+        """Return records `[start, end)`; fewer, but at least one, when `max_bytes` are reached."""
         ...
 
 
@@ -37,9 +37,10 @@ class FileReader:
 
     Args:
         paths: The files; each is a shard of this name, unless it has no records.
-        open_file: Opens one. It raises a `DataError` that names the file.
-        metadata: What `feed` is told.
-        count: Tells how many records a file has, where that needs less than opening it.
+        open_file: Opens a file. It raises a `DataError` that names the file.
+        metadata: Describes the data to `feed`.
+        count: Returns the number of a file's records, if that needs less than opening the file;
+            else None.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class FileReader:
 
     @property
     def metadata(self) -> Metadata:
-        """What `feed` is told about the data."""
+        """Describes the data to `feed`."""
         return self._metadata
 
     def shards(self) -> list[Shard]:
@@ -78,11 +79,13 @@ class FileReader:
         return file
 
     def _num_records(self, path: str) -> int:
+        # A count may be had without opening the file: of RecordIO behind a URL only the index is
+        # fetched.
         known = self._count(path)
         return self._open(path).num_records if known is None else known
 
     def file(self, name: str) -> RecordFile:
-        """Return the open file of a shard's name, for those that read it by themselves."""
+        """Return the open file of a shard, for callers that read it themselves."""
         return self._open(name)
 
     def read(self, shard: Shard) -> Iterator[Records]:
@@ -101,5 +104,5 @@ class FileReader:
 
 
 def num_cores() -> int:
-    """How many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))

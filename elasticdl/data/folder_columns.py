@@ -1,4 +1,4 @@
-"""Columns of folders: the rows of a file below `day=2026-11-01/` have a column `day`."""
+"""Columns from folders: rows of a file below `day=2026-11-01/` have a column `day`."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 def is_of_column(folder: str) -> bool:
-    """Tell whether the name of a folder is a column and its value."""
+    """Return whether the name of a folder is a column and its value."""
     return _FOLDER.fullmatch(folder) is not None
 
 
 def folder_columns(paths: Sequence[str]) -> dict[str, dict[str, Value]]:
-    """Return the columns that the folders above files have, and the value for each file.
+    """Return the columns of the folders above files, and the value for each file.
 
-    Values are whole numbers if all of a column are, else text, as Hive and Spark read them.
+    The values of a column are whole numbers if all of them are, else text, as Hive and Spark read
+    them.
 
     Raises:
-        DataError: The files are below folders of different columns.
+        DataError: The folders above the files have different columns.
     """
     found = {path: _columns_of(path) for path in paths}
     first = list(found[paths[0]])
@@ -48,6 +49,7 @@ def _columns_of(path: str) -> dict[str, str]:
 
 
 def _typed(words: dict[str, str]) -> dict[str, Value]:
+    # All values decide together: a column must have one type in all files.
     is_whole = all(word == _NULL or _WHOLE.fullmatch(word) for word in words.values())
     return {
         path: None if word == _NULL else int(word) if is_whole else word

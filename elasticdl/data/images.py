@@ -1,4 +1,4 @@
-"""Folders of images: each folder in the folder is a class, as `keras` and `torchvision` have it."""
+"""Folders of images: each folder in the folder is a class, as in `keras` and `torchvision`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ _CHUNK_IMAGES = 256
 
 
 class ImageFolderReader:
-    """Reads `FOLDER/CLASS/NAME.jpg`; other files are left alone.
+    """Reads `FOLDER/CLASS/NAME.jpg`; ignores other files.
 
-    A record has `image` (the bytes of the file, not decoded), `label` (number of its class: 0 for
-    the first by name) and `path` (`CLASS/NAME.jpg`). A class is a shard, its files are in order.
+    A record has three columns: `image` (the undecoded bytes of the file), `label` (the number of
+    its
+    class: 0 for the first by name) and `path` (`CLASS/NAME.jpg`). A class is a shard, with its
+        files in order.
     """
 
     def __init__(self, folder: str) -> None:
@@ -86,9 +88,10 @@ class ImageFolderReader:
 
 
 def is_image_folder(path: str) -> bool:
-    """Tell whether a folder has no images of its own, but one of its first three folders has."""
+    """Return whether a folder has no images of its own, but one of its first three folders has."""
     if not os.path.isdir(path) or _images(path):
         return False
+    # A folder may have thousands of classes, so only a few are looked at.
     return any(_images(os.path.join(path, name)) for name in _folders(path)[:3])
 
 
@@ -110,7 +113,7 @@ def _entries(path: str) -> list[os.DirEntry[str]]:
 
 
 def _read_some(folder: str, files: list[str]) -> list[bytes]:
-    """Read one image at least, then no more once a chunk is full."""
+    """Read images until a chunk is full; at least one."""
     images: list[bytes] = []
     num_bytes = 0
     for file in files:

@@ -1,4 +1,4 @@
-"""Mapping in parallel with the results in the order of what they were made of."""
+"""Maps in parallel and yields the results in the order of the inputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _Out = TypeVar("_Out")
 def in_order(
     pool: ThreadPoolExecutor, function: Callable[[_In], _Out], items: Iterable[_In]
 ) -> Iterator[_Out]:
-    """Map in parallel, keeping the order; as many are ahead as keep all threads busy."""
+    """Map in parallel in the order of the items; run ahead enough to keep all threads busy."""
+    # Without a limit, all results would wait in memory for the slowest one.
     ahead = 2 * pool._max_workers
     waiting: deque[Future[_Out]] = deque()
     try:
@@ -24,6 +25,7 @@ def in_order(
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+    # The reader stopped early or an error was raised: work that has not begun is dropped.
     finally:
         for future in waiting:
             future.cancel()

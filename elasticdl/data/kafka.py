@@ -1,7 +1,7 @@
-"""What is asked of Kafka's brokers, through confluent-kafka (librdkafka).
+"""Asks Kafka's brokers, through confluent-kafka (librdkafka).
 
-No consumer group: which positions are read is the job's business, and nobody else's. A broker that
-is away is waited for; what no waiting can mend is a `DataError`.
+The job does not join a consumer group: it alone decides which positions are read. A broker that is
+away is waited for. An error that waiting cannot repair is a `DataError`.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ _OURS = {
     "allow.auto.create.topics": False,
     "log_level": 0,  # what is wrong is told by us
     "reconnect.backoff.max.ms": 1000,  # a broker that is back is not left waiting for 10 s
-    # Tasks are small ranges here and there. A request that waits at the end of a partition, or one
-    # that is put off because much is there, holds up the next range; and little is read in vain.
+    # Tasks are small ranges in many places. A request that waits at the end of a partition holds up
+    # the next range. So does a request that is delayed because much is buffered. The other limits
+    # keep small what is read and not used.
     "fetch.wait.max.ms": 100,
     "fetch.queue.backoff.ms": 5,
     "queued.min.messages": 1000,
@@ -64,14 +65,14 @@ class Extent:
 
 
 class Kafka:
-    """One topic, as its brokers tell of it. Not for several threads at once.
+    """One topic, through its brokers. Not for several threads at once.
 
     Args:
-        topic: Which one.
-        credentials: Settings of librdkafka, a `name=value` a line: TLS, SASL and the like.
-        again: Reads them anew, for each new client; None: they stay.
-        was_let_in: The job was let in before. A broker that refuses then, as it starts, or as
-            credentials are changed, is waited for.
+        topic: The topic.
+        credentials: Settings of librdkafka, a `name=value` in each line: TLS, SASL and the like.
+        again: Reads the credentials again, for each new client; None: they stay.
+        was_let_in: Whether a broker has accepted the job before. If a broker refuses then, as it
+            starts or while credentials are changed, it is waited for.
     """
 
     def __init__(
@@ -88,34 +89,34 @@ class Kafka:
         self._was_let_in = was_let_in
         self._ask_seconds = _FIRST_ASK_SECONDS
         self.waits_for = ""
-        """Why nobody has answered for a while; "": somebody has."""
+        """The reason why no broker has answered for a while; "": one has."""
 
     def extents(self, patience_seconds: float | None = None) -> dict[int, Extent]:
-        """Return what there is of each partition; of transactions, what is committed.
+        """Return the positions of each partition; of transactions, only committed ones.
 
         Args:
-            patience_seconds: How long a broker that is away is waited for; None: as long as it
-                takes.
+            patience_seconds: How long a broker that is away is waited for; None: without a limit.
 
         Raises:
-            AwayError: It was waited long enough.
+            AwayError: No broker answered in this time.
             DataError: There is no such topic, or the brokers refuse.
         """
         return self._answered(lambda: self._extents(self._partitions()), patience_seconds)
 
     def ends(self, partitions: Sequence[int]) -> dict[int, int]:
-        """Return how far each partition goes; it costs a third of `extents`.
+        """Return the end of each partition; this costs a third of `extents`.
 
         Raises:
-            AwayError: There is no answer now.
+            AwayError: No broker answers now.
             DataError: The brokers refuse.
         """
         return self._answered(lambda: self._offsets(partitions, _NEXT), 0.0)
 
     def positions_at(self, milliseconds: int) -> dict[int, int]:
-        """Return of each partition the first position whose message is of a time, or later.
+        """Return for each partition the first position whose message has this time or a later one.
 
-        One that has none is left out. The times are those of the messages, in ms since 1970.
+        A partition without such a message is left out. The times are those of the messages, in ms
+        since 1970.
         """
 
         def ask() -> dict[int, int]:
@@ -125,18 +126,18 @@ class Kafka:
         return self._answered(ask, None)
 
     def extent(self, partition: int) -> Extent:
-        """Return what there is of one partition; a broker that is away is waited for."""
+        """Return the positions of one partition; a broker that is away is waited for."""
         return self._answered(lambda: self._extents([partition]), None)[partition]
 
     def consumer(self, settings: Mapping[str, object] | None = None) -> confluent_kafka.Consumer:
-        """Return a new consumer, which nobody has told what to read.
+        """Return a new consumer that has nothing to read yet.
 
         Args:
-            settings: What is other for it than for a reader.
+            settings: Settings that differ from those of a reader.
 
         Raises:
-            AwayError: The client does not take the credentials, as they are now.
-            DataError: It does not take them, and the job was never let in.
+            AwayError: The client refuses the credentials in their present form. DataError: The
+            client refuses them, and no broker has ever accepted the job.
         """
         self._read_credentials()
         try:
@@ -147,24 +148,24 @@ class Kafka:
             raise AwayError(f"{self._where}: {self._said(raised.args[0])}") from raised
 
     def position(self, partition: int, offset: int) -> confluent_kafka.TopicPartition:
-        """Return a place in the topic, as the client names it."""
+        """Return a position of the topic in the form of the client."""
         return self._client.TopicPartition(self._topic.name, partition, offset)
 
     def error_codes(self) -> type[confluent_kafka.KafkaError]:
-        """Return the client's names of errors."""
+        """Return the client's error codes."""
         codes: type[confluent_kafka.KafkaError] = self._client.KafkaError
         return codes
 
     @property
     def trouble(self) -> str:
-        """What the client complained of last."""
+        """The client's last complaint."""
         return "" if self._complaint is None else self._said(self._complaint)
 
     def refused(self, error: confluent_kafka.KafkaError) -> DataError | None:
-        """Return what is to be raised for an error; None: waiting may mend it.
+        """Return the error to raise; None if waiting may repair it.
 
-        A broker that has let somebody in may refuse for a while, as it starts, or as credentials
-        are changed.
+        A broker that has accepted the job may refuse for a while, as it starts, or while
+        credentials are changed.
         """
         if self._was_let_in:
             return None
@@ -188,7 +189,7 @@ class Kafka:
         return import_client()
 
     def _read_credentials(self) -> None:
-        """Take over what the credentials are now: they may have been changed since."""
+        """Read the credentials again, if they can change."""
         if self._again is None:
             return
         try:
@@ -207,12 +208,12 @@ class Kafka:
         return f"{SCHEME}://{self._topic.servers}/{self._topic.name}"
 
     def _complained(self, error: confluent_kafka.KafkaError) -> None:
-        # That all brokers are down says less than why they are.
+        # "All brokers are down" says less than the reason why they are.
         if self._complaint is None or error.code() != self._client.KafkaError._ALL_BROKERS_DOWN:
             self._complaint = error
 
     def _said(self, error: confluent_kafka.KafkaError) -> str:
-        """Return the words of an error, without what the credentials keep to themselves."""
+        """Return the words of an error, without secret values of the credentials."""
         words = str(error.str())
         for name, value in self._given.items():
             if value and _SECRET.search(name):
@@ -221,7 +222,7 @@ class Kafka:
 
     @cached_property
     def _asker(self) -> confluent_kafka.Consumer:
-        """A consumer of nothing: it is the kind of client that never makes a topic by asking."""
+        """A consumer that reads nothing. Unlike a producer, it never creates a topic by asking."""
         return self.consumer()
 
     def _partitions(self) -> list[int]:
@@ -235,6 +236,8 @@ class Kafka:
                 refused = self.refused(topic.error)
                 if refused is not None:
                     raise refused
+            # A broker that has just started may not know its topics yet, so the first answer is not
+            # believed.
             if time.monotonic() > deadline:
                 error = None if topic is None else topic.error
                 if error is None or error.code() == self._client.KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -253,7 +256,7 @@ class Kafka:
         return {at: Extent(lows[at], max(lows[at], highs[at])) for at in partitions}
 
     def _offsets(self, partitions: Sequence[int], time: int) -> dict[int, int]:
-        """Return the first position of each partition that is of a time; of what is committed."""
+        """Return the first committed position of each partition with this time or a later one."""
         asked = [self.position(at, time) for at in partitions]
         found = self._asker.offsets_for_times(asked, timeout=self._ask_seconds)
         for place in found:
@@ -265,8 +268,7 @@ class Kafka:
         """Ask until there is an answer.
 
         Raises:
-            AwayError: It was waited long enough.
-            DataError: No waiting can mend it.
+            AwayError: The patience is over. DataError: Waiting cannot repair the error.
         """
         began = told = time.monotonic()
         while True:
@@ -279,9 +281,9 @@ class Kafka:
                 words = str(raised)
             except self._client.KafkaException as raised:
                 words = self._why(raised.args[0])
-            # A client may hold on for ever to what it knew of a broker that has died (librdkafka
-            # 2.16: FENCED_LEADER_EPOCH to each question for a position); a new one asks, and
-            # leaves more time: an answer that is late may be on a long way, or lost.
+            # A client may keep its old knowledge of a broker that has died (librdkafka 2.16:
+            # FENCED_LEADER_EPOCH to each question for a position). So a new client asks. It also
+            # waits longer: the answer may be slow, and not lost.
             self.__dict__.pop("_asker", None)
             self._ask_seconds = min(2 * self._ask_seconds, _LONGEST_ASK_SECONDS)
             now = time.monotonic()
@@ -296,10 +298,10 @@ class Kafka:
             time.sleep(_PAUSE_SECONDS)
 
     def _why(self, error: confluent_kafka.KafkaError) -> str:
-        """Return the words of an error that may be mended.
+        """Return the words of an error that waiting may repair.
 
         Raises:
-            DataError: No waiting can mend it.
+            DataError: Waiting cannot repair the error.
         """
         self._listen()
         for each in (error, self._complaint):
@@ -308,16 +310,16 @@ class Kafka:
         return "; ".join(filter(None, [self._said(error), self.trouble]))
 
     def _listen(self) -> None:
-        """Have the client say what it complains of: it does so when it is asked for news."""
+        """Make the client report its complaints: it does so only when it is polled."""
         if (client := self.__dict__.get("_asker")) is not None:
             client.poll(0)
 
 
 def import_client() -> ModuleType:
-    """Return the module of the client.
+    """Return the client's module.
 
     Raises:
-        ConfigError: It is not installed.
+        ConfigError: The client is not installed.
     """
     try:
         import confluent_kafka
@@ -330,10 +332,11 @@ def import_client() -> ModuleType:
 
 
 def parse_credentials(text: str) -> dict[str, str]:
-    """Return settings of librdkafka, a `name=value` a line; `#` begins a comment.
+    """Return settings of librdkafka, a `name=value` in each line; `#` begins a comment.
 
     Raises:
-        ConfigError: A line is none, or sets what the job decides. No message has a value in it.
+        ConfigError: A line is not a setting, or sets what the job decides. No message shows a
+        value.
     """
     found: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):

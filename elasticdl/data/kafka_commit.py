@@ -1,4 +1,4 @@
-"""Positions that are committed for the boards which show a group's lag. Nobody reads them back."""
+"""Commits positions for tools that show a group's lag. The job itself never reads them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _LAST_SECONDS = 2.0
 
 
 class Commits:
-    """Commits now and then; what fails is told once, and tried again. Not for several threads.
+    """Commits now and then. Logs a failure once, and tries again. Not for several threads.
 
     Args:
-        kafka: Whom to tell.
+        kafka: The topic.
         group: A consumer group that nobody joins.
     """
 
@@ -37,15 +37,17 @@ class Commits:
         self._told = ""
 
     def commit(self, positions: Mapping[int, int], is_last: bool = False) -> None:
-        """Commit where the next message of each partition is that is not trained, if it is time.
+        """Commit the first untrained position of each partition, if it is time.
 
         Args:
-            positions: Of partitions.
-            is_last: It is done now, and waited for, though not for long.
+            positions: The positions by partition.
+            is_last: The commit is made now, and waited for within a short limit.
         """
         now = time.monotonic()
         if self._consumer is not None:
             self._consumer.poll(0)  # has it say what became of the last one
+        # A commit at each call would load the broker, and tools show the lag every few seconds at
+        # best.
         if positions != self._last and (is_last or now >= self._next):
             self._next, self._last = now + _EVERY_SECONDS, dict(positions)
             self._send(positions)
@@ -80,6 +82,7 @@ class Commits:
         if not said:
             self._told = ""
             return
+        # The positions are forgotten, so the next call commits them again.
         self._last = {}
         if said != self._told:
             self._told = said

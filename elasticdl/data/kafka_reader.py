@@ -1,6 +1,6 @@
-"""Messages of a topic of Kafka's as records: each partition is a shard, a message's value a record.
+"""Reads the messages of a Kafka topic as records: each partition is a shard.
 
-A shard is a range of positions, not each of which has a record: transactions and compaction leave
+A shard is a range of positions. Some positions have no record: transactions and compaction leave
 holes. So a range is read up to its last position, and its records are counted.
 """
 
@@ -41,9 +41,9 @@ _ALL_SECONDS = 1.0  # between two looks at what may be new but messages
 class _Place:
     """A consumer of one partition.
 
-    at: the position of the message that comes from it next, or a later one if those between are of
-        no use; None: that is not known.
-    gone: positions that were asked of it, are deleted, and are not told yet.
+    at: The position of the next message that comes from it, or a later one if those between are not
+        needed; None: not known.
+    gone: The number of deleted positions that were asked of it and are not reported yet.
     """
 
     consumer: confluent_kafka.Consumer
@@ -52,7 +52,7 @@ class _Place:
     gone: int = 0
 
     def take(self, count: int) -> list[confluent_kafka.Message]:
-        """Return the messages that are there, or the first that comes; none for a while."""
+        """Return the messages that are there, or wait a moment for the first one; may be empty."""
         messages: list[confluent_kafka.Message] = self.consumer.consume(count, 0)
         if not messages and (first := self.consumer.poll(_POLL_SECONDS)) is not None:
             messages = [first, *self.consumer.consume(count - 1, 0)]
@@ -62,16 +62,17 @@ class _Place:
 class KafkaReader:
     """Reads the committed messages of a topic, without a consumer group.
 
-    A record is the value of a message, as its format has it. A message without a value (a
+    A record is the value of a message, in the topic's format. A message without a value (a
     tombstone) is no record.
 
     Args:
-        topic: Where they are.
-        kafka: How its brokers are asked.
-        form: How messages become records.
-        sets_aside: A message that is not readable is given beside the records; else an error.
-        on_late: What becomes of late messages: see `Lateness`.
-        skips_gaps: What was deleted before it was read is left out, and logged; else an error.
+        topic: The topic.
+        kafka: Asks the brokers.
+        form: The format of the messages.
+        sets_aside: Whether an unreadable message is returned beside the records; else it is an
+            error.
+        on_late: The treatment of late messages: see `Lateness`.
+        skips_gaps: Whether deleted positions are skipped and logged; else they are an error.
     """
 
     has_holes = True
@@ -102,7 +103,7 @@ class KafkaReader:
 
     @classmethod
     def from_params(cls, place: str, params: Params) -> KafkaReader:
-        """Make a reader of a topic; nobody is asked yet.
+        """Make a reader of a topic; no broker is asked yet.
 
         Raises:
             ConfigError: The place or the settings say nothing that can be read, or the client is
@@ -125,31 +126,34 @@ class KafkaReader:
 
     @property
     def metadata(self) -> Metadata:
-        """What is known of the columns, and whether the order is to be kept."""
+        """The known columns, and whether the order must be kept."""
         return replace(self._form.metadata, keeps_order=self._topic.keeps_order)
 
     @property
     def is_endless(self) -> bool:
-        """Whether what arrives later belongs to the data too."""
+        """Return whether messages that arrive later belong to the data too."""
         return self._topic.is_endless
 
     @property
     def waits_for(self) -> str:
-        """What nothing comes of, and why; "": it does not wait. For any thread."""
+        """Return the positions for which no message comes, and why; "": none.
+
+        Any thread may ask.
+        """
         return self._waits_for or self._kafka.waits_for
 
     def check(self) -> None:
-        """Make sure that there is such a topic.
+        """Check that the topic exists.
 
         Raises:
-            DataError: There is not, or nobody answers.
+            DataError: There is no such topic, or no broker answers.
         """
         self._kafka.extents(_CHECK_SECONDS)
 
     def shards(self) -> list[Shard]:
-        """List what there is of each partition now; a broker that is away is waited for.
+        """List the positions of each partition now; a broker that is away is waited for.
 
-        Of data with an end: as much of it as belongs to them.
+        If the data has an end, only the positions that belong to the data are listed.
         """
         found = self._as_shards(self._kafka.extents())
         return found if self.is_endless else self._from_start(found)
@@ -167,6 +171,7 @@ class KafkaReader:
 
     def _look(self, before: Mapping[int, Extent]) -> dict[int, Extent]:
         now = time.monotonic()
+        # Between two full looks only the ends are asked for, which costs a third.
         if before and now - self._looked_at < _ALL_SECONDS:
             try:
                 ends = self._kafka.ends(list(before))
@@ -180,24 +185,24 @@ class KafkaReader:
         return found
 
     def wait(self) -> None:
-        """Return when something may have come since the last look, after a second at the latest."""
+        """Return when something new may be there, after a second at the latest."""
         if self._is_flowing:
             return  # more of it has come, most likely
         ends = {at: extent.high for at, extent in self._extents.items()}
         self._watch.wait(ends, LONGEST_SECONDS)
 
     def trained(self, positions: Mapping[str, int], is_last: bool = False) -> None:
-        """Commit positions, if the topic is to have that; what fails is told and never raised."""
+        """Commit positions, if the topic asks for it; an error is logged and not raised."""
         if self._commits is not None:
             of_partition = {self._topic.number_of(name): at for name, at in positions.items()}
             self._commits.commit(of_partition, is_last)
 
     def beginning(self) -> list[Shard]:
-        """List what a job that begins now has to read of each partition."""
+        """List the positions of each partition that a job reads which begins now."""
         return self._from_start(self._as_shards(self._kafka.extents()))
 
     def _from_start(self, shards: list[Shard]) -> list[Shard]:
-        """Return what is left of shards from where the topic is to be read."""
+        """Return the part of shards behind the start of the topic's data."""
         if self._topic.start == "earliest":
             return shards
         time = self._topic.start_ms
@@ -212,11 +217,12 @@ class KafkaReader:
         """Yield the records at positions `[shard.start, shard.end)`, with their positions.
 
         Args:
-            shard: What to read.
+            shard: The range to read.
             late_before: A message of an earlier event time is late.
         """
         late, has_stamps = Lateness(late_before, self._on_late), not self._form.event_time
         partition, at = self._topic.partition_of(shard), shard.start
+        # Positions known to be deleted are not asked for: the broker needs seconds to refuse them.
         if (low := min(self._lows.get(partition, at), shard.end)) > at:
             yield Records(num_gone=low - at)
             if low == shard.end:
@@ -224,6 +230,7 @@ class KafkaReader:
             at, shard = low, replace(shard, start=low)
         place = self._find(partition, shard)
         place.gone = 0
+        # `quiet` begins anew with each message; `told` also with each warning.
         quiet = told = time.monotonic()
         while at < shard.end:
             messages = place.take(min(_CHUNK_RECORDS, shard.end - at))
@@ -252,7 +259,7 @@ class KafkaReader:
                             stamps.append(message.timestamp()[1])
                 elif offset >= shard.end:
                     at, is_beyond = shard.end, True
-            # Where a message beyond the range was taken, the next range is asked for anew.
+            # If a message beyond the range was read, the next range must be asked for again.
             place.at = None if is_beyond else at
             gone, place.gone = place.gone, 0
             if values:
@@ -279,10 +286,11 @@ class KafkaReader:
         ]
 
     def _find(self, partition: int, shard: Shard) -> _Place:
-        """Return a consumer whose next message is the first of a shard, or lies a little before.
+        """Return a consumer whose next message is the first of a shard, or comes a little before.
 
-        What a partition's consumer has read ahead is passed over, up to a chunk or as much as the
-        shard has: others read those ranges. That takes less time than a new request.
+        A partition's consumer has read ahead, and other workers read those ranges. It passes over
+        up to a chunk of messages, or as many as the shard has. That takes less time than a new
+        request.
         """
         found = next((place for place in self._places if place.partition == partition), None)
         if found is None and len(self._places) < _MOST_CONSUMERS:
@@ -299,7 +307,7 @@ class KafkaReader:
         return found
 
     def _consumer(self, shard: Shard, at: int) -> confluent_kafka.Consumer:
-        """Return a new consumer; waits where the client does not take its settings just now."""
+        """Return a new consumer; wait while the client refuses its settings."""
         while True:
             try:
                 return self._kafka.consumer()
@@ -309,14 +317,15 @@ class KafkaReader:
                 time.sleep(_TELL_SECONDS)
 
     def _assign(self, place: _Place, partition: int, offset: int) -> None:
+        # `assign` and not `subscribe`: with a group the broker would choose the partitions.
         place.consumer.assign([self._kafka.position(partition, offset)])
         place.partition, place.at = partition, offset
 
     def _after(self, message: confluent_kafka.Message, place: _Place, at: int, shard: Shard) -> int:
-        """Return the position after what a message says that is no record.
+        """Return the position behind an item of the client that is not a record.
 
         Raises:
-            DataError: What is to be read is not there, and never will be.
+            DataError: The positions are not there, and never will be.
         """
         error, codes = message.error(), self._kafka.error_codes()
         if error.code() == codes._PARTITION_EOF:
@@ -334,6 +343,7 @@ class KafkaReader:
 
     def _after_gap(self, place: _Place, at: int, shard: Shard) -> int:
         extent: Extent = self._kafka.extent(place.partition)
+        # The broker's answer is asked for again before positions are taken as deleted.
         if extent.low <= at <= extent.high:  # it was so for a moment, as a broker started
             self._assign(place, place.partition, at)
             return at
@@ -355,5 +365,5 @@ class KafkaReader:
 
 
 def _times(stamps: list[int]) -> list[float]:
-    """Return times of messages in seconds since 1970, of milliseconds; -1 and 0: it has none."""
+    """Return times of messages in seconds since 1970, from milliseconds; -1 and 0: no time."""
     return [max(0, stamp) / 1000 for stamp in stamps]

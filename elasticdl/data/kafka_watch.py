@@ -1,4 +1,4 @@
-"""Hears of the messages of a topic as they come, and reads next to none of them."""
+"""Waits for new messages of a topic, and reads almost none of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 LONGEST_SECONDS = 1.0
 _SETTINGS = {
-    # The broker answers when something is there that is committed. Little of it is taken.
+    # The broker answers when a committed message is there; only a little of it is fetched.
     "fetch.wait.max.ms": int(1000 * LONGEST_SECONDS),
     "fetch.message.max.bytes": 1024,
     "queued.min.messages": 1,
@@ -33,10 +33,11 @@ class PartitionWatch:
         self._ends: dict[int, int] = {}  # where it waits
 
     def wait(self, ends: Mapping[int, int], seconds: float) -> None:
-        """Return when something comes to a partition after its end, or after so long.
+        """Return when a message comes to a partition behind its end, or when the time is over.
 
-        It may also return for nothing: who needs to know asks.
+        It may also return without a reason, so the caller must ask for the new ends.
         """
+        # The ends have moved and this consumer has heard nothing, so a new one takes its place.
         if self._consumer is None or (self._ends and self._ends != ends):
             self._consumer, self._ends = None, {}  # the old one has heard of nothing
             try:

@@ -21,11 +21,11 @@ _METADATA = Metadata(
 
 
 class LibsvmReader:
-    """Reads `label index:value index:value ...`; blank lines and what follows a `#` are left out.
+    """Reads `label index:value index:value ...`; ignores blank lines and text after a `#`.
 
     Numbers are read by the rule of `docs/data.md`.
 
-    A record has `label` (float32), and of its features `ids` (int64, shape (n,)) and `values`
+    A record has `label` (float32) and its features: `ids` (int64, shape (n,)) and `values`
     (float32, shape (n,)), in the order of the line.
     """
 
@@ -63,7 +63,7 @@ class LibsvmReader:
             yield Records(records.start, columns=columns)
 
     def place(self, name: str, record: int) -> str:
-        """Return where a record is in a file of this reader, for an error."""
+        """Return the place of a record in a file of this reader, for an error."""
         return f"line {self._open_lines(name).line_of(record)} (record {record})"
 
 

@@ -45,7 +45,7 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Who reads, and where the servers are; `tunnel_endpoint` is asked for where it is empty."""
+    """The account, and the address of the servers; an empty `tunnel_endpoint` is asked for."""
 
     access_id: str
     access_key: str = field(repr=False)
@@ -76,17 +76,18 @@ class Part:
 class MaxComputeReader:
     """Reads tables and partitions by ranges of rows.
 
-    A shard is a partition, or a table without partitions. Opening a download session tells how
-    many rows it has; nothing is read for it. The rows must stay as they are while a job runs.
+    A shard is a partition, or a table without partitions. Opening a download session tells its
+    number of rows without reading them. The rows must not change while a job runs.
 
-    Columns are arrays as those of Parquet files. The server does not say which columns have null,
-    so whole numbers and truth values are expected to have none, unless they are `nullable`.
+    Columns are arrays as those of Parquet files. The server does not tell which columns have null.
+    So whole numbers and truth values must have none, unless they are `nullable`.
 
     Args:
         places: `odps://PROJECT/tables/TABLE`, each perhaps with `/key=value/...` of a partition.
-        columns: Which columns to read, in this order; may name keys of partitions. All without it.
-        partition: Which partitions of the tables whose place names none; `*` matches any text.
-        nullable: Whole numbers and truth values to read as float64, null as NaN; `*` is all.
+        columns: The columns to read, in this order; may name keys of partitions. Without it, all
+            are read.
+        partition: The partitions of tables whose place names none; `*` matches any text.
+        nullable: Whole numbers and truth values that are read as float64, null as NaN; `*` is all.
     """
 
     def __init__(
@@ -105,10 +106,10 @@ class MaxComputeReader:
 
     @classmethod
     def from_params(cls, place: str, params: Params) -> MaxComputeReader:
-        """Make a reader from `--data_reader_params`, and what it lacks from the environment.
+        """Make a reader from `--data_reader_params` and, for missing settings, the environment.
 
         Raises:
-            ConfigError: It is not said who reads, or where the server is.
+            ConfigError: The account or the address of the server is missing.
         """
         found = {name: params.text(name, "") for name in _ENVIRONMENT}
         for name, variable in _ENVIRONMENT.items():
@@ -135,12 +136,12 @@ class MaxComputeReader:
         return Metadata(tuple(dtypes), dtypes, column_kinds=self._kinds)
 
     def shards(self) -> list[Shard]:
-        """List partitions with their numbers of rows, as the server says."""
+        """List partitions with their numbers of rows, as the server reports them."""
         counts = {str(part): self._tunnel.count(part) for part in self._parts()}
         return [Shard(name, 0, count) for name, count in counts.items() if count]
 
     def read(self, shard: Shard) -> Iterator[Records]:
-        """Yield rows of a range; what breaks off is asked for again from there."""
+        """Yield the rows of a range; after a break, ask again from there."""
         if shard.num_records == 0:
             return
         part = _parse(shard.name)
@@ -159,6 +160,7 @@ class MaxComputeReader:
                 failures += 1
                 if failures == TRIES:
                     raise DataError(f"{error} ({TRIES} times in a row)") from error
+                # The session itself may be the reason, so the next attempt opens another one.
                 self._tunnel.forget(part)  # a session ends by itself, after a day at most
                 time.sleep(_FIRST_WAIT_SECONDS * 2 ** (failures - 1))
 
@@ -187,7 +189,7 @@ class MaxComputeReader:
 
     @cached_property
     def _converters(self) -> dict[str, tuple[Convert | None, np.dtype[np.generic]]]:
-        """How each column becomes an array; None for the key of a partition, which is text."""
+        """The converter of each column; None for the key of a partition, which is text."""
         schema, keys = self._tunnel.schema(self._places[0])
         for place in self._places[1:]:
             other, _ = self._tunnel.schema(place)
@@ -271,11 +273,11 @@ def _said(schema: pyarrow.Schema) -> str:
 
 
 class _Interrupted(DataError):
-    """What may go well when it is asked for once more."""
+    """An error after which another attempt may succeed."""
 
 
 class _Tunnel:
-    """What of pyodps is used, with its errors as ours."""
+    """The used part of pyodps, with its errors turned into ours."""
 
     def __init__(self, login: Login) -> None:
         self._odps = _import_pyodps()
@@ -293,7 +295,7 @@ class _Tunnel:
         self._schemas: dict[tuple[str, str], tuple[pyarrow.Schema, tuple[str, ...]]] = {}
 
     def schema(self, part: Part) -> tuple[pyarrow.Schema, tuple[str, ...]]:
-        """The columns of a table with their Arrow types, and the keys of its partitions."""
+        """Return the columns of a table with their Arrow types, and the keys of its partitions."""
         from odps.tunnel.io.types import odps_schema_to_arrow_schema
 
         known = part.project, part.table
@@ -305,18 +307,18 @@ class _Tunnel:
         return self._schemas[known]
 
     def partitions(self, part: Part) -> list[str]:
-        """The names of a table's partitions."""
+        """Return the names of a table's partitions."""
         with self._calling(part):
             found = self._entry(part).get_table(part.table).partitions
             specs = [partition.partition_spec.items() for partition in found]
         return sorted("/".join(f"{key}={value}" for key, value in spec) for spec in specs)
 
     def count(self, part: Part) -> int:
-        """The number of rows."""
+        """Return the number of rows."""
         return int(self._session(part).count)
 
     def forget(self, part: Part) -> None:
-        """Have the next call open a session anew."""
+        """Make the next call open a new session."""
         self._sessions.pop(part, None)
 
     def batches(
@@ -325,7 +327,7 @@ class _Tunnel:
         """Yield the rows of a range as record batches of Arrow.
 
         Raises:
-            _Interrupted: They broke off; what was yielded is whole.
+            _Interrupted: The rows broke off; those that were yielded are whole.
         """
         count = self.count(part)
         if end > count:
@@ -349,6 +351,7 @@ class _Tunnel:
             reader.close()
 
     def _session(self, part: Part) -> odps.tunnel.TableDownloadSession:
+        # All ranges of a part are read through one session: opening one is a call to the server.
         if part not in self._sessions:
             spec = part.partition.replace("/", ",") or None
             with self._calling(part):
@@ -367,7 +370,7 @@ class _Tunnel:
 
     @contextmanager
     def _calling(self, part: Part, row: int | None = None) -> Iterator[None]:
-        """Set a time-out, and say what failed; once reading, trying again is for the caller."""
+        """Set a time-out, and describe errors; while rows are read, the caller tries again."""
         where = str(part) if row is None else f"{part}: row {row}"
         settings = {
             "connect_timeout": TIMEOUT_SECONDS,
@@ -380,6 +383,8 @@ class _Tunnel:
         with self._odps.config.option_context() as options:
             for name, value in settings.items():
                 setattr(options, name, value)
+            # The reader tries again itself, from the row that it has reached. So pyodps need not
+            # try again.
             if row is not None:
                 options.retry_times = 0
             try:
@@ -422,7 +427,7 @@ def _import_pyodps() -> ModuleType:
         raise ConfigError(
             f"tables of MaxCompute need pyodps, which is not installed: {install('maxcompute')}"
         ) from error
-    # At DEBUG it logs the headers of requests, with signatures and tokens.
+    # At DEBUG, pyodps logs the headers of requests, which have signatures and tokens.
     logging.getLogger("odps").setLevel(logging.WARNING)
     module: ModuleType = odps
     return module

@@ -1,7 +1,7 @@
-"""Messages of a topic to records, by their format: lines of CSV, JSON, Arrow, `tf.train.Example`s.
+"""Turns messages of a topic into records: lines of CSV, JSON, Arrow, `tf.train.Example`s.
 
-A message that is not of its format is unreadable. Which ones are so depends on their bytes alone,
-so every process that reads them finds the same.
+A message in another format is unreadable. This depends on its bytes alone, so every process that
+reads it decides alike.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _NUMPY = {"int64": np.dtype(np.int64), "float": np.dtype(np.float64), "bytes": n
 
 
 class ParsedMessages(NamedTuple):
-    """What a format makes of messages.
+    """The result of a format for messages. Unreadable messages are only in `why`.
 
-    columns: if the format has any. why: Of messages that are not readable, by their place. Neither
-    the columns nor `times` have these. times: What the field of the event time says, of one that is
-    asked for.
+    columns: The columns, if the format has any.
+    why: The reasons for unreadable messages, by their place.
+    times: The values of the field with the event time, if it is asked for.
     """
 
     columns: Mapping[str, Column]
@@ -47,9 +47,10 @@ class ParsedMessages(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """Which messages of a range are late, and what becomes of them.
+    """Decides which messages of a range are late, and what happens to them.
 
-    before: those with an earlier event time. action: train, drop or aside.
+    before: Messages with an earlier event time are late.
+    action: train, drop or aside.
     """
 
     before: float = 0.0
@@ -61,11 +62,11 @@ NOTHING_IS_LATE = Lateness()
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How messages become records.
+    """The format of messages.
 
-    parse: gives columns of messages, or none where a record is the message itself.
-    parse_many: the same where each message has any number of records: says how many.
-    event_time: The field that has the time of a record; "": its message's own time stamp is that.
+    parse: Returns columns of messages; none if a record is the message itself.
+    parse_many: The same if a message can have many records; also returns their numbers.
+    event_time: The field with the time of a record; "": the time stamp of its message.
     """
 
     metadata: Metadata
@@ -80,13 +81,13 @@ class Format:
         stamps: Sequence[float] = (),
         late: Lateness = NOTHING_IS_LATE,
     ) -> Records:
-        """Return the records of messages; what is not readable, or late, is beside them.
+        """Return the records of messages; unreadable and late messages are set beside them.
 
         Args:
-            values: Of the messages.
-            positions: Where they are.
-            stamps: Their own time stamps, in seconds since 1970; 0: there is none.
-            late: Which of them are late. It depends on the messages alone.
+            values: The values of the messages.
+            positions: The positions of the messages.
+            stamps: The time stamps of the messages, in seconds since 1970; 0: there is none.
+            late: Decides which messages are late, by the messages alone.
         """
         counts: Sequence[int] | None = None
         said: Sequence[object]
@@ -103,6 +104,8 @@ class Format:
         is_kept = np.ones(len(of_message), bool)
         if self.event_time:
             times, why = seconds_of(said, self.event_time)
+            # The event time may be invalid in one record of a message. The whole message is set
+            # aside then, since a position is trained as a whole or not at all.
             words_of = {int(of_message[i]): words for i, words in why.items()}
             bad += [Aside(positions[i], words, values[i]) for i, words in words_of.items()]
             if words_of:  # of many records of a message all are left out
@@ -140,7 +143,7 @@ def _chosen(column: Column, is_kept: NDArray[np.bool_]) -> Column:
 
 
 def _late_words(times: NDArray[np.float64], before: float) -> str:
-    """Say how late a message is, or those records of it that are."""
+    """Return words about how late a message is, or its late records."""
     time = float(times.min())
     many = f" ({len(times)} of its records are late)" if len(times) > 1 else ""
     return f"late: its event time is {time:.3f}, {before - time:.3f} s before what is in time{many}"
@@ -150,7 +153,7 @@ def format_of(params: Params) -> Format:
     """Return the format that the settings of a reader ask for.
 
     Raises:
-        ConfigError: There is none of that name, or it needs columns.
+        ConfigError: There is no format of that name, or it needs columns.
     """
     name = params.text("format", "bytes")
     if name not in _FORMATS:
@@ -187,7 +190,7 @@ def format_of(params: Params) -> Format:
 
 
 def _kinds(columns: Sequence[str]) -> dict[str, str]:
-    """Return the kind of each column, of `name` or `name:kind`."""
+    """Return the kind of each column from `name` or `name:kind`."""
     found: dict[str, str] = {}
     pairs = [_name_and_kind(column) for column in columns if column]
     try:
@@ -223,6 +226,8 @@ def _csv(
     def parse(values: Sequence[bytes]) -> ParsedMessages:
         why: dict[int, str] = {}
         try:
+            # All messages are checked together first; only if one is bad, each is checked alone to
+            # find it.
             check_csv(values, delimiter, len(numbers), numbers, _MISSING, [])
         except ValueError:
             for place, value in enumerate(values):
@@ -271,11 +276,11 @@ def _json(kinds: Mapping[str, str], event_time: str) -> Callable[[Sequence[bytes
 def _at_once(
     values: Sequence[bytes], kinds: Mapping[str, str], event_time: str, guess: str
 ) -> ParsedMessages | None:
-    """Return what messages have that are all as usual; None: some have to be looked at closely.
+    """Return the columns of messages that are all regular; None: check them one by one.
 
     Args:
         values: The messages.
-        kinds: Of the columns.
+        kinds: The kinds of the columns.
         event_time: A field, or "".
         guess: The kind of that field, if it is no column.
     """
@@ -344,10 +349,10 @@ def _array(values: Sequence[object] | Array, kind: str) -> Column:
 
 
 def _typed(value: object, kind: str, name: str) -> object:
-    """Return a value as its column has it.
+    """Return a value in the form of its column.
 
     Raises:
-        ValueError: It is of another kind.
+        ValueError: The value has another kind.
     """
     if kind == "int64":
         if type(value) is int and -(2**63) <= value < 2**63:
@@ -401,9 +406,9 @@ def _examples(event_time: str) -> Callable[[Sequence[bytes]], ParsedMessages]:
 
 
 def _feature_times(values: Sequence[bytes], name: str) -> list[object]:
-    """Return the one value of a feature of each Example, None where it has not got one.
+    """Return the one value of a feature of each Example; None for an Example without one value.
 
-    A feature of floats is none: 32 bits hold a time of today to two minutes.
+    A feature of floats is not accepted: 32 bits resolve a time of today to two minutes.
     """
     for kind in ("int64", "bytes"):
         try:
@@ -414,6 +419,7 @@ def _feature_times(values: Sequence[bytes], name: str) -> list[object]:
         return [
             pieces[start] if end == start + 1 else None for start, end in pairwise(splits.tolist())
         ]
+    # One message has another kind of feature, or none. Each message is read alone to find it.
     if len(values) == 1:
         return ["a feature of floats"]
     return [time for value in values for time in _feature_times([value], name)]

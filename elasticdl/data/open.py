@@ -1,4 +1,4 @@
-"""Finding the reader for data: by the user's own function, by format, extension or first bytes."""
+"""Finds the reader for data: the user's own function, or by format, extension or first bytes."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def open_reader(
     """Return the reader for files, folders and globs, or for the URL of a table or a database.
 
     Args:
-        path_expression: Where the data is; a custom reader makes of it what it likes.
+        path_expression: The place of the data; a custom reader may read it in its own way.
         params: Settings of the reader, `name=value;name=value`. `format` overrides what the
             files' extensions and first bytes say; `docs/designs/recordio.md` has the others.
         custom_data_reader: The function of this name of the user's model file.
 
     Raises:
-        DataError: There are no such files, or they are of no known format, or of several.
+        DataError: There are no such files, or they have an unknown format, or several formats.
         ConfigError: The reader has no such setting.
         ModelError: The custom function returned no reader.
     """
@@ -99,7 +99,7 @@ def _open(place: str, settings: Params) -> tuple[str, DataReader]:
 
 
 def format_of_whole(place: str, params: str = "") -> str:
-    """Return the name of what is no list of files: a database, tables, images; else nothing."""
+    """Return the name of a source that is no list of files (database, tables, images), or ""."""
     if is_database(place):
         return "SQL"
     if is_maxcompute(place):
@@ -111,10 +111,10 @@ def format_of_whole(place: str, params: str = "") -> str:
 
 
 def format_of(paths: Sequence[str]) -> str:
-    """Return the one format of some files.
+    """Return the single format of some files.
 
     Raises:
-        DataError: A file is of no known format, or of another than the first.
+        DataError: A file has an unknown format, or another format than the first.
     """
     first = _format_of_file(paths[0])
     for path in paths[1:]:
@@ -132,6 +132,8 @@ def _format_of_file(path: str) -> str:
     for magic, name in _MAGICS:
         if start.startswith(magic):
             return name
+    # The first bytes are more reliable than the name. CSV, text and LIBSVM have no mark, so the
+    # name decides.
     for pattern, name in _EXTENSIONS:
         if pattern.search(unpacked_name(remote.without_query(path).lower())):
             return name

@@ -1,9 +1,9 @@
-"""A permutation of numbers that nobody has to hold: each place of it is computed by itself.
+"""A permutation of numbers that is not stored: each place of it is computed by itself.
 
-The order of the tasks of an epoch, and of the blocks of records that are shuffled, however many
-there are. It is a Feistel network over pairs of numbers, walked on until it ends below n: J. Black
-and P. Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002, their generalized Feistel
-cipher.
+It gives the order of the tasks of an epoch, and of the blocks of shuffled records, for any number
+of them. It is a Feistel network over pairs of numbers, repeated until the result is below n: J.
+Black and P. Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002, their generalized
+Feistel cipher.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _MASK = (1 << 64) - 1
 
 
 class Order:
-    """The numbers [0, n) in an order that a seed draws, or in their own."""
+    """The numbers [0, n) in an order that a seed draws, or in ascending order."""
 
     def __init__(self, n: int, seed: int, epoch: int, shuffle: bool = True) -> None:
         """Draw the order of an epoch."""
         self._n = n
         self._is_drawn = shuffle and n > 1
-        # n <= left * right < n + 2 sqrt(n) + 2: almost no place has to be walked on from.
+        # n <= left * right < n + 2 sqrt(n) + 2, so almost no place needs a second step.
         self._left = math.isqrt(max(n - 1, 0)) + 1
         self._right = -(-n // self._left)
         self._keys = [
@@ -37,12 +37,14 @@ class Order:
         if not self._is_drawn:
             return place
         while True:
+            # The network permutes a slightly larger range. Stepping on until the number is inside
+            # keeps it a permutation of [0, n).
             place = self._step(place)
             if place < self._n:
                 return place
 
     def place_of(self, number: int) -> int:
-        """Return the place at which a number is."""
+        """Return the place of a number."""
         if not self._is_drawn:
             return number
         while True:
@@ -51,7 +53,7 @@ class Order:
                 return number
 
     def first(self, count: int) -> NDArray[np.int64]:
-        """Return the numbers at the first places; as long to make as it is."""
+        """Return the numbers at the first places; the time grows with `count`."""
         places = np.arange(count, dtype=np.uint64)
         if not self._is_drawn:
             return places.astype(np.int64)
@@ -83,7 +85,7 @@ class Order:
 
 
 def _mix(value: int) -> int:
-    """Return 32 bits that all bits of a number decide: the finalizer of SplitMix64."""
+    """Return 32 bits that depend on all bits of a number: the finalizer of SplitMix64."""
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
     return value >> 32

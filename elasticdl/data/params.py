@@ -14,11 +14,11 @@ _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0"
 
 
 class Params:
-    """Values by name, each taken once by the reader that knows it.
+    """Values by name, each read once by the reader that knows it.
 
     Raises:
-        ConfigError: A setting is not `name=value`, refers to what is not there, has a value of the
-            wrong kind, or (when the reader is done) is known to nobody.
+        ConfigError: A setting is not `name=value`, refers to something that is missing, has a value
+        of the wrong kind, or (when the reader is done) is unknown.
     """
 
     def __init__(self, text: str) -> None:
@@ -30,7 +30,7 @@ class Params:
         self._known: set[str] = set()
 
     def override(self, words: Mapping[str, str]) -> None:
-        """Have settings that are said elsewhere, and count more."""
+        """Replace settings by those that were given elsewhere."""
         self._words |= words
         try:
             self._values |= {n: reader_params.value_of(n, word) for n, word in words.items()}
@@ -55,9 +55,9 @@ class Params:
         return str(self._take(name, default))
 
     def text_again(self, name: str) -> Callable[[], str]:
-        """Return what reads the text of a setting anew: a file has another one later, or none.
+        """Return a function that reads a setting's text again: a file may change later.
 
-        That raises ConfigError where the text cannot be read then.
+        The function raises ConfigError if the text cannot be read then.
         """
         word = self._words.get(name, "")
 
@@ -100,7 +100,7 @@ class Params:
 
 
 def delimiter_named(value: str, where: str) -> str:
-    """Return the one character that a delimiter is, given by itself or by its name.
+    """Return the character of a delimiter, given by itself or by its name.
 
     Raises:
         ConfigError: It is neither; the message begins with `where`.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 SHARD_ROWS = 8192
-"""Row groups that are smaller are joined, so that tasks are not."""
+"""Smaller row groups are joined, so that tasks do not become small."""
 MAX_SHARDS = 100_000
 _END_BYTES = 8
 _MAX_LOOKED_AT = 64
@@ -40,15 +40,15 @@ _MAX_LOOKED_AT = 64
 class ParquetReader:
     """Reads Parquet files by row groups.
 
-    Columns become NumPy arrays whose type depends on the files' schema and statistics alone, so
-    every chunk has the same: numbers their own type, but float64 with NaN where whole numbers or
-    truth values have nulls; text and binary `Strings`, null as empty;
-    fixed-size lists of numbers a further axis; other lists one array a record, as objects.
+    Columns become NumPy arrays. Their types depend on the files' schema and statistics alone, so
+    every chunk has the same types. Numbers keep their type; whole numbers or truth values with
+    nulls become float64 with NaN. Text and binary become `Strings`, null is empty. Fixed-size lists
+    of numbers become a further axis. Other lists become one array for each record, as objects.
 
     Args:
         paths: The files; a shard is one or more row groups of a file.
-        columns: Which columns to read, in this order; all without it.
-        keeps_missing: Numbers with null are arrays of objects instead, with None.
+        columns: The columns to read, in this order; without it, all are read.
+        keeps_missing: Whether numbers with null become arrays of objects, with None.
     """
 
     def __init__(
@@ -83,17 +83,17 @@ class ParquetReader:
         self._cached_converters: dict[str, tuple[Convert, np.dtype[np.generic]]] = {}
 
     def keeping_missing(self) -> ParquetReader:
-        """Return a reader of the same columns that has None where a number is null."""
+        """Return a reader of the same columns that has None for a number that is null."""
         return ParquetReader(self._paths, self._columns, keeps_missing=True)
 
     @property
     def file_columns(self) -> tuple[str, ...]:
-        """All columns that the files have."""
+        """All columns of the files."""
         return tuple(self._schema.names)
 
     @property
     def is_one_table(self) -> bool:
-        """Whether all columns are in the files, and of one type in all of them."""
+        """Return whether all columns are in the files, with the same type in all of them."""
         self._converters()
         return not self._of_folders and not self._has_types
 
@@ -106,9 +106,9 @@ class ParquetReader:
         return Metadata(self._columns, dtypes, column_kinds=kinds)
 
     def cost_of_pieces(self) -> str:
-        """Say why small pieces from all over the files take long to read; nothing if they do not.
+        """Return why small pieces from all over the files take long to read; "" if they do not.
 
-        The first files stand for all of them.
+        Only the first files are looked at.
         """
         paths = self._paths[:_MAX_LOOKED_AT]
         found = [self._groups.sizes(path) for path in paths]
@@ -123,7 +123,7 @@ class ParquetReader:
         )
 
     def shards(self) -> list[Shard]:
-        """List ranges of row groups by what the footers say, so that tasks end where these do."""
+        """List ranges of row groups from the footers, so that tasks end where row groups end."""
         self._converters()  # compares the files' schemas
         ends = {path: self._groups.footer(path).ends for path in self._paths}
         least = max(SHARD_ROWS, sum(found[-1] for found in ends.values() if found) // MAX_SHARDS)
@@ -148,6 +148,8 @@ class ParquetReader:
                 yield Records(first, columns=self._to_columns(rows, shard.name, first))
         except (self._arrow.ArrowException, OSError) as error:
             said = " ".join(str(error).split())
+            # The library's error does not name the column, so each column is decoded alone to find
+            # it.
             where = self._groups.which_is_damaged(shard.name, shard.start, shard.end)
             raise DataError(
                 f"{shard.name}: rows [{shard.start}, {shard.end}){where} cannot be read: {said}",
@@ -187,7 +189,7 @@ class ParquetReader:
             raise DataError(f"{path}: not a Parquet file that can be read: {error}") from error
 
     def _converters(self) -> dict[str, tuple[Convert, np.dtype[np.generic]]]:
-        """How each column becomes an array; made once, since it looks at every file's footer."""
+        """The converter of each column; made once, since it reads every file's footer."""
         if not self._cached_converters:
             nullable = self._look_at_files()
             self._cached_converters = {
@@ -202,7 +204,7 @@ class ParquetReader:
             raise DataError(f"{self._paths[0]}: {error}") from error
 
     def _look_at_files(self) -> set[str]:
-        """Find the type of each column over all files; return those that have null."""
+        """Find the type of each column over all files; return the columns that have null."""
         fields = {name: self._field_of_folders(name) for name in self._of_folders}
         nullable = {name for name in fields if None in self._of_folders[name].values()}
         for path in self._paths:
@@ -224,7 +226,7 @@ class ParquetReader:
     def _joined(
         self, path: str, schema: pyarrow.Schema, name: str, before: pyarrow.Field | None
     ) -> pyarrow.Field:
-        """Return the type that holds the values of a column in the files up to one."""
+        """Return the type that holds the values of a column in all files up to one."""
         index = schema.get_field_index(name)
         field = schema.field(index) if index >= 0 else None
         if field is not None and (before is None or field.type == before.type):
@@ -232,6 +234,8 @@ class ParquetReader:
         joined = None
         if field is not None and before is not None:
             self._has_types = True
+            # A file whose column is all null may have any type there, as writers choose one without
+            # values.
             if self._is_all_null(path, name):
                 return before
             if all(self._is_all_null(other, name) for other in self._before(path)):
@@ -264,7 +268,7 @@ def import_pyarrow(what: str = "Parquet files") -> tuple[ModuleType, ModuleType]
     """Import pyarrow and its Parquet part, which are an extra.
 
     Raises:
-        ConfigError: They are not installed; `what` is said to need them.
+        ConfigError: They are not installed; `what` needs them.
     """
     try:
         import pyarrow
@@ -277,7 +281,7 @@ def import_pyarrow(what: str = "Parquet files") -> tuple[ModuleType, ModuleType]
 
 
 def _ranges(path: str, ends: Sequence[int], least: int) -> Iterator[Shard]:
-    """Yield the rows of row groups that follow each other: one large group, or several small."""
+    """Yield the rows of consecutive row groups: one large group, or several small ones."""
     start = 0
     for end in ends:
         if end - start >= least:
@@ -290,11 +294,11 @@ def _ranges(path: str, ends: Sequence[int], least: int) -> Iterator[Shard]:
 def read_footer(path: str) -> list[tuple[str, bool]]:
     """Return the path of each column of a file, and whether it may have nulls.
 
-    The library that decodes ends the process when it meets some footers, and believes what they
-    say; so each is read here first.
+    The library that decodes can end the process when it reads some footers, and it trusts their
+    content. So each footer is read here first.
 
     Raises:
-        DataError: It is no Parquet file, damaged or encrypted; names the column.
+        DataError: It is not a Parquet file, or it is damaged or encrypted; names the column.
     """
     try:
         size = remote.size_of(path)
@@ -321,5 +325,5 @@ def read_footer(path: str) -> list[tuple[str, bool]]:
 
 
 def _top_level(path: str, columns: Sequence[str]) -> list[str]:
-    """Return the column that a path is in; the names of columns may have dots, as paths have."""
+    """Return the column that a path is in; names of columns may have dots, as paths have."""
     return [name for name in columns if path == name or path.startswith(f"{name}.")]

@@ -1,4 +1,4 @@
-"""From what a user writes as the place of data to the files that hold it."""
+"""Turns the place of data, as a user writes it, into the files that hold it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _IGNORED_SUFFIXES = (".idx", ".crc", ".tmp")  # indexes, checksums, what is bein
 def expand_paths(expression: str) -> list[str]:
     """List the files of a file, a folder, a glob (`**` too), or several of these with commas.
 
-    Of a folder, files are taken but for hidden ones, names that begin with `_`, and indexes; if it
-    has none, those of its folders `column=value`.
-    The files of each part are sorted, so every process lists them alike; none comes twice.
+    Of a folder, all files are listed but hidden ones, names that begin with `_`, and indexes. If it
+    has none, the files of its folders `column=value` are listed. The files of each part are sorted,
+    so every process lists them alike; none is listed twice.
 
     Raises:
-        DataError: A part names nothing, an empty folder, or one that cannot be read.
+        DataError: A part names nothing, an empty folder, or a folder that cannot be read.
     """
     if os.path.exists(expression):  # even if its name has commas or brackets
         return _expand_one(expression)
@@ -33,12 +33,13 @@ def expand_paths(expression: str) -> list[str]:
     files = [file for part in parts for file in _expand_one(part)]
     found: dict[str, str] = {}
     for file in files:
+        # Two parts may name the same file; its records must not come twice.
         found.setdefault(file if remote.is_url(file) else os.path.abspath(file), file)
     return list(found.values())
 
 
 def folders_left_out(expression: str) -> list[str]:
-    """List the folders with files in the folders that are read, of which files alone are taken."""
+    """List folders with data files inside the folders that are read; their files are not read."""
     parts = [part.strip() for part in expression.split(",")]
     places = [expression] if os.path.isdir(expression) else parts
     local = [os.path.expanduser(place) for place in places if not remote.is_url(place)]
@@ -52,7 +53,7 @@ def folders_left_out(expression: str) -> list[str]:
 
 
 def read_twice(files: Sequence[str]) -> list[str]:
-    """List the compressed files of which there is the same one, uncompressed, beside them."""
+    """List the compressed files whose uncompressed form is also in the list."""
     known = set(files)
     plain = {file: unpacked_name(file) for file in files if not remote.is_url(file)}
     return [file for file, name in plain.items() if name != file and name in known]
@@ -100,7 +101,7 @@ def _files_of_folder(folder: str) -> list[str]:
 
 
 def _files_below_columns(paths: Sequence[str]) -> list[str]:
-    """Return the files of a table whose folders are `column=value`; nothing if it is none."""
+    """Return the files of a table whose folders are `column=value`; none if it is no such table."""
     folders = [path for path in paths if _is_data(path)]
     if not all(os.path.isdir(path) and is_of_column(os.path.basename(path)) for path in folders):
         return []

@@ -18,19 +18,20 @@ _log = logging.getLogger(__name__)
 
 
 class RecordIOReader(FileReader):
-    """Reads RecordIO files; a record is found through the index at the end of its file."""
+    """Reads RecordIO files; the index at the end of a file tells where its records are."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         super().__init__(paths, _open, count=_count)
 
 
 def _count(path: str) -> int:
-    """Count the records of a file; of one behind a URL only the index is fetched."""
+    """Count the records of a file; for a URL only the index is fetched."""
     if remote.is_url(path):
         size = remote.size_of(path)
         offset, magic, _ = _FOOTER.unpack(
             remote.read_range(path, max(0, size - 16), size).ljust(16)
         )
+        # A file that was not closed has no index at its end. Then it is opened, which rebuilds one.
         if magic == b"EEND" and offset + _INDEX.size < size:
             start, _, num_records = _INDEX.unpack(
                 remote.read_range(path, offset, offset + _INDEX.size)

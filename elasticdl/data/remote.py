@@ -1,6 +1,6 @@
-"""Files behind URLs (`https://`, `s3://`, `gs://`, ...), read by ranges of bytes, through fsspec.
+"""Reads files behind URLs (`https://`, `s3://`, `gs://`, ...) by ranges of bytes, through fsspec.
 
-A range that a server breaks off, or does not go on with, is asked for again, in smaller parts.
+A range that breaks off, or stops coming, is asked for again, in smaller parts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TIMES = ("LastModified", "mtime", "updated", "modificationTime")
 class RemoteFile:
     """A file behind a URL.
 
-    version: What changes with its content, as far as the server says.
+    version: Changes with the file's content, if the server tells about changes.
     """
 
     url: str
@@ -45,21 +45,21 @@ class RemoteFile:
 
 
 def is_url(place: str) -> bool:
-    """Tell whether a place is behind a URL, and not in the file system."""
+    """Return whether a place is behind a URL, and not in the file system."""
     scheme, colon, _ = place.partition("://")
     return colon != "" and scheme.isidentifier() and scheme not in _NOT_REMOTE
 
 
 def without_query(place: str) -> str:
-    """Return a URL up to its `?`, which may be a signature; a path as it is."""
+    """Return a URL up to its `?`, which may be followed by a signature; a path stays the same."""
     return place.partition("?")[0] if is_url(place) else place
 
 
 def list_files(url: str) -> list[str]:
-    """List the files of a URL: of a folder or a glob, where the server has them, or itself.
+    """List the files of a URL: of a folder or glob, if the server has such, or the URL itself.
 
     Raises:
-        DataError: There is nothing, or the server refuses.
+        DataError: There is no such file, or the server refuses.
     """
     fs, path = _reach(url)
     scheme = url.partition("://")[0]
@@ -73,7 +73,7 @@ def list_files(url: str) -> list[str]:
             return [url]
     if not found:
         raise DataError(f"{url}: no such file or folder")
-    # Names of object stores begin with the bucket, those of others come after the host.
+    # Names in object stores begin with the bucket; other names come after the host.
     root = (
         url.rstrip("/").removesuffix(path.rstrip("/")) if path.startswith("/") else f"{scheme}://"
     )
@@ -81,7 +81,7 @@ def list_files(url: str) -> list[str]:
 
 
 def _is_there(fs: fsspec.AbstractFileSystem, path: str) -> bool:
-    """Whether there is such a file; drivers' own `exists` says no where it may not be seen."""
+    """Return whether a file exists; a driver's `exists` also says no if access is refused."""
     try:
         fs.info(path)
     except FileNotFoundError:
@@ -89,12 +89,13 @@ def _is_there(fs: fsspec.AbstractFileSystem, path: str) -> bool:
     return True
 
 
+# Each range of a file would ask for the size again.
 @functools.lru_cache(maxsize=10_000)
 def describe(url: str) -> RemoteFile:
-    """Ask how large a file is.
+    """Ask the server for the size of a file.
 
     Raises:
-        DataError: There is none, the server refuses, or does not say.
+        DataError: There is no such file, the server refuses, or does not tell the size.
     """
     fs, path = _reach(url)
     failures = 0
@@ -115,10 +116,10 @@ def describe(url: str) -> RemoteFile:
 
 
 def read_range(url: str, start: int, end: int) -> bytes:
-    """Read bytes `[start, end)`; what fails is asked for again from where it failed.
+    """Read bytes `[start, end)`; after a failure, ask again from there.
 
     Raises:
-        DataError: It failed too often in a row, or the server refuses.
+        DataError: Too many attempts failed in a row, or the server refuses.
     """
     fs, path = _reach(url)
     parts: list[bytes] = []
@@ -137,6 +138,7 @@ def read_range(url: str, start: int, end: int) -> bytes:
             if failures == TRIES:
                 raise
             _wait(failures)
+            # A smaller range is more likely to come through a connection that breaks often.
             size = max(LEAST_BYTES, size // 4)
             continue
         failures = 0
@@ -146,12 +148,15 @@ def read_range(url: str, start: int, end: int) -> bytes:
 
 
 def _cut(url: str, content: bytes, start: int, end: int) -> bytes:
-    """Cut a range out of what a server sent that was asked for the range alone.
+    """Cut a range out of an answer that has more than the range.
 
     Raises:
-        DataError: It is not the whole file, or too large to be sent for each range.
+        DataError: The answer is not the whole file, or the file is too large to be sent for each
+        range.
     """
+    # A small file may be sent whole each time; for a large one that would be far too slow.
     size = describe(url).num_bytes
+    # Some servers ignore the range and send the whole file.
     if len(content) != size or size > RANGE_BYTES:
         raise DataError(
             f"{url}: {end - start:,} bytes were asked for, {len(content):,} of {size:,} came: the "
@@ -162,7 +167,7 @@ def _cut(url: str, content: bytes, start: int, end: int) -> bytes:
 
 
 def _exactly(url: str) -> dict[str, object]:
-    """Return what keeps a driver from reading ahead; most do not."""
+    """Return options that keep a driver from reading ahead; most drivers do not."""
     return {"block_size": 1} if url.startswith("webhdfs://") else {}
 
 
@@ -174,11 +179,11 @@ def ranges(url: str) -> Iterator[bytes]:
 
 
 class RangeFile(io.RawIOBase):
-    """A file behind a URL, of which only what is read is fetched.
+    """A file behind a URL; only the bytes that are read are fetched.
 
     Args:
         url: The file.
-        parts: What was fetched of it already, by the offsets where the parts begin.
+        parts: Parts of the file that were fetched already, by their offsets.
     """
 
     def __init__(self, url: str, parts: Mapping[int, bytes] | None = None) -> None:
@@ -188,25 +193,25 @@ class RangeFile(io.RawIOBase):
         self._at = 0
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def tell(self) -> int:
-        """Return where the next byte is read."""
+        """Return the position of the next byte."""
         return self._at
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go to a place."""
+        """Go to a position."""
         start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
         self._at = max(0, start + offset)
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer, or what the rest of the file fills."""
+        """Fill a buffer, or less at the end of the file."""
         view = memoryview(buffer).cast("B")
         end = min(self._size, self._at + len(view))
         part = self._read(self._at, end) if end > self._at else b""
@@ -222,19 +227,19 @@ class RangeFile(io.RawIOBase):
 
 
 def open_binary(path: str) -> BinaryIO:
-    """Open a file, or one behind a URL, for reading from one end to the other."""
+    """Open a local or remote file to read it from start to end."""
     if is_url(path):
         return io.BufferedReader(RangeFile(path), buffer_size=RANGE_BYTES)
     return open(path, "rb")
 
 
 def size_of(path: str) -> int:
-    """Return how large a file is, or one behind a URL."""
+    """Return the size of a local or remote file."""
     return describe(path).num_bytes if is_url(path) else os.path.getsize(path)
 
 
 def read_bytes(path: str, start: int, end: int) -> bytes:
-    """Return bytes `[start, end)` of a file, or of one behind a URL."""
+    """Return bytes `[start, end)` of a local or remote file."""
     if is_url(path):
         return read_range(path, start, end)
     with open(path, "rb") as file:
@@ -242,11 +247,11 @@ def read_bytes(path: str, start: int, end: int) -> bytes:
 
 
 class _Interrupted(DataError):
-    """A range did not come whole; another try may bring it."""
+    """A range did not come whole; another attempt may succeed."""
 
 
 class _Telling:
-    """Say in words what a driver raises within the block."""
+    """Turns errors of a driver within the block into ours."""
 
     def __init__(self, url: str, offset: int | None = None) -> None:
         self._where = url if offset is None else f"{url}: at byte {offset:,}"
@@ -283,7 +288,7 @@ def _said(error: Exception) -> str:
 
 
 def _wait(failures: int) -> None:
-    """Wait before another try, longer each time."""
+    """Wait before another attempt, longer each time."""
     time.sleep(_FIRST_WAIT_SECONDS * 2 ** (failures - 1))
 
 
@@ -291,7 +296,7 @@ def _reach(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
     """Return the file system of a URL, and the file's name in it.
 
     Raises:
-        ConfigError: The driver is not installed, or there is none.
+        ConfigError: The driver is not installed, or there is none for the scheme.
     """
     try:
         return reach(url, TIMEOUT_SECONDS)

@@ -1,4 +1,4 @@
-"""Row groups of Parquet files: decoded whole, compared with their footer, and kept for a while."""
+"""Row groups of Parquet files: decoded whole, checked against their footer, kept for a while."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 KEPT_BYTES = 512 << 20
-"""The decoded rows that a reader keeps."""
+"""The limit of the decoded rows that a reader keeps."""
 _MAX_FOOTERS = 64
 
 _Key: TypeAlias = tuple[str, int]  # a file and the number of a row group
@@ -30,13 +30,13 @@ _Rows: TypeAlias = "Iterator[tuple[int, pyarrow.RecordBatch]]"
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """What a file says of its row groups: where the rows of each end, and all else."""
+    """The row groups of a file: where the rows of each end, and all other metadata."""
 
     ends: list[int]
     metadata: pyarrow.parquet.FileMetaData
 
     def columns(self, group: int) -> dict[str, pyarrow.parquet.ColumnChunkMetaData]:
-        """Return the columns of values of a row group by their paths."""
+        """Return the columns of values of a row group, by their paths."""
         found = self.metadata.row_group(group)
         chunks = map(found.column, range(found.num_columns))
         return {chunk.path_in_schema: chunk for chunk in chunks}
@@ -60,7 +60,7 @@ class _Decoded:
 
 
 class _Stream:
-    """Decodes a row group from its beginning, and goes on where it was left."""
+    """Decodes a row group from its beginning, and continues where the last range ended."""
 
     def __init__(self, key: _Key, batches: Iterator[pyarrow.RecordBatch]) -> None:
         self.key = key
@@ -84,13 +84,15 @@ class _Stream:
 class RowGroups:
     """The rows of Parquet files. Several threads may read them.
 
-    A row group is decoded whole and kept, as long as `KEPT_BYTES` hold it: the next range is
-    often of the same one. If there are more, the one that was used last goes, so that
-    who comes by all of them again and again finds some. One that is larger by itself is decoded
-    from its beginning, and a range that lies behind the last one goes on from there.
+    A row group is decoded whole and kept, as long as all of them fit in `KEPT_BYTES`: the next
+    range is often in the same one. If they do not fit, the one that was used last is dropped. So a
+    reader that goes through all row groups again and again finds some of them.
+
+    A row group that alone is larger is decoded from its beginning. A later range continues from
+    there.
 
     Args:
-        open_file: Opens a file, or one behind a URL some parts of which were fetched.
+        open_file: Opens a file; for a URL it gets the parts that were fetched.
         columns: Names of the columns to read.
     """
 
@@ -109,10 +111,10 @@ class RowGroups:
         self._large: set[_Key] = set()
 
     def rows(self, path: str, start: int, end: int) -> _Rows:
-        """Yield rows `[start, end)` of a file, with the number of the first of each batch.
+        """Yield rows `[start, end)` of a file, with the number of the first row of each batch.
 
         Raises:
-            DataError: A column has not the values that the footer says.
+            DataError: A column has other values than the footer says.
         """
         ends = self.footer(path).ends
         group = bisect_right(ends, start)
@@ -125,14 +127,14 @@ class RowGroups:
             start, group = stop, group + 1
 
     def sizes(self, path: str) -> tuple[int, int]:
-        """Return how many rows the largest row group has, and how many bytes all have to read."""
+        """Return the rows of the largest row group, and the bytes of all row groups to read."""
         ends = self.footer(path).ends
         rows = max((end - start for start, end in pairwise([0, *ends])), default=0)
         chunks = (self._chunks(path, group).values() for group in range(len(ends)))
         return rows, sum(chunk.total_uncompressed_size for found in chunks for chunk in found)
 
     def which_is_damaged(self, path: str, start: int, end: int) -> str:
-        """Say which column cannot be decoded, and in which row group; nothing if it is not one."""
+        """Return which column cannot be decoded, and in which row group; "" if each can be."""
         import pyarrow
 
         footer = self.footer(path)
@@ -172,15 +174,19 @@ class RowGroups:
             if decoded.num_bytes > KEPT_BYTES:
                 self._large.add(key)
                 return decoded
+            # Two threads may have decoded the same group at once.
             self._kept.pop(key, None)
             kept = sum(other.num_bytes for other in self._kept.values())
             while kept + decoded.num_bytes > KEPT_BYTES:
+                # The group that was used last goes first: see the class.
                 kept -= self._kept.popitem(last=True)[1].num_bytes
             self._kept[key] = decoded
         return decoded
 
     def _streamed(self, key: _Key, start: int, end: int) -> _Rows:
         with self._lock:
+            # The stream is taken out under the lock, so that no other thread continues it
+            # meanwhile.
             stream, self._stream = self._stream, None
         if stream is None or stream.key != key or stream.first > start:
             path, group = key
@@ -199,7 +205,7 @@ class RowGroups:
         return _Decoded(batches, starts[:-1], table.nbytes)
 
     def _checked(self, path: str, group: int) -> pyarrow.parquet.ParquetFile:
-        """Open a file of which the pages of a row group have the values that they should have."""
+        """Open a file after a check of a row group's pages: they must have the right values."""
         is_far = remote.is_url(path)
         parts: dict[int, bytes] = {}
         for name, chunk in self._chunks(path, group).items():
@@ -222,7 +228,7 @@ class RowGroups:
         return file
 
     def _compare(self, table: pyarrow.Table, path: str, group: int) -> None:
-        """Compare what was decoded with what the footer says of it."""
+        """Compare the decoded values with the footer."""
         num_rows = self.footer(path).metadata.row_group(group).num_rows
         leaves: dict[str, list[pyarrow.parquet.ColumnChunkMetaData]] = {}
         for leaf, chunk in self._chunks(path, group).items():
@@ -241,14 +247,14 @@ class RowGroups:
         return {leaf: chunk for leaf, chunk in found.items() if self._column_of(leaf)}
 
     def _column_of(self, leaf: str) -> str:
-        """Return which column a path is in; nothing if it is not read. Names may have dots."""
+        """Return the column that a path is in; "" if it is not read. Names may have dots."""
         while leaf and leaf not in self._names:
             leaf = leaf.rpartition(".")[0]
         return leaf
 
 
 def _difference(column: pyarrow.ChunkedArray, chunk: pyarrow.parquet.ColumnChunkMetaData) -> str:
-    """Say in what a column differs from what the footer says of it; nothing if it does not."""
+    """Return how a column differs from its footer; "" if it does not."""
     import pyarrow
 
     kind, types, says = column.type, pyarrow.types, chunk.statistics
@@ -262,7 +268,7 @@ def _difference(column: pyarrow.ChunkedArray, chunk: pyarrow.parquet.ColumnChunk
 
 
 def _num_levels(lists: pyarrow.ChunkedArray) -> int:
-    """Return how many values Parquet has for lists: an empty one, or null, is one too."""
+    """Return how many values Parquet counts in lists: an empty list, or null, counts as one."""
     import pyarrow.compute
 
     lengths = pyarrow.compute.fill_null(pyarrow.compute.list_value_length(lists), 0)

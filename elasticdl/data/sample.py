@@ -1,4 +1,4 @@
-"""A bounded sample of a data set, from places all over it, and its columns as words."""
+"""Takes a bounded sample of a data set, from places all over it, with its columns as words."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from elasticdl.data.example import decode_example
 from elasticdl.job import Shard
 
 Words = list[str | None]
-"""The values of a column as text; None: one is missing."""
+"""The values of a column as text; None: a value is missing."""
 
 _MOST_RECORDS = 2048
 _NUM_PIECES = 8
@@ -34,8 +34,9 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 class Sample:
     """Some records of a data set.
 
-    num_records: of the data set. pieces: consecutive records, each from another place.
-    are_positions: whether shards count positions, not each of which has one record (a topic).
+    num_records: The number of records of the data set.
+    pieces: Consecutive records, each piece from another place.
+    are_positions: Whether shards count positions, some of which have no record (a topic).
     """
 
     num_records: int
@@ -45,19 +46,19 @@ class Sample:
 
     @property
     def num_looked_at(self) -> int:
-        """How many records it has."""
+        """The number of records in the sample."""
         if self.are_positions:
             return sum(len(chunk) for _, chunks in self.pieces for chunk in chunks)
         return sum(shard.num_records for shard, _ in self.pieces)
 
     @property
     def is_all(self) -> bool:
-        """Whether it has all records of the data set."""
+        """Return whether the sample has all records of the data set."""
         return sum(shard.num_records for shard, _ in self.pieces) == self.num_records
 
     @property
     def size(self) -> str:
-        """How large the data set is, in words."""
+        """The size of the data set, in words."""
         return f"{self.num_records:,} {'positions' if self.are_positions else 'records'}"
 
 
@@ -66,7 +67,7 @@ def take_sample(reader: DataReader, names: Sequence[str] = ()) -> Sample:
 
     Args:
         reader: The reader of the data.
-        names: The names of the columns of a line, where the reader does not know them.
+        names: The names of a line's columns, if the reader does not know them.
 
     Raises:
         DataError: A record cannot be read.
@@ -77,6 +78,7 @@ def take_sample(reader: DataReader, names: Sequence[str] = ()) -> Sample:
     pieces = []
     for piece in places(shards, num_records):
         pieces.append((piece, tuple(chunk for chunk in reader.read(piece) if len(chunk))))
+        # The first piece is always read whole, however long it takes.
         if time.monotonic() > deadline:
             break
     chunks = [chunk for _, chunks in pieces for chunk in chunks]
@@ -85,7 +87,7 @@ def take_sample(reader: DataReader, names: Sequence[str] = ()) -> Sample:
 
 
 def places(shards: Sequence[Shard], num_records: int) -> Iterator[Shard]:
-    """Yield pieces of shards, in order, which are spread evenly over all records."""
+    """Yield pieces of shards, in order, spread evenly over all records."""
     size = min(_MOST_RECORDS // _NUM_PIECES, math.ceil(num_records / _NUM_PIECES))
     wanted = [number * num_records // _NUM_PIECES for number in range(_NUM_PIECES)]
     before = 0
@@ -106,7 +108,7 @@ def columns_of(
 ) -> dict[str, Words]:
     """Return the columns of records as words: of a table, of lines of CSV or JSON, or of Examples.
 
-    What has no columns that can be seen has none here, and neither have lists and long bytes.
+    Records without visible columns have none. Lists and long bytes are left out.
     """
     if not chunks:
         return {}
@@ -144,7 +146,7 @@ def _of_lines(lines: Sequence[bytes], names: Sequence[str], delimiter: str) -> d
 
 
 def _of_json(values: Sequence[bytes]) -> dict[str, Words]:
-    """Return the keys of lines of JSON, if each is an object."""
+    """Return the keys of lines of JSON, if each line is an object."""
     is_json = bool(values) and values[0].lstrip().startswith(b"{")
     if not is_json or sum(map(len, values)) > _MOST_JSON_BYTES:
         return {}
@@ -177,7 +179,7 @@ def _of_examples(values: Sequence[bytes]) -> dict[str, Words]:
 
 
 def _word(value: Any) -> str | bool | None:
-    """Return a value as a word; None: it is missing. False: it is not a single value."""
+    """Return a value as a word; None if it is missing, False if it is not a single value."""
     if value is None or (isinstance(value, float | np.floating) and value != value):
         return None
     if isinstance(value, bytes):
@@ -193,7 +195,7 @@ def _word(value: Any) -> str | bool | None:
 
 
 def kind_of(words: Words) -> str:
-    """Say what the values of a column are: whole numbers, numbers or text; "": all are missing."""
+    """Return the kind of a column's values: whole numbers, numbers or text; "": all are missing."""
     present = [word.strip() for word in islice(words, _MOST_RECORDS) if word is not None]
     if not present:
         return ""

@@ -1,11 +1,12 @@
 """Records in an order that is drawn over all of the data: `--shuffle=records`.
 
-The records of all shards, one after the other, are cut into blocks; each epoch has the blocks in
+The records of all shards, one after the other, are cut into blocks. Each epoch has the blocks in
 another order, and a task is a range of that order. So a task holds blocks from all over the data,
 and its records are permuted. Xu et al., "Stochastic Gradient Descent without Full Data Shuffle",
 VLDB 2022, shows when this trains like a permutation of all records.
 
-Everything is a function of the seed, the epoch and the range: whoever has a task reads the same.
+Everything depends on the seed, the epoch and the range alone. So each worker reads the same records
+for a task.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ BLOCKS_PER_TASK = 64
 
 
 def with_shuffle(reader: DataReader, training: TrainingSection) -> DataReader:
-    """Return a reader of training data in the order that a job's settings ask for."""
+    """Return a reader of training data in the order of a job's settings."""
     if training.shuffle != "records":
         return reader
     if isinstance(reader, HasHoles):
@@ -45,13 +46,13 @@ def with_shuffle(reader: DataReader, training: TrainingSection) -> DataReader:
 class ShuffledReader:
     """A `DataReader` of one shard that has all records of another reader, in a drawn order.
 
-    Records keep their numbers in the data: those of all shards are counted through.
+    Records keep their numbers in the data, which are counted over all shards.
 
     Args:
         reader: The reader of the data. It must read from any offset of a shard.
         seed: The seed of the job.
-        block_records: How many records stay together on their way into a task.
-        epoch: Each has an order of its own.
+        block_records: The number of records that stay together on their way into a task.
+        epoch: The epoch; each has an order of its own.
     """
 
     def __init__(self, reader: DataReader, seed: int, block_records: int, epoch: int = 0) -> None:
@@ -69,7 +70,7 @@ class ShuffledReader:
 
     @property
     def metadata(self) -> Metadata:
-        """What `feed` is told about the data."""
+        """Describes the data to `feed`."""
         return self._reader.metadata
 
     def shards(self) -> list[Shard]:
@@ -85,16 +86,18 @@ class ShuffledReader:
                 f"{self._ends[-1]} records; has the data changed since it was counted?"
             )
         chunks = [chunk for piece in self._pieces(shard) for chunk in self._read_piece(*piece)]
+        # The range is part of the seed, so that the permutation belongs to the task and not to the
+        # worker.
         rng = np.random.default_rng([self._seed, self._epoch, shard.start, shard.end])
         yield _permuted(chunks, rng)
 
     @property
     def reader(self) -> DataReader:
-        """The reader whose records these are."""
+        """The reader of the records."""
         return self._reader
 
     def place_of(self, number: int) -> tuple[str, int]:
-        """Return which record a number is of: its shard's name, and its number there."""
+        """Return the place of a record: its shard's name, and its number there."""
         at = bisect_right(self._ends, number)
         before = self._ends[at - 1] if at else 0
         shard = self._shards[at]
@@ -110,6 +113,8 @@ class ShuffledReader:
 
     def _pieces(self, shard: Shard) -> Iterator[tuple[int, int]]:
         """Yield the numbers `[first, end)` of the records of a range of places, ascending."""
+        # Blocks are read in the order of the data, since that is fastest; the records are permuted
+        # later.
         found = sorted(self._blocks(shard.start, shard.end))
         first, end = found[0]
         for next_first, next_end in found[1:]:
@@ -122,10 +127,11 @@ class ShuffledReader:
     def _blocks(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Yield the numbers of the records of a range of places, block by block.
 
-        Blocks are permuted; the last one, which may be smaller, is at a place of its own.
+        Blocks are permuted; the last one, which may be smaller, has a drawn place of its own.
         """
         num_whole, rest = divmod(self._ends[-1], self._size)
         order = Order(num_whole, self._seed, self._epoch)
+        # At a fixed place, the records of the smaller block would always be trained first or last.
         drawn = np.random.default_rng([self._seed, self._epoch]).integers(num_whole + 1)
         rest_at = int(drawn) * self._size
         while start < stop:
@@ -139,7 +145,7 @@ class ShuffledReader:
             start += count
 
     def _read_piece(self, first: int, end: int) -> Iterator[Records]:
-        """Yield records by their numbers, which may be of several shards."""
+        """Yield records by their numbers, across shards."""
         while first < end:
             name, start = self.place_of(first)
             at = bisect_right(self._ends, first)

@@ -1,4 +1,4 @@
-"""Records that are held out of the training data to evaluate on: `--validation_split`."""
+"""Holds records out of the training data for evaluation: `--validation_split`."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ _MAX_BLOCKS = 64
 
 
 def split(reader: DataReader, data: DataSection) -> tuple[DataReader, DataReader]:
-    """Return readers of the records to train and of those to evaluate on."""
+    """Return a reader of the records to train, and one of the records to evaluate."""
     share = data.validation_split
     return SplitReader(reader, share, False), SplitReader(reader, share, True)
 
 
 def is_held_out(name: str, start: int, end: int, share: float) -> NDArray[np.bool_]:
-    """Tell which of the records `[start, end)` of a shard are held out.
+    """Return which of the records `[start, end)` of a shard are held out.
 
-    It is a function of the last part of the shard's name and of the record's number alone: the same
-    in every process and run, from whatever folder, and without regard to the order of records.
-    The finaliser of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number
-    generators", 2014) makes a number of both that is as good as drawn.
+    The choice depends only on the last part of the shard's name and on the record's number. So it
+    is the same in every process and run, in any folder, and in any order of records. The finaliser
+    of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014) makes
+    a number of both that is as good as random.
     """
+    # Without the folder: the same data may lie elsewhere on another machine.
     key = zlib.crc32(remote.without_query(name).rpartition("/")[2].encode()) + 1
     z = np.arange(start, end, dtype=np.uint64) + np.uint64((key << 32) & (2**64 - 1))
     z *= np.uint64(0x9E3779B97F4A7C15)
@@ -49,13 +50,13 @@ def is_held_out(name: str, start: int, end: int, share: float) -> NDArray[np.boo
 class SplitReader:
     """A `DataReader` of a part of the records of another reader: the held out ones, or the others.
 
-    Shards have the records of this part alone, counted through. Records keep their numbers in the
+    Shards have only the records of this part, counted from 0. Records keep their numbers in the
     source.
 
     Args:
         reader: The reader of the data. It must read from any offset of a shard.
-        share: Which part of all records is held out.
-        gives_held_out: Whether these are read, or the others.
+        share: The share of all records that is held out.
+        gives_held_out: Whether to read the records that are held out, or the others.
     """
 
     def __init__(self, reader: DataReader, share: float, gives_held_out: bool) -> None:
@@ -68,11 +69,11 @@ class SplitReader:
 
     @property
     def metadata(self) -> Metadata:
-        """What `feed` is told about the data."""
+        """Describes the data to `feed`."""
         return self.reader.metadata
 
     def shards(self) -> list[Shard]:
-        """List the shards with their numbers of records of this part."""
+        """List the shards with their numbers of records in this part."""
         found = (
             Shard(s.name, self._rank(s.name, s.start), self._rank(s.name, s.end))
             for s in self.reader.shards()
@@ -92,7 +93,7 @@ class SplitReader:
             first += len(chunk)
 
     def number_of(self, name: str, place: int) -> int:
-        """Return the number in the source of the record at a place of this part."""
+        """Return the number in the source of a record of this part."""
         block = bisect_right(self._counted(name, lambda before: before[-1] > place), place) - 1
         return block * _BLOCK + int(self._block(name, block)[place - self._before[name][block]])
 
@@ -103,13 +104,13 @@ class SplitReader:
         return f"record {record}"
 
     def _rank(self, name: str, number: int) -> int:
-        """Return how many records of this part are before a number of the source."""
+        """Return how many records of this part come before a record of the source."""
         block, rest = divmod(number, _BLOCK)
         before = self._counted(name, lambda before: len(before) > block)[block]
         return before + int(np.searchsorted(self._block(name, block), rest))
 
     def _counted(self, name: str, is_enough: Callable[[list[int]], bool]) -> list[int]:
-        """Return how many records of this part are before each block, as far as it is asked for."""
+        """Return how many records of this part come before each block, as far as needed."""
         with self._lock:
             before = self._before.setdefault(name, [0])
             while not is_enough(before):
@@ -117,7 +118,7 @@ class SplitReader:
         return before
 
     def _find_block(self, name: str, block: int) -> NDArray[np.int64]:
-        """Return which records of a block are of this part."""
+        """Return which records of a block belong to this part."""
         return np.flatnonzero(self._is_chosen(name, block * _BLOCK, (block + 1) * _BLOCK))
 
     def _is_chosen(self, name: str, start: int, end: int) -> NDArray[np.bool_]:
@@ -126,7 +127,7 @@ class SplitReader:
 
 
 def _taken(chunk: Records, chosen: NDArray[np.int64], numbers: NDArray[np.int64]) -> Records:
-    """Return some records of a chunk, with the numbers that they have in the source."""
+    """Return some records of a chunk, with their numbers in the source."""
     return replace(
         chunk,
         values=[chunk.values[row] for row in chosen.tolist()] if chunk.values else [],

@@ -1,7 +1,7 @@
-"""The records of any reader as a table of Arrow, which lies in files and is mapped into memory.
+"""Stores the records of any reader as a table of Arrow in files, which are mapped into memory.
 
-Nothing is decoded twice, and no record is a Python object where records are `tf.train.Example` or
-columns. What is mapped needs no memory of its own.
+Each record is decoded once. Records of `tf.train.Example` or columns do not become Python objects.
+Mapped data needs no memory of its own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 ROW = "number of the row, by elasticdl"
-"""Called so that no column of the data is."""
+"""A name that no column of the data has."""
 ColumnsOf = Callable[[Records, str], Mapping[str, object]]
 _EMPTY_EXAMPLES = (b"", b"\n\0")
 
@@ -39,19 +39,18 @@ def spool(
 ) -> pyarrow.Table:
     """Return a table of all records, with the number of each in the column `ROW`.
 
-    A feature of `tf.train.Example` of which no record has several values is a column of them,
-    null where a record has none; else it is a column of lists.
+    A feature of `tf.train.Example` becomes a column of values if no record has several; a record
+    without the feature has null. Else it becomes a column of lists.
 
     Args:
         reader: Has the records.
         folder: Gets the files, which must stay as long as the table.
-        num_threads: How many decode.
-        columns_of: Makes columns of records that are bytes; without it they are of
-            `tf.train.Example`.
+        num_threads: The number of threads that decode.
+        columns_of: Makes columns of records that are bytes; without it they are `tf.train.Example`.
 
     Raises:
         ConfigError: The records have no columns.
-        DataError: They cannot be read, or a column has values of several types.
+        DataError: The records cannot be read, or a column has values of several types.
     """
     arrow, _ = import_pyarrow("statistics")
     parts = _Parts(arrow, folder)
@@ -69,7 +68,7 @@ def spool(
 
 
 class _Parts:
-    """Files of which each has one schema: another begins where a column is new or becomes lists."""
+    """Files with one schema each; a new file begins if a column is new or becomes lists."""
 
     def __init__(self, arrow: ModuleType, folder: Path) -> None:
         self._arrow = arrow
@@ -80,7 +79,8 @@ class _Parts:
         self._num_rows = 0
 
     def add(self, table: pyarrow.Table) -> None:
-        """Write rows after those before."""
+        """Write rows behind the earlier ones."""
+        # An Arrow file has one schema, and only later records show all columns.
         schema = self._joined(table.schema)
         if self._writer is None or schema != self._schema:
             self._close()
@@ -92,7 +92,7 @@ class _Parts:
         self._writer.write_table(_fitted(self._arrow, table, schema, numbers))
 
     def read(self) -> pyarrow.Table:
-        """Return all rows; columns are those of the last schema, which has what any part has."""
+        """Return all rows, with the columns of the last schema, which has those of all parts."""
         self._close()
         tables = [
             self._arrow.ipc.open_file(self._arrow.memory_map(str(path))).read_all()
@@ -108,7 +108,7 @@ class _Parts:
             self._writer = None
 
     def _joined(self, new: pyarrow.Schema) -> pyarrow.Schema:
-        """Return the schema of the rows so far and of some more."""
+        """Return the schema of the rows so far together with more rows."""
         fields = {field.name: field.type for field in self._schema}
         for field in new:
             fields[field.name] = _common(self._arrow, field, fields.get(field.name, field.type))
@@ -117,7 +117,7 @@ class _Parts:
 
 
 def _common(arrow: ModuleType, field: pyarrow.Field, known: pyarrow.DataType) -> pyarrow.DataType:
-    """Return the type of values of two: lists of them, where either is lists."""
+    """Return the type for values of two types; lists of it, if either has lists."""
     types, new = arrow.types, field.type
     if new == known or types.is_null(new):
         return known
@@ -169,7 +169,7 @@ def _as_type(
 
 
 def _one_each(arrow: ModuleType, values: pyarrow.Array) -> pyarrow.Array:
-    """Return a list for each value, an empty one for null."""
+    """Return a list for each value, an empty list for null."""
     ends = np.cumsum(np.asarray(values.is_valid()), dtype=np.int32)
     return arrow.ListArray.from_arrays(np.concatenate([[0], ends]).astype("i4"), values.drop_null())
 
@@ -197,7 +197,7 @@ def _as_arrow(arrow: ModuleType, column: Column | pyarrow.Array) -> pyarrow.Arra
 
 
 def _features(arrow: ModuleType, records: Records, source: str) -> dict[str, object]:
-    """Return a column for each feature of the records, of lists if one has several values."""
+    """Return a column for each feature of the records; of lists if a record has several values."""
     try:
         columns = _core.decode_examples(records.values)
     except ValueError:  # of another kind, or torn: protobuf tells which

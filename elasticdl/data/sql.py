@@ -31,23 +31,23 @@ ROWS_PER_SHARD = 100_000
 
 
 Key: TypeAlias = "int | float | str | None"
-"""A value of the key of a table, as JSON has it."""
+"""A value of a table's key, as JSON holds it."""
 
 
 class SqlReader:
     """Reads the rows of tables in the order of a key.
 
-    A shard is a range of keys, in which there may be holes: one scan of the keys alone finds where
-    each range begins and ends, and how many rows it has. Its name tells the range, so that a
-    worker needs no scan of its own. The rows must stay as they are while a job runs.
+    A shard is a range of keys, which may have holes. One scan of the keys finds where each range
+    begins and ends, and how many rows it has. The shard's name contains the range, so a worker
+    needs no scan. The rows must not change while a job runs.
 
     Args:
-        url: SQLAlchemy's, such as `sqlite:///clicks.db` or `postgresql+psycopg://host/db`.
+        url: A URL of SQLAlchemy, such as `sqlite:///clicks.db` or `postgresql+psycopg://host/db`.
         tables: Tables with the same columns.
-        key: A column without null whose values are all different; the primary key without it.
-        columns: Which columns to read, in this order; all without it.
-        rows_per_shard: How many rows a range has at most.
-        login: `username` and `password`, where the URL has none.
+        key: A column without null whose values are all different; without it, the primary key.
+        columns: The columns to read, in this order; without it, all are read.
+        rows_per_shard: The largest number of rows of a range.
+        login: `username` and `password`, if the URL has none.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class SqlReader:
         return cls(url, tables, params.text("key", ""), params.names("columns"), rows, login)
 
     def keeping_missing(self) -> SqlReader:
-        """Return a reader of the same columns that has None where a number is null."""
+        """Return a reader of the same columns that has None for a number that is null."""
         reader = copy(self)
         reader.__dict__.pop("_dtypes", None)
         reader._keeps_missing = True
@@ -108,7 +108,7 @@ class SqlReader:
         return Metadata(tuple(self._dtypes), self._dtypes, column_kinds=kinds)
 
     def _kind(self, of: sqlalchemy.types.TypeEngine) -> str | None:
-        """Return what the values of a type are, as `Metadata.column_kinds` has it."""
+        """Return the kind of values of a type, as in `Metadata.column_kinds`."""
         types = self._alchemy.types
         if isinstance(of, types.Boolean):
             return "truth"
@@ -123,15 +123,15 @@ class SqlReader:
         return None
 
     def _is_whole(self, of: sqlalchemy.types.TypeEngine) -> bool:
-        """Whether a type has whole numbers alone: NUMERIC without decimal places has."""
+        """Return whether a type has only whole numbers; NUMERIC without decimal places does."""
         types = self._alchemy.types
         is_decimal = isinstance(of, types.Numeric) and of.asdecimal
         return isinstance(of, types.Integer) or (is_decimal and of.scale == 0)
 
     def _asked(self, column: sqlalchemy.Column) -> sqlalchemy.ColumnElement[Any]:
-        """Return what to ask for: decimals as the driver has them, if it has any.
+        """Return the expression to select: decimals in the driver's own form, if it has one.
 
-        Where it has none, a whole number would be made a float on its way.
+        A driver without decimals would turn a whole number into a float.
         """
         types = self._alchemy.types
         if isinstance(column.type, types.Numeric) and not (
@@ -141,11 +141,11 @@ class SqlReader:
         return column
 
     def shards(self) -> list[Shard]:
-        """List ranges of keys with their numbers of rows; reads the keys alone, once."""
+        """List ranges of keys with their numbers of rows; reads only the keys, once."""
         return [shard for name in self._tables for shard in self._ranges(name)]
 
     def read(self, shard: Shard) -> Iterator[Records]:
-        """Yield rows of a range."""
+        """Yield the rows of a range."""
         if shard.num_records == 0:
             return
         name, first, last = self._parse_name(shard.name)
@@ -224,6 +224,7 @@ class SqlReader:
         count = 0
         for rows in self._chunks(self._alchemy.select(key).order_by(key)):
             for (value,) in rows:
+                # A range with equal keys could not be cut, and rows without a key are in no range.
                 if value is None or (count and value == last):
                     raise DataError(
                         f"{self._place}: table {name}: key {key.name} is {value!r} "
@@ -241,7 +242,7 @@ class SqlReader:
             yield _shard(name, first, last, count)
 
     def _parse_name(self, name: str) -> tuple[str, Key, Key]:
-        # As `_shard` writes it; a table may have blanks in its name.
+        # The name has the form of `_shard`; a table may have blanks in its name.
         table = next((table for table in self._tables if name.startswith(f"{table} [")), "")
         try:
             first, last = json.loads(name[len(table) :])
@@ -256,7 +257,7 @@ class SqlReader:
 
     @cached_property
     def _dtypes(self) -> dict[str, np.dtype[np.generic]]:
-        """Types that are the same for every chunk: whole numbers with null are float64."""
+        """The types, which are the same for every chunk: whole numbers with null are float64."""
         first = next(iter(self._tables.values()))
         names = self._columns or tuple(first.c.keys())
         return {name: self._dtype(name, first.c[name]) for name in names}
@@ -310,14 +311,14 @@ class SqlReader:
 
 
 def is_database(place: str) -> bool:
-    """Tell whether a place is a database: a URL whose scheme is a dialect of SQLAlchemy's."""
+    """Return whether a place is a database: a URL whose scheme is a dialect of SQLAlchemy."""
     scheme, colon, _ = place.partition("://")
     dialects = ("sqlite", "postgresql", "mysql", "mariadb", "oracle", "mssql")
     return colon != "" and scheme.partition("+")[0] in dialects
 
 
 def _require_file(url: sqlalchemy.URL) -> None:
-    """Refuse a file of SQLite's that is not there: it would be made."""
+    """Refuse a file of SQLite that does not exist: SQLite would create it."""
     path = url.database or ":memory:"
     is_file = url.get_backend_name() == "sqlite" and not path.startswith((":memory:", "file:"))
     if is_file and not os.path.exists(path):
@@ -341,14 +342,14 @@ def _array(values: Sequence[Any], dtype: np.dtype[np.generic]) -> Array:
 
 
 def _in_utc(value: datetime | date) -> datetime | date:
-    """Return a time with a zone as that of UTC without one, as NumPy has times."""
+    """Return a time with a zone as UTC without a zone, since NumPy has no zones."""
     if not isinstance(value, datetime) or value.tzinfo is None:
         return value
     return value.astimezone(UTC).replace(tzinfo=None)
 
 
 def _require_exact(values: Sequence[object], is_whole: bool) -> None:
-    """Refuse numbers of which several would be one float64."""
+    """Refuse numbers that float64 cannot tell apart."""
     for value in values:
         if not isinstance(value, int | Decimal) or not _is_large(value):
             continue
@@ -380,7 +381,7 @@ def _shard(table: str, first: Key, last: Key, count: int) -> Shard:
 
 
 def _said(error: BaseException) -> str:
-    """The driver's own words, which have no address and no password."""
+    """Return the driver's own words, which have no address and no password."""
     cause = getattr(error, "orig", None) or error
     return str(cause).partition("\n")[0]
 

@@ -1,4 +1,4 @@
-"""A column of text or bytes as Arrow has it, which is cut and permuted without Python objects."""
+"""A column of text or bytes in Arrow, which is cut and permuted without Python objects."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from elasticdl.errors import DataError
 
 
 class Strings:
-    """Many strings of text or of bytes; stands where an array of objects stands.
+    """Many strings of text or of bytes; used in place of an array of objects.
 
-    Slices and chosen places are `Strings` again; `numpy.asarray` gives an array of objects.
+    Slices and selections are `Strings` again; `numpy.asarray` gives an array of objects.
 
     Args:
         array: An array of Arrow, of strings or binary, without null.
@@ -32,7 +32,7 @@ class Strings:
 
     @property
     def shape(self) -> tuple[int]:
-        """As of an array."""
+        """The shape, as of an array."""
         return (len(self),)
 
     def __getitem__(self, key: Any) -> Any:
@@ -71,7 +71,7 @@ class Strings:
 
     @classmethod
     def of_nullable(cls, array: Any, null: str | bytes) -> Strings:
-        """Return the strings of an Arrow array of any type of strings; null stands for `null`."""
+        """Return the strings of an Arrow array of any string type; null becomes `null`."""
         import pyarrow
 
         array = array.cast(pyarrow.string() if isinstance(null, str) else pyarrow.binary())
@@ -79,7 +79,7 @@ class Strings:
 
 
 Array: TypeAlias = NDArray[Any]
-"""An array of whatever dtype a column, a feature or a variable has."""
+"""An array of any dtype that a column, a feature or a variable has."""
 
 Column = Array | Strings
 
@@ -87,8 +87,8 @@ Column = Array | Strings
 def ids_of_strings(strings: Any) -> NDArray[np.int64]:
     """Return ids for an `Embedding` without `num_embeddings` (Keras: `input_dim`).
 
-    The id of a string is FarmHash's Fingerprint64 of its UTF-8 bytes, modulo 2**63 - 1: the same on
-    every machine and in every version, and the one that Keras' `Embedding` gives to a string.
+    The id of a string is FarmHash's Fingerprint64 of its UTF-8 bytes, modulo 2**63 - 1. It is the
+    same on every machine and in every version. Keras' `Embedding` gives a string the same id.
 
     Args:
         strings: A column of strings, or an array or list of `str` or `bytes`, of any shape.
@@ -97,7 +97,7 @@ def ids_of_strings(strings: Any) -> NDArray[np.int64]:
         Ids of the same shape, from 0 to 2**63 - 2.
 
     Raises:
-        DataError: Something else is among them.
+        DataError: A value is neither str nor bytes.
     """
     array = np.asarray(strings) if isinstance(strings, Strings) else _array_of(strings)
     values = array.ravel().tolist()
@@ -115,7 +115,7 @@ def ids_of_strings(strings: Any) -> NDArray[np.int64]:
 
 
 def _array_of(strings: Any) -> NDArray[Any]:
-    """Return an array of objects: one of NumPy's strings would cut zero bytes off their ends."""
+    """Return an array of objects: NumPy's own strings would lose zero bytes at their ends."""
     if isinstance(strings, np.ndarray):
         return strings
     return np.array(strings, dtype=object)
@@ -125,7 +125,7 @@ def concatenate(parts: Sequence[Column]) -> Column:
     """Join columns of one kind.
 
     Raises:
-        DataError: They are of kinds whose numbers would not stay what they are.
+        DataError: The joined type could not hold some of the numbers exactly.
     """
     if len(parts) == 1:
         return parts[0]
@@ -136,13 +136,14 @@ def concatenate(parts: Sequence[Column]) -> Column:
     arrays = [np.asarray(part) for part in parts]
     joined = np.concatenate(arrays)
     if joined.dtype.kind == "f":
+        # NumPy joins int64 and float64 as float64, without an error for large numbers.
         for array in arrays:
             _require_exact(array, joined.dtype)
     return joined
 
 
 def _require_exact(array: Array, kind: np.dtype[Any]) -> None:
-    """Refuse whole numbers that meet where a reader gives the next ones as another type."""
+    """Refuse whole numbers that would become equal because a reader changes the type."""
     if array.dtype.kind in "iu" and array.size:
         largest = max(abs(int(array.min())), abs(int(array.max())))
         if largest > 2 ** (np.finfo(kind).nmant + 1):

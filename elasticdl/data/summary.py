@@ -1,4 +1,4 @@
-"""What is told of a column whose values are counted, however that was done."""
+"""Summarises a column whose values are counted, by either engine."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ NUM_QUANTILES = 101
 
 @dataclass(frozen=True, slots=True)
 class SummaryLimits:
-    """How much is told of a column.
+    """Limits how much the statistics of a column contain.
 
-    num_buckets: Boundaries cut the values into so many buckets.
-    distinct_limit: Columns that have more different values than that are estimated.
-    vocabulary_limit: Most values of a vocabulary.
-    vocabulary_threshold: Values that occur more rarely are left out of it.
+    num_buckets: The number of buckets between the boundaries.
+    distinct_limit: A column with more distinct values is estimated.
+    vocabulary_limit: The largest number of values of a vocabulary.
+    vocabulary_threshold: Values that occur less often are left out of the vocabulary.
     """
 
     num_buckets: int = 10
@@ -34,13 +34,13 @@ class SummaryLimits:
 def number_statistics(
     common: dict[str, Any], numbers: NDArray[Any], counts: NDArray[np.int64], limits: SummaryLimits
 ) -> Column:
-    """Return the statistics of a column of numbers of which all are counted.
+    """Return the statistics of a column of numbers whose values are all counted.
 
     Args:
-        common: The column's kind, and how many records and values it has.
-        numbers: Different values, ascending.
+        common: The column's kind, and its numbers of records and values.
+        numbers: Distinct values, ascending.
         counts: How often each occurs.
-        limits: How much is told of a column.
+        limits: Limits what is returned.
     """
     num_values = int(counts.sum())
     is_finite = np.isfinite(numbers)
@@ -69,10 +69,10 @@ def vocabulary_of(
     """Return a vocabulary; None if its values are not text in UTF-8.
 
     Args:
-        values: The most frequent first: one more than the limit, if there are so many.
+        values: The values, most frequent first; one more than the limit, if there are so many.
         counts: How often each occurs.
-        limits: Which values are left out.
-        is_all: Whether there are no others.
+        limits: Say which values are left out.
+        is_all: Whether there are no other values.
     """
     kept = values[: limits.vocabulary_limit]
     try:
@@ -99,7 +99,7 @@ def _vocabulary(
 def quantiles(
     values: NDArray[Any], counts: NDArray[np.int64], levels: NDArray[np.float64]
 ) -> list[Number]:
-    """Return for each level the least value to which at least that part of the values come up.
+    """Return for each level the least value such that this part of the values is not above it.
 
     Args:
         values: Different values, ascending.
@@ -107,15 +107,16 @@ def quantiles(
         levels: From 0 to 1.
     """
     ends = np.cumsum(counts)
+    # A level may be just above a rank by rounding; the small number takes it back to that rank.
     ranks = np.maximum(1, np.ceil(levels * ends[-1] - 1e-9))
     found: list[Number] = values[np.searchsorted(ends, ranks)].tolist()
     return found
 
 
 def boundaries(values: NDArray[Any], counts: NDArray[np.int64], num_buckets: int) -> list[Number]:
-    """Return where buckets of about equally many values begin; the first has no beginning.
+    """Return the boundaries of buckets with about equally many values; the first bucket has none.
 
-    A value belongs to the bucket whose boundary is the last that is not above it, as in
+    A value belongs to the last bucket whose boundary is not above it, as in
     `keras.layers.Discretization`.
     """
     levels = np.arange(1, num_buckets) / num_buckets

@@ -1,4 +1,4 @@
-"""Data of any reader as a table that DuckDB can ask questions of."""
+"""Makes data of any reader a table that DuckDB can query."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _FILE_ROW = "file_row_number"
 class Database:
     """A connection whose table `data` has the records.
 
-    row: An expression that is a number of each row, the same whenever it is asked for.
+    row: An expression for the number of each row; it gives the same number each time.
     columns: Names and DuckDB's types.
-    places: What each column is called in the table: SQL takes a and A for one name.
+    places: The name of each column in the table. SQL does not distinguish a and A.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -46,7 +46,7 @@ class Database:
     num_files: int
 
     def ask(self, query: str) -> duckdb.DuckDBPyConnection:
-        """Run a query. Its errors are those of the data."""
+        """Run a query; its errors are errors of the data."""
         return run(self.connection, query)
 
 
@@ -58,14 +58,14 @@ def open_database(
     missing: tuple[str, ...],
     num_threads: int,
 ) -> Iterator[Database]:
-    """Make a table of some data. Parquet files are read in place, all else is copied to disk.
+    """Make a table of some data; Parquet files are read in place, other data is copied to disk.
 
     Args:
         reader: Has the data.
-        source: What the data was called on the command line.
-        types: Kinds of CSV columns that are not to be found out.
+        source: The name of the data on the command line.
+        types: The kinds of CSV columns that need not be found.
         missing: Fields of CSV that stand for no value.
-        num_threads: How many answer a query.
+        num_threads: The number of threads that answer a query.
 
     Raises:
         ConfigError: The records have no columns, or a setting is wrong.
@@ -78,6 +78,7 @@ def open_database(
         settings = {
             "threads": num_threads,
             "temp_directory": f"{folder}/spill",
+            # Every query that needs an order asks for it; keeping it costs memory.
             "preserve_insertion_order": False,
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
@@ -95,17 +96,17 @@ def open_database(
 
 
 def _names(reader: DataReader) -> list[str]:
-    """Return the names of the shards: files, of which a reader may have several ranges."""
+    """Return the names of the shards, which are files; a reader may list several ranges of one."""
     return list(dict.fromkeys(shard.name for shard in reader.shards()))
 
 
 def _place(number: int) -> str:
-    """Return what a column is called in the table."""
+    """Return the name of a column in the table."""
     return f"c{number}"
 
 
 def quoted(name: str) -> str:
-    """Return a name as SQL has it."""
+    """Return a name in quotes of SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -113,7 +114,7 @@ def run(connection: duckdb.DuckDBPyConnection, query: str) -> duckdb.DuckDBPyCon
     """Run a query.
 
     Raises:
-        DataError: The data does not let it be answered.
+        DataError: The query fails because of the data.
     """
     module = _import_duckdb()
     try:
@@ -171,9 +172,10 @@ def _fill(
 def _in_place(
     connection: duckdb.DuckDBPyConnection, reader: ParquetReader, names: Sequence[str]
 ) -> duckdb.DuckDBPyRelation | None:
-    """Return what reads Parquet files where they are; None if SQL would read them otherwise."""
+    """Return a relation that reads Parquet files in place; None if SQL would read other columns."""
     paths = [readable(path) for path in _names(reader)]
     known = {name.lower() for name in reader.file_columns}
+    # SQL takes `a` and `A` for one name, and has a column of its own for the row's number.
     if not reader.is_one_table or len(known) < len(reader.file_columns) or known & {"", _FILE_ROW}:
         return None
     columns = [f"{quoted(name)} AS {_place(number)}" for number, name in enumerate(names)]
@@ -188,7 +190,7 @@ def _spool_csv(
     folder: Path,
     num_threads: int,
 ) -> pyarrow.Table:
-    """Return a table of typed columns: each has the narrowest type that all its values have."""
+    """Return a table of typed columns, each with the narrowest type for all its values."""
     names = reader.metadata.column_names
     if not names:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Text files whose records are lines: CSV, or anything else."""
+"""Reads text files whose records are lines: CSV, or any other lines."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class TextReader(FileReader):
     """Reads lines, without the line feed (and carriage return) at their end.
 
     Args:
-        paths: The files, in UTF-8 or any encoding that has ASCII's line feed. Those compressed by
-            gzip or zstd are unpacked first.
-        skip_header: The first line of each file names the columns and is no record.
-        skip_blank: Lines without any bytes are no records.
-        quoted_newlines: A line feed between double quotes belongs to the record, as RFC 4180 has
-            it. Without it each line is a record, and a quoted line feed splits one in two.
-        delimiter: What is between the fields of the header.
-        column_names: The names of the columns, where no header says them.
-        is_csv: The lines have fields: they are UTF-8 without zero bytes, and names differ.
+        paths: The files, in UTF-8 or another encoding with ASCII's line feed. Files that are
+            compressed by gzip or zstd are unpacked first.
+        skip_header: Whether the first line of each file names the columns and is no record.
+        skip_blank: Whether lines without any bytes are no records.
+        quoted_newlines: Whether a line feed between double quotes belongs to the record, as in RFC
+            4180. Without it each line is a record, and a quoted line feed splits one in two.
+        delimiter: The character between the fields of the header.
+        column_names: The names of the columns, if there is no header.
+        is_csv: Whether the lines have fields: they are UTF-8 without zero bytes, and names differ.
     """
 
     def __init__(
@@ -81,17 +81,17 @@ class TextReader(FileReader):
 
     @property
     def delimiter(self) -> str:
-        """What is between the fields of a line."""
+        """The character between the fields of a line."""
         return self._delimiter
 
     @property
     def has_header(self) -> bool:
-        """Whether the first line of each file names the columns."""
+        """Return whether the first line of each file names the columns."""
         return self._skip_header
 
     @property
     def metadata(self) -> Metadata:
-        """The names of the columns, as given or as the first file's header says."""
+        """The names of the columns: those that were given, or those of the first file's header."""
         if self._column_names or not self._skip_header:
             return Metadata(self._column_names, delimiter=self._delimiter)
         return Metadata(self._first_header, delimiter=self._delimiter)
@@ -104,9 +104,11 @@ class TextReader(FileReader):
         """List the files with their numbers of records.
 
         Raises:
-            DataError: A file has another header than the first, or the columns that were given
-                in another order.
+            DataError: A file has another header than the first, or the given columns in another
+            order.
         """
+        # Files of one data set may have their columns in different orders, which no later step
+        # would notice.
         if self._skip_header:
             first = self._first_header
             if self._column_names:
@@ -119,7 +121,7 @@ class TextReader(FileReader):
         """Yield the lines of a shard, in order.
 
         Raises:
-            DataError: The lines of CSV are not text in UTF-8; names line and column.
+            DataError: The lines of CSV are not UTF-8; names line and column.
         """
         lines = self.columns() if self._is_csv else None
         for records in super().read(shard):
@@ -128,22 +130,22 @@ class TextReader(FileReader):
             yield records
 
     def columns(self, missing: Iterable[str] = ()) -> CsvColumns:
-        """Return how the lines become columns."""
+        """Return the rule by which the lines become columns."""
         names = self.metadata.column_names
         return CsvColumns(names, self._delimiter, frozenset(missing), self.place)
 
     def place(self, name: str, record: int) -> str:
-        """Return where a record is in a file of this reader, for an error."""
+        """Return the place of a record in a file of this reader, for an error."""
         return f"line {self._open_lines(name).line_of(record)} (record {record})"
 
     def check_start(self) -> None:
         """Check the first MiB of each local file of CSV, before a job starts and lines are counted.
 
-        The number of fields is checked where the columns have names. It is wrong if lines have
-        another number with their quotes and without: a `feed` may split them either way.
+        The number of fields is checked if the columns have names. A line is wrong only if the
+        number differs both with quotes and without: a `feed` may split lines in either way.
 
         Raises:
-            DataError: They do not parse; names file, line and column.
+            DataError: A line does not parse; names file, line and column.
         """
         if not self._is_csv:
             return
@@ -160,7 +162,7 @@ class TextReader(FileReader):
                 lines.check(self._uneven(start, len(names) - 1), path)
 
     def _uneven(self, records: Records, num_delimiters: int) -> Records:
-        """Return the lines that have another number of delimiters, quoted ones too."""
+        """Return the lines with another number of delimiters, quoted ones counted too."""
         delimiter = self._delimiter.encode()
         first = int(self._skip_header)
         found = [
@@ -217,13 +219,14 @@ def _line(path: str, number: int) -> str:
 
 
 def _start_of(path: str) -> Records:
-    """Return the first lines of a local file, with the numbers that editors give them."""
+    """Return the first lines of a local file, with their line numbers."""
     if remote.is_url(path) or not os.path.isfile(path):
         return Records()
     with open(path, "rb") as file:
         start = file.read(_START_BYTES)
     if start.startswith(COMPRESSED_MAGICS):
         return Records()
+    # The last line may be cut off, so it is not checked.
     if len(start) == _START_BYTES:
         start = start[: start.rfind(b"\n") + 1]
     values = [line.removesuffix(b"\r") for line in start.removeprefix(BOM_UTF8).split(b"\n")]
@@ -235,7 +238,7 @@ def _no_utf_8(what: str) -> str:
 
 
 def _check_names(names: Sequence[str], where: str) -> None:
-    """Refuse two columns of one name: nobody could say which of both is meant."""
+    """Refuse two columns of one name, since the name would not tell which one is meant."""
     for number, name in enumerate(names):
         first = names.index(name)
         if first != number:
@@ -247,7 +250,7 @@ def _check_names(names: Sequence[str], where: str) -> None:
 
 
 def _check_order(path: str, header: tuple[str, ...], names: tuple[str, ...]) -> None:
-    """Refuse names of columns that are those of the header, but in another order."""
+    """Refuse given names that are those of the header in another order."""
     if header != names and sorted(header) == sorted(names):
         raise DataError(
             f"{path}: its header is {','.join(header)}, and {FLAG} says "

@@ -1,4 +1,4 @@
-"""TFRecord files. They have no index, so one is kept beside each as `FILE.idx`."""
+"""Reads TFRecord files. They have no index, so one is kept beside each as `FILE.idx`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ HEADER_BYTES = 12
 
 
 class TFRecordReader(FileReader):
-    """Reads TFRecord files. Those compressed by gzip or zstd are unpacked first."""
+    """Reads TFRecord files; files that are compressed by gzip or zstd are unpacked first."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         super().__init__(paths, lambda path: TFRecordFile(unpacked(path)))
 
 
 def unpacked(path: str) -> str:
-    """Return the file, or its copy that is not compressed: TensorFlow's names do not tell."""
+    """Return the file, or its uncompressed copy; a name from TensorFlow does not tell which."""
     return readable(path, by_content=is_url(path) or not _is_plain(path))
 
 
@@ -36,9 +36,11 @@ def _is_plain(path: str) -> bool:
 
 
 def starts_like_tfrecord(start: bytes) -> bool:
-    """Tell whether a file's first bytes are a record's length and the masked checksum of it."""
+    """Return whether a file begins with a record's length and its masked checksum."""
     if len(start) < HEADER_BYTES:
         return False
+    # The format has no mark at its start, but a wrong checksum of the length is very unlikely by
+    # chance.
     crc = crc32c(start[:8])
     masked = ((crc >> 15 | crc << 17) + _CRC_MASK_DELTA) & 0xFFFFFFFF
     return masked == int.from_bytes(start[8:12], "little")

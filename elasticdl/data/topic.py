@@ -26,15 +26,15 @@ _EXAMPLE = f"{SCHEME}://broker:9092/clicks?start=earliest"
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """Where the messages are, and which of them are the data.
+    """A topic, and the part of its messages that is the data.
 
-    servers: brokers to begin with, `host:port,host:port`.
-    start: what is read first, of what there is when the job begins: earliest, latest, or a time.
-    is_endless: whether what arrives later is read too.
-    keeps_order: whether the messages of a partition are trained one after the other.
-    commit: the group for which positions are committed that are trained, for boards; "": none.
-    disorder_seconds: how far messages of a partition may be out of the order of their event times.
-    settings: of its reader, beside those that all data has: of these, and before them.
+    servers: The brokers to ask first, `host:port,host:port`.
+    start: The first messages to read when the job begins: earliest, latest, or a time.
+    is_endless: Whether messages that arrive later are read too.
+    keeps_order: Whether the messages of a partition are trained one after the other.
+    commit: The group for which trained positions are committed, for monitoring; "": none.
+    disorder_seconds: How far messages of a partition may be out of the order of their event times.
+    settings: Settings of the reader in the name of the topic; they override those of all data.
     """
 
     servers: str
@@ -48,17 +48,17 @@ class Topic:
 
     @property
     def is_cut_as_it_comes(self) -> bool:
-        """Whether its tasks are made while the job runs."""
+        """Return whether its tasks are made while the job runs."""
         return self.is_endless or self.keeps_order
 
     @property
     def guessed_records(self) -> float:
-        """How many records a message has, as long as none was read."""
+        """The number of records of a message that is assumed until a message was read."""
         return _ROWS if self.settings.get("format") == "arrow" else 1.0
 
     @property
     def start_ms(self) -> int | None:
-        """The time at which it starts, in milliseconds since 1970; None: it is no time."""
+        """The time at which the data starts, in milliseconds since 1970; None: no time is given."""
         return None if self.start in _STARTS else _milliseconds(self.start)
 
     def shard(self, partition: int, start: int, end: int) -> Shard:
@@ -66,11 +66,11 @@ class Topic:
         return Shard(f"{self.name}-{partition}", start, end)
 
     def partition_of(self, shard: Shard) -> int:
-        """Return the partition of which a shard is."""
+        """Return the partition of a shard."""
         return self.number_of(shard.name)
 
     def number_of(self, name: str) -> int:
-        """Return the partition of a name that shards have."""
+        """Return the partition in the name of a shard."""
         topic, _, number = name.rpartition("-")
         if topic != self.name or not number.isdecimal():
             raise ValueError(f"{name} is no partition of the topic {self.name}")
@@ -78,17 +78,17 @@ class Topic:
 
 
 def is_topic(place: str) -> bool:
-    """Tell whether a place is a topic of Kafka's."""
+    """Return whether a place is a topic of Kafka."""
     return place.startswith(f"{SCHEME}://")
 
 
 def is_endless(place: str) -> bool:
-    """Tell whether a place is a topic of which also what arrives later is read."""
+    """Return whether a place is a topic whose later messages are read too."""
     return is_topic(place) and parse(place).is_endless
 
 
 def is_cut_as_it_comes(place: str) -> bool:
-    """Tell whether a place is a topic whose tasks are made while the job runs."""
+    """Return whether a place is a topic whose tasks are made while the job runs."""
     return is_topic(place) and parse(place).is_cut_as_it_comes
 
 
@@ -96,9 +96,10 @@ def reader_params(data: DataSection, place: str, has_begun: bool = False) -> str
     """Return the settings of the reader of a place, which may be a topic or not.
 
     Args:
-        data: Of the job.
-        place: What is read.
-        has_begun: Whether the job was let in by its brokers before: it waits, if they refuse.
+        data: The data settings of the job.
+        place: The place to read.
+        has_begun: Whether the brokers have accepted the job before: then the reader waits if they
+            refuse.
     """
     params = [data.data_reader_params]
     if is_topic(place) and has_begun:
@@ -118,13 +119,13 @@ def check_topics(
     """Refuse topics where a job cannot use them.
 
     Args:
-        command: What the job does.
-        data: Its data.
-        training: How it trains.
-        steps: Updates between two evaluations, as asked for.
+        command: The command of the job.
+        data: The data settings of the job.
+        training: The training settings of the job.
+        steps: The number of updates between two evaluations, as given.
 
     Raises:
-        ConfigError: A topic without an end where there has to be one, or settings that need one.
+        ConfigError: A topic without an end is not possible here, or a setting needs a topic.
     """
     given = (
         ("on_gap", data.on_gap != "fail", "that a broker deletes"),
@@ -183,7 +184,7 @@ def check_topics(
 
 
 def require_watermark(flag: str, value: str, place: str) -> None:
-    """Refuse a setting that goes by the watermark where training data have none.
+    """Refuse a setting that needs a watermark if the training data has none.
 
     Raises:
         ConfigError: They are no topic that is cut as it comes.
@@ -205,10 +206,10 @@ def _check_lateness(data: DataSection) -> None:
 
 
 def parse(place: str) -> Topic:
-    """Return what a name says.
+    """Return the topic that a name describes.
 
     Raises:
-        ConfigError: It says nothing that can be read.
+        ConfigError: The name is not valid.
     """
     address, _, query = place.removeprefix(f"{SCHEME}://").partition("?")
     servers, _, name = address.partition("/")
@@ -222,6 +223,7 @@ def parse(place: str) -> Topic:
         near = difflib.get_close_matches(unknown, _KNOWN, n=1)
         hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(_KNOWN)}"
         raise ConfigError(f"{place}: a topic has no setting {unknown!r}; {hint}")
+    # The name of a topic is shown in logs and on pages.
     if (word := given.get("credentials", "file:/")) and not word.startswith(("file:/", "env:")):
         raise ConfigError(
             f"{SCHEME}://{address}: credentials are no part of a name, which everybody sees: "
@@ -269,9 +271,9 @@ def parse(place: str) -> Topic:
 
 
 def _milliseconds(time: str) -> int | None:
-    """Return a time with its zone in milliseconds since 1970; None: it is none."""
+    """Return a time with its zone in milliseconds since 1970; None if it is not one."""
     try:
-        # A plus in the query of a URL is a space.
+        # In the query of a URL a plus is decoded as a space.
         found = datetime.fromisoformat(time.replace(" ", "+"))
     except ValueError:
         return None
@@ -279,7 +281,7 @@ def _milliseconds(time: str) -> int | None:
 
 
 def gap_words(name: str, start: int, end: int) -> str:
-    """Say that positions of a partition were deleted before they were read."""
+    """Return an error about positions that were deleted before they were read."""
     return (
         f"{name}: positions [{start}, {end}) were deleted by the broker before they were read: "
         "give the topic a longer retention (retention.ms, retention.bytes), or go on after what "

@@ -1,4 +1,4 @@
-"""Which training tasks make which update of a deterministic job: by the order of the data alone."""
+"""Decides which training tasks make which update of a deterministic job."""
 
 from __future__ import annotations
 
@@ -9,28 +9,29 @@ from elasticdl.data.order import Order
 
 
 class UpdateOrder:
-    """Updates of so many tasks each, in the order in which the tasks of an epoch are handed out.
+    """Updates of a fixed number of tasks, in the order in which an epoch gives tasks out.
 
-    No update has tasks of two epochs: the last one of an epoch may have fewer. Master and workers
-    ask the same questions of it, so they need not tell each other.
+    An update has tasks of one epoch only, so the last update of an epoch may have fewer. Master and
+    workers compute the same order, so they need not exchange it.
     """
 
     def __init__(self, per_epoch: int, tasks_per_update: int, seed: int, shuffle: bool) -> None:
         """Order the tasks.
 
         Args:
-            per_epoch: Tasks of an epoch.
-            tasks_per_update: Tasks of an update.
+            per_epoch: The number of tasks of an epoch.
+            tasks_per_update: The number of tasks of an update.
             seed: The seed of the order.
-            shuffle: Whether it is drawn; else tasks follow each other by their numbers.
+            shuffle: Whether the order is drawn; else tasks follow their numbers.
         """
         self._per_epoch, self._per_update = per_epoch, tasks_per_update
         self._updates_per_epoch = -(-per_epoch // tasks_per_update)
+        # At the border of two epochs, tasks of both are asked for in turn.
         self._order_of = lru_cache(2)(lambda epoch: Order(per_epoch, seed, epoch, shuffle))
 
     @classmethod
     def of(cls, training: TrainingSection, per_epoch: int) -> UpdateOrder | None:
-        """Return that of a job; None if it is not deterministic, or trains nothing."""
+        """Return the order of a job; None if it is not deterministic, or trains nothing."""
         per_update = training.tasks_per_update
         if not training.deterministic or per_update is None or not per_epoch:
             return None
@@ -47,7 +48,7 @@ class UpdateOrder:
         return epoch * self._updates_per_epoch + place // self._per_update
 
     def whole(self, count: int) -> int:
-        """Return how many of the first tasks make whole updates: at least so many."""
+        """Return how many tasks the whole updates have that contain the first `count` tasks."""
         epoch, place = divmod(count, self._per_epoch)
         updates = -(-place // self._per_update)
         return epoch * self._per_epoch + min(updates * self._per_update, self._per_epoch)

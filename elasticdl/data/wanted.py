@@ -1,4 +1,4 @@
-"""What a model file says of the columns of its data, where it says it: those of a `Table`."""
+"""Describes the columns that a model file wants, if it says so: the columns of a `Table`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class WantedColumn:
-    """A column that the model is given.
+    """A column that the model gets.
 
-    vocabulary: the words that have ids of their own, if there are any. sep: between the values of
-    a list; "" of a single value. is_as_it_is: whether it is a number that nothing scales.
+    vocabulary: The words that have ids of their own, if there are any.
+    sep: The separator between the values of a list; "" for a single value.
+    is_as_it_is: Whether it is a number that is not scaled.
     """
 
     name: str
@@ -21,10 +22,11 @@ class WantedColumn:
 
 @dataclass(frozen=True, slots=True)
 class WantedTable:
-    """The columns and the label.
+    """The wanted columns and the label.
 
-    positive: words of the label that mean 1; empty: it is a number, or a class. file_columns: names
-    of a line's fields, where the data has none. missing: a word for no value.
+    positive: The words of the label that mean 1; empty: the label is a number or a class.
+    file_columns: The names of a line's fields, if the data has none.
+    missing: A word that stands for no value.
     """
 
     columns: tuple[WantedColumn, ...]

@@ -1,5 +1,5 @@
-"""Records of a source that cannot be cut into ranges: read once, in order, into files of the job.
+"""Stores records of a source that cannot be cut into ranges: it is read once, in order, into files.
 
-A source is a command that prints records, or a reader of the user's that knows where it is. One
-process reads it. Whoever trains reads the files, as those of any other data.
+A source is a command that prints records, or a user's reader that knows its position. One process
+reads it. Workers read the files like any other data.
 """

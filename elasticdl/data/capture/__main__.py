@@ -57,14 +57,16 @@ def _source(config: JobConfig) -> CapturedSource:
 
 
 def _listen(control: IO[bytes], capture: Capture) -> None:
-    """Hear how far the job is; end when nobody is left who tells it."""
+    """Note how far the job is; end this process when no process can tell it any more."""
     for line in control:
         capture.trained(int(line))
+    # The standard input has ended, so the process that started this one is gone. The source may
+    # block for ever, so nothing is closed in order.
     os._exit(1)
 
 
 def _end(folder: Path, error: Exception) -> None:
-    """End this process, leaving the reason where whoever started it looks."""
+    """End this process; leave the reason in the file that the starting process reads."""
     traceback.print_exception(error)
     is_certain = isinstance(error, ModelError | ConfigError) or (
         isinstance(error, DataError) and error.is_certain
@@ -73,6 +75,7 @@ def _end(folder: Path, error: Exception) -> None:
     with contextlib.suppress(OSError):
         (folder / FAILURE_FILE).write_text((CERTAIN if is_certain else "") + words)
     sys.stderr.flush()
+    # The main thread may block in the source, so the process ends without it.
     os._exit(1)
 
 

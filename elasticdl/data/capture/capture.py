@@ -1,4 +1,4 @@
-"""Taking records of a source into chunks."""
+"""Writes the records of a source into chunks."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ from elasticdl.data.capture.source import state_as_json as as_json
 _CHUNK_RECORDS = 65_536
 _CHUNK_BYTES = 4 << 20
 _LONGEST_SECONDS = 0.2
-"""What a source has given waits no longer for more of its chunk."""
+"""A record waits no longer than this for more records of its chunk."""
 
 
 class Capture:
-    """Reads a source from where an earlier capture has left it, to its end.
+    """Reads a source to its end, from the position where an earlier capture stopped.
 
     Args:
         folder: Has the chunks.
-        source: What is read; a new one.
-        most_bytes_ahead: Of chunks that are not trained so far, after which it waits; None: never.
-        failed: Told that a chunk could not be written, while the source is waited for.
+        source: The source to read; a new object.
+        most_bytes_ahead: The bytes of chunks that may be captured and not trained; then the capture
+            waits. None: it never waits.
+        failed: Called if a chunk cannot be written while the source is waited for.
     """
 
     def __init__(
@@ -58,10 +59,11 @@ class Capture:
         self._is_over = False
 
     def run(self) -> None:
-        """Read all there is, and say so in the folder."""
+        """Read the source to its end, and note the end in the folder."""
         if end_of(self._folder) is not None:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
+        # Chunks of an earlier process are whole, so the source goes on behind the last one.
         chunks = chunks_in(self._folder)
         for chunk in chunks:
             self._wrote(chunk)
@@ -77,25 +79,29 @@ class Capture:
             with self._changed:
                 self._is_over = True
                 self._changed.notify_all()
+            # The writer is joined first: the last chunk is written here, and only once.
             writer.join()
         with self._changed:
             self._write()
             write_end(self._folder, self._next)
 
     def trained(self, position: int) -> None:
-        """Hear that all records before one are trained; in any thread."""
+        """Note that all records before a position are trained; any thread may call it."""
         with self._changed:
             self._trained = max(position, self._trained)
+            # Chunks behind this position no longer count against the limit.
             self._ahead = [each for each in self._ahead if each[0] > self._trained]
             self._changed.notify_all()
 
     def _take(self, records: Records) -> None:
+        # The state is read right after the records: it belongs to the position behind them.
         state = as_json(self._source.state(), self._name)
         if not len(records):
             return
         with self._changed:
             if self._waiting:
                 check_columns(self._waiting[0].columns, records, self._name)
+            # A chunk has one type for each column, so records of another type begin a new chunk.
             if self._waiting and not are_alike(self._waiting[0], records):
                 self._write()
             if not self._waiting:
@@ -105,8 +111,12 @@ class Capture:
             self._state = state
             self._num_waiting += len(records)
             self._num_bytes += _size(records)
+            # A chunk is small enough to be read whole, and large enough that a file for it is
+            # cheap.
             if self._num_waiting >= _CHUNK_RECORDS or self._num_bytes >= _CHUNK_BYTES:
                 self._write()
+            # The wait comes after the record is taken: a source that was asked for a record must
+            # not lose it.
             self._changed.wait_for(self._may_go_on)
 
     def _may_go_on(self) -> bool:
@@ -114,7 +124,7 @@ class Capture:
         return most is None or sum(size for _, size in self._ahead) <= most
 
     def _write_what_waits(self) -> None:
-        """Write records for which no more have come in time."""
+        """Write the waiting records if no more have come in time."""
         try:
             with self._changed:
                 while not self._is_over:
@@ -142,7 +152,7 @@ class Capture:
 
 
 def _size(records: Records) -> int:
-    """Return how many bytes records have, about."""
+    """Return the approximate bytes of records."""
     if not records.columns:
         return sum(map(len, records.values))
     return sum(getattr(column, "nbytes", 32 * len(records)) for column in records.columns.values())

@@ -1,7 +1,7 @@
-"""Chunks: files of records that follow each other, each with the state of its source after them.
+"""Chunks: files of consecutive records, each with the state of its source after them.
 
-Records and state become durable together, by the name that the file gets when all of it is on the
-disk. So whoever reads the source next goes on behind the last record that anybody may have seen.
+Records and state become durable together: the file gets its name when all of it is on the disk. So
+the process that reads the source next goes on behind the last record that a worker may have seen.
 """
 
 from __future__ import annotations
@@ -45,11 +45,12 @@ def chunks_in(folder: Path) -> list[Chunk]:
     ranges = (name.removesuffix(_SUFFIX).split("-") for name in names)
     found = zip(names, ranges, strict=True)
     chunks = [Chunk(folder / name, int(start), int(end)) for name, (start, end) in found]
+    # A folder lists its files in any order.
     return sorted(chunks, key=lambda chunk: chunk.start)
 
 
 def end_of(folder: Path) -> int | None:
-    """Return how many records a source has had; None: it has not come to its end."""
+    """Return how many records a source has had; None: it is not at its end."""
     try:
         return int((folder / _END).read_text())
     except FileNotFoundError:
@@ -57,22 +58,22 @@ def end_of(folder: Path) -> int | None:
 
 
 def write_end(folder: Path, num_records: int) -> None:
-    """Say that a source has come to its end, after so many records."""
+    """Note that a source has come to its end after this many records."""
     _write(folder / _END, [str(num_records).encode()])
 
 
 def write_chunk(folder: Path, start: int, records: Records, state: str) -> Chunk:
-    """Write records, of which the first has a number, and the state of the source after them.
+    """Write records, numbered from `start`, and the state of the source after them.
 
     Args:
         folder: Gets the file.
-        start: The number.
-        records: What they are.
-        state: As JSON.
+        start: The number of the first record.
+        records: The records.
+        state: The state, as JSON.
 
     Raises:
         DataError: A column has values that are neither numbers nor text.
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
     end = start + len(records)
     columns: Mapping[str, Column | list[bytes]] = records.columns or {_VALUES: records.values}
@@ -99,10 +100,11 @@ def records_of(chunk: Chunk) -> Records:
     """Return the records of a chunk.
 
     Raises:
-        DataError: The file is torn, or is gone.
+        DataError: The file is damaged or gone.
     """
     header, payload = _read(chunk)
     found = json.loads(header)
+    # The name promises a whole file, but a disk can still damage it.
     if zlib.crc32(payload) != found["crc"]:
         raise DataError(f"{chunk.path}: is torn: its bytes are not those that were written")
     columns: dict[str, Column] = {}
@@ -119,7 +121,7 @@ def records_of(chunk: Chunk) -> Records:
 
 
 def _encoded(name: str, column: Column | list[bytes]) -> tuple[str, list[bytes]]:
-    """Return what kind of column it is, and its bytes."""
+    """Return the kind of a column, and its bytes."""
     is_array = isinstance(column, np.ndarray) and column.dtype != object
     if isinstance(column, np.ndarray) and is_array:
         file = io.BytesIO()
@@ -172,13 +174,14 @@ def _read(chunk: Chunk) -> tuple[bytes, bytes]:
 
 
 def _write(path: Path, parts: Sequence[bytes]) -> None:
-    """Write a file so that it is durable, and whole, when it has its name."""
+    """Write a file so that it is durable and complete when it has its name."""
     partial = path.with_name(f"{path.name}.part")
     with open(partial, "wb") as file:
         file.writelines(parts)
         file.flush()
         os.fsync(file.fileno())
     os.rename(partial, path)
+    # The name is durable only when the folder is written too.
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)

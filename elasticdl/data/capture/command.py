@@ -19,15 +19,15 @@ _LENGTH = struct.Struct("<I")
 
 
 class CommandSource:
-    """Starts a command and takes what it prints.
+    """Starts a command and reads the records that it prints.
 
-    Where it is restored the command starts anew, and what was taken of it is passed over. The
-    records that are passed over must be those of before, which their check sum tells.
+    After a restart of the capture the command starts anew, and the records that were read before
+    are skipped. A check sum proves that they are the same records.
 
     Args:
-        command: For bash; where a part of a pipeline fails, all of it has failed.
-        framing: `lines`, each a record without its newline, or `framed`: four bytes of a record's
-            length, the lowest first, then the record.
+        command: Is run by bash. If one part of a pipeline fails, the command has failed.
+        framing: `lines`: each line is a record, without its newline. `framed`: four bytes with a
+            record's length, lowest byte first, then the record.
     """
 
     def __init__(self, command: str, framing: Framing = "lines") -> None:
@@ -40,11 +40,11 @@ class CommandSource:
         self._num_records = self._check = 0
 
     def state(self) -> dict[str, int]:
-        """Return how many records were taken, and their check sum."""
+        """Return how many records were read, and their check sum."""
         return {"records": self._num_records, "check": self._check}
 
     def restore(self, state: Any) -> None:
-        """Pass over what was taken before."""
+        """Skip the records that were read before."""
         self._num_records, self._check = state["records"], state["check"]
 
     def read(self) -> Iterator[list[bytes]]:
@@ -52,22 +52,26 @@ class CommandSource:
 
         Raises:
             ConfigError: There is no bash.
-            DataError: The command fails, prints no whole records, or others than before.
+            DataError: The command fails, prints half a record, or prints other records than before.
         """
         bash = shutil.which("bash")
         if bash is None:
             raise ConfigError("--reader_command is run by bash, which this machine does not have")
+        # Without pipefail, a failure in the middle of a pipeline would look like the end of the
+        # data.
         words = [bash, "-o", "pipefail", "-c", self._command]
         with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
             yield from self._new(self._records(process))
 
     def _new(self, blocks: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
-        """Yield what is behind the records that were taken before."""
+        """Yield the records behind those that were read before."""
         left, expected, check = self._num_records, self._check, 0
         for records in blocks:
             old = records[:left]
             if old:
                 check = _check_of(old, check)
+                # The check sum is known only when all old records have passed. No new record is
+                # yielded before.
                 left -= len(old)
                 if left == 0 and check != expected:
                     raise DataError(self._changed(), is_certain=True)
@@ -86,13 +90,14 @@ class CommandSource:
         )
 
     def _records(self, process: subprocess.Popen[bytes]) -> Iterator[list[bytes]]:
-        """Yield all records; of what follows the last whole one, only if the command is well."""
+        """Yield all records; the rest after the last newline only if the command succeeded."""
         file, rest = process.stdout, b""
         assert file is not None
         for block in iter(lambda: _read_some(file), b""):
             records, rest = self._cut(rest + block)
             if records:
                 yield records
+        # A command that failed may have stopped in the middle of a line, so its rest is no record.
         if code := process.wait():
             raise DataError(
                 f"the command ended with exit code {code}, after {self._num_records:,} records; "
@@ -107,7 +112,7 @@ class CommandSource:
 
 
 def _read_some(file: IO[bytes]) -> bytes:
-    """Return what is there, as soon as there is anything."""
+    """Return the bytes that are there, as soon as there are any."""
     return file.read1(_BLOCK_BYTES)  # type: ignore[attr-defined,no-any-return]
 
 
@@ -120,6 +125,8 @@ def _framed(data: bytes) -> tuple[list[bytes], bytes]:
     records, at = [], 0
     while at + _LENGTH.size <= len(data):
         (length,) = _LENGTH.unpack_from(data, at)
+        # A wrong framing reads text as a length. Without the limit the rest of the output would be
+        # one record.
         if length > _MOST_BYTES:
             raise DataError(
                 f"the command says that a record has {length:,} bytes: expected a length of four "
@@ -135,6 +142,6 @@ def _framed(data: bytes) -> tuple[list[bytes], bytes]:
 
 
 def _check_of(records: list[bytes], check: int) -> int:
-    """Return the check sum of records that come after others; it knows where each one ends."""
+    """Return the check sum of records after others; it includes where each record ends."""
     lengths = itertools.chain.from_iterable((_LENGTH.pack(len(each)), each) for each in records)
     return zlib.crc32(b"".join(lengths), check)

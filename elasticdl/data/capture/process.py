@@ -1,4 +1,4 @@
-"""The process that captures, as the one that started it sees it."""
+"""The capturing process, as the process that started it controls it."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from elasticdl.errors import DataError
 log = logging.getLogger(__name__)
 
 FAILURE_FILE = "failure"
-"""Why the process ended, if it could tell, in the folder of the chunks."""
+"""The file in the folder of the chunks that says why the process ended, if it could tell."""
 CERTAIN = "certain: "
-"""What its words begin with where another try would end in the same way."""
+"""The prefix of the reason if another attempt would fail in the same way."""
 _MOST_ENDS = 4  # of processes one after the other that have captured nothing
 _PAUSE_SECONDS = 0.25  # and as much more each time
 _LOOK_SECONDS = 0.05
 
 
 class CaptureProcess:
-    """Keeps a process that captures the source of a job.
+    """Keeps a process running that captures the source of a job.
 
-    It has the job's settings, and then the positions that are trained, on its standard input. When
-    that ends, because this process does, so does it.
+    The process reads the job's settings and then the trained positions from its standard input. It
+    ends when its standard input ends, and so when this process dies.
     """
 
     def __init__(self, config: JobConfig) -> None:
@@ -41,14 +41,14 @@ class CaptureProcess:
 
     @property
     def has_ended(self) -> bool:
-        """Whether a process was started that has ended since."""
+        """Return whether the process that was started has ended."""
         return self._process is not None and self._process.poll() is not None
 
     def keep_running(self) -> None:
-        """Start a process, if there is none.
+        """Start a process if none runs.
 
         Raises:
-            DataError: Some have ended, one after the other, that have captured nothing; says why.
+            DataError: Several processes have ended one after the other without a new record.
         """
         if self.has_ended:
             self._ended()
@@ -69,6 +69,7 @@ class CaptureProcess:
         process, self._process = self._process, None
         if process is None:
             return
+        # The process keeps nothing that is not on the disk, so it may be killed at any time.
         process.kill()
         if process.stdin is not None:
             with contextlib.suppress(OSError):
@@ -77,9 +78,11 @@ class CaptureProcess:
 
     def _start(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
+        # An old reason must not be read as the reason of the next end.
         (self._folder / FAILURE_FILE).unlink(missing_ok=True)
         chunks = chunks_in(self._folder)
         end = chunks[-1].end if chunks else 0
+        # Any progress since the last start forgives the ends before it.
         if end > self._end:
             self._end, self._num_ends = end, 0
         words = [sys.executable, "-m", "elasticdl.data.capture"]
@@ -93,6 +96,7 @@ class CaptureProcess:
         assert self._process is not None
         code, why = self._process.returncode, ""
         self.close()
+        # A source that was read to its end has no failure to report.
         if end_of(self._folder) is not None:
             return
         with contextlib.suppress(FileNotFoundError):
@@ -105,6 +109,7 @@ class CaptureProcess:
         if why.startswith(CERTAIN) or self._num_ends >= _MOST_ENDS:
             raise DataError(f"the source cannot be read: {words}", is_certain=True)
         log.warning("the source is read again from where it was: %s", words)
+        # A source that fails at once must not keep a processor busy with restarts.
         self._not_before = time.monotonic() + _PAUSE_SECONDS * self._num_ends
 
 
@@ -112,7 +117,7 @@ def capture_all(config: JobConfig) -> Path:
     """Capture the source of a job to its end; return the folder of the chunks.
 
     Raises:
-        DataError: It cannot be read.
+        DataError: The source cannot be read.
     """
     folder, process = folder_of(config), CaptureProcess(config)
     try:

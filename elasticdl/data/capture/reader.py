@@ -1,4 +1,4 @@
-"""Captured records as training data: what workers read, and what a master looks at."""
+"""Captured records as training data, for workers and for the master."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from elasticdl.data.capture.process import CaptureProcess
 
 NAME = "captured"
-"""Of the one shard that captured records are; a record's number is its place in the source."""
+"""The name of the single shard of captured records.
+
+A record's number is its place in the source.
+"""
 _LOOK_SECONDS = 0.05
 _WAIT_SECONDS = 1.0
 
@@ -26,7 +29,7 @@ _WAIT_SECONDS = 1.0
 class CapturedReader:
     """Reads chunks, as a `DataReader`.
 
-    The first chunk stays as long as the job, for a model is built of the first records.
+    The first chunk stays as long as the job, since a model is built from the first records.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -37,7 +40,7 @@ class CapturedReader:
 
     @property
     def metadata(self) -> Metadata:
-        """The columns of the first chunk, and their types; waits for it."""
+        """The columns of the first chunk and their types; waits for that chunk."""
         if self._metadata is None:
             first = self._first()
             columns = {} if first is None else records_of(first).columns
@@ -46,7 +49,7 @@ class CapturedReader:
         return self._metadata
 
     def shards(self) -> list[Shard]:
-        """List what is there, when anything is: the first records, and those not yet deleted."""
+        """List the captured records, once there are any: the first, and those still there."""
         if self._first() is None:
             return []
         chunks = chunks_in(self._folder)
@@ -54,6 +57,8 @@ class CapturedReader:
         for chunk in chunks[1:]:
             last = found[-1]
             if chunk.start == last.end:
+                # Deleted chunks leave a gap only after the first one, so there are at most two
+                # shards.
                 found[-1] = Shard(NAME, last.start, chunk.end)
             else:
                 found.append(Shard(NAME, chunk.start, chunk.end))
@@ -63,7 +68,7 @@ class CapturedReader:
         """Yield the records of a range, chunk by chunk.
 
         Raises:
-            DataError: They are not there.
+            DataError: The records are not there.
         """
         at = shard.start
         while at < shard.end:
@@ -78,8 +83,9 @@ class CapturedReader:
             at = end
 
     def _first(self) -> Chunk | None:
-        """Return the first chunk once it is there; None: the source has no records."""
+        """Wait for the first chunk and return it; None: the source has no records."""
         while True:
+            # The end is read before the chunks: a source that has ended has written all of them.
             end = end_of(self._folder)
             if chunks := chunks_in(self._folder):
                 return chunks[0]
@@ -88,6 +94,7 @@ class CapturedReader:
             time.sleep(_LOOK_SECONDS)
 
     def _find(self, position: int) -> Chunk | None:
+        # The list that was read last is tried first: listing a folder for each range takes long.
         for is_new in (False, True):
             if is_new:
                 self._chunks = chunks_in(self._folder)
@@ -99,7 +106,7 @@ class CapturedReader:
 
 
 def _part(records: Records, start: int, end: int) -> Records:
-    """Return the records of some numbers."""
+    """Return the records in a range of numbers."""
     inside = slice(start - records.start, end - records.start)
     if not records.columns:
         return Records(start, values=records.values[inside])
@@ -107,16 +114,16 @@ def _part(records: Records, start: int, end: int) -> Records:
 
 
 class CapturedStream:
-    """What a master sees of records that are captured while the job trains, as a `Stream`."""
+    """Records that are captured while the job trains, as the `Stream` of a master."""
 
     is_endless = True
 
     def __init__(self, folder: Path, process: CaptureProcess) -> None:
-        """Begin with what is in a folder.
+        """Begin with the chunks in a folder.
 
         Args:
             folder: Has the chunks.
-            process: Captures; it is started at the first look.
+            process: Captures the source; it is started at the first look.
         """
         self._folder = folder
         self._process = process
@@ -125,15 +132,15 @@ class CapturedStream:
         """Whether the source had come to its end at the last look."""
 
     def shards(self) -> list[Shard]:
-        """List what was captured up to now."""
+        """List the records that were captured up to now."""
         chunks = chunks_in(self._folder)
         return [Shard(NAME, 0, chunks[-1].end if chunks else 0)]
 
     def look(self) -> list[Shard]:
-        """List the same, and see to it that the source is read.
+        """List the same, and keep the capturing process running.
 
         Raises:
-            DataError: It cannot be read, or has come to its end and had no records.
+            DataError: The source cannot be read, or has ended without records.
         """
         end = end_of(self._folder)  # first: then what is listed has all of them
         if end is None:
@@ -146,7 +153,7 @@ class CapturedStream:
         return found
 
     def wait(self) -> None:
-        """Return when there is more than at the last look, after a second at the latest."""
+        """Return when there are more records than at the last look, or after a second."""
         until = time.monotonic() + (0 if self.is_over else _WAIT_SECONDS)
         while time.monotonic() < until and self.shards()[0].end == self._end:
             if self._process.has_ended:
@@ -154,7 +161,7 @@ class CapturedStream:
             time.sleep(_LOOK_SECONDS)
 
     def trained(self, positions: Mapping[str, int], is_last: bool = False) -> None:
-        """Have the source read on, if it waits for what was captured before."""
+        """Let the source be read on, if it waits for captured records to be trained."""
         if is_last:
             self._process.close()
         elif NAME in positions:
@@ -165,8 +172,9 @@ class CapturedStream:
         return [Shard(NAME, 0, 0)]
 
     def forget(self, positions: Mapping[str, int]) -> None:
-        """Delete records that nobody can ask for again: those before a position."""
+        """Delete the records before a position: no worker can ask for them again."""
         position = positions.get(NAME, 0)
+        # The first chunk stays: models are built from its records.
         for chunk in chunks_in(self._folder)[1:]:
             if chunk.end > position:
                 return
@@ -174,5 +182,5 @@ class CapturedStream:
 
 
 def remove(folder: Path) -> None:
-    """Remove captured records, with which nobody goes on."""
+    """Remove captured records when no job will read them again."""
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Which jobs capture their training data, and where to."""
+"""Decides which jobs capture their training data, and in which folder."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from elasticdl.errors import ConfigError
 from elasticdl.job import Strategy
 
 FOLDER = "captured"
-"""Has the records, in the folder of the job."""
+"""The folder of the records, in the folder of the job."""
 
 
 def is_captured(config: JobConfig) -> bool:
-    """Tell whether the training data come from a source that is read once, in order."""
+    """Return whether the training data come from a source that is read once, in order."""
     data = config.data
     return config.command == "train" and (bool(data.reader_command) or data.reader_state)
 
 
 def is_captured_as_it_trains(config: JobConfig) -> bool:
-    """Tell whether tasks are cut while the source is read; else it is read to its end first.
+    """Return whether tasks are cut while the source is read; else it is read to its end first.
 
-    Ps replicas alone know what they have of each task of a stream, and a stream has one epoch.
+    Only ps replicas know their progress in each task of a stream, and a stream has one epoch.
     """
     training = config.training
     return (
         is_captured(config)
         and training.distribution_strategy is Strategy.PARAMETER_SERVER
+        # A second epoch would have to know the end of the first one.
         and training.num_epochs == 1
         and training.shuffle == "tasks"
         and not training.deterministic
@@ -34,13 +35,13 @@ def is_captured_as_it_trains(config: JobConfig) -> bool:
 
 
 def folder_of(config: JobConfig) -> Path:
-    """Return where the records of a job are captured."""
+    """Return the folder of a job's captured records."""
     assert config.cluster.job_dir is not None, "a job that captures has a folder"
     return config.cluster.job_dir / FOLDER
 
 
 def check_captured(config: JobConfig) -> list[str]:
-    """Refuse what a job cannot capture; return what else to tell.
+    """Refuse settings with which a job cannot capture; return notes for the user.
 
     Raises:
         ConfigError: Says what was expected.

@@ -1,4 +1,4 @@
-"""What can be captured: the contract of a source, and how a user's own is held to it."""
+"""The contract of a source that can be captured, and the checks of a user's own source."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from elasticdl.errors import DataError, ModelError
 class CapturedSource(Protocol):
     """Records that are read once, in order; `custom_data_reader` of a model file may return one.
 
-    `state()` says where the source is: what JSON can hold. It is asked after each thing that
-    `read` yields. A new object that is given it by `restore`, before `read`, goes on right there.
+    `state()` returns the position of the source in values that JSON can hold. It is called after
+    each item that `read` yields. A new object that gets this value by `restore`, before `read`,
+    continues at the same position.
     """
 
     def read(self) -> Iterator[Any]:
@@ -22,19 +23,19 @@ class CapturedSource(Protocol):
         ...
 
     def state(self) -> Any:
-        """Return where the source is, behind what was yielded last."""
+        """Return the position behind the last item that was yielded."""
         ...
 
     def restore(self, state: Any) -> None:
-        """Go on behind what had been yielded when `state` was returned."""
+        """Continue behind the items that had been yielded when `state` was returned."""
         ...
 
 
 def as_source(reader: object) -> CapturedSource:
-    """Return what a user's `custom_data_reader` has returned, if it is a source.
+    """Return the result of a user's `custom_data_reader`, if it is a source.
 
     Raises:
-        ModelError: It is none.
+        ModelError: It is not a source.
     """
     missing = [n for n in ("read", "state", "restore") if not callable(getattr(reader, n, None))]
     if missing:
@@ -48,14 +49,14 @@ def as_source(reader: object) -> CapturedSource:
 
 
 def records_in(item: object, reader: str) -> Records:
-    """Return what a source has yielded as records, with no numbers so far.
+    """Return an item of a source as records, which have no numbers yet.
 
     Args:
-        item: What it is.
-        reader: What the source is called in an error.
+        item: The item that the source yielded.
+        reader: The name of the source in an error.
 
     Raises:
-        ModelError: It is nothing that a source may yield.
+        ModelError: A source must not yield this type.
     """
     if isinstance(item, Records):
         return item
@@ -69,7 +70,7 @@ def records_in(item: object, reader: str) -> Records:
 
 
 def state_as_json(state: object, reader: str) -> str:
-    """Return a state as text, as which it lasts.
+    """Return a state as JSON text.
 
     Raises:
         ModelError: JSON cannot hold it.
@@ -94,17 +95,17 @@ def join(parts: Sequence[Records]) -> Records:
 
 
 def are_alike(one: Records, other: Records) -> bool:
-    """Tell whether records can be in one chunk: both are bytes, or have the same columns."""
+    """Return whether records can be in one chunk: both are bytes, or have the same columns."""
     if one.columns.keys() != other.columns.keys():
         return False
     return all(_form(column) == _form(other.columns[name]) for name, column in one.columns.items())
 
 
 def check_columns(first: Iterable[str], records: Records, reader: str) -> None:
-    """Refuse records whose columns are others than those of the first ones.
+    """Refuse records with other columns than the first ones.
 
     Raises:
-        DataError: They are.
+        DataError: The columns differ.
     """
     if set(first) != set(records.columns):
         raise DataError(

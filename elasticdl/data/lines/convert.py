@@ -1,4 +1,4 @@
-"""Lines of fields to folders of record files: all of them or nothing."""
+"""Writes lines of fields to folders of record files: all of them or nothing."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from elasticdl.errors import DataError
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """What to do about lines that are no records.
+    """The treatment of lines that are not records.
 
-    limit: Leave out so many, telling `on_skipped` of each; one more ends the conversion.
+    limit: This many are left out and reported to `on_skipped`; one more ends the conversion.
     """
 
     limit: int = 0
@@ -35,7 +35,7 @@ class Errors:
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """What was written: the number of records by the folder's name, and of lines left out."""
+    """The result: records by the folder's name, files, and lines that were left out."""
 
     num_records: dict[str, int]
     num_files: int
@@ -57,10 +57,10 @@ def convert_lines(
         paths: Text files, plain or compressed.
         schema: The fields of their lines.
         target: `path` is the folder; with a split it has the folders `train` and `val`.
-        split: Which records are for validation.
-        errors: What to do about lines that are no records.
-        on_progress: Told how many bytes more of the files were dealt with.
-        num_threads: How many parse and encode; each waits for nobody but the reader.
+        split: Chooses the records for validation.
+        errors: The treatment of lines that are not records.
+        on_progress: Called with the number of bytes of the files that were processed.
+        num_threads: The number of threads that parse and encode; each waits only for the reader.
 
     Raises:
         DataError: A file cannot be read, or has more bad lines than the limit.
@@ -71,6 +71,7 @@ def convert_lines(
         for output in outputs.values():
             output.target.path.mkdir(exist_ok=True)
             stack.push(output.leave)
+        # The pool is entered last, so its threads end before the open files are discarded.
         pool = stack.enter_context(ThreadPoolExecutor(num_threads or num_cores(), "convert"))
         num_skipped = _Counter(errors)
         blocks = read_blocks(paths, schema.header, partial(_check_header, schema))
@@ -93,7 +94,7 @@ def convert_lines(
 
 @contextmanager
 def _writing(path: Path) -> Iterator[Path]:
-    """Give a folder to write to, as `staged_folder`; a disk that is full is told by its name."""
+    """Give a folder to write to, as `staged_folder`; an error of the disk names the folder."""
     try:
         with staged_folder(path) as folder:
             yield folder
@@ -159,7 +160,7 @@ def _pieces(
 class _Output:
     """A folder that gets files of `records_per_file` records.
 
-    num_cut: Records that were dealt out to be encoded; they run ahead of those written.
+    num_cut: The number of records given out to be encoded; it runs ahead of the records written.
     """
 
     target: Target
@@ -169,7 +170,7 @@ class _Output:
     part: PartFile | None = dataclasses.field(default=None, init=False)
 
     def cut(self, name: str, rows: Rows) -> Iterator[_Piece]:
-        """Cut records where files end."""
+        """Cut records at the ends of files."""
         limit = self.target.records_per_file
         start = 0
         while start < rows.num_rows:
@@ -180,7 +181,7 @@ class _Output:
             yield name, limit is not None and self.num_cut % limit == 0, piece
 
     def write(self, piece: object, ends_file: bool, rows: Rows) -> None:
-        """Write a piece to the present file, or begin one."""
+        """Write a piece to the open file, or begin a new one."""
         if self.part is None:
             path = self.target.path / f"part-{self.num_files:05d}.{self.target.format}"
             self.part = open_part(self.target, path, rows)
@@ -191,13 +192,13 @@ class _Output:
             self.close()
 
     def close(self) -> None:
-        """End the present file."""
+        """End the open file."""
         part, self.part = self.part, None
         if part is not None:
             part.close()
 
     def leave(self, kind: object, value: object, traceback: object) -> bool:
-        """Give up the present file, if it was not ended."""
+        """Discard the open file, if it was not ended."""
         if self.part is not None:
             self.part.discard()
         return False

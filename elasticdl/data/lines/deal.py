@@ -1,4 +1,4 @@
-"""Blocks of lines to the records of each output: by any thread, for the blocks know their rows."""
+"""Turns blocks of lines into records of each output; any thread can do it for any block."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Messages:
 
     @property
     def num_rows(self) -> int:
-        """How many there are."""
+        """The number of records."""
         return self.end - self.start
 
     def slice(self, offset: int, length: int) -> Messages:
-        """Return some of them; fewer than `length` where no more are there."""
+        """Return some of them; fewer than `length` at the end."""
         start = self.start + offset
         return Messages(self.examples, start, min(self.end, start + length))
 
@@ -42,7 +42,7 @@ Rows: TypeAlias = "pa.Table | Messages"
 
 @dataclass(frozen=True, slots=True)
 class Dealt:
-    """The records of a block, by the name of the output that they go to."""
+    """The records of a block, by the name of their output."""
 
     rows: Mapping[str, Rows]
     bad: list[BadLine]
@@ -50,14 +50,14 @@ class Dealt:
 
 
 def dealer(schema: Schema, split: Split | None, makes_messages: bool) -> Callable[[Block], Dealt]:
-    """Return what parses a block and deals out its records.
+    """Return a function that parses a block and gives its records to the outputs.
 
-    A block of which every line is a record becomes messages in one pass in Rust. The others, and
-    all where columns are wanted, go by columns, which tell what is wrong with a line.
+    A block in which every line is a record becomes messages in one pass in Rust. Other blocks go
+    through columns, which show what is wrong with a line. So do all blocks if columns are wanted.
 
     Args:
         schema: The fields of the lines.
-        split: Which records are for validation.
+        split: Chooses the records for validation.
         makes_messages: Whether the records are wanted as messages.
     """
     encoder = _line_encoder(schema) if makes_messages else None
@@ -70,7 +70,7 @@ def dealer(schema: Schema, split: Split | None, makes_messages: bool) -> Callabl
 
 
 def _line_encoder(schema: Schema) -> LineEncoder | None:
-    """Return what encodes lines; None if their delimiter may be part of a value."""
+    """Return an encoder of lines; None if their delimiter may be part of a value."""
     delimiter = schema.delimiter.encode()
     if len(delimiter) != 1:
         return None

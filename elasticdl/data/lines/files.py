@@ -1,4 +1,4 @@
-"""Columns to files of records: pieces are encoded in parallel, and written in order."""
+"""Writes columns to files of records: pieces are encoded in parallel, and written in order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class PartFile(Protocol):
     """A file that is being written."""
 
     def write(self, piece: Any) -> None:
-        """Add what `encoder` made of records."""
+        """Add a piece that `encoder` made of records."""
         ...
 
     def close(self) -> None:
@@ -35,19 +35,19 @@ class PartFile(Protocol):
         ...
 
     def discard(self) -> None:
-        """Give up; what is left of it is no file of the name."""
+        """Give up: no file of this name remains."""
         ...
 
 
 def encoder(target: Target) -> Callable[[Rows], object]:
-    """Return what is to be done to records before it is written; any thread may do it."""
+    """Return the function that prepares records to be written; any thread may call it."""
     if target.format == "recordio":
         return partial(blocks_of, codec=target.codec)
     return _keep if target.format == "parquet" else examples_of
 
 
 def open_part(target: Target, path: Path, rows: Rows) -> PartFile:
-    """Begin a file for records such as these."""
+    """Begin a file for records like these."""
     if target.format == "parquet":
         assert isinstance(rows, pa.Table), "columns go to Parquet"
         codec = {"deflate": "gzip"}.get(target.codec, target.codec)
@@ -59,7 +59,7 @@ def open_part(target: Target, path: Path, rows: Rows) -> PartFile:
 
 
 def examples_of(rows: Rows) -> list[bytes]:
-    """Encode rows as `tf.train.Example`; a field without a value leaves its feature out."""
+    """Encode rows as `tf.train.Example`; a field without a value has no feature."""
     if isinstance(rows, Messages):
         return rows.examples.to_list(rows.start, rows.end)
     return _core.encode_examples(_features(rows), rows.num_rows)
@@ -85,7 +85,7 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _feature(array: pa.Array) -> tuple[Values, Splits]:
-    """Return the values that there are, and where those of each row begin."""
+    """Return the values that are present, and the offset of each row in them."""
     splits = np.zeros(len(array) + 1, dtype=np.int64)
     np.cumsum(np.asarray(pc.is_valid(array)), out=splits[1:])
     present = array.drop_null()
@@ -128,7 +128,7 @@ class _RecordPart:
 
 @dataclass(slots=True)
 class _ParquetPart:
-    """Row groups all have `group_records` rows but for the last, wherever pieces end."""
+    """Writes row groups of `group_records` rows, wherever pieces end; the last has fewer."""
 
     writer: pq.ParquetWriter
     group_records: int
@@ -138,6 +138,7 @@ class _ParquetPart:
     def write(self, piece: pa.Table) -> None:
         self.waiting.append(piece)
         self.num_waiting += piece.num_rows
+        # Only whole row groups are written; the rest waits for the next piece.
         whole = self.num_waiting - self.num_waiting % self.group_records
         if whole:
             rows = pa.concat_tables(self.waiting)

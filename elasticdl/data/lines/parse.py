@@ -1,4 +1,4 @@
-"""Blocks of lines to columns, and the lines that are none."""
+"""Turns blocks of lines into columns, and reports the lines that are not records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TO_ASCII = bytes(range(128)) + b"?" * 128
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line that is no record, and why."""
+    """A line that is no record, with the reason."""
 
     path: str
     number: int
@@ -37,7 +37,7 @@ class BadLine:
 class ParsedBlock:
     """The records of a block.
 
-    rows: Number of each record's line in all files together, shape (n,).
+    rows: The number of each record's line, counted over all files, shape (n,).
     """
 
     table: pa.Table
@@ -49,7 +49,7 @@ class ParsedBlock:
 def parse(block: Block, schema: Schema) -> ParsedBlock:
     """Make columns of the lines that are records, in the order of `schema.kinds`."""
     bad: dict[int, str] = {}  # by the number of the line in the block, from 0
-    # No field has other bytes than those of ASCII, and the parser tells of bad rows in UTF-8 only.
+    # Fields have only ASCII bytes, and the parser reports bad rows only in UTF-8.
     text = block.lines if block.lines.isascii() else block.lines.translate(_TO_ASCII)
     text = _without_lone_returns(text, bad)
     table = _split(text, schema, bad)
@@ -72,7 +72,7 @@ def parse(block: Block, schema: Schema) -> ParsedBlock:
 
 
 def _split(text: bytes, schema: Schema, bad: dict[int, str]) -> pa.Table:
-    """Split lines into fields of bytes; note and leave out those with another number of them."""
+    """Split lines into fields of bytes; leave out lines with another number of fields."""
     skipped: list[csv.InvalidRow] = []
 
     def skip(row: csv.InvalidRow) -> str:
@@ -99,7 +99,7 @@ def _split(text: bytes, schema: Schema, bad: dict[int, str]) -> pa.Table:
             strings_can_be_null=True,
         ),
     )
-    # The numbers of rows are those of lines only as long as no line is missing from the text.
+    # Row numbers are line numbers only while no line is missing from the text.
     at = np.delete(np.arange(table.num_rows + len(skipped) + len(bad)), sorted(bad))
     for row in skipped:
         bad[int(at[row.number - 1])] = (
@@ -109,7 +109,7 @@ def _split(text: bytes, schema: Schema, bad: dict[int, str]) -> pa.Table:
 
 
 def _without_lone_returns(text: bytes, bad: dict[int, str]) -> bytes:
-    """Leave out lines with a carriage return inside, which the parser takes for an end of line."""
+    """Leave out lines with a carriage return inside: the parser would end the line there."""
     if b"\r" not in text or text.count(b"\r") == text.count(b"\r\n"):
         return text
     kept = []
@@ -134,7 +134,7 @@ def _label(fields: pa.BinaryArray) -> tuple[pa.Array, NDArray[np.bool_]]:
 
 
 def _integers(fields: pa.BinaryArray) -> tuple[pa.Array, NDArray[np.bool_]]:
-    """Parse whole numbers. Fields that all look right are looked at together, without a regex."""
+    """Parse whole numbers; fields that all look right are checked together, without a regex."""
     text = fields.view(pa.string())
     if not (_made_of(fields, b"0123456789-") and _longest(fields) <= _INTEGER_DIGITS):
         return _checked_integers(text)

@@ -1,4 +1,4 @@
-"""What the fields of a line are: those of Criteo's files, or in the order of a schema file."""
+"""Describes the fields of a line: those of Criteo's files, or those of a schema file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from elasticdl.errors import ConfigError
 
 Kind = Literal["label", "integer", "category"]
 LEFT_OUT = "-"
-"""Stands in a schema file for a field that is not converted."""
+"""Marks a field in a schema file that is not converted."""
 
 _INTEGERS = tuple(f"I{number}" for number in range(1, 14))
 _CATEGORIES = tuple(f"C{number}" for number in range(1, 27))
@@ -28,8 +28,8 @@ _KINDS: dict[str, Kind] = {
 class Schema:
     """The fields of a line, in their order.
 
-    fields: A name each; `LEFT_OUT` for those that are not converted.
-    kinds: What each column is, in the order in which columns are written. `label` is 0 or 1,
+    fields: A name for each field; `LEFT_OUT` for fields that are not converted.
+    kinds: The kind of each column, in the order in which columns are written. `label` is 0 or 1,
         `integer` may be empty, `category` is empty or 8 hexadecimal digits.
     """
 
@@ -47,7 +47,7 @@ def read_schema(path: Path) -> Schema:
     """Read a schema file: YAML with `columns` and perhaps `delimiter` and `header`.
 
     Raises:
-        ConfigError: It cannot be read, or does not name each column of Criteo's once.
+        ConfigError: The file cannot be read, or does not name each column of Criteo's once.
     """
     document = _load(path)
     unknown = set(document) - {"columns", "delimiter", "header"}

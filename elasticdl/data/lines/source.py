@@ -21,9 +21,9 @@ _MAGICS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 class Block:
     """Whole lines that follow one another in a file.
 
-    first_line: Number of its first line in the file, from 1.
-    first_row: Number of its first line in all files together, from 0, without header lines.
-    num_bytes: How much of the file, as it is on the disk, was read for it.
+    first_line: The number of its first line in the file, from 1.
+    first_row: The number of its first line in all files together, from 0, without header lines.
+    num_bytes: The bytes of the file, as it is on the disk, that were read for it.
     """
 
     path: str
@@ -41,8 +41,8 @@ def read_blocks(
 
     Args:
         paths: Text files, plain or compressed.
-        has_header: The first line of each file is no record.
-        on_header: Told the file and that line, before the file's first block.
+        has_header: Whether the first line of each file is no record.
+        on_header: Called with the file and that line, before the file's first block.
 
     Raises:
         DataError: A file cannot be read, is cut short, or has no lines.
@@ -51,6 +51,8 @@ def read_blocks(
     for path in paths:
         line = 1
         for text, num_bytes in _texts(path):
+            # Some programs begin a text file with a byte order mark. It is no part of the first
+            # field.
             lines = text.removeprefix(codecs.BOM_UTF8) if line == 1 else text
             if line == 1 and has_header:
                 header, _, lines = lines.partition(b"\n")
@@ -65,7 +67,7 @@ def read_blocks(
 
 
 def _texts(path: str) -> Iterator[tuple[bytes, int]]:
-    """Yield the file's text, cut after line feeds, and how many bytes were read for it."""
+    """Yield the file's text, cut after line feeds, with the bytes that were read for it."""
     try:
         size = size_of(path)
         with open_binary(path) as file:
@@ -80,6 +82,7 @@ def _cut(path: str, file: BinaryIO, size: int) -> Iterator[tuple[bytes, int]]:
     told = 0
     while chunk := stream.read(BLOCK_BYTES):
         end = chunk.rfind(b"\n") + 1
+        # A file without line ends is probably not text; it would be read into memory as one line.
         if end == 0 and len(rest) + len(chunk) > MAX_LINE_BYTES:
             raise DataError(
                 f"{path}: {len(rest) + len(chunk):,} bytes without the end of a line at byte "

@@ -1,4 +1,4 @@
-"""Which rows are for validation: a function of the seed and the row's number alone."""
+"""Chooses the rows for validation by the seed and the row's number alone."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _MASK = 2**64 - 1
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Takes a fraction of the rows, each with the same probability, independent of the others."""
+    """Chooses a fraction of the rows, each with the same probability and by itself."""
 
     fraction: Fraction
     seed: int = 0
 
     def is_validation(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Tell of each row, by its number, whether it is for validation."""
+        """Return for each row, by its number, whether it is for validation."""
         limit = min(_MASK, int(self.fraction * 2**64))
         return _mixed(rows.astype(np.uint64), self.seed) < np.uint64(limit)
 
@@ -42,7 +42,7 @@ def parse_fraction(text: str) -> Fraction:
     """Return a part of the rows, written as 1/20 or 0.05.
 
     Raises:
-        ConfigError: It is not between 0 and 1.
+        ConfigError: The part is not between 0 and 1.
     """
     if re.fullmatch(r"\d+/\d+|\d*\.\d+", text.strip()) and not text.strip().endswith("/0"):
         fraction = Fraction(text.strip())
