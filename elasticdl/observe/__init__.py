@@ -1,1 +1,1 @@
-"""What a job tells about itself."""
+"""Shows what a job does: events, metrics, the page, the report, trackers."""

@@ -1,7 +1,7 @@
-"""What is unusual in a job that runs: few things, told once, each with what to do.
+"""Finds unusual things in a running job: few of them, each reported once, with advice.
 
-It is asked each half minute, and looks at what processes have said with their heartbeats since it
-was asked before. A thing is told again only after it was over.
+The master calls it each half minute. It compares the last heartbeats of the processes with those of
+the look before. A thing is reported again only if it was over in between.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from elasticdl.observe.hot_keys import HotKeySums
 from elasticdl.observe.kinds import Anomaly, ParameterTables
 
 SECONDS = 30.0
-"""Between two looks."""
+"""The time between two looks."""
 
 SLOW = 0.5
 """A worker is a straggler if it trains less than this share of the workers' median."""
@@ -30,19 +30,20 @@ BUSY, WAITING = 0.85, 0.3
 wait for parameters for the second share of theirs."""
 
 FULL = 0.8
-"""A ps replica is full if its rows take this share of what they may."""
+"""A ps replica is full if its rows take this share of its memory limit."""
 
 SKEWED, LOADED = 1.5, 0.3
-"""Ps replicas are skewed if one is asked for more than the first multiple of the rows that they are
-asked for on average, and works for more than the second share of its time."""
+"""Ps replicas are skewed if one has more requests for rows than this multiple of the average, and
+works for more than this share of its time.
+"""
 
 BUSY_REPLICA = "busy ps replica"
 
 HOT = 0.5
-"""A key is hot if it is this share of the ids of its table."""
+"""A key is hot if it makes up this share of the ids of its table."""
 
 SWAPS = 1 << 20
-"""Bytes a second: a host swaps if it reads back more."""
+"""A host swaps if it reads back more bytes a second than this."""
 
 _FEWEST_WORKERS = 3
 _FEWEST_ROWS, _FEWEST_IDS = 1_000, 2_000  # of a table, and of its ids that were counted
@@ -53,7 +54,7 @@ _LEAST_SHARE = 0.8  # of the time between two looks for which a process must hav
 
 @dataclass
 class _Process:
-    """What one process has said last, and what it had said at the last look."""
+    """The newest report of one process, and the newest report at the last look."""
 
     usage: Usage | None = None
     progress: Progress | None = None
@@ -66,7 +67,7 @@ class _Process:
 
 @dataclass(frozen=True)
 class _Worked:
-    """What a worker did between two looks."""
+    """The work of a worker between two looks."""
 
     records: int
     seconds: float
@@ -75,14 +76,14 @@ class _Worked:
 
 
 class Anomalies:
-    """Looks for what is unusual. `heard` is cheap: it is called with each heartbeat."""
+    """Finds unusual things. `heard` is cheap: it is called with each heartbeat."""
 
     def __init__(self, now: float, memory_limit: int | None = None) -> None:
         """Begin to look.
 
         Args:
-            now: In any seconds.
-            memory_limit: Bytes of rows that a ps replica may hold; None: any.
+            now: The time, in seconds from any moment.
+            memory_limit: The bytes of rows that a ps replica may hold; None: no limit.
         """
         self._memory_limit = memory_limit
         self._processes: dict[tuple[Role, int], _Process] = {}
@@ -97,7 +98,7 @@ class Anomalies:
         self._num_rises = 0
 
     def heard(self, role: Role, index: int, progress: Progress | None, usage: Usage | None) -> None:
-        """Take in a heartbeat."""
+        """Note a heartbeat."""
         process = self._processes.get((role, index))
         if process is None:
             process = self._processes[role, index] = _Process()
@@ -106,15 +107,15 @@ class Anomalies:
             self._hot_keys.add(usage.hot_keys)
 
     def reported(self, worker_id: int, task: Task, report: TaskReport, now: float) -> None:
-        """Take in the end of a task; `now` as at the beginning."""
+        """Note the end of a task; `now` is on the clock of the beginning."""
         self._data.reported(worker_id, task, report, now)
 
     def tabled(self, tables: ParameterTables) -> None:
-        """Take in what the ps replicas hold."""
+        """Note what the ps replicas hold."""
         self._tables = tables
 
     def look(self, now: float, loss: float | None) -> list[tuple[Anomaly, str]]:
-        """Return what has become unusual since the last look, with a sentence.
+        """Return each thing that has become unusual since the last look, with a sentence.
 
         Args:
             now: Seconds, as at the beginning.
@@ -137,8 +138,11 @@ class Anomalies:
                 *self._data.found(),
             )
         }
+        # A thing that was there at the last look is not reported again.
         new = [told for key, told in found.items() if key not in self._told]
         self._told = set(found)
+        # A process without a heartbeat since the last look may be gone. Its old numbers would look
+        # like a standstill.
         gone = [key for key, p in self._processes.items() if p.usage is p.usage_before]
         for key in gone:  # it comes back with its next heartbeat
             del self._processes[key]
@@ -151,12 +155,13 @@ class Anomalies:
         return new
 
     def _worked(self) -> Iterator[tuple[int, _Worked]]:
-        """Yield what each worker did that was there for the whole time."""
+        """Yield the work of each worker that was there for the whole time."""
         for (role, index), process in self._processes.items():
             spent = _spent(process)
             if role is not Role.WORKER or spent is None:
                 continue
             last, before = process.progress, process.progress_before
+            # Fewer records than before: another process has taken this index.
             if last is None or before is None or last.num_records < before.num_records:
                 continue
             stages = {
@@ -169,11 +174,13 @@ class Anomalies:
     def _rising(self, loss: float | None) -> Iterator[tuple[Anomaly, str]]:
         if loss is None:
             return
+        # This comes first: NaN is never above or below another loss.
         if not math.isfinite(loss):
             advice = "A smaller learning rate may help; --on_nan=skip leaves such minibatches out."
             text = f"the loss is {loss}"
             yield Anomaly("loss is no number", "", advice), f"{text}. {advice}"
             return
+        # One look may fall on a few hard records, so the loss must be high twice.
         self._num_rises = self._num_rises + 1 if loss > RISE * self._lowest > 0.0 else 0
         self._lowest = min(self._lowest, loss)
         if self._num_rises >= 2:
@@ -183,12 +190,12 @@ class Anomalies:
 
     @property
     def has_busy_replica(self) -> bool:
-        """Whether a ps replica was the bottleneck at the last look."""
+        """Return whether a ps replica was the bottleneck at the last look."""
         return any(what == BUSY_REPLICA for what, *_ in self._told)
 
     @property
     def fullest_share(self) -> float:
-        """Which part of what its rows may take they took, of the fullest ps replica."""
+        """The share of its memory limit that the rows of the fullest ps replica take."""
         if not self._memory_limit or self._tables is None:
             return 0.0
         return max(self._tables.replica_bytes, default=0) / self._memory_limit
@@ -208,6 +215,7 @@ class Anomalies:
         seconds = sum(worked.seconds for worked in workers.values())
         label = str(Label.WAIT_FOR_PARAMETERS)
         waited = sum(worked.labels.get(label, 0.0) for worked in workers.values())
+        # A ps replica that works all the time harms nothing while the workers do not wait for it.
         if not seconds or waited < WAITING * seconds:
             return
         for (role, index), process in self._processes.items():
@@ -249,7 +257,7 @@ class Anomalies:
             yield Anomaly("skewed ps replicas", name, advice), text
 
     def _hot(self) -> Iterator[tuple[Anomaly, str]]:
-        """Yield tables of which one key is most of the ids; in one of few rows that is usual."""
+        """Yield tables in which one key is most of the ids, unless the table has few rows."""
         tables = self._tables
         num_rows = dict(zip(tables.names, tables.rows, strict=True)) if tables is not None else {}
         for table, keys in self._hot_keys.shares().items():
@@ -270,6 +278,8 @@ class Anomalies:
         for (role, index), process in self._processes.items():
             last, before = process.usage, process.usage_before
             if last is None or before is None or last.host != before.host:
+                # A process that has moved to another host says nothing about the swapping of
+                # either.
                 continue
             rate = (last.swapped_bytes - before.swapped_bytes) / max(seconds, 1.0)
             most, names = hosts.get(last.host, (0.0, []))
@@ -290,12 +300,12 @@ class Anomalies:
 
 
 def _working(spent: Mapping[str, float]) -> float:
-    """Return the share of its time for which a ps replica worked."""
+    """Return the share of its time in which a ps replica worked."""
     return spent.get(str(Label.TRAIN), 0.0) / sum(spent.values())
 
 
 def _spent(process: _Process) -> Mapping[str, float] | None:
-    """Return the seconds of a process by label since the last look; None if it is new."""
+    """Return the seconds of a process by label since the last look; None if the process is new."""
     last, before = process.usage, process.usage_before
     if last is None or before is None or last.began != before.began:
         return None
@@ -307,12 +317,13 @@ def _spent(process: _Process) -> Mapping[str, float] | None:
 
 
 def _stragglers(workers: Mapping[int, _Worked]) -> Iterator[tuple[Anomaly, str]]:
-    """Yield the workers that are slower than the others by far, with the stage that makes them so.
+    """Yield the workers that are much slower than the others, with the stage that makes them slow.
 
-    Of one that had no task for a part of the time nothing is said.
+    A worker that had no task for a part of the time is left out.
     """
     idle = str(Label.IDLE)
     busy = {n: w for n, w in workers.items() if w.labels.get(idle, 0.0) < 0.1 * w.seconds}
+    # With two workers, the median says nothing about which one is unusual.
     if len(busy) < _FEWEST_WORKERS:
         return
     rates = {index: worked.records / worked.seconds for index, worked in busy.items()}
@@ -330,7 +341,7 @@ def _stragglers(workers: Mapping[int, _Worked]) -> Iterator[tuple[Anomaly, str]]
 
 
 def _slowest_stage(worker: _Worked, others: list[_Worked]) -> tuple[str, float]:
-    """Return the stage in which a worker loses most time a record, and its factor."""
+    """Return the stage in which a worker loses most time for each record, and its factor."""
 
     def per_record(worked: _Worked, stage: str) -> float:
         return worked.stages.get(stage, 0.0) / max(1, worked.records)

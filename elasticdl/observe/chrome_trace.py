@@ -13,15 +13,15 @@ _JOINED = {
     "Stage": "push",
     "PushPull": "push",
 }
-"""What a ps replica was asked, and the stage of a worker that asked it."""
+"""The stage of a worker by the request that it sends to a ps replica."""
 
 
 def trace(profiles: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return one trace of what processes have recorded; its times begin with the first span.
+    """Return one trace of the recorded spans of processes; its times begin with the first span.
 
-    Workers come first, ps replicas below them. What a replica did for a minibatch is joined by an
-    arrow with the stage of the worker that asked for it. Of replicas, which record for longer, only
-    what lies within the time of the workers is taken.
+    Workers come first, ps replicas below them. An arrow joins the work of a replica for a minibatch
+    with the stage of the worker that asked for it. Replicas record for longer, so only their spans
+    within the time of the workers are included.
 
     Args:
         profiles: The name and the spans of each process, as `elasticdl.worker.profile` and
@@ -73,7 +73,7 @@ def _event(span: Mapping[str, Any], pid: int, first: float) -> dict[str, Any]:
 def _arrow(
     begin: Mapping[str, Any], end: Mapping[str, Any], ident: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield what draws an arrow between two spans."""
+    """Yield the two ends of an arrow between two spans."""
     for phase, at in (("s", begin), ("f", end)):
         arrow = {"ph": phase, "name": "asks", "cat": "step", "id": ident}
         place = {name: at[name] for name in ("pid", "tid", "ts")}

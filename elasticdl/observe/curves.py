@@ -10,7 +10,7 @@ from elasticdl.job import JobStatus
 def curves(
     status: JobStatus, learning_rate: float | None
 ) -> Iterator[tuple[str, float, tuple[object, ...]]]:
-    """Yield name, value, and what tells one measurement from the next."""
+    """Yield for each number its name, its value, and a mark that changes with each measurement."""
     version = status.model_version
     if not version:
         return  # nothing is trained yet

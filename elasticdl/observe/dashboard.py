@@ -1,11 +1,11 @@
-"""The web page of a running job, and its metrics, served beside the master's event loop.
+"""Serves the web page of a running job, and its metrics, beside the master's event loop.
 
-The master puts events into a queue, and that is all it does for the page: a thread with an event
-loop of its own adds them to a history and answers browsers. So a slow browser slows nobody.
+The master only puts events into a queue. A thread with an event loop of its own adds them to a
+history and answers browsers. So a slow browser slows down nothing else.
 
-Whoever asks proves that they know the page's token before anything else is looked at. It is made
-from the job's secret by a one-way function, so every master of a job has the same, and whoever
-reads along learns nothing that opens the job itself.
+A request must prove that it knows the page's token before anything else of it is read. The token is
+made from the job's secret by a one-way function. So every master of a job has the same token, and
+somebody who reads it learns nothing that opens the job itself.
 """
 
 from __future__ import annotations
@@ -81,14 +81,14 @@ def page_token(job_token: bytes) -> str:
 
 
 def page_url(address: str, token: str) -> str:
-    """Return what to open in a browser."""
+    """Return the address to open in a browser."""
     return f"{address}/?token={token}"
 
 
 def is_same(given: str, secret: str) -> bool:
-    """Whether a stranger has given the secret; takes as long whatever is given.
+    """Return whether a given word is the secret; the time does not depend on the word.
 
-    Bytes of a header that are no text come as surrogates, which have an encoding of their own.
+    Bytes of a header that are not text arrive as surrogates, which need an encoding of their own.
     """
     return hmac.compare_digest(given.encode(errors="surrogatepass"), secret.encode())
 
@@ -102,10 +102,10 @@ class Dashboard:
         config: Mapping[str, Any],
         past: Callable[[], Iterable[Event]] = tuple,
     ) -> None:
-        """Prepare to serve; events are taken in from now on.
+        """Prepare to serve; events are collected from now on.
 
         Args:
-            token: Whoever asks must know it.
+            token: Every request must know it.
             config: The job's settings, without secrets.
             past: Returns the events before now, as far as they are known; called in a thread.
         """
@@ -114,7 +114,7 @@ class Dashboard:
         self._past = past
         self._since = time.time()
         self._log = secrets.token_hex(8)
-        """Tells the versions of this page's history from those of the master before."""
+        """Tells the versions of this page's history from those of an earlier master."""
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._history = History()
         self._has_past = False
@@ -124,15 +124,15 @@ class Dashboard:
         self._stop: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
         self.port = 0
-        """Where it listens, once `start` has returned."""
+        """The port at which it listens, once `start` has returned."""
 
     @property
     def address(self) -> str:
-        """Where it is served."""
+        """The address of the page."""
         return f"http://{_LOOPBACK}:{self.port}"
 
     def put(self, event: Event) -> None:
-        """Take in an event."""
+        """Add an event."""
         self._events.put(event)
 
     def start(self, port: int, patience_seconds: float = _REBIND_SECONDS) -> None:
@@ -140,7 +140,7 @@ class Dashboard:
 
         Args:
             port: The port.
-            patience_seconds: For how long one that is taken may be the one of the master before.
+            patience_seconds: How long the port may still be taken by the master before.
 
         Raises:
             ConfigError: The port is taken, or a package is missing.
@@ -175,7 +175,7 @@ class Dashboard:
         return found.result(patience_seconds)
 
     def tell_end(self, seconds: float) -> None:
-        """Wait until a page that is open has heard that the job is over, for so long at most."""
+        """Wait until an open page has shown that the job is over, within a limited time."""
         if time.monotonic() - self._asked_at < _WATCHED_SECONDS:
             self._told_end.wait(seconds)
 
@@ -261,6 +261,7 @@ class Dashboard:
     async def _add_past(self) -> None:
         number = 0
         try:
+            # The loop gives way at times: the files of a long job take seconds to read.
             for event in self._past():
                 if event["time"] < self._since:
                     self._history.add(event)
@@ -272,7 +273,8 @@ class Dashboard:
         self._has_past = True
 
     async def _add(self) -> None:
-        """Add the events that wait; what came before them is added first."""
+        """Add the waiting events, after those that came before them."""
+        # The history must be in order: the events of earlier masters are read first.
         if not self._has_past:
             return
         number = 0
@@ -289,9 +291,9 @@ class Dashboard:
     # --- answers ---------------------------------------------------------------------------------
 
     def _guard(self, proven: Callable[[Any], None]) -> Any:
-        """Return what lets nobody through who does not know the token.
+        """Return the middleware that refuses requests without the token.
 
-        `proven` is told of each request of one who does.
+        `proven` is called with each request that knows the token.
         """
         from aiohttp import web
 
@@ -313,6 +315,8 @@ class Dashboard:
             proven(request)
             try:
                 if asked is not None and request.path == "/":
+                    # The token goes into a cookie, so that it does not stay in the address, where
+                    # others may see it.
                     answer: web.StreamResponse = web.Response(status=303, headers={"Location": "/"})
                     answer.set_cookie(
                         cookie, self._token, httponly=True, samesite="Strict", path="/"
@@ -324,6 +328,7 @@ class Dashboard:
             except Exception:
                 _asked.exception("the page has no answer to %s", one_line(request.path))
                 answer = web.Response(status=500, text="500\n")
+            # Also to errors: no answer may be framed, cached or run foreign scripts.
             answer.headers.update(_HEADERS)
             return answer
 
@@ -336,6 +341,8 @@ class Dashboard:
 
     async def _give_board(self, request: Any) -> Any:
         since, generation = (_number(request.query.get(name)) for name in ("since", "generation"))
+        # A page of an earlier master counts its versions from another history, so it gets
+        # everything.
         if request.query.get("log", self._log) != self._log:
             since = -1
         self._asked_at = time.monotonic()
@@ -345,6 +352,8 @@ class Dashboard:
         body = json.dumps(found, separators=(",", ":"), allow_nan=False).encode()
         if found["ended"] is not None:
             self._told_end.set()
+        # Small answers are not worth it. A large one is packed in a thread, so that the loop stays
+        # free.
         if len(body) > 4_000:
             body = await asyncio.to_thread(gzip.compress, body, 5)
             return _answer(request, body, "application/json", is_packed=True)
@@ -361,10 +370,10 @@ class Dashboard:
 
 
 async def _listen(port: int, patience_seconds: float) -> socket.socket:
-    """Take a port; for so long the master before may not have let go of it yet.
+    """Open a port; the master before may still hold it for a while.
 
     Raises:
-        ConfigError: It is taken.
+        ConfigError: The port is taken.
     """
     deadline = time.monotonic() + patience_seconds
     while True:
@@ -395,7 +404,7 @@ def _answer(request: Any, body: bytes, content_type: str, is_packed: bool = Fals
 
 
 def _number(word: str | None) -> int:
-    """Return a number of a query; what is none is as if it was not there."""
+    """Return a number of a query; other words count as missing."""
     try:
         return int(word) if word is not None else -1
     except ValueError:

@@ -1,8 +1,8 @@
-"""Files or tables of the training data that differ from the others, in loss or in time.
+"""Finds files or tables of the training data that differ from the others, in loss or in time.
 
-Known from the tasks that workers report as done. Each task is compared with those just before it,
-so that a loss that falls, or a worker that is slow, is no difference between files; each file is
-then compared with the median of all files.
+It uses the tasks that workers report as done. Each task is compared with the tasks just before it.
+So a loss that falls, or a slow worker, does not look like a difference between files. Then each
+file is compared with the median of all files.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ SLOW = 3.0
 """A file is slow if its records take this multiple of the time of the median file's."""
 
 NUM_BEFORE = 32
-"""Tasks before it that a task is compared with: of all workers for the loss, of its own worker for
-the time."""
+"""The number of earlier tasks with which a task is compared: of all workers for the loss, of its
+own worker for the time.
+"""
 
 FEWEST_TASKS, FEWEST_FILES = 5, 4
-"""A file is told of when so many of its tasks are known, and as many of each of so many files."""
+"""A file is reported when this many of its tasks are known, and as many of each of this many files.
+"""
 
 _SPREADS = 5.0  # a file that differs is so many times as far from the median as half of the files
 _MOST_FILES = 10_000  # of more, the first
@@ -37,7 +39,7 @@ _MOST_OF_ONE = 0.5  # of the tasks before, that may be of the same file
 
 @dataclass
 class _File:
-    """What the last tasks of a file were, as multiples of the tasks before each."""
+    """The last tasks of a file, as multiples of the tasks before each of them."""
 
     losses: deque[float] = field(default_factory=lambda: deque(maxlen=_TASKS_KEPT))
     times: deque[float] = field(default_factory=lambda: deque(maxlen=_TASKS_KEPT))
@@ -45,15 +47,16 @@ class _File:
 
 @dataclass
 class _Recent:
-    """Values of the last tasks, each with its file."""
+    """The values of the last tasks, each with its file."""
 
     tasks: deque[tuple[str, float]] = field(default_factory=lambda: deque(maxlen=NUM_BEFORE))
 
     def multiple(self, name: str, value: float) -> float | None:
-        """Take a task in; return its multiple of the median before; None if that says nothing."""
+        """Add a task; return its multiple of the median before, or None if that says nothing."""
         before = list(self.tasks)
         self.tasks.append((name, value))
         own = sum(other == name for other, _ in before)
+        # If most tasks before are of the same file, the file is compared with itself.
         if len(before) < NUM_BEFORE or own > _MOST_OF_ONE * NUM_BEFORE:
             return None
         usual = median(value for _, value in before)
@@ -61,7 +64,7 @@ class _Recent:
 
 
 class DataSkew:
-    """Looks for files that differ. `reported` is cheap: it is called with each end of a task."""
+    """Finds files that differ. `reported` is cheap: it is called at each end of a task."""
 
     def __init__(self) -> None:
         """Begin to look."""
@@ -71,10 +74,10 @@ class DataSkew:
         self._reported: dict[int, float] = {}
 
     def reported(self, worker_id: int, task: Task, report: TaskReport, now: float) -> None:
-        """Take in what a worker says at the end of a task; `now` in any seconds.
+        """Note a worker's report at the end of a task; `now` in any seconds.
 
-        A task's time is that since the worker's report before: it works on one task while it reads
-        the next, so this is what the task cost the job.
+        The time of a task is the time since the worker's last report. The worker reads the next
+        task while it works on this one, so this is what the task cost the job.
         """
         since = self._reported.get(worker_id)
         self._reported[worker_id] = now
@@ -84,6 +87,7 @@ class DataSkew:
             return
         file = self._files.get(name)
         if file is None:
+            # Memory must be bounded, and the first files are as good a sample as others.
             if len(self._files) >= _MOST_FILES:
                 return
             file = self._files[name] = _File()
@@ -101,7 +105,7 @@ class DataSkew:
         self._times.pop(worker_id, None)
 
     def found(self) -> Iterator[tuple[Anomaly, str]]:
-        """Yield what there is to be told: at most one thing of the losses and one of the times."""
+        """Yield what to report: at most one thing about losses and one about times."""
         yield from self._other_loss()
         yield from self._slow()
 
@@ -142,17 +146,18 @@ class DataSkew:
 
 
 def _several(names: list[str]) -> str:
-    """Name the first file, and say how many others there are."""
+    """Return the name of the first file, and the number of the others."""
     others = len(names) - 1
     return f"'{names[0]}'" + (f" (and of {others:,} more)" if others else "")
 
 
 def _factors(tasks: dict[str, deque[float]]) -> dict[str, float]:
-    """Return by file its multiple of the median file's; only of those that stand out at all."""
+    """Return by file its multiple of the median file's value, for files that stand out."""
     values = {name: median(found) for name, found in tasks.items() if len(found) >= FEWEST_TASKS}
     usual = median(values.values()) if len(values) >= FEWEST_FILES else 0.0
     if usual <= 0.0:
         return {}
+    # A median of distances, so that the odd file itself does not widen the spread.
     spread = median(abs(value - usual) for value in values.values())
     return {
         name: value / usual

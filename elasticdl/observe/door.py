@@ -1,7 +1,8 @@
-"""The door of a port: who may stand there without having proven anything, and for how long.
+"""Guards a port: it limits who may be connected without a proof, and for how long.
 
-Whoever belongs to the job proves it in a moment. So where there is no room the first of those who
-have not goes, and nobody is kept out by strangers who say nothing. `edl-wire` does the same.
+A process of the job proves itself in a moment. So if there is no room, the oldest connection
+without a proof is closed. Strangers that say nothing can thus keep no process out. `edl-wire` does
+the same.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from collections.abc import Callable
 from typing import Any
 
 MOST_UNPROVEN = 64
-"""No more connections than this may be without a proof at one time."""
+"""The largest number of connections without a proof at one time."""
 
 PATIENCE_SECONDS = 10.0
-"""And none for longer than this."""
+"""The longest time that a connection may be without a proof."""
 
 _ACCEPT_PAUSE_SECONDS = 0.05  # after an `accept` that failed: no file descriptors, say
 
@@ -24,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Door:
-    """Accepts connections in an event loop. What is wrong with one of them harms no other."""
+    """Accepts connections in an event loop; an error in one of them harms no other."""
 
     def __init__(
         self,
@@ -36,16 +37,16 @@ class Door:
         """Prepare to accept.
 
         Args:
-            listening: A socket that listens; it is closed by `serve`.
-            make_protocol: Makes what answers one connection.
-            most_unproven: How many may be without a proof at one time.
-            patience_seconds: For how long.
+            listening: A socket that listens; `serve` closes it.
+            make_protocol: Makes the protocol that answers one connection.
+            most_unproven: The largest number of connections without a proof at one time.
+            patience_seconds: The longest time without a proof.
         """
         self._listening = listening
         self._make_protocol = make_protocol
         self._most_unproven = most_unproven
         self._patience_seconds = patience_seconds
-        # In the order in which they came.
+        # In the order of their arrival.
         self._unproven: dict[asyncio.BaseTransport, asyncio.TimerHandle] = {}
 
     async def serve(self) -> None:
@@ -58,6 +59,7 @@ class Door:
                     accepted, _ = await loop.sock_accept(self._listening)
                 except OSError as error:
                     log.debug("a connection was not accepted: %s", error)
+                    # Without a pause, a lack of file descriptors would keep the loop busy.
                     await asyncio.sleep(_ACCEPT_PAUSE_SECONDS)
                     continue
                 await self._admit(accepted)
@@ -74,6 +76,7 @@ class Door:
 
     async def _admit(self, accepted: socket.socket) -> None:
         loop = asyncio.get_running_loop()
+        # Connections that were closed meanwhile make room first.
         for transport in [one for one in self._unproven if one.is_closing()]:
             self.proven(transport)
         while len(self._unproven) >= self._most_unproven:

@@ -1,8 +1,8 @@
 """The event log: one JSON object a line, read back as one history. `docs/events.md` has its schema.
 
-Each process has two files, one for facts and one for what comes with each heartbeat, so that the
-second kind never pushes the first one out. A file that is full is followed by one with the next
-number, and only the newest few stay: a job of weeks does not fill a disk.
+Each process has two files: one for facts, and one for reports that come with each heartbeat. So the
+second kind never displaces the first. A full file is followed by one with the next number, and only
+the newest few are kept: a job of weeks does not fill a disk.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ BEATS = "beats"
 
 FILE_BYTES = 8 << 20
 NUM_FILES = 4
-"""Files of facts that a process keeps at most, of `FILE_BYTES` each; and as many of beats."""
+"""A process keeps at most this many files of facts, of `FILE_BYTES` each, and as many of beats."""
 
 log = logging.getLogger(__name__)
 
 
 def line_of(time: float, role: str, index: int, kind: Kind, text: str = "") -> Event:
-    """Return an event as readers get it."""
+    """Return an event in the form in which it is read."""
     line = {"time": time, "role": role, "index": index, "event": kind.event, **kind.fields}
     if text:
         line["text"] = without_login(text)
@@ -44,7 +44,7 @@ def line_of(time: float, role: str, index: int, kind: Kind, text: str = "") -> E
 
 
 def encode(line: Event) -> bytes:
-    """Return an event as it is in a file, with the end of its line."""
+    """Return an event as in a file, with the end of its line."""
     return json.dumps(line, separators=(",", ":")).encode() + b"\n"
 
 
@@ -52,11 +52,11 @@ class EventLog:
     """Adds the events of one process to `JOB_DIR/events/ROLE-INDEX.jsonl` and `.beats.jsonl`.
 
     `role` is an `elasticdl.job.Role`, or "supervisor" for the root of a local job. A line is
-    written as a whole: a process that is killed leaves no torn one, but if the machine went down
-    with it.
+    written as a
+    whole: a process that is killed leaves no torn line, unless the machine went down with it.
 
-    A log that cannot be written (the disk is full) never stops the process that writes it: its log
-    says so once, and when there is room again an event "events lost" says how many are missing.
+    A log that cannot be written (the disk is full) never stops its process. The process logs this
+    once. When there is room again, an event "events lost" says how many events are missing.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class EventLog:
         clock: Callable[[], float] = time.time,
         file_bytes: int = FILE_BYTES,
     ) -> None:
-        """Open the log of one process; events are added after those that are there."""
+        """Open the log of one process; events are added behind the existing ones."""
         folder = job_dir / FOLDER
         with contextlib.suppress(OSError):  # then its files cannot be opened either, and say so
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -80,13 +80,14 @@ class EventLog:
         self.write(Opened(SCHEMA, os.getpid()))
 
     def write(self, kind: Kind, text: str = "") -> Event:
-        """Add an event; return it as readers get it. For any thread."""
+        """Add an event; return it in the form in which it is read. For any thread."""
         with self._lock:
             return self._write(kind, text)
 
     def _write(self, kind: Kind, text: str) -> Event:
         line = line_of(self._clock(), self._role, self._index, kind, text)
         try:
+            # There may be room again. The gap is told before the next event.
             if self._num_lost:
                 lost = EventsLost(self._num_lost)
                 self._append(line_of(line["time"], self._role, self._index, lost), lost)
@@ -111,7 +112,7 @@ class EventLog:
 class _Files:
     """Files that are written one after the other: NAME.jsonl, NAME.1.jsonl, NAME.2.jsonl, ...
 
-    A file is only added to, and is never renamed; so whoever reads one is never misled.
+    A file is only added to, and is never renamed, so a reader is never misled.
     """
 
     def __init__(self, folder: Path, name: str, file_bytes: int) -> None:
@@ -122,7 +123,7 @@ class _Files:
         """Add a line.
 
         Raises:
-            OSError: It cannot be added, and nothing of it was; names the file.
+            OSError: The line cannot be added, and no part of it was; names the file.
         """
         try:
             self._write(encoded)
@@ -136,6 +137,7 @@ class _Files:
         elif os.fstat(self._file.fileno()).st_size + len(encoded) > self._file_bytes:
             self._go_on()
         num_written = self._file.write(encoded)
+        # A part of a line would join the next line to it, so it is cut off.
         if num_written != len(encoded):
             descriptor = self._file.fileno()
             os.ftruncate(descriptor, os.fstat(descriptor).st_size - num_written)
@@ -144,6 +146,8 @@ class _Files:
     def _go_on(self) -> None:
         assert self._file is not None
         number = max(self._numbers(), default=0) + 1
+        # The next file is opened before the old one is closed: if the disk is full, the old one
+        # stays.
         following = self._open(number)
         self._file.close()
         self._file = following
@@ -159,11 +163,11 @@ class _Files:
         return self._folder / f"{self._name}{f'.{number}' if number else ''}.jsonl"
 
     def paths(self) -> list[Path]:
-        """Return the files that are there, oldest first."""
+        """Return the existing files, oldest first."""
         return [self._path(number) for number in sorted(self._numbers())]
 
     def _numbers(self) -> list[int]:
-        """Return the numbers of the files that are there."""
+        """Return the numbers of the existing files."""
         is_its = re.compile(re.escape(self._name) + r"(?:\.(\d+))?\.jsonl").fullmatch
         names = [path.name for path in self._folder.iterdir()] if self._folder.exists() else []
         found = map(is_its, names)
@@ -175,7 +179,7 @@ class _Files:
 
 
 def read_events(job_dir: Path) -> Iterator[Event]:
-    """Yield the events of all processes of a job, oldest first; also those of unknown kinds.
+    """Yield the events of all processes of a job, oldest first, unknown kinds included.
 
     Raises:
         DataError: A line is not an event; names file and line.
@@ -185,7 +189,7 @@ def read_events(job_dir: Path) -> Iterator[Event]:
 
 
 def newest(job_dir: Path, role: str, index: int, count: int) -> Iterable[Event]:
-    """Return the last facts of the processes that were at an index, oldest first.
+    """Return the last facts of the processes that had an index, oldest first.
 
     Raises:
         DataError: A line is not an event; names file and line.
@@ -198,13 +202,14 @@ def newest(job_dir: Path, role: str, index: int, count: int) -> Iterable[Event]:
 def _read_file(path: Path) -> Iterator[Event]:
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:  # it was too old
         for number, line in enumerate(file, start=1):
+            # Lines are appended whole, so only the last line of a file can be cut off.
             if not line.endswith(b"\n"):
                 return  # being written
             yield parse_event(line, f"{path}:{number}")
 
 
 def is_of_beats(path: Path) -> bool:
-    """Whether a file has what came with heartbeats, and no facts."""
+    """Return whether a file has the reports of heartbeats, and no facts."""
     return f".{BEATS}." in path.name
 
 
@@ -212,7 +217,7 @@ def parse_event(line: bytes | str, where: str) -> Event:
     """Return the event of a line.
 
     Raises:
-        DataError: It is none; names `where`.
+        DataError: The line is not an event; names `where`.
     """
     try:
         event: Event = json.loads(line)

@@ -1,4 +1,4 @@
-"""The keys that workers look up most, added up over workers: in bounded memory."""
+"""Adds up the keys that workers look up most, over all workers, in bounded memory."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ _MOST_TOLD = 5
 
 
 class HotKeySums:
-    """What workers said of their hottest keys. Each says what is new since it said so before."""
+    """The workers' reports about their hottest keys; each has the news since the last one."""
 
     def __init__(self) -> None:
         self._num_ids: Counter[str] = Counter()
         self._counts: dict[str, Counter[int]] = {}
 
     def add(self, found: Iterable[HotKeys]) -> None:
-        """Take in what one worker says."""
+        """Add one worker's report."""
         for hot in found:
             if hot.table not in self._counts and len(self._counts) >= _MOST_TABLES:
                 continue
             counts = self._counts.setdefault(hot.table, Counter())
             self._num_ids[hot.table] += hot.num_ids
             counts.update(dict(hot.keys))
+            # A key that is really hot stays among the most common ones of each report.
             if len(counts) > _MOST_KEYS:
                 self._counts[hot.table] = Counter(dict(counts.most_common(_MOST_KEYS)))
 
@@ -35,13 +36,13 @@ class HotKeySums:
         return self._num_ids[table]
 
     def shares(self) -> dict[str, Sequence[tuple[int, float]]]:
-        """Return by table the hottest keys, each with its share of the ids that were counted."""
+        """Return by table the hottest keys, each with its share of the counted ids."""
         return {
             table: [(key, n / self._num_ids[table]) for key, n in counts.most_common(_MOST_TOLD)]
             for table, counts in self._counts.items()
         }
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Begin again with nothing."""
         self._num_ids.clear()
         self._counts.clear()

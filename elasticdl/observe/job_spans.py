@@ -1,7 +1,7 @@
 """A job as a trace: a span for the job, for each of its phases and for each of its processes.
 
-Pure, and the same whoever adds the events: a span's identity is made of the job's and of what it is
-a span of. So a master that goes on with a job goes on with its trace.
+It is pure, and the result does not depend on who adds the events. The identity of a span is made of
+the job's identity and the span's own name. So a master that continues a job continues its trace.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ _MOST_FACTS = 100  # of the span of the job; the newest ones
 
 @dataclass(frozen=True)
 class JobSpan:
-    """Something that took a time; times are seconds since 1970.
+    """Something that took time; times are seconds since 1970.
 
-    error: why it ended badly; empty if it did not. facts: what happened meanwhile, with its time.
-    parent: identity of the span that it is a part of; 0 if of none.
+    error: The reason if it ended badly; empty if it did not.
+    facts: What happened meanwhile, with its time.
+    parent: The identity of the span that contains it; 0 if there is none.
     """
 
     id: int
@@ -38,7 +39,7 @@ class JobSpans:
     """The spans of a job, as its events are added in order of their times."""
 
     def __init__(self, job: str) -> None:
-        """Begin with none; `job`: its identity, for ever."""
+        """Begin with no spans; `job` is the job's identity, which never changes."""
         self._job = job
         self.trace_id = int.from_bytes(hashlib.sha256(job.encode()).digest()[:16]) or 1
         self._root = self._id_of("job", 0.0)
@@ -49,13 +50,14 @@ class JobSpans:
         self._ended: list[JobSpan] = []
 
     def take_ended(self, since: float = 0.0) -> list[JobSpan]:
-        """Return the spans that have ended since they were taken last, and not before a time."""
+        """Return the spans that have ended since the last call, and not before a time."""
         ended, self._ended = self._ended, []
         return [span for span in ended if span.ended >= since]
 
     def add(self, event: Event) -> None:
-        """Take in an event."""
+        """Add an event."""
         time, name, text = float(event["time"]), event["event"], event.get("text", "")
+        # The events come in the order of their times, so the first one begins the job.
         if self._began is None:
             self._began = time
         if text:

@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, get_type_hints
 
 SCHEMA = 1
-"""Grows when a kind or field is removed, or means something else. What is added changes nothing:
-readers keep kinds and fields that they do not know."""
+"""The version of the schema.
+
+It grows when a kind or field is removed, or gets another meaning. Additions do not change it:
+readers keep kinds and fields that they do not know.
+"""
 
 MASTER, WORKER, SUPERVISOR, EACH = "master", "worker", "supervisor", "each process"
 
@@ -26,7 +29,7 @@ Version = Annotated[int, "model version of the checkpoint"]
 class Kind:
     """One fact. Beside its fields a line has `time`, `role`, `index`, `event` and often `text`.
 
-    is_beat: written with each heartbeat, so these are kept for a limited time only.
+    is_beat: Whether it is written with each heartbeat; such lines are kept for a limited time only.
     """
 
     event: ClassVar[str]
@@ -35,7 +38,7 @@ class Kind:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """What it says, by the names of the schema."""
+        """The fields of the event, by the names of the schema."""
         return dict(self.__dict__)
 
 
@@ -66,7 +69,7 @@ class EventsLost(Kind):
 
 @dataclass(frozen=True)
 class WorkerProgress(Kind):
-    """How far a worker is."""
+    """A worker reports its progress."""
 
     event: ClassVar[str] = "progress"
     writer: ClassVar[str] = WORKER
@@ -82,7 +85,7 @@ class WorkerProgress(Kind):
 
 @dataclass(frozen=True)
 class FeedPath(Kind):
-    """How records become minibatches, and why so."""
+    """A worker says how its records become minibatches, and the reason."""
 
     event: ClassVar[str] = "feed"
     writer: ClassVar[str] = WORKER
@@ -90,7 +93,7 @@ class FeedPath(Kind):
 
 @dataclass(frozen=True)
 class ProcessUsage(Kind):
-    """What a process did with its time, and what it used, since it began."""
+    """A process reports the use of its time and of the machine, since it began."""
 
     event: ClassVar[str] = "usage"
     writer: ClassVar[str] = EACH
@@ -112,7 +115,7 @@ class ProcessUsage(Kind):
 
 @dataclass(frozen=True)
 class JobPicture(Kind):
-    """Where the job is."""
+    """The master reports the state of the job."""
 
     event: ClassVar[str] = "picture"
     is_beat: ClassVar[bool] = True
@@ -149,7 +152,7 @@ class JobPicture(Kind):
 
 @dataclass(frozen=True)
 class ParameterTables(Kind):
-    """What the ps replicas hold."""
+    """The ps replicas report what they hold."""
 
     event: ClassVar[str] = "tables"
     is_beat: ClassVar[bool] = True
@@ -180,7 +183,7 @@ class ParameterTables(Kind):
 
 @dataclass(frozen=True)
 class EventLoop(Kind):
-    """How late the master's event loop was; meanwhile nobody is answered. Since the one before."""
+    """The master's event loop was late since the last report; it answered no one meanwhile."""
 
     event: ClassVar[str] = "event loop"
     is_beat: ClassVar[bool] = True
@@ -528,7 +531,7 @@ class TaskSetAside(Kind):
 
 
 OF_TASKS = (TaskFailed, TaskSetAside)
-"""What says why a task failed."""
+"""The events that tell why a task failed."""
 
 
 @dataclass(frozen=True)
@@ -730,9 +733,9 @@ KINDS: Mapping[str, type[Kind]] = types.MappingProxyType(
 
 
 def typed(event: Mapping[str, Any]) -> Kind | None:
-    """Return what an event says, as its kind; None if this schema does not know the kind.
+    """Return an event as its kind; None if this schema does not have the kind.
 
-    Fields that it does not know are left out.
+    Unknown fields are left out.
 
     Raises:
         TypeError: A field is missing.
@@ -746,7 +749,7 @@ def typed(event: Mapping[str, Any]) -> Kind | None:
 
 @dataclass(frozen=True)
 class Field:
-    """What the schema says of a field."""
+    """The schema of a field."""
 
     name: str
     type: str

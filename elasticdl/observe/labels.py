@@ -1,4 +1,4 @@
-"""Every second of a process has one label; together they are its wall time."""
+"""Gives every second of a process one label; the labels together make up its wall time."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _MOST_ENTERED = 10_000  # that nobody has asked for
 class LabelClock:
     """Counts the time of one process under one label at a time.
 
-    It begins with the process, so what came before this object was made is "starting". By
-    construction nothing is counted twice and nothing is left out. For any number of threads.
+    It begins with the process, so the time before this object was made is "starting". No time is
+    counted twice or left out. For any number of threads.
     """
 
     def __init__(
@@ -28,27 +28,29 @@ class LabelClock:
         """Begin to count.
 
         Args:
-            clock: Seconds since any moment.
-            seconds_before: How old the process is; None: as the system says.
-            wall_clock: Seconds since 1970.
+            clock: Returns seconds since any moment.
+            seconds_before: The age of the process; None: the system's value.
+            wall_clock: Returns seconds since 1970.
         """
         before = seconds_since_start() if seconds_before is None else seconds_before
         self._clock = clock
         self._since = clock() - before
         self.began = wall_clock() - before
-        """When the process began, in seconds since 1970."""
+        """The time when the process began, in seconds since 1970."""
         self.label = Label.STARTING
-        """What is counted under now."""
+        """The label of the present time."""
         self._counted = Label.STARTING  # up to `_since`; what came after is in `_entered`
         self._entered: list[tuple[float, Label]] = []
         self._seconds: dict[Label, float] = {}
         self._lock = threading.Lock()  # of whoever adds up; entering takes none
 
     def enter(self, label: Label) -> None:
-        """From now on count under this label. Cheap: a worker calls it for each minibatch."""
+        """Count under this label from now on. It is cheap: a worker calls it for each minibatch."""
         if label is not self.label:
             self.label = label
             self._entered.append((self._clock(), label))
+            # No one may ask for the seconds for a long time, and the list must not grow without
+            # bound.
             if len(self._entered) > _MOST_ENTERED:
                 self.seconds()
 
@@ -59,7 +61,7 @@ class LabelClock:
             return dict(self._seconds)
 
     def move(self, label: Label, seconds: float, to: Label) -> None:
-        """Count some of a label's past seconds under another one; at most those that it has."""
+        """Move some of a label's past seconds to another label; at most those that it has."""
         with self._lock:
             self._add_up()
             moved = min(seconds, self._seconds.get(label, 0.0))
@@ -75,7 +77,7 @@ class LabelClock:
         self._count(self._clock())
 
     def _count(self, until: float) -> None:
-        # Two threads may have entered at one moment, and be in the list the other way round.
+        # Two threads may enter at the same moment, and be in the list in the other order.
         until = max(until, self._since)
         before = self._seconds.get(self._counted, 0.0)
         self._seconds[self._counted] = before + until - self._since

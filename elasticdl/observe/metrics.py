@@ -1,8 +1,8 @@
-"""A job's history as metrics for Prometheus: names and units as its conventions have them.
+"""A job's history as metrics for Prometheus, with names and units by its conventions.
 
-Every label has a bound: roles, labels of seconds, stages, kinds of events, and tables and metrics
-of the model, of which the first hundred are told. Processes are added up by role, for they come and
-go without end.
+Every label has a limited number of values: roles, labels of seconds, stages, kinds of events, and
+the first hundred tables and metrics of the model. Processes are added up by role, since new ones
+come all the time.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ _PHASES = (
 
 
 class JobCollector(Collector):
-    """Tells Prometheus of a history as it is when it asks."""
+    """Gives Prometheus the present state of a history."""
 
     def __init__(self, history: History) -> None:
-        """Tell of a history."""
+        """Collect from a history."""
         self._history = history
 
     def collect(self) -> Iterable[Metric]:
@@ -66,7 +66,7 @@ def exposition(history: History, accept: str) -> tuple[bytes, str]:
 
     Args:
         history: The history of the job.
-        accept: The header with which the asker says whether it reads OpenMetrics.
+        accept: The header that says whether the client reads OpenMetrics.
     """
     registry = CollectorRegistry()
     registry.register(JobCollector(history))

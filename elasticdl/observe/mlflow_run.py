@@ -1,8 +1,7 @@
 """A job as a run of MLflow: parameters, metrics by update, the trained model.
 
-A job has one run, whoever of it dies: it is found again by the identity of the job, which is one of
-its tags. What the server has been told already is not told again by the same master; a successor
-tells it the present.
+A job has one run, even if its processes die. The run is found again by the job's identity, which is
+one of its tags. A master does not send a number twice; a successor sends the present numbers.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ _ENDS = {"finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
 class MlflowRun:
     """Writes pictures of a job to an MLflow server.
 
-    A thread writes: whoever takes pictures never waits for the server. One that is away is asked
-    again, and pictures that it has not got by then are left out.
+    A thread writes, so the caller never waits for the server. If the server is away, it is asked
+    again, and the pictures that come meanwhile are left out.
     """
 
     flag = "--mlflow_uri"
@@ -42,8 +41,8 @@ class MlflowRun:
         """Begin to write.
 
         Args:
-            config: Of the job.
-            job: Its identity, for ever.
+            config: The settings of the job.
+            job: The job's identity, which never changes.
 
         Raises:
             ConfigError: mlflow is not installed.
@@ -64,11 +63,11 @@ class MlflowRun:
         )
 
     def take(self, status: JobStatus, learning_rate: float | None, is_last: bool = False) -> None:
-        """Have what is new of a picture written; now and then, and the last one."""
+        """Write the news of a picture; now and then, and always the last one."""
         self._outbox.put((status, learning_rate), may_be_left_out=not is_last)
 
     def close(self, seconds: float) -> None:
-        """Write the rest; of a server that does not answer it is left."""
+        """Write the rest; if the server does not answer, the rest is dropped."""
         self._outbox.close(seconds)
 
     def _send(self, picture: Picture) -> None:
@@ -85,7 +84,7 @@ class MlflowRun:
             self._client.set_terminated(self._run, end)
 
     def _begin(self) -> str:
-        """Find the run of the job, or make it; return its identity."""
+        """Find or make the run of the job; return its identity."""
         from mlflow.tracking import MlflowClient  # by this thread, for it takes seconds
 
         self._client = MlflowClient(tracking_uri=self._uri)
@@ -95,6 +94,7 @@ class MlflowRun:
             if found is None
             else found.experiment_id
         )
+        # A master before this one may have made the run.
         runs = self._client.search_runs([experiment], f"tags.`{JOB_TAG}` = '{self._job}'")
         if runs:
             run = str(runs[0].info.run_id)
@@ -107,9 +107,10 @@ class MlflowRun:
         return run
 
     def _log_parameters(self, run: str) -> None:
-        """Log all flags; those of a run that has them stay as they are."""
+        """Log all flags; a parameter that the run has already stays the same."""
         from mlflow.entities import Param
 
+        # MLflow refuses to change a parameter of a run.
         known = self._client.get_run(run).data.params
         new = [Param(n, v[:_LONGEST]) for n, v in self._parameters.items() if n not in known]
         for first in range(0, len(new), _MOST_PARAMETERS):

@@ -1,7 +1,7 @@
 """A job's metrics and spans for OpenTelemetry, by its exporter over HTTP.
 
-The metrics are those that Prometheus is told, by the same names; spans are in `job_spans`. Headers,
-certificates and time limits are read from OpenTelemetry's own variables, as
+The metrics are those of Prometheus, with the same names; `job_spans` has the spans. Headers,
+certificates and time limits are read from OpenTelemetry's own variables, such as
 OTEL_EXPORTER_OTLP_HEADERS.
 """
 
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 class OtlpExport:
     """Sends metrics of a job each ten seconds, and its spans when they have ended.
 
-    A thread adds up events and sends: whoever has events never waits for the collector.
+    A thread adds up events and sends, so the caller never waits for the collector.
     """
 
     flag = "--otlp_endpoint"
@@ -52,8 +52,8 @@ class OtlpExport:
         """Begin to send.
 
         Args:
-            config: Of the job.
-            job: Its identity, for ever.
+            config: The settings of the job.
+            job: The job's identity, which never changes.
             past: Returns the events before now, as far as they are known; called by the thread.
 
         Raises:
@@ -79,15 +79,15 @@ class OtlpExport:
         )
 
     def put(self, event: Event) -> None:
-        """Take in an event."""
+        """Add an event."""
         self._events.put(event)
 
     def take(self, status: JobStatus, learning_rate: float | None, is_last: bool = False) -> None:
-        """Have the metrics sent as they are then; now and then, and the last ones."""
+        """Send the metrics in their present state; now and then, and always the last ones."""
         self._outbox.put(True, may_be_left_out=not is_last)
 
     def close(self, seconds: float) -> None:
-        """Send the rest; of a collector that does not answer it is left."""
+        """Send the rest; if the collector does not answer, the rest is dropped."""
         self._outbox.close(seconds)
 
     def _send(self, _: bool) -> None:
@@ -99,10 +99,11 @@ class OtlpExport:
         self._exporter.send_metrics(JobCollector(self._history).collect(), began, time.time())
         if self._unsent:
             self._exporter.send_spans(self._spans.trace_id, self._unsent)
+            # Only now: spans that could not be sent are sent with the next ones.
             self._unsent = []
 
     def _take_in(self) -> None:
-        """Add what has happened to the history and the spans."""
+        """Add the new events to the history and the spans."""
         if not self._has_past:
             self._has_past = True
             try:
@@ -150,13 +151,13 @@ def _check(result: str) -> None:
 def metrics_of(
     families: Iterable[Metric], resource: Resource, began: float, now: float
 ) -> export.MetricsData:
-    """Return families of Prometheus as OpenTelemetry has them, by the same names.
+    """Return families of Prometheus in the form of OpenTelemetry, with the same names.
 
     Args:
-        families: Counters become sums, and all others but histograms gauges.
-        resource: Whose metrics they are.
-        began: Since when counters count, seconds since 1970.
-        now: When they were read.
+        families: Counters become sums, histograms stay, and all others become gauges.
+        resource: The owner of the metrics.
+        began: The time from which counters count, in seconds since 1970.
+        now: The time when the metrics were read.
     """
     from opentelemetry.sdk.metrics import export
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
@@ -197,6 +198,7 @@ def _histogram(family: Metric, times: tuple[int, int]) -> export.Histogram:
         for sample in family.samples
         if sample.name.endswith("_bucket")
     ]
+    # Buckets of Prometheus count all values up to a bound; OpenTelemetry counts each bucket alone.
     sums = [0, *(count for _, count in upto)]
     point = export.HistogramDataPoint(
         attributes={},

@@ -1,9 +1,9 @@
-"""`/metrics` of a process: what a worker or a ps replica says of itself, for Prometheus.
+"""`/metrics` of a process: a worker or a ps replica serves its own metrics for Prometheus.
 
-In a pod the master serves the metrics of the job in the same way, for its page is at loopback.
+In a pod the master serves the metrics of the job in the same way, since its page is at loopback.
 
-It is served by a thread, behind the token of the job's page, and changes nothing. Whoever asks
-proves that they know the token before anything else is looked at.
+A thread serves the metrics behind the token of the job's page, and changes nothing. A request must
+prove that it knows the token before anything else of it is read.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ from elasticdl.observe.door import MOST_UNPROVEN, PATIENCE_SECONDS
 from elasticdl.runtime.addresses import LOOPBACK, join
 
 FOLDER = "metrics"
-"""In a job's folder: where its processes serve metrics, for `file_sd_configs` of Prometheus."""
+"""The folder in a job's folder with the addresses of its metrics, for `file_sd_configs` of
+Prometheus.
+"""
 
 _EVERYWHERE = "0.0.0.0"
 _MOST_NAMES = 100
@@ -46,9 +48,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class OwnMetrics(Collector):
-    """What one process says of itself; each part is asked when Prometheus asks.
+    """The metrics of one process; each part is read when Prometheus asks.
 
-    progress: of a worker. stats: of a ps replica, as `Store.stats` returns it.
+    progress: Returns the progress of a worker.
+    stats: Returns the statistics of a ps replica, as `Store.stats` does.
     """
 
     usage: Callable[[], Usage]
@@ -56,7 +59,7 @@ class OwnMetrics(Collector):
     stats: Callable[[], str] | None = None
 
     def collect(self) -> Iterable[Metric]:
-        """Yield every metric of the process, but for those of `ProcessCollector`."""
+        """Yield every metric of the process, but those of `ProcessCollector`."""
         yield from _of_usage(self.usage())
         if self.progress is not None:
             yield from _of_progress(self.progress())
@@ -66,7 +69,7 @@ class OwnMetrics(Collector):
 
 @dataclass(frozen=True)
 class JobMetrics(Collector):
-    """What a master says of the job when Prometheus asks."""
+    """The metrics of a job, from its master, read when Prometheus asks."""
 
     job_metrics: Callable[[], Iterable[Metric]]
 
@@ -135,9 +138,9 @@ class MetricsServer:
 
         Args:
             metrics: The metrics of this process.
-            token: The bearer token that whoever asks has to know.
-            bind: Address to listen at.
-            port: 0: any free one.
+            token: The bearer token that each request must have.
+            bind: The address to listen at.
+            port: The port; 0: any free one.
             certificate: Files with the certificate and its key, for TLS; they may be renewed.
 
         Raises:
@@ -176,7 +179,7 @@ class MetricsServer:
 
 
 class _Server(ThreadingHTTPServer):
-    """Each connection is answered once, so none has proven anything while it is open."""
+    """Answers each connection once, so a connection proves nothing while it is open."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -184,13 +187,13 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         super().__init__(address, handler)
-        # In the order in which they came: what reads each now, and when it has to go. A
-        # connection's own thread takes it out.
+        # In the order of their arrival, with the socket that reads each now, and the time when it
+        # must go. The thread of a connection takes it out.
         self._open: dict[socket.socket, tuple[socket.socket, float]] = {}
         self._lock = threading.Lock()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Have a connection answered; where too many wait the first of them goes."""
+        """Answer a connection; if too many wait, the oldest is closed."""
         with self._lock:
             while len(self._open) >= MOST_UNPROVEN:
                 self._end(next(iter(self._open)))
@@ -198,14 +201,14 @@ class _Server(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def service_actions(self) -> None:
-        """End those that take too long, however slowly they go on; called twice a second."""
+        """Close connections that take too long, even if they still send; called twice a second."""
         with self._lock:
             now = time.monotonic()
             for request in [one for one, (_, until) in self._open.items() if until <= now]:
                 self._end(request)
 
     def shutdown_request(self, request: Any) -> None:
-        """Let a connection go that was answered, or cannot be."""
+        """Close a connection that was answered, or that cannot be."""
         with self._lock:
             self._open.pop(request, None)
         super().shutdown_request(request)
@@ -217,13 +220,14 @@ class _Server(ThreadingHTTPServer):
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         """Answer one connection, in a thread of its own."""
+        # A client that sends nothing must not hold its thread for ever.
         request.settimeout(PATIENCE_SECONDS)
         if self.certificate is None:
             super().finish_request(request, client_address)
             return
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)  # anew: it may have been renewed
         context.load_cert_chain(*self.certificate)
-        # The connection is the secured one's from here on, so that one is closed.
+        # From here on the secured socket owns the connection, so it is the one to close.
         plain = request
         with context.wrap_socket(
             request, server_side=True, do_handshake_on_connect=False
@@ -236,7 +240,7 @@ class _Server(ThreadingHTTPServer):
             super().finish_request(secured, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Leave a peer that speaks no HTTP, or has gone."""
+        """Ignore a peer that does not speak HTTP, or that is gone."""
         _log.debug("a request for metrics failed", exc_info=True)
 
 
@@ -269,7 +273,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def log_message(self, *_words: Any) -> None:
-        """Requests are not logged."""
+        """Do not log requests."""
 
 
 @contextlib.contextmanager
@@ -282,11 +286,11 @@ def serving(
     metrics: Collector,
     certificate: tuple[Path, Path] | None,
 ) -> Iterator[None]:
-    """Serve the metrics of this process within the block, if that is wanted.
+    """Serve the metrics of this process within the block, if the settings want it.
 
-    On one machine at its loopback address; a file of the job says where. In a pod at all addresses,
-    by TLS if the job speaks it; the pod's annotations say where. A port that is taken is told, and
-    the process goes on without.
+    On one machine they are served at loopback, and a file of the job has the address. In a pod they
+    are served at all addresses, by TLS if the job uses it, and the pod's annotations have the
+    address. If the port is taken, this is logged and the process goes on without metrics.
     """
     port = config.seeing.metrics_port
     with contextlib.ExitStack() as stack:
@@ -308,9 +312,9 @@ def serving(
 def _announced(
     job_dir: Path, job_name: str, role: Role, index: int, address: str
 ) -> Iterator[None]:
-    """Have a file of the job say where the metrics of this process are, within the block.
+    """Keep the address of this process's metrics in a file of the job, within the block.
 
-    Files of processes of this machine that were killed are removed by the next one that starts.
+    The next process that starts removes the files of processes of this machine that were killed.
     """
     folder = job_dir / FOLDER
     folder.mkdir(exist_ok=True)
@@ -319,6 +323,7 @@ def _announced(
             path.unlink(missing_ok=True)
     path = folder / f"{role}-{index}.json"
     labels = {"job_name": job_name, "role": str(role), "index": str(index), "pid": str(os.getpid())}
+    # Prometheus may read the folder at any time, so it must never see half a file.
     partial = path.with_suffix(f".{os.getpid()}")
     partial.write_text(json.dumps([{"targets": [address], "labels": labels}]))
     partial.replace(path)
@@ -330,6 +335,7 @@ def _announced(
 
 def _is_there(path: Path) -> bool:
     try:
+        # Signal 0 does nothing; it only shows whether the process exists.
         os.kill(int(json.loads(path.read_text())[0]["labels"]["pid"]), 0)
     except (ProcessLookupError, FileNotFoundError):
         return False

@@ -1,4 +1,4 @@
-"""Loss and throughput of a job as pictures for somebody's own report: SVG or PNG, by Matplotlib."""
+"""Draws loss and throughput of a job for the user's own report: SVG or PNG, by Matplotlib."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def write_plots(board: Mapping[str, Any], folder: Path, formats: Sequence[Format
     """Write loss and throughput over time; return the files.
 
     Args:
-        board: All of a history, as `history.board.board` returns it.
-        folder: Where to.
-        formats: Each in these.
+        board: A whole history, as `history.board.board` returns it.
+        folder: Gets the files.
+        formats: The formats of each picture.
 
     Raises:
         ConfigError: Matplotlib is not installed.
@@ -36,7 +36,7 @@ def write_plots(board: Mapping[str, Any], folder: Path, formats: Sequence[Format
     for name, label in (("throughput", "records/s"), ("loss", "loss")):
         values = series[name]
         minutes = [(series["from"] + at + 0.5) * step / 60 for at in range(len(values))]
-        # Text stays text in SVG, and the same job gives the same file.
+        # Text stays text in SVG, and the same job always gives the same file.
         with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "elasticdl"}):
             figure = Figure(figsize=_INCHES, layout="constrained")
             axes = figure.subplots()
@@ -53,6 +53,7 @@ def write_plots(board: Mapping[str, Any], folder: Path, formats: Sequence[Format
                     )
             for format in formats:
                 path = folder / f"{name}.{format}"
+                # A date would make each file different.
                 metadata = {"Date": None} if format == "svg" else None
                 figure.savefig(path, dpi=_DOTS_PER_INCH, metadata=metadata)
                 written.append(path)

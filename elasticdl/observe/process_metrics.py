@@ -1,6 +1,6 @@
-"""A process of a job serves metrics of its own, if the job's settings say so.
+"""Serves the metrics of a process, if the job's settings want it.
 
-What Prometheus needs is imported only then.
+The packages for Prometheus are imported only then.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ def serving(
     progress: Callable[[], Progress] | None = None,
     stats: Callable[[], str] | None = None,
 ) -> contextlib.AbstractContextManager[None]:
-    """Return a context in which this process serves its metrics, if that is wanted.
+    """Return a context in which this process serves its metrics, if the settings want it.
 
     Args:
-        arguments: What it was started with.
-        role: What it is.
-        labels: What it did with its time.
-        traffic: What it has sent and received.
+        arguments: The arguments of the process.
+        role: The role of the process.
+        labels: Counts its time by what it does.
+        traffic: Counts the bytes that it has sent and received.
         progress: The progress of a worker.
         stats: The statistics of a ps replica, as `Store.stats` returns it.
     """

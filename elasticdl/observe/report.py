@@ -25,19 +25,20 @@ def asset(name: str) -> str:
 
 
 def html(board: Mapping[str, Any]) -> str:
-    """Return the page with what it shows in it.
+    """Return the page with its data inside.
 
     Args:
-        board: All of a history, as `history.board.board` returns it.
+        board: A whole history, as `history.board.board` returns it.
     """
     page = asset("index.html")
     styles, scripts = _STYLE.findall(page), _SCRIPT.findall(page)
     sources = {name: asset(name) for name in (*styles, *scripts)}
+    # A browser runs only scripts with these hashes, so a name in the data can never run as code.
     policy = (
         "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "
         f"style-src {_hashes(sources, styles)}; script-src {_hashes(sources, scripts)}"
     )
-    # "<" cannot end the element then, whatever a name in the data holds.
+    # Without "<" no name in the data can end the element.
     data = json.dumps(board, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     held = f'<script type="application/json" id="job-data">{data}</script>\n'
     meta = f'<meta http-equiv="Content-Security-Policy" content="{policy}">'

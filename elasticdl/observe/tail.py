@@ -11,10 +11,10 @@ from elasticdl.runtime.log_lines import BEFORE
 
 
 class Tail:
-    """The lines of one file, as they are added."""
+    """The lines of one file, in the order in which they are added."""
 
     def __init__(self, path: Path, offset: int = 0) -> None:
-        """Read from a position on."""
+        """Read from a position."""
         self._path = path
         self._offset = offset
         self._inode = 0  # 0: nothing was read yet
@@ -22,7 +22,7 @@ class Tail:
     def lines(self, is_last: bool = False) -> list[str]:
         """Return the lines that were added since the last call.
 
-        One without its end is being written: it is returned in the last call alone.
+        A line without its end is still being written; only the last call returns it.
         """
         try:
             with self._path.open("rb") as file:
@@ -33,14 +33,15 @@ class Tail:
         except FileNotFoundError:
             return []
         self._inode = inode
+        # A part of a line is left in the file until the rest of it is there.
         whole = added if is_last else added[: added.rfind(b"\n") + 1]
         self._offset += len(whole)
         return (before + whole).decode(errors="replace").splitlines()
 
     def _before(self, inode: int) -> bytes:
-        """Return what is left of the file that was full, if another one is there now, or at first.
+        """Return the rest of the file that became full, if another file is there now, or at first.
 
-        Of two that became full between two calls only the second one is there.
+        If two files became full between two calls, only the second one is still there.
         """
         if inode == self._inode or (not self._inode and self._offset):
             return b""
@@ -56,9 +57,9 @@ class Tail:
 
 
 class EventTail:
-    """The events of all processes of a job from a time on, as they are added.
+    """The events of all processes of a job from a time on, in the order in which they are added.
 
-    Files come and go: each is named once, and only added to.
+    Each file has a name that is used once, and is only added to.
     """
 
     def __init__(self, job_dir: Path, since: float, with_beats: bool = True) -> None:
@@ -66,8 +67,8 @@ class EventTail:
 
         Args:
             job_dir: The folder.
-            since: From this time on, in seconds since 1970.
-            with_beats: Also what comes with each heartbeat.
+            since: The time of the first events, in seconds since 1970.
+            with_beats: Whether to read the reports of heartbeats too.
         """
         self._folder = job_dir / FOLDER
         self._with_beats = with_beats
@@ -78,10 +79,10 @@ class EventTail:
     def events(self, is_last: bool = False) -> list[Event]:
         """Return the events that were added since the last call, oldest first.
 
-        An event that is not whole is being written, or was when its process died: it is left out.
+        An event that is not whole is still being written, or its process died: it is left out.
 
         Raises:
-            DataError: A line is no event.
+            DataError: A line is not an event.
         """
         found = []
         for path in sorted(self._folder.glob("*.jsonl")):
@@ -96,11 +97,12 @@ class EventTail:
         return sorted(new, key=lambda event: float(event["time"]))
 
     def _start(self, path: Path) -> int:
-        """Return where to begin: nothing is new in a file that was not written to since."""
+        """Return where to begin: a file that was not written to since then has nothing new."""
         if not self._is_first:
             return 0
         try:
             stat = path.stat()
         except FileNotFoundError:  # it was too old
             return 0
+        # Reading the old files of a long job would take seconds.
         return stat.st_size if stat.st_mtime < self._since else 0

@@ -26,15 +26,15 @@ _CLOSE_SECONDS = 5.0
 log = logging.getLogger(__name__)
 
 ReadParameters = Callable[[], Mapping[str, NDArray[np.float32]]]
-"""Returns parameters by name."""
+"""Returns parameters by their names."""
 
 
 class Summaries:
     """Writes pictures of a job into event files.
 
-    The step of a number is how many updates the model had. What was not measured again is not
-    written again. A thread writes: whoever takes pictures never waits for the disk, and a folder
-    that cannot be written any more ends the summaries and nothing else.
+    The step of a number is the number of updates of the model. A number is written only if it was
+    measured again. A thread writes, so the caller never waits for the disk. A folder that cannot be
+    written any more ends the summaries and nothing else.
     """
 
     flag = "--tensorboard_log_dir"
@@ -67,20 +67,20 @@ class Summaries:
         )
 
     def take(self, status: JobStatus, learning_rate: float | None, is_last: bool = False) -> None:
-        """Have what is new of a picture written; at most once a second, but for the last one."""
+        """Write the news of a picture; at most once a second, but always the last one."""
         self._outbox.put((status, learning_rate), may_be_left_out=not is_last)
 
     def take_parameters(self, version: int, read: ReadParameters) -> None:
-        """Have a histogram of each parameter written; `read` is called by the thread that writes.
+        """Write a histogram of each parameter; the writing thread calls `read`.
 
         Args:
-            version: Updates that they had.
-            read: Raises an `ElasticdlError` if they cannot be read any more.
+            version: The number of updates of the parameters.
+            read: Raises an `ElasticdlError` if the parameters cannot be read any more.
         """
         self._outbox.put((version, read))
 
     def close(self, seconds: float = _CLOSE_SECONDS) -> None:
-        """Write the rest; of a disk that does not answer it is left."""
+        """Write the rest; if the disk does not answer, the rest is dropped."""
         self._outbox.close(min(seconds, _CLOSE_SECONDS))
 
     def _send(self, item: Picture | tuple[int, ReadParameters]) -> None:
@@ -102,6 +102,7 @@ class Summaries:
             log.warning("no histograms of version %d are written: %s", version, error)
             return
         for name, values in parameters.items():
+            # The library raises an error for a histogram with NaN.
             finite = values[np.isfinite(values)]
             if finite.size:
                 self._writer.add_histogram(name, finite, version)

@@ -1,4 +1,4 @@
-"""What everybody who draws the curves of a job elsewhere has in common.
+"""The common part of trackers, which draw the curves of a job elsewhere.
 
 Files and servers may be slow, or away. A job does not wait for them.
 """
@@ -27,26 +27,26 @@ log = logging.getLogger(__name__)
 Item = TypeVar("Item")
 
 Picture = tuple[JobStatus, float | None]
-"""A job, and its learning rate if that is known."""
+"""A job, and its learning rate if it is known."""
 
 
 class Tracker(Protocol):
-    """Draws the curves of a job somewhere."""
+    """Draws the curves of a job elsewhere."""
 
     flag: str  # that asks for it, as `--mlflow_uri`
 
     def take(self, status: JobStatus, learning_rate: float | None, is_last: bool = False) -> None:
-        """Have what is new of a picture drawn; now and then, and the last one. It does not wait."""
+        """Draw the news of a picture; now and then, and always the last one. It does not wait."""
 
     def close(self, seconds: float) -> None:
-        """Wait until the rest is drawn, but no longer than this."""
+        """Wait until the rest is drawn, within a limited time."""
 
 
 class Outbox(Generic[Item]):
     """Gives items to a thread of its own, one after another.
 
-    Whoever puts items there never waits. More than a hundred do not wait to be sent: those that
-    come then are left out.
+    The caller never waits. At most a hundred items wait to be sent; items that come then are
+    dropped.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class Outbox(Generic[Item]):
         """Begin to send.
 
         Args:
-            flag: What asks for this, for messages and as the thread's name.
-            send: Sends an item. What it raises is told, once; an `ElasticdlError` ends the outbox.
-            end: Is called after the last item, by the same thread.
-            seconds_between: Of those that may be left out, no more than one is sent in this time.
-            is_sent_again: An item that could not be sent is sent again while there is no newer
-                one. If not, the first one that could not be sent ends the outbox.
+            flag: The flag that asks for this; used in messages and as the thread's name.
+            send: Sends an item. Its error is logged once; an `ElasticdlError` ends the outbox.
+            end: Called after the last item, by the same thread.
+            seconds_between: At most one item that may be left out is sent in this time.
+            is_sent_again: Whether a failed item is sent again while there is no newer one. If not,
+                the first failure ends the outbox.
         """
         self._flag, self._send, self._end = flag, send, end
         self._seconds_between, self._is_sent_again = seconds_between, is_sent_again
@@ -77,13 +77,14 @@ class Outbox(Generic[Item]):
         self._thread.start()
 
     def put(self, item: Item, may_be_left_out: bool = False) -> None:
-        """Have an item sent.
+        """Send an item.
 
         Args:
-            item: What is sent.
-            may_be_left_out: Another one like it comes soon.
+            item: The item to send.
+            may_be_left_out: Whether a similar item comes soon.
         """
         now = time.monotonic()
+        # A server that is away must not fill the memory.
         if (may_be_left_out and now < self._next) or self._items.qsize() > _MOST_WAITING:
             return
         if may_be_left_out:
@@ -91,7 +92,7 @@ class Outbox(Generic[Item]):
         self._items.put(item)
 
     def close(self, seconds: float) -> None:
-        """Send the rest; what is not sent in this time is left."""
+        """Send the rest; what is not sent in this time is dropped."""
         self._items.put(None)
         self._thread.join(seconds)
         if self._thread.is_alive():
@@ -103,6 +104,7 @@ class Outbox(Generic[Item]):
         try:
             while (item := self._items.get()) is not None:
                 is_sent = self._try(item)
+                # A newer item contains the numbers of this one, so it is sent in its place.
                 while not is_sent and self._items.empty():
                     time.sleep(_AGAIN_SECONDS)
                     is_sent = self._try(item)
@@ -111,7 +113,7 @@ class Outbox(Generic[Item]):
             log.warning("%s: %s; nothing more is written there", self._flag, error)
 
     def _try(self, item: Item) -> bool:
-        """Send an item; return whether that was possible."""
+        """Send an item; return whether it was sent."""
         try:
             self._send(item)
         except Exception as error:  # of any library below
@@ -128,14 +130,14 @@ class Outbox(Generic[Item]):
 
 
 class Untold:
-    """Knows which numbers of a job have been told already."""
+    """Knows which numbers of a job were sent already."""
 
     def __init__(self) -> None:
-        """Nothing has been told."""
+        """Begin with nothing sent."""
         self._told: dict[str, tuple[object, ...]] = {}
 
     def of(self, picture: Picture) -> dict[str, float]:
-        """Return what was measured since it was told last, by name; all of it is finite."""
+        """Return the finite numbers that were measured since the last sending, by name."""
         return {
             name: value
             for name, value, measured in curves(*picture)
@@ -143,14 +145,14 @@ class Untold:
         }
 
     def told(self, picture: Picture) -> None:
-        """Note that what is in a picture has been told."""
+        """Note that the numbers of a picture were sent."""
         for name, value, measured in curves(*picture):
             if math.isfinite(value):
                 self._told[name] = measured
 
 
 def parameters_of(config: JobConfig) -> dict[str, str]:
-    """Return the flags that were given, but for those that may have secrets."""
+    """Return the flags that were given, without those that may have secrets."""
     found: dict[str, str] = {}
     for section, values in config.model_dump(mode="json", exclude_defaults=True).items():
         if isinstance(values, Mapping) and section != "seeing":

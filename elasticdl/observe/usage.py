@@ -1,4 +1,4 @@
-"""What a process did with its time, and what it used, for its heartbeats."""
+"""Measures the time and the resources of a process, for its heartbeats."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Traffic = Callable[[], tuple[int, int]]
 
 
 def no_traffic() -> tuple[int, int]:
-    """Return the bytes of a process that has no part in the tensor plane."""
+    """Return the bytes of a process that does not use the tensor plane."""
     return 0, 0
 
 
 def measure(
     labels: LabelClock, traffic: Traffic = no_traffic, hot_keys: tuple[HotKeys, ...] = ()
 ) -> Usage:
-    """Return what this process did and used up to now."""
+    """Return the time and resources that this process has used up to now."""
     sent, received = traffic()
     return Usage(
         began=round(labels.began, 3),

@@ -1,8 +1,9 @@
 """A job as a run of Weights & Biases: flags as configuration, metrics by update, the trained model.
 
-A job has one run, whoever of it dies: its identity is that of the job, so a successor resumes it.
-The library starts a service, a process of its own that ends with this one, also if this one is
-killed. Entity, key, server and mode are read from the library's own variables, as WANDB_MODE.
+A job has one run, even if its processes die. The identity of the run is that of the job, so a
+successor resumes it. The library starts a service, a process of its own. It ends with this process,
+even if this process is killed. Entity, key, server and mode are read from the library's own
+variables, such as WANDB_MODE.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ _ENDED = ("finished", "failed", "stopped")
 
 
 def has_key(environment: Mapping[str, str], home: Path) -> bool:
-    """Whether the library may find what it proves itself with, or needs nothing.
+    """Return whether the library finds its credentials, or needs none.
 
     Args:
         environment: The variables of a process that would log in.
-        home: The folder of whoever runs it, where the library and `netrc` have files.
+        home: The user's home folder, where the library and `netrc` have files.
     """
+    # The offline modes write files and need no account.
     if environment.get("WANDB_MODE", "online") != "online":
         return True
     if environment.get("WANDB_API_KEY") or environment.get("WANDB_IDENTITY_TOKEN_FILE"):
@@ -46,8 +48,8 @@ def has_key(environment: Mapping[str, str], home: Path) -> bool:
 class WandbRun:
     """Writes pictures of a job to Weights & Biases, or to files in the job's folder.
 
-    A thread writes: whoever takes pictures never waits for the server, nor for its library, which
-    takes seconds to load.
+    A thread writes, so the caller never waits for the server, nor for the library, which takes
+    seconds to load.
     """
 
     flag = "--wandb_project"
@@ -56,9 +58,9 @@ class WandbRun:
         """Begin to write.
 
         Args:
-            config: Of the job.
-            job: Its identity, for ever.
-            folder: The library writes its files there, but for those of WANDB_DIR.
+            config: The settings of the job.
+            job: The job's identity, which never changes.
+            folder: Gets the library's files, unless WANDB_DIR is set.
 
         Raises:
             ConfigError: wandb is not installed.
@@ -83,11 +85,11 @@ class WandbRun:
         )
 
     def take(self, status: JobStatus, learning_rate: float | None, is_last: bool = False) -> None:
-        """Have what is new of a picture written; now and then, and the last one."""
+        """Write the news of a picture; now and then, and always the last one."""
         self._outbox.put((status, learning_rate), may_be_left_out=not is_last)
 
     def close(self, seconds: float) -> None:
-        """Write the rest; of a server that does not answer it is left, in the job's folder."""
+        """Write the rest; if the server does not answer, the rest stays in the job's folder."""
         self._outbox.close(seconds)
 
     def _send(self, picture: Picture) -> None:
@@ -96,20 +98,21 @@ class WandbRun:
         status, _ = picture
         self._status = status.status
         if new := self._untold.of(picture):
-            # Steps of a run only grow. A job that goes on with a checkpoint is behind for a while.
+            # Steps of a run can only grow. A job that continues from a checkpoint is behind for a
+            # while.
             least = max(self._run.step, self._run.starting_step)
             self._run.log(new, step=max(status.model_version, least))
         self._untold.told(picture)
 
     def _begin(self) -> Run:
-        """Make the run of the job, or go on with it.
+        """Make the run of the job, or resume it.
 
         Raises:
             ConfigError: The library lacks what it would ask a person for, as a key.
         """
         import wandb
 
-        # What is switched off would show how this process was started and what else runs here.
+        # These would record how this process was started and what else runs here, so they are off.
         settings = wandb.Settings(
             console="off",
             disable_code=True,
@@ -137,7 +140,7 @@ class WandbRun:
             raise ConfigError(str(error)) from error
 
     def _finish(self) -> None:
-        """End the run as the job has ended; of one that another master goes on with, say that."""
+        """End the run with the job's result, or as preempted if another master goes on."""
         if self._run is None:
             return
         try:

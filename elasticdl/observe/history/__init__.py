@@ -1,1 +1,1 @@
-"""What has happened to a job over time, made from its event log by pure functions."""
+"""Adds up the events of a job to its history, by pure functions."""

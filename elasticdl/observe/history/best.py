@@ -1,4 +1,4 @@
-"""The best of a job's evaluations, by each metric, and whether its model overfits; from events."""
+"""Finds the best of a job's evaluations, by each metric, and whether its model overfits."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from elasticdl.job import Event
 from elasticdl.settings.best import Best, key_of
 
 _FEWEST = 2
-"""Evaluations; of one there is no best."""
+"""The fewest evaluations that have a best one."""
 
 
 @dataclass
 class _Found:
-    """The best value of a metric, when it was, what it is now, and the checkpoint kept of it."""
+    """The best value of a metric, its time, the present value, and the checkpoint that was kept."""
 
     metric: str
     value: float
@@ -25,11 +25,11 @@ class _Found:
 
 
 class Bests:
-    """What evaluations came to so far. A metric is left out if nothing tells what is better."""
+    """The best evaluations so far. A metric is left out if it is unknown whether more is better."""
 
     def __init__(self) -> None:
         self.overfitting = ""
-        """What was said of it; "" again once its metric is better than ever."""
+        """The text about overfitting; "" again once the metric is better than ever."""
         self._found: dict[str, _Found] = {}
         self._wanted: Best | None = None  # key of the metric of `--keep_best`, once there is a best
         self._overfits_by = ""
@@ -38,7 +38,7 @@ class Bests:
         self._names: dict[str, str] = {}  # of its metrics, by key
 
     def evaluated(self, event: Event) -> None:
-        """Take in an evaluation."""
+        """Note an evaluation."""
         self._num, self._time = self._num + 1, float(event["time"])
         self._names = {key_of(metric): metric for metric in event["metrics"]}
         for metric, value in event["metrics"].items():
@@ -55,24 +55,24 @@ class Bests:
                 found.now = value if is_number else None
 
     def said(self, event: Event) -> None:
-        """Take in that the last evaluation is the best one, by the metric of `--keep_best`."""
+        """Note that the last evaluation is the best one, by the metric of `--keep_best`."""
         key = key_of(event["metric"])
         self._wanted = Best(key, event["mode"])
         name = self._names.get(key, str(event["metric"]))
         self._found[key] = _Found(name, event["value"], self._time)
 
     def kept(self, event: Event) -> None:
-        """Take in a checkpoint."""
+        """Note a checkpoint."""
         found = None if self._wanted is None else self._found.get(self._wanted.metric)
         if found is not None and event.get("is_best"):
             found.version = event["version"]
 
     def overfits(self, event: Event) -> None:
-        """Take in that the model overfits."""
+        """Note that the model overfits."""
         self.overfitting, self._overfits_by = event["text"], key_of(event["metric"])
 
     def as_json(self) -> list[dict[str, Any]]:
-        """Return what is known, that of `--keep_best` first."""
+        """Return the best evaluations, first the one of `--keep_best`."""
         if self._num < _FEWEST:
             return []
         first = "" if self._wanted is None else self._wanted.metric

@@ -1,8 +1,8 @@
-"""Amounts over time in a bounded number of cells, which get longer as a job does.
+"""Keeps amounts over time in a bounded number of cells, which get longer as the job does.
 
 All cells of a job have one length, a power of two in seconds. When the job outlasts the cells,
-neighbours are added together, so no amount is ever lost: the sum over the cells stays the sum of
-what was added, up to rounding.
+neighbouring cells are added together. So no amount is lost: up to rounding, the sum over the cells
+is the sum of all added amounts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FIRST_STEP_SECONDS = 1.0
 class Bins:
     """The time axis that all rows of a job share; a row holds some amounts for each cell.
 
-    generation: grows when cells were added together, so every cell has changed.
+    generation: Grows when cells are added together, so that every cell has changed.
     """
 
     def __init__(self) -> None:
@@ -36,12 +36,13 @@ class Bins:
         return row
 
     def see(self, time: float) -> None:
-        """Have the cells reach up to a time."""
+        """Make the cells reach up to a time."""
         if self.began is None:
             self.began = math.floor(time)
         while time - self.began > NUM_CELLS * self.step:
             self.step *= 2
             self.generation += 1
+            # Rounded up: the last pair of cells may be half full.
             self.count = -(-self.count // 2)
             for row in self._rows:
                 row.halve()
@@ -50,10 +51,10 @@ class Bins:
     def add(
         self, row: Row, begin: float, end: float, amounts: NDArray[np.float64], stamp: int
     ) -> None:
-        """Spread amounts evenly over a time. What lies before the first cell goes to that one.
+        """Spread amounts evenly over a time; the part before the first cell goes to that cell.
 
         Args:
-            row: Whose.
+            row: The row to change.
             begin: Seconds since 1970.
             end: Not before `begin`.
             amounts: Shape (width,).
@@ -69,6 +70,7 @@ class Bins:
         else:
             edges = np.arange(first, last + 2, dtype=np.float64)
             edges[0], edges[-1] = low, high
+            # The first and last cell are only partly covered by the time.
             shares = np.diff(edges) / (high - low)
             row.amounts[first : last + 1] += shares[:, None] * amounts
         row.stamps[first : last + 1] = stamp
@@ -93,6 +95,6 @@ class Row:
         self.stamps[half:] = 0
 
     def first_changed(self, since: int) -> int | None:
-        """Return the first cell that has changed after a stamp, None if none has."""
+        """Return the first cell that has changed after a stamp; None if none has."""
         changed = np.flatnonzero(self.stamps > since)
         return int(changed[0]) if len(changed) else None

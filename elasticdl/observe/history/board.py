@@ -1,7 +1,7 @@
-"""What the page of a job shows, as JSON: all of a history, or what has changed since a version.
+"""Builds the JSON for a job's page: a whole history, or its changes since a version.
 
-The page keeps what it has and adds what comes. So an answer names where the cells that it brings
-begin, and a whole one comes whenever the cells got longer (`generation`).
+The page keeps what it has and adds new parts. So an answer names the first cell that it brings. A
+whole answer comes whenever the cells got longer (`generation`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from elasticdl.observe.history.lanes import LABELS, Lane
 
 SCHEMA = 1
 EMPTY = "...."
-"""The letter of a cell in which there was no process."""
+"""The code of a cell in which there was no process."""
 
 _PARTS = 32  # in which the share of a label is told
 _FIRST_LETTER = ord("a")
@@ -36,15 +36,16 @@ def board(
     generation: int = -1,
     config: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return what there is to be shown.
+    """Return what the page shows.
 
     Args:
         history: The history of the job.
         since: The version that the page has; -1: none.
-        generation: That of the cells that it has.
+        generation: The generation of the cells that the page has.
         config: The job's settings, without secrets; for a whole answer.
     """
     bins, bound = history.bins, bound_of(history)
+    # A version of another master may be larger; then everything is sent.
     if since > history.version or generation != bins.generation:
         since = -1
     is_whole = since < 0
@@ -130,11 +131,11 @@ def _lane(lane: Lane, bins: Bins, since: int) -> dict[str, Any]:
 
 
 def cells(row: Row, first: int, stop: int, step: float) -> str:
-    """Return the two labels with most time of each cell: four characters a cell.
+    """Return the two labels with the most time in each cell: four characters a cell.
 
-    The letter of a label ("a": the first of `LABELS`) and how much of the cell it had, from "0" to
-    "P" (32 parts of it); then the same for the second one. "." stands for no label. The rest of a
-    cell's time is shared out between the two.
+    The first character is the label ("a": the first of `LABELS`). The second is its part of the
+    cell, from "0" to "P" (32 parts). The same follows for the second label. "." stands for no
+    label. The rest of a cell's time is divided between the two.
     """
     amounts = row.amounts[first:stop]
     if not len(amounts):
@@ -142,7 +143,7 @@ def cells(row: Row, first: int, stop: int, step: float) -> str:
     order = np.argsort(-amounts, axis=1, kind="stable")[:, :2]
     largest = np.take_along_axis(amounts, order, axis=1)
     known = largest.sum(axis=1, keepdims=True)
-    # What other labels had is shared out between these two, so that a full cell looks full.
+    # The time of other labels is divided between these two, so that a full cell looks full.
     shares = np.divide(largest, known, out=np.zeros_like(largest), where=known > 0.0)
     parts = shares * amounts.sum(axis=1, keepdims=True) * (_PARTS / step)
     parts = np.clip(np.rint(parts), 0, _PARTS).astype(np.int64)
@@ -153,7 +154,7 @@ def cells(row: Row, first: int, stop: int, step: float) -> str:
 
 
 def _points(history: History, since: int) -> dict[str, list[dict[str, Any]]]:
-    """Return the points of each sort: all of them, for they are few, or none if none is new."""
+    """Return the points of each sort: all of them, since they are few, or none if none is new."""
     sorts: Mapping[str, Sequence[dict[str, Any]]] = {
         "training": history.training.items,
         "evaluation": history.evaluations.items,
@@ -168,7 +169,7 @@ def _points(history: History, since: int) -> dict[str, list[dict[str, Any]]]:
 
 
 def finite(value: Any) -> Any:
-    """Return a value of JSON with null for each number that JSON does not know."""
+    """Return a value with null for each number that JSON does not have."""
     if isinstance(value, float):
         return value if -_LARGEST < value < _LARGEST else None
     if isinstance(value, dict):

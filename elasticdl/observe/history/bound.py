@@ -1,4 +1,4 @@
-"""What bounds the speed of a job, and what to change: from what its workers waited for."""
+"""Finds what bounds the speed of a job, and what to change, from the waiting of its workers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from elasticdl.job import Label, Role
 from elasticdl.observe.history.fold import History
 
 LEAST_SECONDS = 2.0
-"""Seconds of training and waiting of all workers; with fewer nothing is said."""
+"""The seconds of training and waiting of all workers that are needed for a result."""
 
 BUSY_SHARE = 0.6
-"""A ps replica that works for this share of its time is what its workers wait for."""
+"""If a ps replica works for this share of its time, its workers wait for it."""
 
 SLOW_READING = "slow to read: "
-"""What the look at the data says before the reason."""
+"""The words before the reason in a line of the look at the data."""
 
 _ADVICE = {
     "computing": "More workers (--num_workers), more threads (--worker_threads), or a larger "
@@ -42,10 +42,11 @@ _LEAST_WORK = 0.05  # a ps replica that hardly works is not in the way, however 
 
 @dataclass(frozen=True)
 class Bound:
-    """What bounds a job.
+    """The bound of a job's speed.
 
-    stage: computing, reading, ps replica, network, staleness or the other workers. share: of the
-    workers' time of training and waiting that it took. text and advice: for people.
+    stage: computing, reading, ps replica, network, staleness or the other workers.
+    share: The share of the workers' time of training and waiting that it took.
+    text, advice: Words for people.
     """
 
     stage: str
@@ -54,12 +55,12 @@ class Bound:
     advice: str
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return it as JSON."""
         return dict(self.__dict__)
 
 
 def bound_of(history: History) -> Bound | None:
-    """Return what bounds a job; None if it has not trained for long enough to tell."""
+    """Return the bound of a job; None if it has trained for too short a time."""
     names = [str(x) for x in (Label.TRAIN, Label.WAIT_FOR_DATA, Label.WAIT_FOR_PARAMETERS)]
     sums = dict.fromkeys(names, 0.0)
     for lane in history.lanes:
@@ -89,8 +90,9 @@ def bound_of(history: History) -> Bound | None:
 
 
 def _of_parameters(history: History, share: float) -> Bound:
-    """Tell a busy ps replica from a slow way to it, and from workers that wait for each other."""
+    """Distinguish a busy ps replica, a slow way to it, and workers that wait for each other."""
     waits = f"workers wait for parameters for {share:.0%} {_OF}"
+    # Without ps replicas, parameters come from the other workers alone.
     if all(lane.role != Role.PS for lane in history.lanes):
         return _bound("the other workers", share, f"{waits}: for the gradients of each other")
     busy, waiting, name = _busiest_replica(history)
@@ -111,7 +113,7 @@ def _of_parameters(history: History, share: float) -> Bound:
 
 
 def _busiest_replica(history: History) -> tuple[float, float, str]:
-    """Return for which share of its time a ps replica works and waits for a core, and its name."""
+    """Return for which shares of time a ps replica works and waits for a core; and its name."""
     found = [(0.0, 0.0, "")]
     for lane in history.lanes:
         if lane.role == Role.PS:

@@ -1,4 +1,4 @@
-"""Times in which a job was slower than around them, each with what was its cause."""
+"""Finds times in which a job was slower than around them, each with its cause."""
 
 from __future__ import annotations
 
@@ -41,10 +41,13 @@ _CAUSES = (
 """Facts that explain a dip, the strongest first."""
 
 _OUTWEIGHED = frozenset({"checkpoint", "evaluation", "slow", "task failed", "journal"})
-"""Facts that happen all the time: what took most of a dip explains it better than one beside it."""
+"""Facts that happen often.
+
+The label with most of the time explains a dip better than one of these.
+"""
 
 _TOLD_AFTERWARDS = frozenset({"checkpoint", "evaluation", "late"})
-"""Facts of what is over: the cell in which they are told may be as fast as ever."""
+"""Facts that are written when they are over, so their cell may be fast again."""
 
 _TELLING = frozenset(map(str, (Label.EVALUATE, Label.WAIT_FOR_DATA, Label.STARTING)))
 _MOST = 0.5  # of the workers' time in a dip, more than in the rest of the job
@@ -66,7 +69,7 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Dip:
-    """A time of low throughput. share: of what is usual. cause: a sentence for people."""
+    """A time of low throughput, with its share of the usual throughput and a cause in words."""
 
     begin: float
     end: float
@@ -87,7 +90,7 @@ def dips_of(history: History) -> list[Dip]:
     trained = np.flatnonzero(rates)
     if len(trained) < _LEAST_CELLS:
         return []
-    # The first and last cells are filled in part only.
+    # The first and last cells are only partly filled.
     first, stop = int(trained[0]) + 1, int(trained[-1])
     usual = _usual(rates[first:stop])
     is_slow = rates[first:stop] < SHARE * usual
@@ -101,9 +104,10 @@ def dips_of(history: History) -> list[Dip]:
 
 
 def _usual(rates: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the median of the cells around each, of those in which anything was trained.
+    """Return for each cell the median of the cells around it in which anything was trained.
 
-    So a job that stands still for longer than it runs has a dip too. At most `NUM_CELLS` are given.
+    So a job that stands still for longer than it runs also has a dip. At most `NUM_CELLS` are
+    given.
     """
     assert len(rates) <= NUM_CELLS
     found = np.zeros(len(rates))
@@ -115,13 +119,13 @@ def _usual(rates: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _runs(is_slow: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Return [begin, end) of each stretch that is slow."""
+    """Return [begin, end) of each slow stretch."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], is_slow.astype(np.int8), [0]])))
     return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
 
 
 def _cause(history: History, first: int, stop: int, begin: float, end: float) -> str:
-    """Return the fact that explains a dip, else what workers did more than they usually do."""
+    """Return the fact that explains a dip, else what workers did more than usual."""
     earliest, latest = begin - _LOOK_BACK_SECONDS, end + history.bins.step
     near = [
         fact
@@ -130,6 +134,7 @@ def _cause(history: History, first: int, stop: int, begin: float, end: float) ->
         and earliest <= fact["time"] <= (latest if fact["event"] in _TOLD_AFTERWARDS else end)
     ]
     label, more = _what_grew(history, first, stop)
+    # The workers' own time shows the cause, so frequent facts beside it are chance.
     if label in _TELLING and more >= _MOST:
         near = [fact for fact in near if fact["event"] not in _OUTWEIGHED]
     if near:
@@ -139,9 +144,9 @@ def _cause(history: History, first: int, stop: int, begin: float, end: float) ->
 
 
 def _what_grew(history: History, first: int, stop: int) -> tuple[str, float]:
-    """Return the label that workers spent more of their time under than in the rest of the job.
+    """Return the label that took more of the workers' time than in the rest of the job.
 
-    And by how much of their time that is more.
+    Also return the difference of the shares.
     """
     rows = [lane.row.amounts for lane in history.lanes if lane.role == Role.WORKER]
     if not rows:
@@ -159,5 +164,5 @@ def _shares(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def as_json(dips: Sequence[Dip]) -> list[Mapping[str, Any]]:
-    """Return dips as JSON has them."""
+    """Return dips as JSON."""
     return [dip.as_json() for dip in dips]

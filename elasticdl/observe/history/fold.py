@@ -1,7 +1,7 @@
-"""The history of a job: events in, in any order of processes, and what they add up to.
+"""The history of a job: it adds up events, in any order of processes.
 
-Pure: it knows no clock and no file. Its memory is bounded, whatever the job's length: amounts are
-in cells (`bins`), points and facts are thinned or forgotten when there are many.
+It is pure: it uses no clock and no file. Its memory is bounded for a job of any length. Amounts are
+in cells (`bins`); points and facts are thinned or dropped when there are many.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ RECORDS, LOSS_RECORDS, LOSS = range(3)  # the amounts of the row `progress`
 
 @dataclass
 class Points:
-    """Things that were measured now and then; every second one is dropped when there are many."""
+    """Things that were measured at times; every second one is dropped when there are many."""
 
     items: list[dict[str, Any]] = field(default_factory=list)
     _every: int = 1
     _count: int = 0
 
     def add(self, item: dict[str, Any]) -> None:
-        """Add one; the last one is always kept, up to the next."""
+        """Add a point; the newest one is always kept until the next comes."""
+        # The last point was only kept because it was the newest.
         if self._count % self._every and self.items:
             self.items.pop()
         self._count += 1
@@ -47,7 +48,7 @@ class Points:
 
 @dataclass
 class _Progress:
-    """What a worker process has said that it trained."""
+    """The last report of a worker process about its training."""
 
     time: float
     records: int
@@ -56,11 +57,12 @@ class _Progress:
 
 
 class History:
-    """What has happened to a job, as far as its events were added.
+    """The history of a job, as far as its events were added.
 
-    version: grows with each event; whatever changes is stamped with it.
-    picture: the newest event `picture`. tables: the newest event `tables`. data: what a look at the
-    data found before the first record.
+    version: Grows with each event; each change gets it as its stamp.
+    picture: The newest event `picture`.
+    tables: The newest event `tables`.
+    data: The findings of the look at the data before the first record.
     """
 
     def __init__(self) -> None:
@@ -113,14 +115,14 @@ class History:
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> History:
-        """Return the history that events add up to."""
+        """Return the sum of the events."""
         history = cls()
         for event in events:
             history.add(event)
         return history
 
     def add(self, event: Event) -> None:
-        """Take in an event; of a kind that is not known, that it happened."""
+        """Add an event; of an unknown kind, only its text is noted."""
         self.version += 1
         time, name = float(event["time"]), event["event"]
         self.latest = max(self.latest, time)
@@ -137,12 +139,12 @@ class History:
 
     @property
     def share_trained_again(self) -> float:
-        """Which share of the records that were trained had been trained before."""
+        """The share of the trained records that had been trained before."""
         trained = float(self.progress.amounts[:, RECORDS].sum())
         return min(1.0, self._records_again / trained) if trained else 0.0
 
     def goodput(self, role: Role | None = Role.WORKER) -> goodput.Goodput:
-        """Return the goodput of the processes of a role, or of all."""
+        """Return the goodput of the processes of a role, or of all processes."""
         if role is None:
             return goodput.goodput_of(self.lanes, self.share_trained_again)
         return goodput.of_role(self.lanes, role, self.share_trained_again)
@@ -157,6 +159,7 @@ class History:
         stages = event["stage_seconds"]
         said = _Progress(now, event["num_records"], event["loss_sum"], stages)
         before = self._progress.get(index)
+        # The event may come twice: from the files, and from the queue.
         if before is not None and now <= before.time:
             return  # known
         if before is None or said.records < before.records:  # another process than before
@@ -262,5 +265,6 @@ class History:
         names = ("time", "role", "index", "event", "process", "text")
         told = {name: event[name] for name in names if name in event}
         self.facts.append({**told, "stamp": self.version})
+        # Deleting in blocks keeps each addition cheap.
         if len(self.facts) > 2 * MOST_FACTS:
             del self.facts[:-MOST_FACTS]

@@ -1,9 +1,9 @@
-"""Goodput: which share of the processes' seconds went into training that counted, and why not all.
+"""Goodput: the share of processes' seconds in training that counted, and causes of the rest.
 
-A worker's second is good if it was spent on training of a record that counted. All other seconds
-are losses, each with its cause: the label of the second, or that it was training of records that a
-restored ps replica lacked, so that they were trained again. Good seconds and losses add up to the
-time of the processes by construction: nothing is measured twice, and what is left over is a cause.
+A worker's second is good if it was spent on training a record that counted. All other seconds are
+losses, each with a cause. The cause is the label of the second, or that records were trained again
+because a restored ps replica lacked them. Good seconds and losses always add up to the time of the
+processes: nothing is measured twice, and nothing is left out.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ TRAINED_AGAIN = "trained again"
 
 @dataclass(frozen=True)
 class Goodput:
-    """Where the seconds of some processes went.
+    """The use of the seconds of some processes.
 
-    seconds: of all of them together. good: of these, on training that counted. losses: the others,
-    by cause, the largest first; `good` and these add up to `seconds`.
+    seconds: The seconds of all of them together.
+    good: The seconds of training that counted.
+    losses: The other seconds by cause, the largest first; `good` and these add up to `seconds`.
     """
 
     seconds: float
@@ -32,11 +33,11 @@ class Goodput:
 
     @property
     def share(self) -> float:
-        """From 0 to 1; 0 if there is no time yet."""
+        """The share of good seconds, from 0 to 1; 0 if there is no time yet."""
         return self.good / self.seconds if self.seconds > 0.0 else 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return it as JSON."""
         return {
             "seconds": self.seconds,
             "good": self.good,
@@ -49,7 +50,7 @@ def goodput_of(lanes: Iterable[Lane], share_again: float = 0.0) -> Goodput:
     """Return the goodput of the processes of some lanes.
 
     Args:
-        lanes: Usually those of workers.
+        lanes: The lanes, usually those of workers.
         share_again: The share of training that was of records trained before.
     """
     sums: dict[str, float] = {}

@@ -1,8 +1,8 @@
 """The seconds of every process, by what it did: a lane for each place in the job.
 
 A lane is a role and an index; processes follow each other in it. Its seconds come from the totals
-in the events `usage`. Three more amounts complete them: a process that was lost is `UNHEARD` from
-its last word until it was found to be gone, and one that is waited for is "pending".
+in the events `usage`. Two labels complete them. A process that was lost is `UNHEARD` from its last
+report until its loss was noticed. A process that is waited for is "pending".
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from elasticdl.observe.history.bins import Bins, Row
 
 UNHEARD = "not heard of"
 LABELS = (*(str(label) for label in Label), UNHEARD)
-"""What a second of a lane may be; the order of a row's amounts."""
+"""The labels of a lane's seconds, in the order of a row's amounts."""
 
 _NUMBER = {label: number for number, label in enumerate(LABELS)}
 _ROLES = {role.words: role for role in (Role.WORKER, Role.PS, Role.MODEL_SERVER)}
@@ -30,9 +30,9 @@ _NAME = re.compile(rf"({'|'.join(_ROLES)}) (\d+)")
 class Lane:
     """One place in the job, and the process that is there.
 
-    seconds: under each label, over all processes that were there.
-    rates: of the process there now: cores, bytes sent and received a second.
-    totals: of all that were there: processor seconds, bytes sent and received.
+    seconds: The seconds under each label, over all processes that were there.
+    rates: Cores, and bytes sent and received a second, of the present process.
+    totals: Processor seconds, and bytes sent and received, of all processes that were there.
     """
 
     role: str
@@ -54,7 +54,7 @@ class Lane:
 
     @property
     def name(self) -> str:
-        """As logs and the command line name it."""
+        """The name of the lane in logs and on the command line."""
         return self.role if self.role == Role.MASTER else f"{self.role}-{self.index}"
 
 
@@ -70,7 +70,7 @@ class Lanes:
         return iter(sorted(self._lanes.values(), key=lambda x: (order[Role(x.role)], x.index)))
 
     def of(self, role: str, index: int) -> Lane:
-        """Return a lane, which is made when it is first asked for."""
+        """Return a lane; make it when it is first asked for."""
         lane = self._lanes.get((role, index))
         if lane is None:
             lane = Lane(role, index, self._bins.row(len(LABELS)))
@@ -78,14 +78,14 @@ class Lanes:
         return lane
 
     def named(self, process: str) -> Lane | None:
-        """Return the lane of a process as the master names it ("worker 3"); None of others."""
+        """Return the lane of a process by the master's name for it ("worker 3"), or None."""
         match = _NAME.fullmatch(process)
         if match is None:
             return None
         return self.of(str(_ROLES[match[1]]), int(match[2]))
 
     def used(self, lane: Lane, event: Event, stamp: int) -> None:
-        """Take in an event `usage`."""
+        """Add an event `usage`."""
         began, now = float(event["began"]), float(event["time"])
         is_new = began != lane.began
         if (began, now) <= (lane.began, lane.heard):
@@ -93,6 +93,7 @@ class Lanes:
         before = {} if is_new else lane.usage.get("label_seconds", {})
         since = began if is_new else lane.heard
         if is_new:
+            # The launcher may not say that the process runs; its first report shows it.
             self._end_wait(lane, began, stamp)
             lane.num_processes += 1
             lane.began = began
@@ -118,7 +119,7 @@ class Lanes:
             lane.rates = cpu / passed, sent / passed, received / passed
 
     def gone(self, lane: Lane, now: float, state: str, stamp: int) -> None:
-        """The process of a lane has ended: it was "lost", or has "left"."""
+        """Note that the process of a lane has ended: it was "lost", or has "left"."""
         self._end_wait(lane, now, stamp)
         lane.state, lane.stamp, lane.label = state, stamp, ""
         lane.rates = (0.0, 0.0, 0.0)
@@ -127,13 +128,13 @@ class Lanes:
         lane.heard = max(lane.heard, now)
 
     def pending(self, lane: Lane, now: float, stamp: int) -> None:
-        """The process of a lane is waited for."""
+        """Note that the process of a lane is waited for."""
         lane.stamp = stamp
         if lane.pending_since is None:
             lane.pending_since, lane.state = now, "pending"
 
     def runs(self, lane: Lane, now: float, stamp: int) -> None:
-        """The process of a lane is waited for no longer."""
+        """Note that the process of a lane is no longer waited for."""
         self._end_wait(lane, now, stamp)
         lane.state, lane.stamp = "starting", stamp
 
@@ -147,7 +148,8 @@ class Lanes:
     ) -> None:
         amounts = np.zeros(len(LABELS))
         for label, seconds in grown.items():
-            # `LabelClock.move` may take a little from a label: the sum is what has to be right.
+            # `LabelClock.move` may take a little from a label, so a difference may be negative. The
+            # sum is right.
             amounts[_NUMBER[label]] += seconds
             lane.seconds[label] = lane.seconds.get(label, 0.0) + seconds
         self._bins.add(lane.row, begin, end, amounts, stamp)
