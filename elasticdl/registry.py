@@ -31,9 +31,13 @@ class Package:
 
     Attributes:
         commands: Commands of `elasticdl`, by their names: objects of Click.
+        formats: Formats of files of data, by their names: each a `data.kinds.FileFormat`.
+        sources: Data that is no list of files, by its name: each a `data.kinds.Source`.
     """
 
     commands: Mapping[str, str] = field(default_factory=dict)
+    formats: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
 
 
 def places(kind: str) -> dict[str, str]:
@@ -42,16 +46,25 @@ def places(kind: str) -> dict[str, str]:
     Raises:
         ConfigError: Two packages bring the same, or a package cannot be imported.
     """
-    brought: dict[str, str] = {}
+    found: dict[str, str] = {}
     for package in packages().values():
         for name, place in getattr(package, kind).items():
-            if name in brought:
+            if name in found:
                 raise ConfigError(
-                    f"packages bring {name!r} of {kind} twice, {brought[name]} and {place}: "
+                    f"packages bring {name!r} of {kind} twice, {found[name]} and {place}: "
                     "remove one of them"
                 )
-            brought[name] = place
-    return brought
+            found[name] = place
+    return found
+
+
+def brought(kind: str) -> dict[str, Any]:
+    """Return what all packages bring of a kind, by name.
+
+    Raises:
+        ConfigError: Two packages bring the same, or a package cannot be imported.
+    """
+    return {name: load(place) for name, place in places(kind).items()}
 
 
 @cache

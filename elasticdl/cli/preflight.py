@@ -23,8 +23,8 @@ from elasticdl.cli.job_folder import holds_job
 from elasticdl.cli.model_file import has_tables, imported_by
 from elasticdl.cli.model_names import check_names
 from elasticdl.config import JobConfig
+from elasticdl.data.base import HasClasses
 from elasticdl.data.capture.settings import check_captured, is_captured
-from elasticdl.data.images import ImageFolderReader
 from elasticdl.data.kafka_reader import KafkaReader
 from elasticdl.data.open import open_reader
 from elasticdl.data.text import TextReader
@@ -338,10 +338,10 @@ def _check_data(flag: str, config: JobConfig, classes: dict[str, tuple[str, ...]
             reader.check()  # a job that goes on waits for its brokers
     except DataError as error:
         raise DataError(f"--{flag}: {error}") from error
-    if isinstance(reader, ImageFolderReader):
+    if isinstance(reader, HasClasses):
         classes[flag] = reader.classes
     is_mixed = config.training.shuffle == "records"
-    if flag == "training_data" and isinstance(reader, ImageFolderReader) and not is_mixed:
+    if flag == "training_data" and isinstance(reader, HasClasses) and not is_mixed:
         yield (
             f"--training_data: {text} has a folder for each class, so a task has images of one "
             "class, and so has a minibatch: models hardly learn from them; --shuffle=records mixes "

@@ -131,6 +131,16 @@ class KeepsMissing(Protocol):
 
 
 @runtime_checkable
+class HasClasses(Protocol):
+    """A reader of a shard for each class, whose records are labelled by the class's number."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes, in the order of their numbers."""
+        ...
+
+
+@runtime_checkable
 class HasPlaces(Protocol):
     """A reader that knows the place of a record in a file, for an error."""
 

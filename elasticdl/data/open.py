@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Sequence
 
+from elasticdl import registry
 from elasticdl.data import remote
 from elasticdl.data.base import DataReader
 from elasticdl.data.copies import unpacked_name
 from elasticdl.data.custom import make_custom_reader
-from elasticdl.data.images import ImageFolderReader, is_image_folder
 from elasticdl.data.kafka_reader import KafkaReader
-from elasticdl.data.libsvm import LibsvmReader
-from elasticdl.data.maxcompute import MaxComputeReader, is_maxcompute
+from elasticdl.data.kinds import FileFormat, Source
 from elasticdl.data.params import Params
 from elasticdl.data.parquet import ParquetReader
 from elasticdl.data.paths import expand_paths
 from elasticdl.data.recordio import MAGIC as RECORDIO_MAGIC
 from elasticdl.data.recordio import RecordIOReader
-from elasticdl.data.sql import SqlReader, is_database
 from elasticdl.data.text import TextReader
 from elasticdl.data.tfrecord import HEADER_BYTES, TFRecordReader, starts_like_tfrecord
 from elasticdl.data.topic import is_topic
@@ -33,7 +30,6 @@ _EXTENSIONS = (
     (re.compile(r"\.(csv|tsv)$"), "csv"),
     (re.compile(r"\.(txt|text|jsonl)$"), "text"),
     (re.compile(r"\.(parquet|pq)$"), "parquet"),
-    (re.compile(r"\.(libsvm|svm|svmlight)$"), "libsvm"),
 )
 _GZIP_MAGIC = b"\x1f\x8b"
 _MAKERS: dict[str, Callable[[Sequence[str], Params], DataReader]] = {
@@ -42,10 +38,7 @@ _MAKERS: dict[str, Callable[[Sequence[str], Params], DataReader]] = {
     "csv": lambda paths, params: TextReader.from_params(paths, params, is_csv=True),
     "text": lambda paths, params: TextReader.from_params(paths, params, is_csv=False),
     "parquet": lambda paths, params: ParquetReader(paths, params.names("columns")),
-    "libsvm": lambda paths, params: LibsvmReader(paths),
 }
-_IMAGES = "images"
-FORMATS = (*_MAKERS, _IMAGES)
 
 
 def open_reader(
@@ -76,38 +69,39 @@ def open_reader(
 
 def _open(place: str, settings: Params) -> tuple[str, DataReader]:
     """Return the name of a format and the reader."""
-    if is_database(place):
-        return "SQL", SqlReader.from_params(place, settings)
-    if is_maxcompute(place):
-        return "MaxCompute", MaxComputeReader.from_params(place, settings)
     if is_topic(place):
         return "Kafka", KafkaReader.from_params(place, settings)
     name = settings.text("format", "")
-    if name == _IMAGES and remote.is_url(place):
-        raise ConfigError(
-            f"{place}: folders of images are read from the file system alone; mount it, or make "
-            "records of the images: elasticdl data convert FOLDER images.recordio --as example"
-        )
-    if name == _IMAGES or (not name and is_image_folder(place)):
-        return _IMAGES, ImageFolderReader(os.path.abspath(os.path.expanduser(place)))
+    if source := _source_of(place, name):
+        return source, registry.brought("sources")[source].reader(place, settings)
     paths = expand_paths(place)
     name = name or format_of(paths)
-    make = _MAKERS.get(name)
-    if make is None:
-        raise ConfigError(f"{FLAG}: format={name}: expected one of {', '.join(FORMATS)}")
-    return name, make(paths, settings)
+    if name in _MAKERS:
+        return name, _MAKERS[name](paths, settings)
+    formats: dict[str, FileFormat] = registry.brought("formats")
+    if name not in formats:
+        raise ConfigError(f"{FLAG}: format={name}: expected one of {', '.join(_formats())}")
+    return name, formats[name].reader(paths, settings)
 
 
 def format_of_whole(place: str, params: str = "") -> str:
     """Return the name of a source that is no list of files (database, tables, images), or ""."""
-    if is_database(place):
-        return "SQL"
-    if is_maxcompute(place):
-        return "MaxCompute"
-    if is_topic(place):
-        return "Kafka"
-    given = Params(params).text("format", "")
-    return _IMAGES if given == _IMAGES or (not given and is_image_folder(place)) else ""
+    return "Kafka" if is_topic(place) else _source_of(place, Params(params).text("format", ""))
+
+
+def _source_of(place: str, wanted: str) -> str:
+    """Return which package's source of data a place is; nothing if it is of none."""
+    sources: dict[str, Source] = registry.brought("sources")
+    for name, source in sources.items():
+        if wanted == source.format if wanted and source.format else source.has(place):
+            return name
+    return ""
+
+
+def _formats() -> list[str]:
+    sources: dict[str, Source] = registry.brought("sources")
+    own = [source.format for source in sources.values() if source.format]
+    return [*_MAKERS, *registry.places("formats"), *own]
 
 
 def format_of(paths: Sequence[str]) -> str:
@@ -137,6 +131,10 @@ def _format_of_file(path: str) -> str:
     for pattern, name in _EXTENSIONS:
         if pattern.search(unpacked_name(remote.without_query(path).lower())):
             return name
+    formats: dict[str, FileFormat] = registry.brought("formats")
+    for name, each in formats.items():
+        if each.extension.search(unpacked_name(remote.without_query(path).lower())):
+            return name
     if starts_like_tfrecord(start):
         return "tfrecord"
     if start.startswith(_GZIP_MAGIC):
@@ -145,8 +143,8 @@ def _format_of_file(path: str) -> str:
             "name it so, for example .csv.gz"
         )
     raise DataError(
-        f"{path}: of no known format (.recordio, .tfrecord, .csv, .txt, .parquet, .libsvm); "
-        f"say which it is by {FLAG}=format={'|'.join(FORMATS)}"
+        f"{path}: of no known format ({', '.join(_formats())}), which its name would say; "
+        f"say which it is by {FLAG}=format=NAME"
     )
 
 

@@ -130,7 +130,7 @@ def open_maxcompute(folder: Path, ending: ExitStack) -> Source:
     """Tables of a stand-in for MaxCompute's servers."""
     pytest.importorskip("odps")
     arrow = pytest.importorskip("pyarrow")
-    from tests.maxcompute_server import MaxComputeServer
+    from tests.packages.readers.maxcompute_server import MaxComputeServer
 
     server = MaxComputeServer()
     ending.callback(server.close)

@@ -1,4 +1,4 @@
-"""Tables of MaxCompute, by a stand-in for its servers (tests/maxcompute_server.py)."""
+"""Tables of MaxCompute, by a stand-in for its servers (`maxcompute_server.py`)."""
 
 import datetime
 import decimal
@@ -12,11 +12,11 @@ import odps
 import pyarrow as arrow
 
 from elasticdl.cli.main import run_command
-from elasticdl.data import maxcompute
 from elasticdl.data.open import open_reader
 from elasticdl.errors import ConfigError, DataError
 from elasticdl.job import Shard
-from tests.maxcompute_server import MaxComputeServer
+from elasticdl.packages.readers import maxcompute
+from tests.packages.readers.maxcompute_server import MaxComputeServer
 
 PLACE = "odps://project/tables/clicks"
 KEY = "swordfish-4711"

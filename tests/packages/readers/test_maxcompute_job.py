@@ -11,7 +11,7 @@ pytest.importorskip("odps")
 pytest.importorskip("pyarrow")
 import pyarrow as arrow
 
-from tests.maxcompute_server import MaxComputeServer
+from tests.packages.readers.maxcompute_server import MaxComputeServer
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
