@@ -1,1 +1,1 @@
-"""The files of checkpoints and exports: where they lie, and how they appear whole."""
+"""The files of checkpoints and exports: their places, and how each appears as a whole."""

@@ -1,8 +1,8 @@
-"""Versions of an export that goes on: which follows which, and how that is told.
+"""Versions of a continuing export: the order of versions, and how a manifest states it.
 
-An export is a folder of versions. A **base** has all rows, a **delta** what has changed since the
-version before it, its parent, which it names by the SHA-256 of that one's manifest. So the name of
-the newest manifest stands for every byte below it. Here nothing is written: see `publishing.py`.
+An export is a folder of versions. A **base** has all rows. A **delta** has the changes since the
+version before it, its parent, which it names by the SHA-256 of the parent's manifest. So the hash
+of the newest manifest stands for every byte below it. Nothing is written here: see `publishing.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from elasticdl.errors import ExportError
 from elasticdl.job import ServedProgram
 
 CURRENT = "CURRENT"
-"""The one file that says which version is to be served."""
+"""The one file that says which version to serve."""
 MANIFEST = "manifest.json"
 FORMAT = 2
 
@@ -32,29 +32,29 @@ class Pointer:
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """What `CURRENT` says.
+    """The content of `CURRENT`.
 
-    is_held: Somebody has chosen this version; the job that exports leaves it so.
+    is_held: Whether a person has chosen this version; the job that exports leaves it so.
     """
 
     version: Pointer
     is_held: bool = False
 
     def to_json(self) -> str:
-        """Return it as the file has it."""
+        """Return it in the form of the file."""
         found = {"number": self.version.number, "sha256": self.version.sha256}
         return json.dumps({**found, "held": self.is_held}) + "\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a version says of itself.
+    """The content of a version's manifest.
 
-    parent: The version to which this one is the difference; None of a base.
+    parent: The version to which this one is the difference; None for a base.
     mark: The name under which the replicas know this instant.
-    program: Whose parameters these are.
-    replicas: What each replica has written; the store's own words.
-    tables: Of each its name, dim, and what each weight of an id reads as that has no row.
+    program: The program of the model whose parameters these are.
+    replicas: What each replica has written, in the store's own words.
+    tables: For each table its name, its dim, and the weight that an id without a row has.
     """
 
     number: int
@@ -69,7 +69,7 @@ class Manifest:
 
     @property
     def is_base(self) -> bool:
-        """Whether it has all rows."""
+        """Return whether it has all rows."""
         return self.parent is None
 
     def files(self) -> list[dict[str, Any]]:
@@ -82,7 +82,7 @@ class Manifest:
         return found
 
     def to_json(self) -> str:
-        """Return it as the file has it."""
+        """Return it in the form of the file."""
         parent = self.parent
         content = {
             "format": FORMAT,
@@ -106,15 +106,15 @@ def folder_of(number: int) -> str:
 
 
 def digest(content: bytes) -> str:
-    """Return the SHA-256 that stands for a file's content."""
+    """Return the SHA-256 of a file's content."""
     return hashlib.sha256(content).hexdigest()
 
 
 def parse_current(content: bytes) -> Current:
-    """Read what `CURRENT` says.
+    """Return the content of `CURRENT`.
 
     Raises:
-        ExportError: It is of another form.
+        ExportError: The content has another form.
     """
     try:
         found = json.loads(content)
@@ -129,7 +129,7 @@ def parse_manifest(content: bytes) -> Manifest:
     """Read a manifest.
 
     Raises:
-        ExportError: It is of another form.
+        ExportError: The content has another form.
     """
     try:
         found = json.loads(content)
@@ -150,6 +150,7 @@ def parse_manifest(content: bytes) -> Manifest:
             tuple(found["tables"]),
             tuple(found["replicas"]),
         )
+        # A manifest may come from a place where others can write, and its paths are opened later.
         for path in [manifest.program.name, *(file["path"] for file in manifest.files())]:
             check_within(path)
         return manifest
@@ -158,7 +159,7 @@ def parse_manifest(content: bytes) -> Manifest:
 
 
 def check_within(path: str) -> None:
-    """Refuse the path of a file that would lie elsewhere than below its folder.
+    """Refuse a path that would lie outside its folder.
 
     Raises:
         ExportError: It would.
@@ -173,26 +174,28 @@ def chain(
     wanted: Pointer,
     loaded: Pointer | None = None,
 ) -> list[Manifest]:
-    """Return the versions that make `wanted`, the oldest first: a base and deltas, each checked.
+    """Return the versions that make up `wanted`, oldest first: a base and deltas, all checked.
 
-    With `loaded`, a version that is held already, only those after it, if it is one of them.
+    If `loaded` is one of these versions, only the versions after it are returned.
 
     Args:
         read: Returns the manifest of a version; None if there is none.
         wanted: The version.
-        loaded: The version that whoever asks has.
+        loaded: The version that the caller has.
 
     Raises:
-        ExportError: A version is missing, damaged, or in another one's place; names it.
+        ExportError: A version is missing, damaged, or in the place of another one; names it.
     """
     found: list[Manifest] = []
     pointer: Pointer | None = wanted
     needed_by = ""
+    # Each version names its parent, so the chain is followed from the newest to the base.
     while pointer is not None and pointer != loaded:
         manifest = _checked(read(pointer.number), pointer, needed_by)
         found.append(manifest)
         needed_by = f", of which version {pointer.number} is the difference"
         pointer = manifest.parent
+        # Numbers only fall along the chain, so a forged chain cannot run in a circle.
         if pointer is not None and pointer.number >= manifest.number:
             raise ExportError(
                 f"version {manifest.number}: expected to follow an earlier version, found that it "
@@ -209,6 +212,7 @@ def _checked(content: bytes | None, pointer: Pointer, needed_by: str) -> Manifes
         manifest = parse_manifest(content)
     except ExportError as error:
         raise ExportError(f"{name}: {MANIFEST}: {error}") from error
+    # The hash would differ too, but this error says what has happened.
     if manifest.number != pointer.number:
         raise ExportError(
             f"{name}: found version {manifest.number} in its place; versions are repeated or in "

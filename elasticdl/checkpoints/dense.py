@@ -1,9 +1,9 @@
-"""Where a checkpoint has its dense parameters, and how a new job of any kind begins with it.
+"""Finds the dense parameters of a checkpoint, and begins a new job of any kind with them.
 
-In a checkpoint of a hybrid job the dense parameters are in a folder of their own within it: they
-come from one worker, the rows around them from the ps replicas, and each part is restored by
-itself. The folder has the form of a hand-over, which is a whole store's. In all other checkpoints
-both are in the same files. A new job begins with either form, and takes the parts that it needs.
+A checkpoint of a hybrid job has its dense parameters in a folder of their own. They come from one
+worker, the rows around them come from the ps replicas, and each part is restored by itself. The
+folder has the form of a hand-over, which is a whole store. In other checkpoints both are in the
+same files. A new job can begin with either form; it reads the parts that it needs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DENSE = "dense"
 
 
 def is_apart(checkpoint: Location) -> bool:
-    """Whether a checkpoint has its dense parameters in a folder of their own."""
+    """Return whether a checkpoint has its dense parameters in a folder of their own."""
     with reaching(checkpoint):
         return (checkpoint / DENSE).is_dir()
 
@@ -36,22 +36,23 @@ def begin_from(
     scratch: Path | None = None,
     disk: tuple[str, int] | None = None,
 ) -> Store:
-    """Return what a replica of a new job begins with.
+    """Return the store with which a replica of a new job begins.
 
     Args:
         checkpoint: The folder of a version, of a hybrid job or of another.
-        replica: Number of the replica.
-        num_replicas: How many there are.
-        has_rows: Whether rows of tables are its own.
-        has_dense: Whether dense parameters and state are.
+        replica: The number of the replica.
+        num_replicas: The number of replicas.
+        has_rows: Whether the replica holds rows of tables.
+        has_dense: Whether the replica holds dense parameters and state.
         progress: Counts what is read.
-        scratch: For what is fetched from URLs.
-        disk: As of `Store`.
+        scratch: The folder for files that are fetched from URLs.
+        disk: As for `Store`.
 
     Raises:
         CheckpointError: Files are missing, torn or inconsistent, or cannot be reached.
     """
     apart = is_apart(checkpoint)
+    # Everything is in one folder, which is read in one pass.
     if has_rows and has_dense and not apart:
         return restore(checkpoint, replica, num_replicas, False, progress, scratch, disk)
     dense = checkpoint / DENSE if apart else checkpoint

@@ -1,4 +1,4 @@
-"""A disk that may hang, as one behind a network does: who waits for it gives up after a while."""
+"""A disk that may hang, such as one behind a network: the caller gives up after a while."""
 
 from __future__ import annotations
 
@@ -14,31 +14,32 @@ from elasticdl.runtime.ending import Beside
 T = TypeVar("T")
 
 PATIENCE_SECONDS = 120.0
-"""The folders and small files of a checkpoint are made in less, on any disk that works."""
+"""The folders and small files of a checkpoint are made in less time, on any disk that works."""
 
 
 class Disk:
-    """Does work on files in threads of its own, one piece at a time, and waits so long for each.
+    """Works on files in threads of its own, one piece at a time, with a time limit for each piece.
 
     A thread that hangs is left behind. It ends with the process, or when the disk answers.
     """
 
     def __init__(self, patience_seconds: float = PATIENCE_SECONDS) -> None:
-        """Given how long a piece of work may be silent."""
+        """Set how long a piece of work may be silent."""
         self._patience_seconds = patience_seconds
         self._last: _Piece[Any] | None = None
         self._is_closed = threading.Event()
 
     def do(self, what: str, work: Callable[[], T]) -> T:
-        """Return what `work` returns.
+        """Return the result of `work`.
 
         Args:
             what: The file or folder, for errors.
-            work: Works on files; what it does `elsewhere` may take as long as it likes.
+            work: Works on files; its time within `elsewhere` has no limit.
 
         Raises:
             CheckpointError: The disk does not answer, or an earlier piece of work still hangs.
         """
+        # The disk still hangs, and a new thread for each checkpoint would pile up.
         if self._last is not None and self._last.thread.is_alive():
             raise CheckpointError(
                 f"{what}: nothing is tried, since the disk has not answered the last request for "
@@ -56,10 +57,10 @@ class Disk:
 
     @contextmanager
     def elsewhere(self) -> Iterator[None]:
-        """Do not count the time within the block: somebody else is being waited for.
+        """Do not count the time within the block: the work waits for another process.
 
         Raises:
-            CheckpointError: Nobody waits for this piece of work any more.
+            CheckpointError: The caller has given up this piece of work.
         """
         piece = self._last
         assert piece is not None, "within a piece of work"
@@ -70,7 +71,7 @@ class Disk:
             piece.go_on()
 
     def close(self) -> None:
-        """Wait for nothing any more: the process is about to end."""
+        """Stop waiting: the process is about to end."""
         self._is_closed.set()
         if self._last is not None:
             self._last.wake()
@@ -108,10 +109,12 @@ class _Piece(Generic[T]):
             self._changed.notify_all()
 
     def wait(self) -> bool:
-        """Return whether it has ended before it was silent for too long."""
+        """Return whether the work ended before it was silent for too long."""
         with self._changed:
             while not self._is_done:
                 left = None if self._deadline is None else self._deadline - time.monotonic()
+                # The work cannot be stopped, only left behind. It learns at its next pause that no
+                # one waits.
                 if self._is_closed.is_set() or (left is not None and left <= 0.0):
                     self._is_given_up = True
                     return False

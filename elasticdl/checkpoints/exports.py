@@ -1,4 +1,4 @@
-"""Exports of whole tables: Parquet files by the replicas, a manifest by whoever asked them."""
+"""Exports of whole tables: the replicas write Parquet files, and the worker writes a manifest."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def write_tables(
 
     Args:
         directory: The folder; new or empty.
-        write: `PsClient.export`: asks every replica, each answers what it has written.
-        threshold: Leave out rows of which no weight is larger; None: write all.
-        since_version: Leave out rows not updated after this version; None: write all.
-        attempt: After the first, what an earlier one has left in the folder is replaced.
+        write: `PsClient.export`: asks every replica; each answers what it has written.
+        threshold: Leave out rows without a larger weight; None: write all.
+        since_version: Leave out rows that were not updated after this version; None: write all.
+        attempt: From the second on, the files of an earlier attempt in the folder are replaced.
 
     Raises:
         CheckpointError: A file cannot be written; says which and why.
@@ -45,6 +45,7 @@ def write_tables(
         partial.mkdir()
         manifest = _manifest(request, [json.loads(answer) for answer in write(json.dumps(request))])
         write_durably(partial / MANIFEST, seal_manifest(json.dumps(manifest, indent=1)))
+        # Hadoop and Spark read a folder as complete if it has this file.
         write_durably(partial / SUCCESS, "")
         put_in_place(partial, directory, attempt)
     except OSError as error:
@@ -57,23 +58,23 @@ def write_tables(
 
 
 def partial_folder(directory: Path, attempt: int) -> Path:
-    """Return where an attempt writes what is to have a name once it is complete."""
+    """Return the folder where an attempt writes, before it gets its name."""
     return directory.with_name(f"{directory.name}.partial-{attempt}")
 
 
 def put_in_place(partial: Path, directory: Path, attempt: int) -> None:
-    """Give a complete folder its name, and remove what attempts before have left half-written.
+    """Give a complete folder its name, and remove the incomplete folders of earlier attempts.
 
-    It is on the disk when this returns.
+    The folder is on the disk when this returns.
 
     Args:
         partial: The folder, beside its place.
         directory: Its place: nothing, or an empty folder.
-        attempt: After the first, what an earlier one has left there is replaced; nobody may have
-            heard that it was complete.
+        attempt: From the second on, the files of an earlier attempt in the place are replaced: that
+            attempt may have been complete, and not reported.
 
     Raises:
-        CheckpointError: Something else has come to its place meanwhile; that is left as it is.
+        CheckpointError: Another file has appeared in its place meanwhile; it stays as it is.
     """
     there = {entry.name for entry in directory.iterdir()} if directory.is_dir() else set()
     replaced = {entry.name for entry in partial.iterdir()} if attempt > 1 else set()
@@ -86,6 +87,8 @@ def put_in_place(partial: Path, directory: Path, attempt: int) -> None:
     if directory.is_dir():
         shutil.rmtree(directory)
     set_modes(partial)
+    # The content must be on the disk before the name is: after a power loss a named folder is
+    # complete.
     sync_all(partial)
     partial.rename(directory)
     sync(directory.parent)
@@ -94,18 +97,19 @@ def put_in_place(partial: Path, directory: Path, attempt: int) -> None:
 
 
 def send_model(scratch: Path, output: Url, attempt: int) -> None:
-    """Send an exported model to where nothing can be renamed: `_SUCCESS` comes last.
+    """Send an exported model to a place where nothing can be renamed; `_SUCCESS` is sent last.
 
     Args:
         scratch: The model, complete.
         output: Its place: nothing, or an empty folder.
-        attempt: After the first, what an earlier one has left there is replaced.
+        attempt: From the second on, the files of an earlier attempt in the place are replaced.
 
     Raises:
         CheckpointError: A file cannot be sent.
     """
     with reaching(output):
         if attempt > 1 and output.exists():
+            # The mark goes first: a reader must not take a half-deleted model as complete.
             (output / SUCCESS).unlink(missing_ok=True)
             remove_tree(output)
         for _ in upload(scratch, (file for file in scratch.rglob("*") if file.is_file()), output):
@@ -129,7 +133,7 @@ def _manifest(request: dict[str, Any], replicas: list[dict[str, Any]]) -> dict[s
     ]
     return {
         "format": _FORMAT,
-        # What comes after the lowest of all is what a delta has to bring.
+        # The next delta must bring everything after the lowest version of all replicas.
         "version": min(replica["version"] for replica in replicas),
         "threshold": request["threshold"],
         "since_version": request["since_version"],

@@ -1,6 +1,6 @@
-"""What a ps replica writes when it is asked to end: all that it holds, for its successor alone.
+"""The hand-over of a ps replica: it writes everything that it holds, for its successor.
 
-It lies where the job's recovery checkpoints do, in a folder of its own. It is whole once its
+It lies beside the job's recovery checkpoints, in a folder of its own. It is complete when its
 manifest is there. A checkpoint of all replicas has another form and another name. The dense
 parameters in a checkpoint of a hybrid job have this form too, and may lie behind a URL.
 """
@@ -26,18 +26,19 @@ _SESSION_DIGITS = 16
 
 
 def hand_over_folder(directory: Path, index: int, session: str) -> Path:
-    """Return the folder of one process. A session may be any string, and no part of a path."""
+    """Return the folder of one process; a session may be any string, so its hash is used."""
+    # Another session must not find this folder: it has only one replica's part of a version.
     digits = hashlib.sha256(session.encode()).hexdigest()[:_SESSION_DIGITS]
     return directory / f"{_NAME}-{index}-{digits}"
 
 
 def write_hand_over(folder: Location, write: Callable[[str], str]) -> int:
-    """Write all that a replica holds, and return its version.
+    """Write everything that a replica holds, and return its version.
 
     Args:
-        folder: As of `hand_over_folder`.
+        folder: As returned by `hand_over_folder`.
         write: `Store.checkpoint`: writes its files into a folder and returns its manifest entry.
-            Behind a URL they are there when it returns.
+            For a URL the files are there when it returns.
 
     Raises:
         CheckpointError: A file cannot be written; says which and why.
@@ -53,6 +54,7 @@ def write_hand_over(folder: Location, write: Callable[[str], str]) -> int:
         folder.mkdir()
         entry = json.loads(write(str(folder)))
         write_durably(folder / MANIFEST, _manifest(entry))
+        # The successor may start on another machine, right after a power loss.
         sync(folder)
         sync(folder.parent)
     except OSError as error:
@@ -66,19 +68,19 @@ def _manifest(entry: dict[str, Any]) -> str:
 
 
 def hand_overs(directory: Path) -> set[Path]:
-    """Return the folders of what was handed over, or is being written."""
+    """Return the folders of hand-overs, complete or not."""
     return set(directory.glob(f"{_NAME}-*"))
 
 
 def delete_hand_overs(folders: Iterable[Path]) -> None:
-    """Delete what was handed over.
+    """Delete hand-overs.
 
     Raises:
         CheckpointError: One cannot be deleted.
     """
     for folder in sorted(folders):
         try:
-            # The manifest goes first: what is left of a folder without it is never restored.
+            # The manifest goes first: the rest of a folder without a manifest is never restored.
             (folder / MANIFEST).unlink(missing_ok=True)
             shutil.rmtree(folder)
         except OSError as error:

@@ -1,10 +1,11 @@
-"""One running job at a time writes to a folder of checkpoints, or of an export.
+"""Keeps a folder of checkpoints, or of an export, for one running job at a time.
 
-The lock is the kernel's (`flock` on `DIR/.in-use`). It ends with its holder, however that ends: a
-job that was killed can go on at once, and one that merely stands still keeps its folder. A file
-with a heartbeat would make the first wait, and would let the second lose its folder. NFS has such
-locks between machines since version 4 (before, by its lock daemon) and frees those of a client that
-is gone. Of a file system that has none, and of a URL, the user is told.
+The lock is the kernel's (`flock` on `DIR/.in-use`). It ends with its holder, in any way. So the
+successor of a killed job can start at once, and a job that only stands still keeps its folder. With
+a heartbeat in a file, the first would have to wait, and the second would lose its folder.
+
+NFS has such locks between machines since version 4 (before, by its lock daemon), and frees those of
+a client that is gone. For a file system without locks, and for a URL, the user gets a warning.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from elasticdl.runtime.secret_files import private_opener
 LOCK_FILE = ".in-use"
 _UNKNOWN = "it does not say which"
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
-"""What `flock` says on a file system that has no locks."""
+"""The errors of `flock` on a file system that has no locks."""
 
 
 @contextlib.contextmanager
 def all_claimed(places: Mapping[str, Location | None], holder: str) -> Iterator[str]:
-    """Do the same for each of some folders, by their flags; yield all warnings."""
+    """Claim several folders, named by their flags; yield all warnings."""
     with contextlib.ExitStack() as held:
         given = [(flag, place) for flag, place in places.items() if place is not None]
         warnings = [held.enter_context(claimed(place, holder, flag)) for flag, place in given]
@@ -45,11 +46,11 @@ def claimed(directory: Location, holder: str, flag: str = "checkpoint_dir") -> I
 
     Args:
         directory: The folder.
-        holder: What another job that wants the folder is told of this one.
-        flag: What names the folder.
+        holder: The name of this job, which another job shows if it wants the folder.
+        flag: The flag that names the folder.
 
     Yields:
-        A word of warning if there are no locks; "" otherwise.
+        A warning if there are no locks; else "".
 
     Raises:
         ConfigError: A running job has the folder, or it cannot be written to.
@@ -59,6 +60,7 @@ def claimed(directory: Location, holder: str, flag: str = "checkpoint_dir") -> I
             yield warning
         return
     path = directory / LOCK_FILE
+    # A folder that this job made, and left empty, is removed at the end.
     is_new = not directory.exists()
     try:
         file, warning = _lock(path, flag)
@@ -71,6 +73,7 @@ def claimed(directory: Location, holder: str, flag: str = "checkpoint_dir") -> I
         try:
             yield warning
         finally:
+            # The file is removed while the lock is held: nobody can lock it and then lose it.
             path.unlink(missing_ok=True)
             if is_new:
                 with contextlib.suppress(OSError):  # there are checkpoints in it
@@ -79,9 +82,9 @@ def claimed(directory: Location, holder: str, flag: str = "checkpoint_dir") -> I
 
 @contextlib.contextmanager
 def _noted(directory: Url, holder: str, flag: str) -> Iterator[str]:
-    """Leave a note where there are no locks; yield a warning, which tells of another's note.
+    """Leave a note where there are no locks; yield a warning, with the note of another job.
 
-    Nobody is refused: the note of a job that was killed looks like that of one which runs.
+    No job is refused: the note of a job that was killed looks like that of a running job.
     """
     note = directory / LOCK_FILE
     try:
@@ -107,7 +110,7 @@ def _note(holder: str) -> str:
 
 
 def _say_who(file: TextIO, holder: str) -> None:
-    """Write who holds the folder; the lock goes if that fails."""
+    """Write the name of the holder; the lock is released if that fails."""
     try:
         file.truncate(0)
         file.write(_note(holder))
@@ -119,7 +122,7 @@ def _say_who(file: TextIO, holder: str) -> None:
 
 
 def _lock(path: Path, flag: str) -> tuple[TextIO, str]:
-    """Lock a file, making it and its folder; return it and a warning if there are no locks."""
+    """Lock a file, making it and its folder; return it, and a warning if there are no locks."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Open for writing: over NFS an exclusive lock needs that. Not inherited by children.
@@ -144,7 +147,8 @@ def _lock(path: Path, flag: str) -> tuple[TextIO, str]:
                 f"--{flag}={path.parent}: this file system has no locks; see to it that "
                 "no other job uses the folder while this one runs"
             )
-        # Whoever had it may have removed it between our opening and locking it.
+        # The last holder may have removed the file after it was opened here and before it was
+        # locked. Then the lock is on a file without a name, and the next job would not see it.
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 return file, ""

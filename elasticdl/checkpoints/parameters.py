@@ -1,4 +1,4 @@
-"""The dense parameters of a checkpoint, by name, read without a store."""
+"""Reads the dense parameters of a checkpoint, by name, without a store."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def dense_parameters(
     """Return the dense parameters by name, each in its shape.
 
     Args:
-        folder: A checkpoint. Of a hybrid job the part with the dense parameters is read.
-        entries: What its manifest says of each replica, if that is not written yet.
+        folder: A checkpoint. For a hybrid job the part with the dense parameters is read.
+        entries: The manifest's entry of each replica, if the manifest is not written yet.
 
     Raises:
-        CheckpointError: It cannot be read.
+        CheckpointError: The parameters cannot be read.
     """
     if (folder / DENSE).is_dir():
         return dense_parameters(folder / DENSE)
@@ -37,6 +37,7 @@ def dense_parameters(
             entries = parse_manifest((folder / MANIFEST).read_bytes())["replicas"]
         replicas = sorted(entries, key=lambda entry: int(entry["replica"]))
         parts = [_dense(folder / _vectors_of(entry)) for entry in replicas]
+        # The replicas divide the flat vector, so a variable may lie in two files.
         whole = np.concatenate(parts)
         variables = replicas[0]["model"]["dense"]
         return {

@@ -1,13 +1,13 @@
-"""Rows that embedding tables begin with, from files: `--pretrained_rows`.
+"""Reads the rows with which embedding tables begin, from files: `--pretrained_rows`.
 
-Every ps replica reads the files itself and keeps the rows that are its own. A file has keys, one
-each, and the row of each key:
+Every ps replica reads the files itself and keeps its own rows. A file has keys, each of them once,
+and the row of each key:
 
 - `.npz` and `.safetensors`: arrays `keys` (n,) of integers and `rows` (n, dim) of floats;
 - `.parquet`: columns `key` and `weights`, as `--export_tables` writes them.
 
-A folder means the files of these kinds in it. Files behind a URL are fetched one after the other.
-A checkpoint, of a model of any framework, means its table of the same name.
+If a folder is given, all files of these kinds in it are read. Files behind a URL are fetched one
+after the other. A checkpoint, of a model in any framework, gives its table of the same name.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Chunk = tuple[NDArray[Any], NDArray[Any]]
 
 
 def sources_of(flag: str) -> dict[str, list[Location]]:
-    """Return the files of each table that `--pretrained_rows` names, "TABLE=PATH;TABLE=PATH".
+    """Return the files of each table in `--pretrained_rows`, "TABLE=PATH;TABLE=PATH".
 
     Raises:
         ConfigError: The words do not parse, or there is no such file; says what was expected.
@@ -67,18 +67,17 @@ def begin_with_pretrained(
     replica: int = 0,
     num_replicas: int = 1,
 ) -> None:
-    """Have the tables of a new store begin with the rows of their files.
+    """Let the tables of a new store begin with the rows of their files.
 
     Args:
         store: The store.
-        flag: As of `sources_of`.
+        flag: As for `sources_of`.
         progress: Counts what is read.
-        replica: Number of the store's replica.
-        num_replicas: How many there are.
+        replica: The number of the store's replica.
+        num_replicas: The number of replicas.
 
     Raises:
-        ConfigError: As of `sources_of`.
-        DataError: A file that is not as expected; names it, and the row.
+        ConfigError: As for `sources_of`. DataError: A file has another form; names it, and the row.
         CheckpointError: A checkpoint cannot be read.
     """
     for table, files in sources_of(flag).items():
@@ -97,7 +96,7 @@ def read_rows(file: Path) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float3
     """Yield a file's keys (n,) and rows (n, dim) in chunks.
 
     Raises:
-        DataError: The file is not as expected; names it, and the row.
+        DataError: The file has another form; names it, and the row.
     """
     first = 0
     try:
@@ -114,7 +113,7 @@ def read_rows(file: Path) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float3
 def _chunks_of(
     source: Location, table: str, replica: int, num_replicas: int, progress: Progress | None
 ) -> Iterator[Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]]:
-    """Have the rows of a file, or of a table of a checkpoint, within the block."""
+    """Give the rows of a file, or of a checkpoint's table, within the block."""
     if source.suffix in READERS:
         with _here(source) as path:
             yield read_rows(path)
@@ -135,10 +134,10 @@ def _chunks_of(
 
 @contextmanager
 def _here(file: Location) -> Iterator[Path]:
-    """Have a file on this machine within the block.
+    """Give a file on this machine within the block.
 
     Raises:
-        DataError: What is in it is not as expected.
+        DataError: The file has another form.
     """
     if not is_remote(file):
         yield file
@@ -177,6 +176,7 @@ def _checked(
     file: Path, first: int, keys: NDArray[Any], rows: NDArray[Any]
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Convert a chunk that begins at row `first` of its file."""
+    # All values are checked after this: a large float64 becomes infinite here.
     rows = np.ascontiguousarray(rows, np.float32)
     for wrong, what in (
         (keys < 0, "a key below 0"),
@@ -202,6 +202,7 @@ def _chunks(file: Path, keys: NDArray[Any], rows: NDArray[Any]) -> Iterator[Chun
 def _read_npz(file: Path) -> Iterator[Chunk]:
     if not zipfile.is_zipfile(file):
         raise DataError(f"{file}: expected a .npz file, found another or a torn one")
+    # A pickle could run code of whoever wrote the file.
     with np.load(file, allow_pickle=False) as arrays:
         yield from _chunks(file, *_both(file, dict.fromkeys(arrays.files), arrays.__getitem__))
 
@@ -209,6 +210,7 @@ def _read_npz(file: Path) -> Iterator[Chunk]:
 def _read_safetensors(file: Path) -> Iterator[Chunk]:
     with file.open("rb") as stream:
         (length,) = struct.unpack("<Q", stream.read(8).ljust(8, b"\0"))
+        # The length comes from the file. A damaged one must not make this process read gigabytes.
         if length > file.stat().st_size:
             raise DataError(f"{file}: expected a safetensors file, found another or a torn one")
         header = json.loads(stream.read(length))

@@ -1,7 +1,7 @@
-"""An export that goes on is written: one version after the other, each whole or not at all.
+"""Writes a continuing export: one version after the other, each as a whole or not at all.
 
-A version's files and its manifest are on the disk before `CURRENT` names it. In the file system a
-version is written beside its place and then renamed; behind a URL its manifest comes last.
+A version's files and manifest are on the disk before `CURRENT` names it. In the file system a
+version is written beside its place and then renamed. Behind a URL its manifest is written last.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _REMOVED = ".removed"
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What has become of a version."""
+    """The result of writing a version."""
 
     number: int
     is_base: bool
@@ -73,10 +73,10 @@ class Publisher:
         """Write nothing yet.
 
         Args:
-            directory: Where the versions lie; made if missing.
+            directory: The place of the versions; made if missing.
             job: The job's identity: a delta follows a version of the same job.
-            full_every: One version in so many is a base.
-            keep: How many versions are kept, beside those that these need.
+            full_every: One of this many versions is a base.
+            keep: The number of versions that are kept, beside those that these need.
             clock: Seconds since 1970.
         """
         self._directory = directory
@@ -90,16 +90,16 @@ class Publisher:
     def publish(
         self, model_version: int, program: ServedProgram | None, write: Callable[[str], list[str]]
     ) -> Published:
-        """Write the next version, and have it served unless another one is held.
+        """Write the next version; `CURRENT` names it unless another version is held.
 
-        Whatever fails, the versions before stay as they are, and the next try brings what this one
-        would have brought.
+        If this fails, the earlier versions stay as they are, and the next attempt writes the same
+        changes.
 
         Args:
-            model_version: Updates that the job has made.
-            program: What the workers train; None if nobody has written it. After another one a
-                base comes.
-            write: Has the replicas write their parts: `PsClient.export`.
+            model_version: The number of updates of the model.
+            program: The program that the workers train; None if no worker has written it. After a
+                change of the program, a base is written.
+            write: Lets the replicas write their parts: `PsClient.export`.
 
         Raises:
             CheckpointError: A file cannot be written; says which and why.
@@ -127,12 +127,14 @@ class Publisher:
         if self._last_number is None:
             self._look()
         assert self._last_number is not None
+        # A version without its program could not be served.
         if program is None or not (self._directory / program.name / MANIFEST).exists():
             raise CheckpointError(
                 f"{self._directory}: no worker has written the model's program so far; the version "
                 "is written when it is there"
             )
         head = self._head
+        # Rows of another program may have other shapes; and a long chain takes long to load.
         if head is not None and (
             head.program != program or head.num_deltas + 1 >= self._full_every
         ):
@@ -167,6 +169,7 @@ class Publisher:
         num_deltas = 0 if manifest.is_base or head is None else head.num_deltas + 1
         self._head, self._last_number = _Head(pointer, mark, num_deltas, program), number
         current = read_current(self._directory)
+        # A person holds a version because a newer one is bad; the job must not undo that.
         is_current = current is None or not current.is_held
         if is_current:
             _point(self._directory, Current(pointer))
@@ -174,7 +177,7 @@ class Publisher:
         return _published(manifest, is_current)
 
     def _look(self) -> None:
-        """Find out what there is, and remove what a killed master has left half-written."""
+        """Find the existing versions, and remove incomplete ones of a master that was killed."""
         numbers: list[int] = []
         for number, folder in _folders(self._directory):
             if (folder / MANIFEST).exists():
@@ -191,7 +194,7 @@ class Publisher:
                 self._head = self._head_of(self._last_number)
 
     def _head_of(self, number: int) -> _Head | None:
-        """Return what a delta may follow, if the chain of that version is there and of this job."""
+        """Return the head that a delta may follow, if its chain is complete and of this job."""
         content = _read_manifest(self._directory, number)
         if content is None:
             return None
@@ -203,7 +206,9 @@ class Publisher:
         return _Head(pointer, newest.mark, len(versions) - 1, newest.program)
 
     def _prune(self) -> None:
-        """Remove what is neither one of the newest versions, nor served, nor needed by one."""
+        """Remove versions that are not among the newest, not served, and not needed by one of
+        these.
+        """
         if not self._keep:
             return
         there = sorted(number for number, _ in _folders(self._directory))
@@ -229,10 +234,10 @@ class Publisher:
 
 
 def read_current(directory: Location) -> Current | None:
-    """Return which version is served; None if there is none so far.
+    """Return which version is served; None if there is none yet.
 
     Raises:
-        ExportError: `CURRENT` is of another form.
+        ExportError: `CURRENT` has another form.
     """
     try:
         content = (directory / CURRENT).read_bytes()
@@ -242,17 +247,17 @@ def read_current(directory: Location) -> Current | None:
 
 
 def versions(directory: Location) -> list[Manifest]:
-    """Return the versions that there are, the oldest first; what cannot be read is left out."""
+    """Return the existing versions, oldest first; unreadable ones are left out."""
     numbers = sorted(number for number, _ in _folders(directory))
     found = [_parsed(directory, number) for number in numbers]
     return [manifest for manifest in found if manifest is not None]
 
 
 def point_to(directory: Location, number: int | None) -> Current:
-    """Have a version served from now on and held; None: the newest, and those to come.
+    """Hold a version, so that it is served from now on; None: serve the newest, now and later.
 
     Raises:
-        ExportError: There is no such version, or its chain is broken; nothing has changed then.
+        ExportError: There is no such version, or its chain is broken; then nothing has changed.
     """
     with reaching(directory):
         there = [manifest.number for manifest in versions(directory)]
@@ -264,6 +269,7 @@ def point_to(directory: Location, number: int | None) -> Current:
             known = ", ".join(map(str, there[-10:]))
             raise ExportError(f"{directory}: there is no version {wanted}, but {known}")
         pointer = Pointer(wanted, digest(content))
+        # The chain is checked before `CURRENT` changes: a server would refuse a broken one.
         chain(lambda number: _read_manifest(directory, number), pointer)
         current = Current(pointer, is_held=number is not None)
         _point(directory, current)
@@ -271,12 +277,13 @@ def point_to(directory: Location, number: int | None) -> Current:
 
 
 def write_program(directory: Location, write: Callable[[Path], None]) -> ServedProgram:
-    """Write the program of a model, whole or not at all; return what versions name it by.
+    """Write the program of a model, as a whole or not at all; return its name for versions.
 
-    Its folder is named by its content: what is there is the same, or is written again.
+    The folder's name is a hash of the content. So an existing folder has the same content, or is
+    written again.
 
     Args:
-        directory: Of the export.
+        directory: The folder of the export.
         write: Writes its files into a folder.
 
     Raises:
@@ -389,6 +396,7 @@ def _write_remote(
     request: Callable[[Location], list[dict[str, Any]]],
     describe: Callable[[list[dict[str, Any]]], Manifest],
 ) -> tuple[Manifest, bytes]:
+    # Files of a failed attempt could be mixed with the new ones.
     if target.exists():  # of a try that failed
         remove_tree(target)
     manifest = describe(request(target))
@@ -419,7 +427,7 @@ def _check_there(folder: Path, manifest: Manifest) -> None:
 
 
 def _point(directory: Location, current: Current) -> None:
-    """Change what `CURRENT` says, at one instant."""
+    """Change the content of `CURRENT` in one step."""
     if is_remote(directory):
         (directory / CURRENT).write_text(current.to_json())
         return
@@ -435,9 +443,11 @@ def _point(directory: Location, current: Current) -> None:
 def _remove(folder: Location) -> None:
     with contextlib.suppress(FileNotFoundError):
         if is_remote(folder):
+            # Without a manifest the folder is no version, even if the removal stops half-way.
             (folder / MANIFEST).unlink()
             remove_tree(folder)
         else:
+            # Renamed first: a version that is half removed must not look like a version.
             removed = folder.with_name(folder.name + _REMOVED)
             folder.rename(removed)
             remove_tree(removed)

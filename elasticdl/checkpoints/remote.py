@@ -1,6 +1,6 @@
-"""Checkpoints behind URLs: the store writes and reads files of this machine, which are sent.
+"""Checkpoints behind URLs: the store writes and reads local files, which are sent and fetched.
 
-Each replica sends its own files. On the way back it fetches what it needs and no more.
+Each replica sends its own files. When it restores, it fetches only the files that it needs.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _NUM_HASH_SLOTS = 65_536  # as crates/edl-store/src/route.rs has it
 
 
 class Sender:
-    """Sends a replica's files; what a `PsServer` and a store in this process need for URLs.
+    """Sends a replica's files; a `PsServer` and a store in this process use it for URLs.
 
-    The folders of one parent lie beside each other here as they do there, as long as the process
-    lives. So the store knows its last checkpoint again, of which the next may be the difference.
+    The folders of one parent lie beside each other here too, as long as the process lives. So the
+    store finds its last checkpoint again, and can write the difference to it.
 
-    folder: for files on their way; of this process alone, and made when it is needed. What a
-        predecessor has left there is removed.
+    folder: The folder for files on their way. It belongs to this process alone, and is made when it
+        is needed. The files of a predecessor are removed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -38,7 +38,7 @@ class Sender:
         shutil.rmtree(folder, ignore_errors=True)
 
     def scratch(self, url: str) -> str:
-        """Return a folder to write the files for a URL to, with the wish for a base if any.
+        """Return a folder for the files of a URL, with the request for a base if there is one.
 
         Raises:
             CheckpointError: The URL cannot be reached.
@@ -53,13 +53,14 @@ class Sender:
                 wish = (source / BASE).read_bytes()
                 (folder / BASE).write_bytes(wish)
                 base = json.loads(wish)["base"]
+                # The store reads only the manifest of the base, to find out whether it knows it.
                 (folder.parent / base).mkdir(exist_ok=True)
                 manifest = (source.parent / base / MANIFEST).read_bytes()
                 (folder.parent / base / MANIFEST).write_bytes(manifest)
         return str(folder)
 
     def send(self, scratch: str, url: str) -> Iterator[object]:
-        """Send what was written there and remove it here; yields after each file.
+        """Send the files that were written there and remove them here; yield after each file.
 
         Raises:
             CheckpointError: A file cannot be sent.
@@ -72,7 +73,7 @@ class Sender:
             shutil.rmtree(folder, ignore_errors=True)
 
     def write(self, directory: Location, write: Callable[[str], list[str]]) -> list[str]:
-        """Have a store in this process write its files to a location; return what it answers."""
+        """Let a store in this process write its files to a location; return its answer."""
         if not is_remote(directory):
             return write(str(directory))
         scratch = self.scratch(str(directory))
@@ -82,7 +83,7 @@ class Sender:
         return entries
 
     def export(self, request: str, write: Callable[[str], list[str]]) -> list[str]:
-        """The same of a store's part of an export, whose request says where to."""
+        """Do the same for a store's part of an export; the request contains the place."""
         wanted = json.loads(request)
         place = parse(wanted["directory"])
 
@@ -101,9 +102,9 @@ def restore(
     scratch: Path | None = None,
     disk: tuple[str, int] | None = None,
 ) -> Store:
-    """Return a replica's part of a checkpoint, wherever that lies; see `Store.restore`.
+    """Return a replica's part of a local or remote checkpoint; see `Store.restore`.
 
-    What is fetched goes through `scratch`, or the system's folder for temporary files.
+    Fetched files lie in `scratch`, or in the system's folder for temporary files.
 
     Raises:
         CheckpointError: Files are missing, torn or inconsistent, or cannot be reached.
@@ -128,10 +129,10 @@ def fetch(
     are_rows_needed: bool = True,
     are_vectors_needed: bool = True,
 ) -> Path:
-    """Fetch what a replica needs of a checkpoint into a folder; return its own folder there.
+    """Fetch the files that a replica needs of a checkpoint; return its folder there.
 
     Raises:
-        CheckpointError: It cannot be reached, or its manifest is of another form.
+        CheckpointError: The checkpoint cannot be reached, or its manifest has another form.
     """
     assert is_remote(source)
     entries = _fetch_manifest(source, scratch)
@@ -167,8 +168,8 @@ def files_needed(
 ) -> list[str]:
     """Return the names of the files that a replica reads of a checkpoint.
 
-    Rows and names are split by hash slots. Of vectors and watermarks a replica needs its own; where
-    the number of replicas differs, those of all.
+    Rows and names are divided by hash slots. A replica needs its own vectors and watermarks; if the
+    number of replicas differs, it needs those of all.
     """
     own = _hash_slots_of(replica, num_replicas)
     needed = []
@@ -205,6 +206,7 @@ def _fetch_manifest(source: Location, scratch: Path) -> list[dict[str, Any]]:
 
 
 def _hash_slots_of(replica: int, num_replicas: int) -> range:
+    # The same division as in the store, rounded up.
     first, end = (-(-r * _NUM_HASH_SLOTS // num_replicas) for r in (replica, replica + 1))
     return range(first, end)
 

@@ -1,7 +1,8 @@
 """Finds checkpoints: `DIR/version-NNNNNNNN/manifest.json`, whole once the manifest is there.
 
-A manifest says which job has written it, and when. Jobs that use a folder one after the other keep
-their checkpoints apart: where another job has the same version, the name ends with the job's.
+A manifest names the job that wrote it, and the time. Jobs that use a folder one after the other
+keep their checkpoints apart: if another job has the same version, the folder's name ends with the
+job's.
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ from elasticdl.locations import Location, is_remote, modified, reaching
 
 MANIFEST = "manifest.json"
 FORMAT_WITH_CHECKSUM = 3
-"""From this version on a manifest has a checksum of itself."""
+"""From this format on, a manifest has a checksum of itself."""
 
 BASE = "base.json"
-"""In a folder that is being written: the checkpoint beside it that may have the rows it lacks."""
+"""A file in a folder that is being written.
+
+It names the checkpoint beside it that may have the rows which this one lacks.
+"""
 _log = logging.getLogger(__name__)
 _VERSION_NAME = re.compile(r"version-(\d{8,})(?:-[0-9a-f]{8})?")
 _JOB_DIGITS = 8
@@ -31,7 +35,7 @@ _JOB_DIGITS = 8
 
 @dataclass(frozen=True, slots=True)
 class WholeVersion:
-    """A whole checkpoint: its folder, model version, and who has written it when."""
+    """A whole checkpoint: its folder, model version, writing job and time."""
 
     folder: Location
     version: int
@@ -40,7 +44,7 @@ class WholeVersion:
 
 
 def version_folder(directory: Location, version: int, job: str = "") -> Location:
-    """Return where the checkpoint of a model version lies, or will lie, that is this job's.
+    """Return the folder of this job's checkpoint of a model version, whether it exists or not.
 
     Args:
         directory: `--checkpoint_dir`.
@@ -55,21 +59,21 @@ def version_folder(directory: Location, version: int, job: str = "") -> Location
 
 
 def _is_taken(folder: Location) -> bool:
-    """Whether a folder is there; behind a URL, where nothing is renamed, whether it is whole."""
+    """Return whether a folder exists; for a URL, where nothing is renamed, whether it is whole."""
     with reaching(folder):
         return (folder / MANIFEST if is_remote(folder) else folder).exists()
 
 
 def job_of(folder: Location) -> str:
-    """Return which job has written a checkpoint; "" if that is not known."""
+    """Return the job that wrote a checkpoint; "" if it is not known."""
     return str(_manifest(folder).get("job", ""))
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """What of a checkpoint a job goes on with, beside the parameters.
+    """The part of a checkpoint that a job continues with, beside the parameters.
 
-    learning_rate: what a callback had set; None: the optimizer's own.
+    learning_rate: The rate that a callback had set; None: the optimizer's own.
     """
 
     folder: Location
@@ -95,7 +99,7 @@ def begun_with(path: Location) -> Begun:
 
 
 def whole_versions(directory: Location) -> list[WholeVersion]:
-    """List the whole checkpoints in a folder, of whatever job."""
+    """List the whole checkpoints in a folder, of all jobs."""
     with reaching(directory):
         return list(_whole_versions(directory))
 
@@ -108,6 +112,7 @@ def _whole_versions(directory: Location) -> Iterator[WholeVersion]:
         if match and (entry / MANIFEST).is_file():
             manifest = _manifest(entry)
             written = manifest.get("written")
+            # Manifests of earlier versions have no time.
             if not isinstance(written, float):
                 try:
                     written = modified(entry / MANIFEST)
@@ -123,7 +128,7 @@ def versions(directory: Location) -> list[int]:
 
 
 def bases(folder: Location) -> set[str]:
-    """Return the folders beside a whole checkpoint that hold the rows which it lacks.
+    """Return the folders beside a whole checkpoint that have the rows which it lacks.
 
     Raises:
         CheckpointError: The manifest cannot be read.
@@ -139,8 +144,8 @@ def bases(folder: Location) -> set[str]:
 def resolve(path: Location) -> Location:
     """Return the version folder that `--checkpoint_dir_for_init` means: itself, or its newest.
 
-    The newest is the highest version of the job that has written last: numbers of different jobs
-    say nothing of each other.
+    The newest is the highest version of the job that wrote last: version numbers of different jobs
+    cannot be compared.
 
     Raises:
         CheckpointError: There is no whole checkpoint.
@@ -163,10 +168,10 @@ def resolve(path: Location) -> Location:
 
 
 def parse_manifest(content: bytes) -> Any:
-    """Return what a manifest says.
+    """Return the content of a manifest.
 
     Raises:
-        ValueError: It was changed or is damaged: it is no JSON, or its checksum is another one.
+        ValueError: The manifest was changed or is damaged: it is not JSON, or its checksum differs.
     """
     found = json.loads(content)
     says_so = isinstance(found, dict) and found.get("format", 0) >= FORMAT_WITH_CHECKSUM
@@ -176,7 +181,7 @@ def parse_manifest(content: bytes) -> Any:
 
 
 def _told(folder: Location) -> Location:
-    """Say it if what a manifest says cannot be checked; return the folder."""
+    """Log a warning if a manifest cannot be checked; return the folder."""
     with reaching(folder), contextlib.suppress(OSError, ValueError):  # who restores it tells those
         if not is_sealed_manifest((folder / MANIFEST).read_bytes()):
             _log.warning(
@@ -188,7 +193,7 @@ def _told(folder: Location) -> Location:
 
 
 def _manifest(folder: Location) -> dict[str, object]:
-    """Return a manifest; empty if it cannot be read, which whoever restores it will tell."""
+    """Return a manifest; empty if it cannot be read: an error shows when it is restored."""
     try:
         manifest = parse_manifest((folder / MANIFEST).read_bytes())
     except (OSError, ValueError):

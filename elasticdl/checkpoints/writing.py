@@ -1,7 +1,7 @@
-"""Checkpoints are written: one appears whole, under its name, or not at all.
+"""Writes checkpoints: each appears as a whole, under its name, or not at all.
 
 In the file system a folder is written beside its place and then renamed. Behind a URL nothing can
-be renamed: there the manifest, which makes a checkpoint whole, is written last.
+be renamed, so the manifest, which makes a checkpoint whole, is written last.
 """
 
 from __future__ import annotations
@@ -46,21 +46,22 @@ def write_checkpoint(
 ) -> Location:
     """Write a checkpoint and return its folder, `DIRECTORY/version-NNNNNNNN`.
 
-    One of the same version and job is replaced, one of another job never.
+    A checkpoint of the same version and job is replaced, one of another job never.
 
-    Whatever fails, what was written is removed, and the checkpoints before stay as they are.
+    After an error the new files are removed, and the earlier checkpoints stay as they are.
 
     Args:
         directory: `--checkpoint_dir`; made if missing.
         version: Model version.
         model: Name of the model, for people who find the checkpoint.
-        write: Has the replicas write their files into a folder; returns their manifest entries
-            as JSON.
-        full_every: One of so many checkpoints has all rows, the others what has changed since. A
-            replica that does not know what has changed writes all.
+        write: Lets the replicas write their files into a folder; returns their manifest entries as
+            JSON.
+        full_every: One of this many checkpoints has all rows, the others have the changes since it.
+            A replica that does not know its changes writes all rows.
         job: The job's identity.
-        clock: Seconds since 1970.
-        learning_rate: What a callback has set, and a job that begins with it goes on with.
+        clock: Returns seconds since 1970.
+        learning_rate: The rate that a callback has set; a job that begins with the checkpoint uses
+            it.
 
     Raises:
         CheckpointError: A file could not be written; says which and why.
@@ -96,11 +97,13 @@ def _write_local(
     partial = target.with_name(target.name + _PARTIAL)
     try:
         make_durably(target.parent)
+        # A job of an earlier process may have been killed at any step.
         _remove_leftovers(target.parent)
         partial.mkdir()
         if base is not None:
             (partial / BASE).write_text(json.dumps({"base": base.name}))
         entries = [json.loads(entry) for entry in write(partial)]
+        # The request for a base is no part of the checkpoint.
         (partial / BASE).unlink(missing_ok=True)
         write_durably(partial / MANIFEST, manifest(entries))
         sync(partial)
@@ -132,6 +135,8 @@ def _write_remote(
             if base is not None:
                 (target / BASE).write_text(json.dumps({"base": base.name}))
             entries = [json.loads(entry) for entry in write(target)]
+            # A server may lose a file without an error, so the sizes are checked before the
+            # manifest makes the checkpoint whole.
             check_sent(target, entries)
             if base is not None:
                 (target / BASE).unlink()
@@ -147,7 +152,7 @@ def check_sent(target: Url, entries: list[dict[str, Any]]) -> None:
     """Check that all files are there, each with all of its bytes.
 
     Raises:
-        CheckpointError: One is not.
+        CheckpointError: A file is missing or too short.
     """
     there = sizes(target)
     for entry in entries:
@@ -162,7 +167,7 @@ def check_sent(target: Url, entries: list[dict[str, Any]]) -> None:
 
 
 def _remove_unfinished(directory: Url, job: str) -> None:
-    """Remove what a killed master of this job has left half-written."""
+    """Remove incomplete checkpoints of a killed master of this job."""
     for mark in list(directory.glob(f"version-*/{_UNFINISHED}")):
         is_whole = (mark.parent / MANIFEST).exists()
         if is_whole:
@@ -172,18 +177,18 @@ def _remove_unfinished(directory: Url, job: str) -> None:
 
 
 def delete_checkpoints(directory: Location, kept: Collection[int], job: str) -> None:
-    """Delete the checkpoints of a job that are older than the newest of some, but for these.
+    """Delete the checkpoints of a job that are older than the newest of `kept`, except `kept`.
 
-    The folder says which there are: a master that was killed may have left one that no journal
-    names. One that a checkpoint which stays lacks rows of stays too.
+    The folder is listed for this: a killed master may have left a checkpoint that no journal names.
+    A checkpoint also stays if one that is kept lacks rows that it has.
 
     Args:
-        directory: Where the job writes its checkpoints; others of other jobs may be there.
+        directory: The folder of the job's checkpoints; other jobs may have theirs there too.
         kept: Model versions, at least one.
         job: The job's identity.
 
     Raises:
-        CheckpointError: One cannot be deleted.
+        CheckpointError: A checkpoint cannot be deleted.
     """
     newest = max(kept)
     with reaching(directory):
@@ -196,9 +201,11 @@ def delete_checkpoints(directory: Location, kept: Collection[int], job: str) -> 
 
 
 def _delete(folder: Location, job: str) -> None:
-    """Delete a checkpoint; if this is cut short, whoever writes the next one deletes the rest."""
+    """Delete a checkpoint; if this is cut short, the writer of the next one deletes the rest."""
     try:
         if is_remote(folder):
+            # The mark comes before the manifest goes, so that a killed master's successor finds the
+            # rest.
             (folder / _UNFINISHED).write_text(json.dumps({"job": job}))
             (folder / MANIFEST).unlink()
             remove_tree(folder)
@@ -216,7 +223,7 @@ def _delete(folder: Location, job: str) -> None:
 
 
 def _base(directory: Location, target: Location, full_every: int, job: str) -> Location | None:
-    """Return the job's newest checkpoint with all rows, unless enough are based on it already."""
+    """Return the job's newest checkpoint with all rows, unless enough others are based on it."""
     if full_every == 1:
         return None
     own = [whole for whole in whole_versions(directory) if whole.job == job]
@@ -230,7 +237,7 @@ def _base(directory: Location, target: Location, full_every: int, job: str) -> L
 
 
 def _remove_leftovers(directory: Path) -> None:
-    """Remove what a master that was killed has left half-written or half-deleted."""
+    """Remove what a killed master has left half-written or half-deleted."""
     put_back(directory)
     for suffix in (_PARTIAL, _REPLACED, _DELETED):
         for folder in directory.glob(f"version-*{suffix}"):
@@ -252,10 +259,11 @@ def _put_in_place(partial: Path, target: Path) -> None:
 
 
 def put_back(directory: Location) -> None:
-    """Give checkpoints their names back that stepped aside for others which have not come.
+    """Give a checkpoint its name back if it stepped aside for another one that has not come.
 
-    Who writes one of the same version may be killed between the two renames. A master that takes
-    up a job calls this before anybody restores a checkpoint. Behind a URL nothing is renamed.
+    The writer of a checkpoint of the same version may be killed between the two renames. A master
+    that continues a job calls this before any replica restores a checkpoint. Behind a URL nothing
+    is renamed.
 
     Raises:
         OSError: The folder cannot be read or changed.
@@ -278,9 +286,9 @@ def write_durably(path: Path, text: str) -> None:
 
 
 def make_durably(folder: Path) -> None:
-    """Make a folder, and those above it that are missing; their names are on the disk then.
+    """Make a folder and its missing parents; their names are on the disk when this returns.
 
-    Who was killed may have made the last one that is there, and may not have synced its name.
+    A process that was killed may have made the last existing folder without syncing its name.
     """
     missing = [above for above in (folder, *folder.parents) if not above.exists()]
     last = missing[-1].parent if missing else folder
@@ -291,9 +299,9 @@ def make_durably(folder: Path) -> None:
 
 
 def set_modes(folder: Path) -> None:
-    """Give what is in a folder the modes that the umask says, as the folder itself has them.
+    """Give the content of a folder the modes of the umask, like the folder itself.
 
-    Some libraries write files that nobody else may read, whatever the umask.
+    Some libraries write files that only their owner may read, whatever the umask is.
     """
     of_folders = stat.S_IMODE(folder.stat().st_mode)
     for path in folder.rglob("*"):
@@ -304,13 +312,13 @@ def set_modes(folder: Path) -> None:
 
 
 def sync_all(folder: Path) -> None:
-    """Have a folder, and all that is in it, on the disk; not its own name."""
+    """Write a folder and all its content to the disk, but not its own name."""
     for path in (*folder.rglob("*"), folder):
         sync(path)
 
 
 def sync(path: Path) -> None:
-    """Have a file, or the names in a folder, on the disk."""
+    """Write a file, or the names in a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Requests in Arrow: streams of strangers, which are measured before anything is unpacked."""
+"""Requests in Arrow: streams of strangers, which are measured before they are unpacked."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def read_columns(
     Args:
         content: The stream.
         specs: The features.
-        most_bytes: That it may have once it is unpacked.
-        most_records: That it may have.
+        most_bytes: The largest number of bytes after unpacking.
+        most_records: The largest number of records.
 
     Raises:
-        RequestTooLargeError: It has more.
-        DataError: It is no stream of Arrow, or has other columns, types or shapes.
+        RequestTooLargeError: The stream has more bytes or records. DataError: The content is not a
+        stream of Arrow, or has other columns, types or shapes.
     """
     try:
         schema = _check_size(content, most_bytes, most_records)
@@ -55,7 +55,7 @@ def read_columns(
 
 
 def _check_size(content: bytes, most_bytes: int, most_records: int) -> pyarrow.Schema:
-    """Return the schema, if the stream does not unpack to too much."""
+    """Return the schema, if the stream does not unpack to too many bytes."""
     import pyarrow as pa
 
     num_bytes = num_records = 0
@@ -64,6 +64,7 @@ def _check_size(content: bytes, most_bytes: int, most_records: int) -> pyarrow.S
     first = _next(reader)
     if first is None or first.type != "schema":
         raise DataError("no stream of Arrow: expected that a schema comes first")
+    # Only the heads of the messages are read here: a small stream can unpack to many gigabytes.
     while (message := _next(reader)) is not None:
         if message.type not in ("record batch", "dictionary"):
             raise DataError(f"no stream of Arrow: found a message {message.type!r}")
@@ -90,7 +91,7 @@ def _next(reader: Any) -> Any:
 
 
 def _measured(message: Any) -> tuple[int, int]:
-    """Return how many rows a batch says that it has, and how many bytes its buffers unpack to."""
+    """Return the rows that a batch declares, and the bytes to which its buffers unpack."""
     flat, body = _Flat(message.metadata.to_pybytes()), message.body
     batch = flat.table(flat.root(), 2)  # Message: version, header_type, header, bodyLength
     if message.type == "dictionary":
@@ -112,7 +113,7 @@ def _measured(message: Any) -> tuple[int, int]:
 
 
 class _Flat:
-    """Reads tables of FlatBuffers, of which PyArrow shows nothing."""
+    """Reads tables of FlatBuffers, which PyArrow does not expose."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -121,7 +122,7 @@ class _Flat:
         return self._at(0, "<I")
 
     def field(self, table: int, number: int) -> int | None:
-        """Return where a field of a table lies; None: the table has none."""
+        """Return the place of a field of a table; None if the table does not have it."""
         fields = table - self._at(table, "<i")
         if 4 + 2 * number >= self._at(fields, "<H"):
             return None
@@ -139,7 +140,7 @@ class _Flat:
         return place + self._at(place, "<I")
 
     def pairs(self, table: int, number: int) -> Iterator[tuple[int, int]]:
-        """Yield the structs of a vector, each of two int64."""
+        """Yield the structs of a vector, which have two int64 each."""
         place = self.field(table, number)
         if place is None:
             return
@@ -155,7 +156,7 @@ class _Flat:
 
 
 def _check_schema(schema: pyarrow.Schema, specs: Sequence[FeatureSpec]) -> None:
-    """Refuse other columns than those of the features, and types that they cannot have."""
+    """Refuse columns that are not features, and types that the features cannot have."""
     known = ", ".join(spec.name for spec in specs)
     for name in sorted(set(schema.names)):
         if name not in {spec.name for spec in specs}:
@@ -183,7 +184,7 @@ def _dtype(spec: FeatureSpec) -> str:
 
 
 def _item(kind: pyarrow.DataType) -> pyarrow.DataType | None:
-    """Return the type of what lists of a type have; None: it is none of lists."""
+    """Return the type of the items of lists; None if the type is not a list."""
     import pyarrow as pa
 
     types = pa.types
@@ -193,7 +194,7 @@ def _item(kind: pyarrow.DataType) -> pyarrow.DataType | None:
 
 
 def _is_of(kind: pyarrow.DataType, dtype: str) -> bool:
-    """Return whether a column's values may be a feature's; the rule is that of training."""
+    """Return whether a column's values fit a feature; the rule is the same as in training."""
     import pyarrow as pa
 
     types = pa.types
@@ -233,6 +234,8 @@ def _array(spec: FeatureSpec, chunks: pyarrow.ChunkedArray, most_bytes: int) -> 
     if pa.types.is_dictionary(column.type):
         values = _plain(spec, column.dictionary, most_bytes)
         places = column.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        # A dictionary is small even if many rows name the same long text, so the rows' text is
+        # counted.
         if spec.dtype == "str" and len(places):
             lengths = np.array([len(value) for value in values], np.int64)
             _check_text(spec, int(lengths[places].sum()), most_bytes)
@@ -253,7 +256,7 @@ def _plain(spec: FeatureSpec, column: pyarrow.Array, most_bytes: int) -> NDArray
     if spec.dtype == "str":
         types = pa.types
         if types.is_string_view(column.type) or types.is_binary_view(column.type):
-            # A view is 16 bytes, whatever it shows, and many may show the same.
+            # A view has 16 bytes for any length of text, and many views may show the same text.
             shown = column.view(pa.binary_view()) if types.is_string_view(column.type) else column
             _check_text(spec, sum(len(value.as_buffer()) for value in shown), most_bytes)
         else:
@@ -285,7 +288,7 @@ def _check_no_null(spec: FeatureSpec, column: pyarrow.Array, shape: list[int]) -
 def _list_length(
     spec: FeatureSpec, column: pyarrow.Array, wanted: int | None, axis: int, shape: list[int]
 ) -> int:
-    """Return the one length that all lists of a column have."""
+    """Return the common length of all lists of a column."""
     import pyarrow as pa
 
     if pa.types.is_fixed_size_list(column.type):

@@ -87,6 +87,7 @@ def serve(
     from elasticdl.locations import parse
     from elasticdl.runtime.start_up import quiet_tensorflow
 
+    # TensorFlow prints when it is imported, so this comes first.
     quiet_tensorflow()
     try:
         from elasticdl.packages.serving.server import RequestLimits, Server
@@ -122,6 +123,7 @@ def exports(export: str, use: str | None) -> None:
     from elasticdl.locations import parse, reaching
 
     directory = parse(export)
+    # The word is checked before anything is changed.
     if use is not None and use != "newest" and not use.isdecimal():
         raise click.UsageError(f"--use={use}: expected the number of a version, or newest")
     if use is not None:

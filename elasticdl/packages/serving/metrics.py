@@ -1,4 +1,4 @@
-"""What a server tells Prometheus."""
+"""The metrics that a server gives Prometheus."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ServerMetrics:
     """The metrics of one server."""
 
     def __init__(self, version: Callable[[], Version | None]) -> None:
-        """Given what says which version is served."""
+        """Make the metrics; `version` returns the version that is served."""
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "elasticdl_serve_requests", "Requests, by status.", ["status"], registry=self.registry

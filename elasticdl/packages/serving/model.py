@@ -1,4 +1,4 @@
-"""A version of an export that scores: ids, look-ups, outputs. For one thread at a time."""
+"""Scores with a version of an export: ids, look-ups, outputs. For one thread at a time."""
 
 from __future__ import annotations
 
@@ -30,16 +30,18 @@ class Scorer:
         """Load a version's program.
 
         Raises:
-            ExportError: It cannot be served.
+            ExportError: The program cannot be served.
         """
         return cls(version, load_served(version.program)).ready()
 
     def with_version(self, version: Version) -> Scorer:
-        """Return what scores with another version. This one scores no more.
+        """Return a scorer of another version; this one must not score any more.
 
         Raises:
-            ExportError: It cannot be served; then this one does as before.
+            ExportError: The version cannot be served; then this scorer works as before.
         """
+        # The same program can take the parameters of each version, and loading a program takes
+        # seconds.
         if version.manifest.program != self.version.manifest.program:
             return Scorer.load(version)
         try:
@@ -57,8 +59,8 @@ class Scorer:
         """Return the outputs of some records, by name.
 
         Raises:
-            RequestTooLargeError: The rows of all ids would take too much.
-            DataError: A record cannot be scored; names the first such.
+            RequestTooLargeError: The rows of all ids would take too many bytes. DataError: A record
+            cannot be scored; names the first such record.
         """
         try:
             return self._score(features)
@@ -71,6 +73,7 @@ class Scorer:
         ids = self.program.ids(features)
         sites = [self._site(site) for site in range(len(ids))]
         num_bytes = sum(i.size * table["dim"] * 4 for i, (_, table) in zip(ids, sites, strict=True))
+        # A few ids of large rows fit a small request, so the rows are counted before they are read.
         if num_bytes > _MOST_ROW_BYTES:
             raise RequestTooLargeError(
                 f"the rows of these records have {num_bytes:,} bytes, expected at most "
@@ -80,7 +83,7 @@ class Scorer:
         return self.program.score(features, rows)
 
     def _site(self, site: int) -> tuple[int, Mapping[str, Any]]:
-        """Return the number of the table of a lookup, and the table."""
+        """Return the number of a lookup's table, and the table."""
         name = self.program.lookups[site]
         tables = self.version.manifest.tables
         return next((k, table) for k, table in enumerate(tables) if table["name"] == name)
@@ -97,10 +100,11 @@ class Scorer:
         return out
 
     def _of_record(self, features: Arrays, error: DataError) -> DataError:
-        """Return the error of the first record that cannot be scored, found by halving."""
+        """Return the error of the first record that cannot be scored; it is found by halving."""
         first, end = 0, len(next(iter(features.values())))
         while end - first > 1:
             middle = (first + end) // 2
+            # The first half is sound, so the error is in the other one.
             if self._error(features, first, middle) is None:
                 first = middle
             else:
@@ -109,7 +113,7 @@ class Scorer:
         return error if found is None else DataError(f"record {first}: {found}")
 
     def _error(self, features: Arrays, first: int, end: int) -> DataError | None:
-        """Return why some of the records cannot be scored, if they cannot."""
+        """Return the error if some of the records cannot be scored; else None."""
         try:
             self._score({name: values[first:end] for name, values in features.items()})
         except DataError as error:

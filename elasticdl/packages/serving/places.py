@@ -1,6 +1,7 @@
-"""What strangers take of a server: places, and bytes that come or go. Who goes when it is too much.
+"""Decides which connection or transfer of a server must end when there are too many.
 
-Nothing is read and nothing waited for here: time is a number that is given.
+Connections take places, and requests and answers on their way hold bytes. Nothing is read or waited
+for here: the time is an argument.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
 
 FREE_BYTES = 1 << 16
-"""So much of each transfer is not counted: a small request is answered whoever holds the rest."""
+"""This much of each transfer is not counted: a small request is answered whatever others hold."""
 _PATIENCE_SECONDS = 1.0  # before a transfer may have to go for another
 
 
@@ -17,8 +18,10 @@ _PATIENCE_SECONDS = 1.0  # before a transfer may have to go for another
 class Transfer:
     """A request or an answer on its way.
 
-    connection: Whose it is. since: When it began. cut: Ends it; None while it is computed with.
-    num_bytes: What it holds.
+    connection: The connection to which it belongs.
+    since: The time when it began.
+    cut: Ends it; None while the model computes with it.
+    num_bytes: The bytes that it holds.
     """
 
     connection: Hashable
@@ -28,11 +31,11 @@ class Transfer:
 
     @property
     def counted(self) -> int:
-        """What it takes of the bytes that all have together."""
+        """The part of its bytes that counts against the common limit."""
         return max(0, self.num_bytes - FREE_BYTES)
 
     def may_go(self, now: float) -> bool:
-        """Whether it may have to go for another."""
+        """Return whether it may be ended for another one."""
         return self.cut is not None and now - self.since >= _PATIENCE_SECONDS
 
 
@@ -43,7 +46,7 @@ class Places:
         """Begin without connections.
 
         Args:
-            most_bytes: What all transfers together may hold, beside `FREE_BYTES` each.
+            most_bytes: The limit for all transfers together, beside `FREE_BYTES` each.
         """
         self._most_bytes = most_bytes
         self._transfers: dict[Transfer, None] = {}  # the oldest first
@@ -58,12 +61,13 @@ class Places:
         self.num_bytes += transfer.counted
 
     def grow(self, transfer: Transfer, num_bytes: int, now: float) -> bool:
-        """Have a transfer hold more bytes; return whether there is room.
+        """Let a transfer hold more bytes; return whether there is room.
 
-        For it the longest ones go that are older than a second.
+        To make room, the longest transfers that are older than a second are ended.
         """
         grown = replace(transfer, num_bytes=transfer.num_bytes + num_bytes)
         more = grown.counted - transfer.counted
+        # The oldest come first: a slow client has had its time.
         for other in list(self._transfers):
             if self.num_bytes + more <= self._most_bytes:
                 break
@@ -76,7 +80,7 @@ class Places:
         return True
 
     def end(self, transfer: Transfer) -> None:
-        """Note that a request or answer is through; one that is not is cut."""
+        """Note that a request or answer is complete; one that is not is cut off."""
         if transfer not in self._transfers:
             return
         del self._transfers[transfer]
@@ -87,23 +91,26 @@ class Places:
     # --- places ----------------------------------------------------------------------------------
 
     def look(self, connections: Iterable[Hashable], busy: Iterable[Hashable], now: float) -> None:
-        """Note which connections there are, and which of them a request is answered for."""
+        """Note which connections there are, and which of them wait for an answer."""
         before, busy = self._quiet_since, set(busy)
         self._quiet_since = {c: before.get(c, now) for c in connections if c not in busy}
 
     def asks(self, connection: Hashable) -> None:
-        """A request has come from a connection: its headers are there."""
+        """Note that the headers of a request have come from a connection."""
         self._quiet_since.pop(connection, None)
 
     def silent(self, since: float) -> list[Hashable]:
-        """Return the connections that have asked nothing since a time."""
+        """Return the connections that have sent no request since a time."""
         return [c for c, began in self._quiet_since.items() if began <= since]
 
     def first_to_go(self, now: float) -> Hashable | None:
-        """Return whose place another may have: who asks nothing, or is slow. None: nobody's.
+        """Return the connection that must give its place to another: a quiet or slow one.
 
-        The connection is forgotten: it has to be closed.
+        None: no one.
+
+        The connection is forgotten here; the caller must close it.
         """
+        # A quiet connection loses nothing that a new request would not bring again.
         if self._quiet_since:
             connection = min(self._quiet_since, key=self._quiet_since.__getitem__)
             del self._quiet_since[connection]

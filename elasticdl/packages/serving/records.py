@@ -1,4 +1,4 @@
-"""What a request says and an answer has: records as JSON or Arrow <-> arrays."""
+"""Converts between arrays and the records of requests and answers, in JSON or Arrow."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ _LETTERS = 24  # that a number of an answer takes in JSON, at the most
 
 @dataclass(frozen=True, slots=True)
 class Most:
-    """What a request may have, and an answer.
+    """Limits of a request and of an answer.
 
-    num_bytes: Of a request, unpacked. records: Of a request. answer_bytes: Of an answer.
+    num_bytes: The bytes of a request after unpacking.
+    records: The records of a request.
+    answer_bytes: The bytes of an answer.
     """
 
     num_bytes: int = 16 << 20
@@ -34,13 +36,13 @@ class Most:
 def from_json(
     content: bytes, specs: Sequence[FeatureSpec], most: Most | None = None
 ) -> tuple[dict[str, NDArray[Any]], bool]:
-    """Read features; return them, and whether it is a single record.
+    """Read features; return them, and whether the request has a single record.
 
     `{"instances": [RECORD, ...]}`, `{"instance": RECORD}`, or columns: `{"inputs": {NAME: [...]}}`.
-    A record is `{NAME: VALUE}`, or the value alone where there is one feature.
+    A record is `{NAME: VALUE}`, or only the value if there is one feature.
 
     Raises:
-        DataError: It is something else; says what.
+        DataError: The content has another form; says which.
     """
     most = most or Most()
     features = [(spec.name, spec.dtype, list(spec.shape)) for spec in specs]
@@ -55,10 +57,10 @@ def from_json(
 def from_arrow(
     content: bytes, specs: Sequence[FeatureSpec], most: Most | None = None
 ) -> dict[str, NDArray[Any]]:
-    """Read features of a stream of record batches, whose columns have their names.
+    """Read features from a stream of record batches, whose columns have the features' names.
 
     Raises:
-        DataError: It is none, lacks a column, or has one of another type.
+        DataError: It is no such stream, lacks a column, or has a column of another type.
     """
     most = most or Most()
     columns = read_columns(content, specs, most.num_bytes, most.records)
@@ -72,12 +74,12 @@ def to_json(
     model_version: int,
     most: Most | None = None,
 ) -> bytes:
-    """Write predictions: of one output its values, of several records `{NAME: VALUE}`.
+    """Write predictions: values if there is one output, `{NAME: VALUE}` for several.
 
-    A float32 is written so that it is read as the same bits. One that is no number is null.
+    A float32 is written so that it is read back with the same bits. NaN and infinity become null.
 
     Raises:
-        RequestTooLargeError: The answer is larger than one may be.
+        RequestTooLargeError: The answer is larger than allowed.
     """
     _check_answer(sum(values.size * _LETTERS for values in outputs.values()), most or Most())
     columns = {name: _said(values) for name, values in outputs.items()}
@@ -100,7 +102,7 @@ def to_arrow(
     """Write predictions as a stream of one record batch; the schema's metadata has the version.
 
     Raises:
-        RequestTooLargeError: The answer is larger than one may be.
+        RequestTooLargeError: The answer is larger than allowed.
     """
     import pyarrow as pa
 
@@ -128,7 +130,7 @@ def _check_answer(num_bytes: int, most: Most) -> None:
 
 
 def _said(values: NDArray[Any]) -> list[Any]:
-    """Return an output as JSON can say it."""
+    """Return an output as values of JSON."""
     if values.dtype.kind == "O":  # text of TensorFlow
         words = [v.decode(errors="replace") if isinstance(v, bytes) else v for v in values.flat]
         values = np.array(words, object).reshape(values.shape)
@@ -148,8 +150,10 @@ def _fitting(spec: FeatureSpec, found: NDArray[Any]) -> NDArray[Any]:
     if spec.dtype == "str":
         return found
     wanted = np.dtype(spec.dtype)
+    # The cast is checked afterwards, so NumPy need not warn.
     with np.errstate(over="ignore", invalid="ignore"):
         array = np.ascontiguousarray(found.astype(wanted))
+    # A cast wraps around in silence, so the value must be the same before and after.
     if wanted.kind in "iub":
         wrong = (array != found) | ((array < 0) != (found < 0))
     else:

@@ -1,7 +1,7 @@
 """The server: answers over HTTP with the version that is loaded, and follows the export.
 
-One thread computes: it scores, and it puts another version in place between two requests. So no
-request sees half of a version. Another thread looks at the export and loads what is new.
+One thread computes: it scores, and it changes the version between two requests. So no request sees
+half of a version. Another thread looks at the export and loads new versions.
 """
 
 from __future__ import annotations
@@ -41,10 +41,13 @@ _REFUSED_SECONDS = 1.0  # until what was refused is looked at again
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """What strangers may ask for.
+    """Limits for requests of strangers.
 
-    request_bytes: Of a request, unpacked. connections: At one time. records: Of a request.
-    bytes_in_flight: Of all requests and answers together. waiting: Requests that wait.
+    request_bytes: The bytes of a request after unpacking.
+    connections: The connections at one time.
+    records: The records of a request.
+    bytes_in_flight: The bytes of all requests and answers together.
+    waiting: The requests that may wait.
     """
 
     request_bytes: int = 16 << 20
@@ -55,7 +58,7 @@ class RequestLimits:
 
     @property
     def most(self) -> Most:
-        """What one request may have, and its answer."""
+        """The limits of one request and its answer."""
         return Most(self.request_bytes, self.records, 4 * self.request_bytes)
 
 
@@ -72,10 +75,10 @@ class Server:
         """Prepare to serve.
 
         Args:
-            versions: Of the export.
-            limits: What strangers may ask for.
+            versions: The versions of the export.
+            limits: The limits for requests of strangers.
             poll_seconds: How often the export is looked at.
-            tell: Told what happens, for people.
+            tell: Called with messages for people.
         """
         self._versions = versions
         self._limits = limits or RequestLimits()
@@ -86,6 +89,7 @@ class Server:
         self._rests_until = 0.0
         self._waiting = 0
         self._compute = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
+        # Loading takes seconds, in which the other thread goes on answering.
         self._load = ThreadPoolExecutor(max_workers=1, thread_name_prefix="load")
         self._busy: set[object] = set()  # connections whose request is being answered
         self._places = Places(max(self._limits.bytes_in_flight, self._limits.request_bytes))
@@ -95,7 +99,7 @@ class Server:
 
     @property
     def version(self) -> Version | None:
-        """What is served; None before the first is loaded."""
+        """The version that is served; None before the first is loaded."""
         return None if self._scorer is None else self._scorer.version
 
     async def run(
@@ -104,9 +108,9 @@ class Server:
         """Serve until cancelled.
 
         Raises:
-            ConfigError: It cannot listen there.
+            ConfigError: The server cannot listen there.
         """
-        # A request that is packed is unpacked here, where it is measured.
+        # The server unpacks requests itself, so that it can measure them.
         runner = web.ServerRunner(
             web.Server(
                 self._answer_safely, access_log=None, logger=_requests_log, auto_decompress=False
@@ -148,13 +152,14 @@ class Server:
                 pool.shutdown(wait=False, cancel_futures=True)
 
     async def _hang_up(self, handler: web.Server) -> None:
-        """Close connections that hold their place and ask nothing, again and again."""
+        """Close connections that hold a place without sending requests, again and again."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             now = time.monotonic()
             self._places.look(handler.connections, self._busy, now)
             for connection in self._places.silent(now - _QUIET_SECONDS):
                 _hang_up(connection)
+            # Giving memory back takes a while, so it waits until nothing is on its way.
             if self._is_swollen and not self._places.num_bytes:
                 self._is_swollen = False
                 give_back_memory()
@@ -172,13 +177,15 @@ class Server:
                 log.exception("a version could not be loaded")
             self._refuse(str(error) or type(error).__name__)
             self._rests_until = loop.time() + _REFUSED_SECONDS
+            # The version that is served stays. A broken export is looked at more seldom, since a
+            # look may take long.
             return
         if self._problem and found is None:
             self._tell("the export is sound again")
         self._problem = ""
 
     def _put_in_place(self, version: Version) -> None:
-        """Have another version score from now on; in the thread that computes."""
+        """Score with another version from now on; called in the thread that computes."""
         before = self._scorer
         self._scorer = Scorer.load(version) if before is None else before.with_version(version)
         self.metrics.loaded.inc()
@@ -190,6 +197,7 @@ class Server:
 
     def _refuse(self, problem: str) -> None:
         self.metrics.refused.inc()
+        # The same problem is told once, not with each look.
         if problem != self._problem:
             served = self.version
             if served is None:
@@ -204,6 +212,7 @@ class Server:
     async def _answer_safely(self, request: web.BaseRequest) -> web.StreamResponse:
         began = time.perf_counter()
         self._busy.add(request.protocol)
+        # From here on the connection is no longer quiet, whatever the last look said.
         self._places.asks(request.protocol)
         try:
             response = await self._answer(request)
@@ -281,6 +290,7 @@ class Server:
         is_arrow = request.content_type == ARROW
 
         def work() -> tuple[bytes, int]:
+            # A client may hang up while its request waits. Computing for it would delay the others.
             if request.transport is None:
                 raise ConnectionResetError("the client has gone")
             return self._predicted(body, is_arrow)
@@ -294,8 +304,9 @@ class Server:
         return content, version, ARROW if is_arrow else "application/json"
 
     async def _read(self, request: web.BaseRequest, transfer: Transfer, content: bytearray) -> None:
-        """Read a request, unpacked, up to the limits."""
+        """Read a request, unpack it, and check it against the limits."""
         most = self._limits.request_bytes
+        # The client says itself that the body is too large, so none of it is read.
         if (request.content_length or 0) > most:
             raise _too_large(most)
         unpack = Unpacking(request.headers.get("Content-Encoding", ""), most)
@@ -311,6 +322,7 @@ class Server:
                     content += piece
                 transfer.cut = None
         except TimeoutError:
+            # A time-out before its time means that the place was given to another request.
             if time.monotonic() - transfer.since < _BODY_SECONDS:
                 text = "the request comes slowly, and its place is needed; try again"
                 raise web.HTTPServiceUnavailable(text=text) from None
@@ -319,7 +331,7 @@ class Server:
         unpack.finish()
 
     async def _send(self, request: web.BaseRequest, response: web.Response, size: int) -> None:
-        """Send an answer; who does not take it is hung up on."""
+        """Send an answer; close the connection if the client does not take it."""
         transfer = Transfer(request.protocol, time.monotonic(), num_bytes=size)
         try:
             async with asyncio.timeout(_BODY_SECONDS) as limit:
@@ -335,7 +347,7 @@ class Server:
             self._places.end(transfer)
 
     def _predicted(self, body: bytes, is_arrow: bool) -> tuple[bytes, int]:
-        """Score a request; in the thread that computes, with one version from begin to end."""
+        """Score a request with one version; called in the thread that computes."""
         scorer = self._scorer
         assert scorer is not None, "a version is loaded before anybody is answered"
         specs, manifest = scorer.program.features, scorer.version.manifest
@@ -352,7 +364,7 @@ class Server:
         return content, manifest.number
 
     def _health(self) -> web.Response:
-        """Whether it answers, and whether it follows: 503 if nothing is served."""
+        """Answer whether the server serves and follows the export; 503 if nothing is served."""
         version = self.version
         word = "ok" if version is not None else "loading"
         content = {
@@ -382,7 +394,7 @@ class Server:
 
 
 class _Refused(asyncio.Protocol):
-    """A connection for which there is no room."""
+    """Refuses a connection for which there is no room."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.WriteTransport)
@@ -395,7 +407,7 @@ class _Refused(asyncio.Protocol):
 
 
 class _Seldom(logging.Filter):
-    """Lets a line pass now and then: strangers cause them."""
+    """Lets a line pass at intervals, since strangers can cause any number of lines."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -417,7 +429,7 @@ _requests_log.addFilter(_Seldom())
 
 
 def _hang_up(connection: Any) -> None:
-    """Close a connection at once, whatever is still to be sent."""
+    """Close a connection at once, with all that is still to be sent."""
     if connection is not None and (transport := connection.transport) is not None:
         transport.abort()
 
@@ -442,6 +454,7 @@ def serve(server: Server, host: str, port: int, when_ready: Callable[[], Any]) -
     async def run() -> None:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
+        # Cancelling lets the finally blocks close the port and the threads.
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, task.cancel)
         with contextlib.suppress(asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""Bodies that are packed by gzip or deflate, and memory that is given back."""
+"""Unpacks bodies in gzip or deflate, and gives memory back."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _GZIP_OR_ZLIB = 47  # which of both is found out
 
 
 class Unpacking:
-    """Unpacks a body piece by piece, and never to more than may come."""
+    """Unpacks a body piece by piece, and never to more bytes than allowed."""
 
     def __init__(self, encoding: str, most: int) -> None:
         """Begin.
 
         Args:
-            encoding: What `Content-Encoding` says.
-            most: How many bytes a body may have.
+            encoding: The value of `Content-Encoding`.
+            most: The largest number of bytes of a body.
 
         Raises:
-            DataError: Nobody here unpacks that.
+            DataError: The encoding is not supported.
         """
         self._most = most
         self._name = encoding.strip().lower()
@@ -35,11 +35,11 @@ class Unpacking:
         self._is_begun = False
 
     def __call__(self, piece: bytes, num_before: int) -> bytes:
-        """Return what a piece unpacks to.
+        """Return a piece, unpacked.
 
         Raises:
-            RequestTooLargeError: The body would be larger than it may be.
-            DataError: The piece is not packed so.
+            RequestTooLargeError: The body is larger than allowed. DataError: The piece is not in
+            this encoding.
         """
         if not self._is_packed:
             return piece
@@ -49,6 +49,7 @@ class Unpacking:
                 if self._packer.eof:  # another part follows
                     self._packer = zlib.decompressobj(_GZIP_OR_ZLIB)
                 room = self._most - num_before - len(found)
+                # One byte more than allowed is enough to see that the body is too large.
                 found += self._packer.decompress(piece, room + 1)
                 self._is_begun = True
                 if len(found) + num_before > self._most:
@@ -62,17 +63,17 @@ class Unpacking:
         return bytes(found)
 
     def finish(self) -> None:
-        """Say that the body is through.
+        """Check that the body is complete.
 
         Raises:
-            DataError: It ends too early.
+            DataError: The body ends too early.
         """
         if self._is_begun and not self._packer.eof:
             raise DataError(f"the request is packed by {self._name}, and ends too early")
 
 
 def give_back_memory() -> None:
-    """Give memory that this process does not use back to the system, where it can be done."""
+    """Give unused memory of this process back to the system, if that is possible."""
     if (arrow := sys.modules.get("pyarrow")) is not None:
         arrow.default_memory_pool().release_unused()
     if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:

@@ -29,9 +29,9 @@ from elasticdl.locations import Location, download, is_remote, reaching
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """All that a version has but its program.
+    """The content of a version, without its program.
 
-    program: Where that lies, checked, in the file system.
+    program: The folder of the checked program in the file system.
     """
 
     pointer: Pointer
@@ -49,9 +49,10 @@ class Versions:
         """Load nothing yet.
 
         Args:
-            directory: Where the export lies.
-            scratch: What lies behind a URL is fetched into this folder.
-            rows_dir: Where rows lie in files that are mapped into memory; None: in memory.
+            directory: The folder or URL of the export.
+            scratch: Files behind a URL are fetched into this folder.
+            rows_dir: The folder for files of rows, which are mapped into memory; None: rows are in
+                memory.
         """
         self._directory = directory
         self._scratch = scratch
@@ -59,11 +60,11 @@ class Versions:
         self._programs: dict[ServedProgram, Path] = {}
 
     def next(self, loaded: Version | None) -> Version | None:
-        """Return the version that is to be served; None if it is the one that is loaded.
+        """Return the version to serve; None if it is loaded already.
 
         Raises:
-            ExportError: There is none, or it cannot be trusted; says which version and file.
-            CheckpointError: Its place cannot be reached.
+            ExportError: There is no version, or it cannot be trusted; names version and file.
+            CheckpointError: The export cannot be reached.
         """
         with reaching(self._directory):
             try:
@@ -74,6 +75,7 @@ class Versions:
                 raise ExportError(
                     f"{self._directory}: no version has been exported so far (there is no CURRENT)"
                 )
+            # The pointer has a hash of the manifest, so an equal pointer means equal rows.
             if loaded is not None and current.version == loaded.pointer:
                 return None
             try:
@@ -82,8 +84,10 @@ class Versions:
                 raise ExportError(f"version {current.version.number}: {error}") from error
 
     def _load(self, wanted: Pointer, loaded: Version | None) -> Version:
+        # The whole chain is verified before any row is applied.
         versions = chain(self._manifest, wanted, None if loaded is None else loaded.pointer)
         first, newest = versions[0], versions[-1]
+        # The program is checked before the rows are read, which may take minutes.
         program = self._program(newest)
         named = [(table["name"], table["dim"]) for table in first.tables]
         tables = ServedTables(named, self._rows_dir)
@@ -107,7 +111,7 @@ class Versions:
             return None
 
     def _program(self, manifest: Manifest) -> Path:
-        """Return where the program of a version lies, after its files have been checked."""
+        """Return the folder of a version's program, after a check of its files."""
         name = manifest.program.name
         if (known := self._programs.get(manifest.program)) is not None:
             return known
@@ -131,6 +135,8 @@ class Versions:
             raise ExportError(f"{place / MANIFEST}: expected a list of files") from error
         folder = _fetched(place, paths, self._scratch / name)
         for file in files:
+            # The program is code that this process runs, so every file of it must be the one that
+            # was exported.
             if digest((folder / file["path"]).read_bytes()) != file["sha256"]:
                 raise ExportError(
                     f"version {manifest.number}: {name}/{file['path']}: expected SHA-256 "
@@ -141,7 +147,7 @@ class Versions:
 
 
 class _Files:
-    """The files of a version in the file system, within a block."""
+    """Gives the files of a version in the file system, within a block."""
 
     def __init__(self, directory: Location, manifest: Manifest, scratch: Path) -> None:
         self._place = directory / folder_of(manifest.number)
@@ -161,7 +167,7 @@ class _Files:
 
 
 def _fetched(place: Location, paths: list[str], folder: Path) -> Path:
-    """Return a folder of the file system that has some files of a place."""
+    """Return a folder of the file system with some files of a place."""
     if not is_remote(place):
         return place
     for path in paths:
@@ -172,7 +178,7 @@ def _fetched(place: Location, paths: list[str], folder: Path) -> Path:
 
 
 def _vectors(folder: Path, manifest: Manifest) -> tuple[Float32, Float32]:
-    """Return the dense parameters and the state, of the parts that the replicas have written."""
+    """Return the dense parameters and the state from the parts of the replicas."""
     dense, state = [], []
     for replica in sorted(manifest.replicas, key=lambda replica: int(replica["replica"])):
         file = replica["vectors"]
@@ -186,7 +192,7 @@ def _vectors(folder: Path, manifest: Manifest) -> tuple[Float32, Float32]:
 
 
 def _safetensors(content: bytes) -> dict[str, Any]:
-    """Read a small file of vectors; its checksum has been compared."""
+    """Read a small file of vectors; the caller has checked its checksum."""
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + length])
     data = content[8 + length :]

@@ -35,9 +35,10 @@ _ENDLESS = 1_000_000  # epochs
 
 @dataclass(frozen=True)
 class OneWorker:
-    """What was measured of a job of one worker.
+    """The measurements of a job of one worker.
 
-    start: seconds of a core until the worker trained. record_bytes: in storage; 0: not known.
+    start: The seconds of a core until the worker trained.
+    record_bytes: The bytes of a record in storage; 0: not known.
     """
 
     usage: MinibatchUse
@@ -56,14 +57,14 @@ def calibrate(
     """Run two short jobs, with one ps replica and with several; return what a minibatch costs.
 
     Args:
-        model: The function of a model file, as `--model_def`.
-        flags: Others of `elasticdl train`, without those of processes.
-        seconds: To measure for, of each job.
-        prefer: Given a job's folder, has its processes run before all others on this machine; None:
-            others may use cores too, and what they leave is taken into account.
+        model: The function of a model file, as in `--model_def`.
+        flags: Other flags of `elasticdl train`, without those of processes.
+        seconds: The time to measure each job.
+        prefer: Given a job's folder, gives its processes priority over all others on this machine.
+            None: others may use cores too, and the calculation considers what they leave.
 
     Raises:
-        JobFailedError: A job did not train; has what it said.
+        JobFailedError: A job did not train; contains its output.
     """
     flags = [f"--model_def={model}", *flags]
     one, several = (measure(flags, num, seconds, prefer) for num in (1, _SEVERAL))
@@ -82,7 +83,7 @@ def calibrate(
 def measure(
     flags: Sequence[str], num_ps: int, seconds: float, prefer: Callable[[Path], None] | None
 ) -> OneWorker:
-    """Run a job of one worker for some seconds; return what was measured."""
+    """Run a job of one worker for some seconds; return the measurements."""
     with running_job(flags, 1, num_ps) as job_dir:
         if prefer is not None:
             prefer(job_dir)
@@ -104,17 +105,18 @@ def measure(
 
 
 def _start(events: Sequence[Event], trained: float) -> float:
-    """Return what the worker had done when it first said that it trains, less what it trained."""
+    """Return a worker's work up to its first report, without the work of training."""
     of_worker = [event for event in events if event["role"] == Role.WORKER]
     first = next(event for event in of_worker if _progress([event]))
     usage = next(
         event for event in of_worker if event["event"] == "usage" and event["time"] >= first["time"]
     )
+    # The first report comes a heartbeat after the start, when some minibatches are trained already.
     return max(0.0, float(usage["cpu_seconds"]) - trained * int(first["num_minibatches"]))
 
 
 def _record_bytes(job_dir: Path, config: JobConfig) -> float:
-    """Return the bytes of a record in local files; 0 where there are none."""
+    """Return the bytes of a record in local files; 0 if there are none."""
     place = Path(str(config.data.training_data))
     files = [place] if place.is_file() else [p for p in place.rglob("*") if p.is_file()]
     pictures = [event for event in _beats(job_dir) if event["event"] == "picture"]
@@ -126,10 +128,10 @@ def _record_bytes(job_dir: Path, config: JobConfig) -> float:
 
 @contextlib.contextmanager
 def running_job(flags: Sequence[str], num_workers: int, num_ps: int) -> Iterator[Path]:
-    """Run a job until the block is left, which begins when all workers train; yield its folder.
+    """Run a job within a block that begins when all workers train; yield the job's folder.
 
     Raises:
-        JobFailedError: It did not train; has what it said.
+        JobFailedError: The job did not train; contains its output.
     """
     with tempfile.TemporaryDirectory(prefix="elasticdl-calibrate-") as folder:
         job_dir, said = Path(folder, "job"), Path(folder, "said")
@@ -149,6 +151,7 @@ def running_job(flags: Sequence[str], num_workers: int, num_ps: int) -> Iterator
             _until_it_trains(job, job_dir, said, num_workers)
             yield job_dir
         finally:
+            # SIGTERM first: the job then ends its own processes in order.
             job.send_signal(signal.SIGTERM)
             try:
                 job.wait(_END_SECONDS)
@@ -165,6 +168,7 @@ def _until_it_trains(
         if job.poll() is not None:
             raise JobFailedError(f"calibration: the job ended: {said.read_text().strip()}")
         if len(_progress(_beats(job_dir))) == num_workers:
+            # The first steps of a framework are slower than all others.
             time.sleep(_WARM_UP_SECONDS)
             return
         time.sleep(_LOOK_SECONDS)
@@ -176,7 +180,7 @@ def _beats(job_dir: Path) -> list[Event]:
 
 
 def _progress(events: Sequence[Event]) -> dict[int, tuple[float, int]]:
-    """Return what each worker has said last: when, and how many minibatches it had trained."""
+    """Return each worker's last report: its time, and the number of minibatches trained."""
     found = {}
     for event in events:
         if event["event"] == "progress" and event["num_minibatches"]:
@@ -185,13 +189,15 @@ def _progress(events: Sequence[Event]) -> dict[int, tuple[float, int]]:
 
 
 def reading(job_dir: Path) -> Reading:
-    """Read a job right after a worker has said how far it is.
+    """Read a job right after a worker has reported its progress.
 
     Raises:
-        JobFailedError: The workers have fallen silent.
+        JobFailedError: The workers send no reports any more.
     """
     before = _progress(_beats(job_dir))
     deadline = time.monotonic() + _START_SECONDS
+    # Right after a report its numbers are newest, so the minibatches belong to the moment of the
+    # other readings.
     while (progress := _progress(events := _beats(job_dir))) == before:
         if time.monotonic() > deadline:
             raise JobFailedError("calibration: the workers say no longer how far they are")

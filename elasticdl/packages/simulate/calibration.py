@@ -1,4 +1,4 @@
-"""Costs from two moments of a real job of one worker: what each of its threads did in between."""
+"""Calculates costs from two readings of a real job of one worker, thread by thread."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ _STAGES = 3  # threads of a worker that give way to the one that computes: feed,
 
 @dataclass(frozen=True)
 class Reading:
-    """What was read of a job at one time.
+    """The state of a job at one time.
 
-    seconds: when. busy: seconds of all cores of the machine, for anybody. worker, ps, master:
-    threads of the processes, of all workers and of all ps replicas together. progress: of each
-    worker: when it said so, and the minibatches that it had trained. bytes_sent, bytes_received: of
-    the workers, so far.
+    seconds: The time.
+    busy: The seconds of all cores of the machine, for all processes.
+    worker, ps, master: The threads of the processes, for all workers and for all ps replicas
+        together.
+    progress: For each worker, the time of its report, and the minibatches that it had trained.
+    bytes_sent, bytes_received: The bytes of the workers so far.
     """
 
     seconds: float
@@ -36,10 +38,11 @@ class Reading:
 
 @dataclass(frozen=True)
 class JobSpeed:
-    """How fast a job was between two moments.
+    """The speed of a job between two readings.
 
-    rate: minibatches a second. left_cores: of the machine, that others did not use. own_cores: that
-    the job used.
+    rate: Minibatches a second.
+    left_cores: The cores of the machine that other processes did not use.
+    own_cores: The cores that the job used.
     """
 
     rate: float
@@ -49,7 +52,7 @@ class JobSpeed:
 
 @dataclass(frozen=True)
 class MinibatchUse:
-    """What the processes of a job did for each minibatch, seconds of a core."""
+    """The work of the processes of a job for each minibatch, in seconds of a core."""
 
     speed: JobSpeed
     feed: float
@@ -65,16 +68,16 @@ class MinibatchUse:
 def speed_between(
     before: Reading, after: Reading, cores: float, is_first: bool = False
 ) -> JobSpeed:
-    """Return how fast a job was.
+    """Return the speed of a job.
 
     Args:
-        before: Once the job trains.
-        after: Some seconds later; with the same workers.
-        cores: Of the machine.
-        is_first: Whether the job runs before all others: they use what it leaves.
+        before: A reading when the job trains.
+        after: A reading some seconds later, with the same workers.
+        cores: The cores of the machine.
+        is_first: Whether the job has priority over all others, which use what it leaves.
 
     Raises:
-        JobFailedError: Nothing was trained in between.
+        JobFailedError: Nothing was trained between the readings.
     """
     pairs = list(zip(before.progress, after.progress, strict=True))
     if any(end <= begin or last <= first for (begin, first), (end, last) in pairs):
@@ -91,6 +94,7 @@ def speed_between(
             (before.master, after.master),
         )
     )
+    # Cores that other programs used were not there for the job.
     others = 0.0 if is_first else max(0.0, after.busy - before.busy - own) / seconds
     return JobSpeed(
         rate=sum((last - first) / (end - begin) for (begin, first), (end, last) in pairs),
@@ -102,13 +106,14 @@ def speed_between(
 def use_between(
     before: Reading, after: Reading, cores: float, is_first: bool = False
 ) -> MinibatchUse:
-    """Return what a minibatch costs in a job of one worker; see `speed_between`.
+    """Return the costs of a minibatch in a job of one worker; see `speed_between`.
 
     Raises:
-        JobFailedError: Nothing was trained, or threads cannot be told from each other.
+        JobFailedError: Nothing was trained, or the threads cannot be told apart.
     """
     speed = speed_between(before, after, cores, is_first)
     num = speed.rate * (after.seconds - before.seconds)
+    # The worker gives its other three threads a lower priority, in the order feed, prepare, commit.
     beside = [thread for thread in after.worker if thread.priority > 0][:_STAGES]
     if len(beside) < _STAGES:
         raise JobFailedError(
@@ -131,7 +136,7 @@ def use_between(
 
 
 def _worked(before: Sequence[RunningThread], after: Sequence[RunningThread]) -> dict[int, float]:
-    """Return what each thread did; one that began in between did all of it."""
+    """Return the work of each thread; a thread that began in between did all of its work then."""
     known = {thread.thread_id: thread.seconds for thread in before}
     return {t.thread_id: t.seconds - known.get(t.thread_id, 0.0) for t in after}
 
@@ -149,14 +154,14 @@ def costs_of(
     """Return the costs of a model.
 
     Args:
-        model: Its name.
-        minibatch_size: Records.
-        minibatches_per_task: As the job was cut.
-        record_bytes: Of a record in storage.
+        model: The name of the model.
+        minibatch_size: The records of a minibatch.
+        minibatches_per_task: The number for which the job was run.
+        record_bytes: The bytes of a record in storage.
         start: Seconds of a core until a worker trains.
-        one: Of a job of one worker and one ps replica.
-        several: Of one with several replicas, which tells what a frame costs.
-        num_several: So many.
+        one: The use of a job of one worker and one ps replica.
+        several: The use of a job with several replicas, which shows the cost of a frame.
+        num_several: The number of these replicas.
     """
     costs = Costs(
         model=model,
@@ -175,6 +180,8 @@ def costs_of(
     )
     if several is not None and num_several > 1:
         more = num_several - 1
+        # The jobs differ only in the number of ps replicas, so the difference is the cost of the
+        # frames.
         by_worker = several.prepare + several.commit - one.prepare - one.commit
         costs = replace(
             costs,
@@ -185,7 +192,7 @@ def costs_of(
 
 
 def _wait(costs: Costs, one: MinibatchUse) -> float:
-    """Return the wait at each exchange with which the job is as fast as it was."""
+    """Return the wait at each exchange that makes the simulated job as slow as the real one."""
     alone = Cluster(workers=1, ps=1, shared_cores=one.speed.left_cores)
 
     def is_slower(wait: float) -> bool:
@@ -195,6 +202,7 @@ def _wait(costs: Costs, one: MinibatchUse) -> float:
     low, high = 0.0, 2.0 / one.speed.rate
     if is_slower(low):
         return 0.0
+    # Twelve halvings leave an error of less than a thousandth.
     for _ in range(12):
         middle = (low + high) / 2
         low, high = (low, middle) if is_slower(middle) else (middle, high)

@@ -12,7 +12,7 @@ GIGABIT = 1e9 / 8
 
 
 class Resource(Enum):
-    """What may bound a job."""
+    """The resources that may bound a job."""
 
     COMPUTE = "compute"
     WORKER_NETWORK = "network of worker"
@@ -25,15 +25,19 @@ class Resource(Enum):
 
 @dataclass(frozen=True)
 class Cluster:
-    """Machines, network and storage, and how often processes are lost.
+    """Machines, network and storage of a job.
 
-    workers, ps: processes. worker_cores, ps_cores: of the machine of each. shared_cores: all
-    processes are on one machine of so many cores, and the network is not used; None: each has a
-    machine of its own. processor_speed: how many times faster a core is than that on which costs
-    were measured; ps_speed, master_speed: of those. worker_network, ps_network: bytes a second of a
-    machine, each way. latency: seconds from one machine to another. input_bandwidth: bytes a second
-    of the storage, for all workers together. straggler_share: of the workers, which take
-    straggler_factor times as long. in_flight: minibatches between pull and push, at most.
+    workers, ps: The numbers of processes.
+    worker_cores, ps_cores: The cores of the machine of each.
+    shared_cores: The cores of one machine with all processes, without a network; None: each process
+        has a machine of its own.
+    processor_speed: How much faster a core is than the one on which costs were measured.
+    ps_speed, master_speed: The same for ps replicas and master.
+    worker_network, ps_network: Bytes a second of a machine, in each direction.
+    latency: Seconds from one machine to another.
+    input_bandwidth: Bytes a second of the storage, for all workers together.
+    straggler_share: The share of the workers that take `straggler_factor` times as long.
+    in_flight: The largest number of minibatches between pull and push.
     """
 
     workers: int
@@ -53,10 +57,10 @@ class Cluster:
     in_flight: int = 3
 
     def __post_init__(self) -> None:
-        """Refuse what is no cluster.
+        """Check the numbers.
 
         Raises:
-            ConfigError: A number is too small; it is named.
+            ConfigError: A number is too small; names it.
         """
         least = {"workers": 1, "ps": 1, "in_flight": 1, "straggler_factor": 1}
         for name, least_value in least.items():
@@ -73,7 +77,7 @@ class Cluster:
             )
 
     def faster(self, resource: Resource, times: float) -> Cluster:
-        """Return the same with a resource that is so many times faster."""
+        """Return the same cluster with one resource made faster."""
         match resource:
             case Resource.COMPUTE:
                 return replace(self, processor_speed=self.processor_speed * times)

@@ -121,7 +121,7 @@ simulate = click.RichCommand(
 
 
 class _Given:
-    """The words of the command line as what the simulator takes."""
+    """Turns the words of the command line into inputs of the simulator."""
 
     def __init__(self, words: Mapping[str, object]) -> None:
         self._words = words
@@ -172,7 +172,7 @@ class _Given:
             ) from None
 
     def hazards(self) -> Hazards:
-        """Return what goes wrong."""
+        """Return the rates and costs of losses."""
         from elasticdl.packages.simulate.losses import Hazards
 
         return Hazards(

@@ -1,4 +1,4 @@
-"""What a minibatch of a job costs, and a file of it."""
+"""The costs of a job's minibatch, and their file."""
 
 from __future__ import annotations
 
@@ -13,15 +13,20 @@ _OF_RECORDS = ("feed", "prepare", "compute", "commit", "ps", "bytes_pushed", "by
 
 @dataclass(frozen=True)
 class Costs:
-    """What one minibatch costs; seconds are of a processor core unless said otherwise.
+    """The costs of one minibatch, in seconds of a processor core unless another unit is named.
 
-    model: what it was measured of. minibatch_size: records. minibatches_per_task: so many are
-    leased at once. feed, prepare, compute, commit: of the four threads of a worker; with one ps
-    replica. worker_frame: what each further ps replica adds, in `prepare` and in `commit`. ps: of
-    all ps replicas together, half for the pull and half for the push; ps_frame: for each further
-    replica. master: of a task. bytes_pushed, bytes_pulled: on the network, in both calls.
-    record_bytes: of a record in storage. start: of a worker until it trains. wait: seconds in which
-    nobody works, at each exchange with the ps replicas: wake-ups, and turns of Python.
+    model: The model that was measured.
+    minibatch_size: The records of a minibatch.
+    minibatches_per_task: The minibatches of one lease.
+    feed, prepare, compute, commit: The costs of the four threads of a worker, with one ps replica.
+    worker_frame: The cost of each further ps replica, in `prepare` and in `commit`.
+    ps: The cost of all ps replicas together, half for the pull and half for the push.
+    ps_frame: The cost for each further replica.
+    master: The cost of a task.
+    bytes_pushed, bytes_pulled: Bytes on the network, in both calls.
+    record_bytes: The bytes of a record in storage.
+    start: The cost of a worker until it trains.
+    wait: Seconds of waiting at each exchange with the ps replicas: wake-ups, and turns of Python.
     """
 
     model: str
@@ -43,27 +48,28 @@ class Costs:
 
     @property
     def per_minibatch(self) -> float:
-        """Seconds of all processes together, with one ps replica."""
+        """The seconds of all processes together, with one ps replica."""
         task = self.master / self.minibatches_per_task
         return self.feed + self.prepare + self.compute + self.commit + self.ps + task
 
     def of_minibatches(self, size: int) -> Costs:
-        """Return the costs of minibatches of another size, if those of a record stay as they are.
+        """Return the costs of minibatches of another size, with the same costs for each record.
 
-        They usually fall as minibatches grow: the calls of a framework cost less a record.
+        In reality they are usually lower for larger minibatches: the calls of a framework cost less
+        a record.
         """
         times = size / self.minibatch_size
         scaled = {name: getattr(self, name) * times for name in _OF_RECORDS}
         return replace(self, minibatch_size=size, **scaled)
 
     def write(self, path: Path) -> None:
-        """Write it as JSON."""
+        """Write the costs as JSON."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(asdict(self), indent=2) + "\n", "utf-8")
 
 
 def read_costs(path: Path) -> Costs:
-    """Read what `Costs.write` wrote.
+    """Read a file that `Costs.write` wrote.
 
     Raises:
         ConfigError: The file cannot be read, or does not have costs.

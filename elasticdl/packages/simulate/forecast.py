@@ -1,4 +1,4 @@
-"""What a job would do: speed, efficiency, goodput, and what bounds it."""
+"""Forecasts a job: its speed, efficiency and goodput, and what bounds it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ ADVICE = {
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a job would do on a cluster.
+    """The forecast of a job on a cluster.
 
-    records_per_second: with all workers. alone: of one worker, with one ps replica or with all.
-    bottleneck: what makes it fastest if it is twice as fast. gains: how many times faster the job
-    is then, for each resource. balance: of a day, with losses.
+    records_per_second: The speed with all workers.
+    alone: The speed of one worker, with one ps replica or with all.
+    bottleneck: The resource that helps most if it is twice as fast.
+    gains: How much faster the job is then, for each resource.
+    balance: The records of a day, with losses.
     """
 
     cluster: Cluster
@@ -40,13 +42,14 @@ class Forecast:
 
     @property
     def efficiency(self) -> float:
-        """The speed beside that of as many workers that share nothing and do not straggle."""
+        """The speed, compared with as many workers that share nothing and do not straggle."""
         return self.records_per_second / (self.alone * self.cluster.workers)
 
 
 def forecast(costs: Costs, cluster: Cluster, hazards: Hazards, seconds: float) -> Forecast:
-    """Simulate a job, alone and whole, with each resource made faster, and with losses."""
+    """Simulate a job alone, whole, with each resource made faster, and with losses."""
     whole = records_per_second(costs, cluster)
+    # With few ps replicas, one of them may serve one worker better than all: fewer frames.
     alone = max(
         records_per_second(costs, replace(cluster, workers=1, ps=ps, straggler_share=0.0))
         for ps in {1, cluster.ps}
@@ -63,17 +66,19 @@ def forecast(costs: Costs, cluster: Cluster, hazards: Hazards, seconds: float) -
         costs.minibatch_size,
         seconds,
     )
+    # The bottleneck is what helps when it is faster; a busy resource alone may be no bottleneck.
     bottleneck = max(gains, key=lambda resource: gains[resource])
     return Forecast(cluster, whole, alone, bottleneck, gains, balance)
 
 
 class _Speed:
-    """Speed with fewer workers: simulated with some numbers of them, and in between a line."""
+    """The speed with fewer workers: simulated for some numbers, and interpolated between them."""
 
     def __init__(self, costs: Costs, cluster: Cluster, whole: float) -> None:
         self._points = [(0, 0.0), (cluster.workers, whole)]
         if (few := round(0.8 * cluster.workers)) < cluster.workers:
             found = records_per_second(costs, replace(cluster, workers=max(few, 1)))
+            # Fewer workers are never faster; a simulation may say so by chance.
             self._points.insert(1, (max(few, 1), min(found, whole)))
 
     def __call__(self, workers: int) -> float:

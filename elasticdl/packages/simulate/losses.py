@@ -1,4 +1,4 @@
-"""Hours of a job that loses processes, from how fast it is with how many workers."""
+"""Simulates hours of a job that loses processes, from its speed with each number of workers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from elasticdl.packages.simulate.machine import Agenda
 
 @dataclass(frozen=True)
 class Hazards:
-    """How often processes are lost, and what a loss costs.
+    """The rates and costs of losses.
 
-    worker_rate, ps_rate: losses of one process an hour. notice: seconds until the master knows.
-    restart: seconds until a successor trains, or serves. recovery_seconds: a ps replica that is
-    lost lacks what was trained since its last checkpoint, at most so long ago; 0 with a redo log.
-    minibatches_lost: that a lost worker had computed, or was computing, and not pushed.
-    checkpoint_every, checkpoint_takes, checkpoint_slows: seconds, seconds, and a share from 0 to 1.
+    worker_rate, ps_rate: The losses of one process in an hour.
+    notice: The seconds until the master knows of a loss.
+    restart: The seconds until a successor trains, or serves.
+    recovery_seconds: A lost ps replica lacks the training since its last checkpoint, which is at
+        most this old; 0 with a redo log.
+    minibatches_lost: The minibatches that a lost worker had computed, or was computing, and not
+        pushed.
+    checkpoint_every, checkpoint_takes, checkpoint_slows: Seconds, seconds, and a share from 0 to 1.
     """
 
     worker_rate: float = 0.0
@@ -33,10 +36,14 @@ class Hazards:
 
 @dataclass
 class Balance:
-    """Records of so many seconds: those that counted, and why there were not more of them.
+    """The records of a time: those that counted, and the losses by their causes.
 
-    possible: if nothing was ever lost. counted: each once. away: workers were lost and not replaced
-    yet. stalled: a ps replica was. repeated: trained again. checkpoints: slower for them.
+    possible: The records without any loss.
+    counted: The records that counted, each once.
+    away: Lost because workers were not replaced yet.
+    stalled: Lost because a ps replica was not replaced yet.
+    repeated: Records that were trained again.
+    checkpoints: Lost because checkpoints slowed training down.
     """
 
     seconds: float
@@ -51,7 +58,7 @@ class Balance:
 
     @property
     def goodput(self) -> float:
-        """Which share of the possible records counted."""
+        """The share of the possible records that counted."""
         return self.counted / self.possible
 
 
@@ -85,10 +92,11 @@ class _Hours:
             self._agenda.at(self._agenda.now + wait, loss)
 
     def _pass(self) -> None:
-        """Account for the time since the last thing that happened."""
+        """Account for the time since the last event."""
         passed, balance = self._agenda.now - self._since, self.balance
         self._since = self._agenda.now
         possible = self._speed(self._workers) * passed
+        # Every minibatch needs every ps replica, so nothing is trained while one is away.
         if self._num_down:
             balance.stalled += possible
             return
@@ -106,6 +114,7 @@ class _Hours:
     def _lose_worker(self) -> None:
         self._pass()
         self._next(self._workers * self._hazards.worker_rate, self._lose_worker)
+        # No worker is left to be lost; the next loss is drawn already.
         if not self._alive:
             return
         self._alive -= 1
@@ -125,6 +134,8 @@ class _Hours:
         self._num_down += 1
         self.balance.num_ps_losses += 1
         age = self._random.uniform(0.0, self._hazards.recovery_seconds)
+        # The replica lacks what all workers trained since its checkpoint, at a random moment before
+        # the loss.
         self._again += age * self._speed(self._workers)
         back = self._agenda.now + self._hazards.notice + self._hazards.restart
 
@@ -157,15 +168,15 @@ def hours(
     seconds: float = 24 * 3600.0,
     seed: int = 0,
 ) -> Balance:
-    """Run a job for so many seconds.
+    """Simulate a job for a time.
 
     Args:
-        hazards: What goes wrong.
-        speed: Records a second with so many workers.
-        workers: Of the whole job.
-        ps: Replicas of the whole job.
-        minibatch_size: Records.
-        seconds: Of simulated time.
-        seed: Of when processes are lost.
+        hazards: The rates and costs of losses.
+        speed: Returns records a second for a number of workers.
+        workers: The workers of the whole job.
+        ps: The replicas of the whole job.
+        minibatch_size: The records of a minibatch.
+        seconds: The simulated time.
+        seed: The seed for the times of losses.
     """
     return _Hours(hazards, speed, workers, ps, seed).run(seconds, minibatch_size)

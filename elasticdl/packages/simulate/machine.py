@@ -1,4 +1,4 @@
-"""An agenda of what happens when, and a machine whose cores are shared by those that run."""
+"""An agenda of simulated events, and a machine whose cores the running processes share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import TypeAlias
 
 Resume: TypeAlias = Callable[[], None]
 Effect: TypeAlias = Callable[["Actor", Resume], None]
-"""What a coroutine yields: is called with whose it is, and with what goes on with it."""
+"""A coroutine yields this: it is called with the coroutine's actor, and with a function that
+continues it.
+"""
 Coroutine: TypeAlias = Generator[Effect, None, None]
 
 _ROUNDING = 1e-9  # seconds of work; times of long runs have fewer digits
@@ -18,14 +20,14 @@ _ROUNDING = 1e-9  # seconds of work; times of long runs have fewer digits
 
 @dataclass(eq=False)
 class Actor:
-    """Something that runs until it is over, as a process does; `over`: nothing of it goes on."""
+    """Something that runs until it is over, as a process does. `over`: no part of it continues."""
 
     group: Hashable
     over: bool = False
 
 
 class Agenda:
-    """Simulated time, and what happens in it; things at the same time happen in the order given."""
+    """The simulated time and its events; events at the same time keep their order."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -33,18 +35,18 @@ class Agenda:
         self._count = 0
 
     def at(self, time: float, action: Callable[[], None]) -> None:
-        """Have something happen at a time."""
+        """Call an action at a time."""
         self._count += 1
         heapq.heappush(self._waiting, (time, self._count, action))
 
     def run(self, is_over: Callable[[], bool]) -> None:
-        """Let things happen until `is_over`, or until there is nothing more."""
+        """Run events until `is_over` returns True, or until there are no more."""
         while self._waiting and not is_over():
             self.now, _, action = heapq.heappop(self._waiting)
             action()
 
     def sleep_until(self, time: float) -> Effect:
-        """Return an effect: go on at a time."""
+        """Return an effect: continue at a time."""
         return lambda actor, resume: self.at(max(time, self.now), resume)
 
     def start(self, actor: Actor, coroutine: Coroutine) -> None:
@@ -73,18 +75,18 @@ class _Work:
 
 
 class Machine:
-    """Cores that those who run share: equally between processes, by weight between threads of one.
+    """A machine whose cores are shared: equally between processes, by weight within a process.
 
-    That is how Linux shares them between sessions, or containers.
+    Linux shares them in this way between sessions or containers.
     """
 
     def __init__(self, agenda: Agenda, cores: float, speed: float = 1.0) -> None:
-        """Begin with nobody running.
+        """Begin with nothing running.
 
         Args:
-            agenda: Where time comes from.
-            cores: May be a part of one: what others leave.
-            speed: Seconds of work that a core does in a second.
+            agenda: Gives the time.
+            cores: May be a fraction: what other processes leave.
+            speed: The seconds of work that a core does in a second.
         """
         self._agenda = agenda
         self._cores = cores
@@ -95,7 +97,7 @@ class Machine:
         self.worked = 0.0
 
     def work(self, seconds: float, weight: float = 1.0) -> Effect:
-        """Return an effect: work for so many seconds of a core, then go on."""
+        """Return an effect: work for some seconds of a core, then continue."""
 
         def begin(actor: Actor, resume: Resume) -> None:
             self._advance()
@@ -105,7 +107,7 @@ class Machine:
         return begin
 
     def end(self, actor: Actor) -> None:
-        """Let nothing of an actor run any more."""
+        """Stop all work of an actor."""
         self._advance()
         self._running = [work for work in self._running if work.actor is not actor]
         self._share()
@@ -119,7 +121,7 @@ class Machine:
             self.worked += done
 
     def _share(self) -> None:
-        """Say how fast each one runs, and when the first is through."""
+        """Set the rate of each work, and the time when the first ends."""
         groups: defaultdict[Hashable, list[_Work]] = defaultdict(list)
         for work in self._running:
             groups[work.actor.group].append(work)
@@ -134,6 +136,7 @@ class Machine:
             self._agenda.at(self._agenda.now + max(soonest, 0.0), lambda: self._tick(version))
 
     def _tick(self, version: int) -> None:
+        # The shares have changed since this event was planned; a newer one replaces it.
         if version != self._version:
             return
         self._advance()
@@ -147,11 +150,11 @@ class Machine:
 def rates_of(
     weights: Mapping[Hashable, Sequence[float]], cores: float
 ) -> dict[Hashable, list[float]]:
-    """Return which part of a core each thread gets.
+    """Return the share of a core that each thread gets.
 
     Args:
-        weights: Of the threads that run, by process.
-        cores: Of the machine.
+        weights: The weights of the running threads, by process.
+        cores: The cores of the machine.
     """
     most = {name: min(float(len(of)), cores) for name, of in weights.items()}
     of_groups = _filled(list(most.values()), [1.0] * len(most), cores)
@@ -162,10 +165,11 @@ def rates_of(
 
 
 def _filled(most: Sequence[float], weights: Sequence[float], amount: float) -> list[float]:
-    """Share an amount by weights, to each no more than its most; what is left goes to others."""
+    """Divide an amount by weights, with a limit for each; the rest goes to the others."""
     if sum(most) <= amount:
         return list(most)
     found = [0.0] * len(most)
+    # Those that need least come first, so that what they leave can be given to all others.
     open_ = sorted(range(len(most)), key=lambda at: most[at] / weights[at])
     left, weight = amount, sum(weights)
     for at in open_:

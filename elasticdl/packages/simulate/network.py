@@ -1,4 +1,4 @@
-"""Who answers workers: the ps replicas, the master and the storage, each with a queue."""
+"""The servers of workers: the ps replicas, the master and the storage, each with a queue."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from elasticdl.packages.simulate.machine import Actor, Agenda, Effect, Machine, 
 
 
 class Queue:
-    """One who serves in order: the input bandwidth, or the master on a machine of its own."""
+    """Serves in order: the input bandwidth, or the master on a machine of its own."""
 
     def __init__(self) -> None:
         self._free = 0.0
 
     def serve(self, now: float, seconds: float) -> float:
-        """Return when somebody who comes now is served."""
+        """Return the time when a request that comes now is served."""
         self._free = max(now, self._free) + seconds
         return self._free
 
 
 class Link:
-    """The way of one worker to the network, both directions."""
+    """The connection of one worker to the network, in both directions."""
 
     def __init__(self, bandwidth: float) -> None:
         self.bandwidth = bandwidth
@@ -35,18 +35,18 @@ class Replicas(Protocol):
     """All ps replicas; an exchange goes to each of them."""
 
     def exchange(self, link: Link, sent: float, returned: float) -> Effect:
-        """Return an effect: half of what a minibatch costs; on when all have answered.
+        """Return an effect: half the exchange of a minibatch; it continues when all have answered.
 
         Args:
-            link: Of the worker.
-            sent: Bytes to all replicas together.
-            returned: Bytes from all of them together.
+            link: The link of the worker.
+            sent: The bytes to all replicas together.
+            returned: The bytes from all of them together.
         """
         ...
 
 
 class OwnMachines:
-    """Ps replicas with a machine each: its network in, its cores, its network out."""
+    """Ps replicas with a machine each: incoming network, cores, outgoing network."""
 
     def __init__(self, agenda: Agenda, costs: Costs, cluster: Cluster) -> None:
         self._agenda, self._cluster = agenda, cluster
@@ -64,10 +64,11 @@ class OwnMachines:
             now = agenda.now
             last = link.out.serve(now, sent / link.bandwidth)
             first = last - sent / link.bandwidth
+            # A worker sends to one replica after the other, so the last one gets its part last.
             came = first + (last - first) * self._part + cluster.latency
             np.maximum(self._in, came, out=self._in)
             self._in += sent / cluster.ps / cluster.ps_network
-            # A core works for one frame at a time, and all cores of a replica for several.
+            # One core works on one frame at a time, and all cores of a replica on several.
             np.maximum(self._cores, self._in, out=self._cores)
             self._cores += self._service / cluster.ps_cores
             served = self._cores + self._service * (1 - 1 / cluster.ps_cores)
@@ -81,7 +82,7 @@ class OwnMachines:
 
 
 class Neighbours:
-    """Ps replicas on the machine of all others."""
+    """Ps replicas on the same machine as all other processes."""
 
     def __init__(self, agenda: Agenda, machine: Machine, costs: Costs, cluster: Cluster) -> None:
         self._agenda, self._machine, self._wait = agenda, machine, costs.wait

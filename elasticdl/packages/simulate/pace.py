@@ -1,4 +1,4 @@
-"""A job minibatch by minibatch: four threads a worker, ps replicas, master, storage."""
+"""Simulates a job minibatch by minibatch: four threads a worker, ps replicas, master, storage."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _JITTER = 0.05  # of a minibatch, so that workers do not march in step
 
 @dataclass(frozen=True)
 class Death:
-    """Worker `worker` is killed when so many minibatches are trained; another takes its place."""
+    """Kills a worker when this many minibatches are trained; another one takes its place."""
 
     minibatches: int
     worker: int
@@ -27,11 +27,12 @@ class Death:
 
 @dataclass
 class Trace:
-    """What happened in a run.
+    """The events of a run.
 
-    trained: when each minibatch was trained, in order, seconds. fed: minibatches given out.
-    computed: minibatches computed. lost: minibatches that dead workers had taken up, and that
-    others took up again.
+    trained: The time when each minibatch was trained, in order, in seconds.
+    fed: The minibatches that were given out.
+    computed: The minibatches that were computed.
+    lost: The minibatches of dead workers, which other workers took.
     """
 
     trained: list[float] = field(default_factory=list)
@@ -46,7 +47,7 @@ class Trace:
 
 
 class _Channel:
-    """Hands things on, in order; who puts more than it takes waits."""
+    """Passes items on, in order; a writer waits if it is full."""
 
     def __init__(self, agenda: Agenda, capacity: int) -> None:
         self._agenda, self._left = agenda, capacity
@@ -55,14 +56,14 @@ class _Channel:
         self._held = 0
 
     def put(self, actor: Actor, resume: Resume) -> None:
-        """Go on when there is room, and have been put in."""
+        """Continue when the item is in."""
         if self._left:
             self._enter(resume)
         else:
             self._givers.append(resume)
 
     def take(self, actor: Actor, resume: Resume) -> None:
-        """Go on when there was something to take."""
+        """Continue when an item was taken."""
         if not self._held:
             self._takers.append(resume)
             return
@@ -84,7 +85,7 @@ _NOBODY = Actor("nobody")
 
 
 class _Worker:
-    """One worker process: four coroutines, as `worker/loop.py` has threads."""
+    """One worker process: four coroutines, like the threads of `worker/loop.py`."""
 
     def __init__(self, job: _Job, number: int, slowness: float) -> None:
         self.life = Actor(("worker", number))
@@ -107,7 +108,7 @@ class _Worker:
         self._random = random.Random(job.seed * 1_000_003 + number)
 
     def start(self, is_first: bool) -> None:
-        """Have the process start: at once, or after what a start costs."""
+        """Start the process: at once, or after the cost of a start."""
         if is_first:
             self._begin()
         else:
@@ -129,6 +130,8 @@ class _Worker:
     def _feeds(self) -> Coroutine:
         job, costs = self._job, self._job.costs
         read = costs.minibatch_size * costs.record_bytes
+        # In an endless job workers are at random places in their tasks; else all would ask the
+        # master at once.
         left = self._random.random() * costs.minibatches_per_task if job.is_endless else 0.0
         while job.take():
             self.taken += 1
@@ -147,6 +150,7 @@ class _Worker:
         costs = self._job.costs
         while True:
             yield self._fed.take
+            # The place in flight is taken before the pull, as in the real worker.
             yield self._room.put
             yield self._work(self._prepare)
             yield self._job.replicas.exchange(self._link, 0.0, costs.bytes_pulled)
@@ -212,7 +216,7 @@ class _Job:
         return self.trace
 
     def take(self) -> bool:
-        """Give a minibatch out; False: there is none."""
+        """Give a minibatch out; False if there is none."""
         if not self.todo:
             return False
         self.todo -= 1
@@ -225,7 +229,7 @@ class _Job:
             self._kill(self._deaths.popleft().worker)
 
     def ask_master(self) -> Coroutine:
-        """Lease or report: half of what a task costs the master."""
+        """Lease or report: half the cost of a task at the master."""
         seconds = self.costs.master / 2 / self.cluster.master_speed
         if self.machine is not None:
             done = self.machine.work(seconds)
@@ -238,6 +242,7 @@ class _Job:
         old = self._workers[place]
         old.life.over = True
         old.machine.end(old.life)
+        # What the worker had taken and not pushed is trained by others.
         self.todo += old.taken
         self.trace.lost += old.taken
         self._workers[place] = _Worker(self, self._begun, self._slowness[place])
@@ -256,15 +261,16 @@ def run(
     seed: int = 0,
     is_endless: bool = False,
 ) -> Trace:
-    """Run a job of so many minibatches.
+    """Run a job of some minibatches.
 
     Args:
-        costs: Of a minibatch.
-        cluster: Where.
-        minibatches: To train, all together.
-        deaths: Of workers.
-        seed: Of what is drawn: small differences between minibatches.
-        is_endless: The job has begun long ago: workers are in the midst of their tasks.
+        costs: The costs of a minibatch.
+        cluster: The cluster.
+        minibatches: The minibatches to train, of all workers together.
+        deaths: The deaths of workers.
+        seed: The seed for small differences between minibatches.
+        is_endless: Whether the job began long ago, so that workers are in the middle of their
+            tasks.
     """
     return _Job(costs, cluster, minibatches, deaths, seed, is_endless).run()
 
@@ -274,7 +280,8 @@ _TASKS_A_WORKER = 2.5
 
 
 def records_per_second(costs: Costs, cluster: Cluster, seed: int = 0) -> float:
-    """Return the steady speed of a job, records/s of all workers together."""
+    """Return the steady speed of a job: records/s of all workers together."""
+    # Enough for each worker to end some tasks; more would only take longer.
     minibatches = min(
         max(_LEAST, round(_TASKS_A_WORKER * costs.minibatches_per_task * cluster.workers)), _MOST
     )

@@ -1,4 +1,4 @@
-"""A forecast as a picture: speed over the number of workers, and what makes it faster."""
+"""Draws a forecast: the speed over the number of workers, and what makes it faster."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def picture(found: Forecast, points: Sequence[tuple[int, float]]) -> str:
     """Return an SVG.
 
     Args:
-        found: What to show.
-        points: Workers, and records/s with so many; the last one is that of the forecast.
+        found: The forecast to draw.
+        points: Workers, with their records/s; the last point is that of the forecast.
     """
     cluster = found.cluster
     title = (

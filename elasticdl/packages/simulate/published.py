@@ -1,4 +1,4 @@
-"""What others have published of large jobs, and costs to simulate them with."""
+"""Published figures of large jobs, and costs with which to simulate them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PUBLISHED_LR = Costs(
     worker_frame=0.0,
     ps_frame=0.0,
 )
-"""Costs with which the first row of the published table comes out: 8 workers, 52,000 examples/s."""
+"""Costs that give the first row of the published table: 8 workers, 52,000 examples/s."""
 
 
 _LARGE_TASKS = replace(FLIGHTS, minibatches_per_task=2_000)
@@ -55,10 +55,11 @@ _LARGE_TASKS = replace(FLIGHTS, minibatches_per_task=2_000)
 
 @dataclass(frozen=True)
 class PublishedJob:
-    """A job of others.
+    """A published job.
 
-    published: examples/s, or None: not published. said: what they say of it. minibatch_size: of the
-    simulation; None: that of the costs.
+    published: The examples/s, or None if not published.
+    said: The words of the publication.
+    minibatch_size: The minibatch size of the simulation; None: that of the costs.
     """
 
     workers: int
@@ -70,7 +71,7 @@ class PublishedJob:
 
 @dataclass(frozen=True)
 class Preset:
-    """Jobs of others on clusters, and with whose costs they are simulated here."""
+    """Published jobs on clusters, and the costs with which they are simulated here."""
 
     title: str
     costs: Costs
