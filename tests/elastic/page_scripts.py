@@ -44,16 +44,7 @@ DEMO = {"make (demo|online|chaos)": "takes minutes; its parts are run by other t
 DATA_OF_OTHERS = {"": "the data is to be downloaded; the test beside the model trains on it"}
 
 TREATMENTS = {
-    "README.md": Treatment(
-        HERE + "test_readme",
-        DEMO
-        | OF_A_WHEEL
-        | OF_MAKE
-        | {
-            ".*(mnist.prepare|mnist.model)": "installs a package; model_zoo/mnist/test_mnist.py "
-            "trains this model"
-        },
-    ),
+    "README.md": Treatment(HERE + "test_readme", DEMO),
     "CONTRIBUTING.md": Treatment(None, OF_MAKE),
     "docs/clusters.md": Treatment(None, ON_A_CLUSTER),
     "docs/commands.md": Treatment(None, {"": "goes on from a line that is a pattern"}),
