@@ -206,9 +206,7 @@ class Publisher:
         return _Head(pointer, newest.mark, len(versions) - 1, newest.program)
 
     def _prune(self) -> None:
-        """Remove versions that are not among the newest, not served, and not needed by one of
-        these.
-        """
+        """Remove versions that are old, not served, and not needed by a version that stays."""
         if not self._keep:
             return
         there = sorted(number for number, _ in _folders(self._directory))
