@@ -17,7 +17,7 @@ from elasticdl.job import Strategy
 from elasticdl.locations import Location, Url, is_remote
 from elasticdl.settings import devices, reader_params
 from elasticdl.settings.best import Best
-from elasticdl.settings.checkpoint import CheckpointSection
+from elasticdl.settings.checkpoint import REDO_MB_ON_CLUSTERS, CheckpointSection
 from elasticdl.settings.cluster import JOURNAL_FILE, ClusterSection
 from elasticdl.settings.conflicts import (
     check_destinations,
@@ -132,6 +132,16 @@ class JobConfig(Section):
             return 0
         # An exported model is whole in each worker.
         return 0 if self.checkpoint.saved_model else self.cluster.num_ps_pods
+
+    @property
+    def redo_log_bytes(self) -> int:
+        """Bytes of a ps replica's redo log; 0: none is kept."""
+        if not self.num_ps or not self.checkpoint.recovery_seconds:
+            return 0
+        megabytes = self.checkpoint.ps_redo_mb
+        if megabytes is None:
+            megabytes = REDO_MB_ON_CLUSTERS if self.is_on_cluster else 0
+        return megabytes * 1_000_000
 
     @property
     def why_ps_stay(self) -> str:

@@ -260,8 +260,7 @@ class Interpreter:
 
         It is of this job and of one layout alone: under another, a replica has other keys.
         """
-        settings = self._core.config.checkpoint
-        if settings.recovery_seconds == 0 or settings.ps_redo_mb == 0:
+        if not self._core.config.redo_log_bytes:
             return ""
         return str(self._recovery_dir / f"{self._redo_logs}{layout}-{replica}")
 
@@ -449,7 +448,7 @@ class Interpreter:
 
     def _redo_log_of(self, replica: int, layout: int) -> RedoLogPlace | None:
         folder = self.redo_log_of(replica, layout)
-        limit = self._core.config.checkpoint.redo_log_bytes
+        limit = self._core.config.redo_log_bytes
         return {"folder": folder, "limit": limit} if folder else None
 
     def _tell_moved(self, action: actions.TellMoved) -> Then:

@@ -261,7 +261,7 @@ def make_store(
         return Store(replica, replicas)  # it is not used: a move brings another one
     store = store or _first(config, replica, replicas, progress, scratch)
     if redo_log:
-        limit = config.checkpoint.redo_log_bytes
+        limit = config.redo_log_bytes
         redo_folder.take_over(redo_log, start.journal_system)
         try:
             num_updates, num_minibatches = store.redo(redo_log, limit, progress)

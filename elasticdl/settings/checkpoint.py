@@ -12,6 +12,9 @@ from elasticdl.settings.section import Only, Section
 _TRAIN = Only(("train",))
 _USE = Only(("evaluate", "predict"))
 
+REDO_MB_ON_CLUSTERS = 512
+"""Of `--ps_redo_mb` where it is not given: a machine is lost there as easily as a process."""
+
 
 class CheckpointSection(Section):
     """Checkpoints and output."""
@@ -103,13 +106,14 @@ class CheckpointSection(Section):
         _TRAIN,
     ] = 60.0
     ps_redo_mb: Annotated[
-        NonNegativeInt,
+        NonNegativeInt | None,
         Field(
             description="Megabytes of a redo log of each ps replica in the job's own folder: one "
-            "that was killed is restored up to its last update; 0: none, only up to a checkpoint."
+            "that was killed is restored up to its last update; 0: none, only up to a checkpoint. "
+            f"Default: {REDO_MB_ON_CLUSTERS} on a cluster, 0 for processes of one machine."
         ),
         _TRAIN,
-    ] = 0
+    ] = None
     ps_recovery: Annotated[
         Literal["replay", "latest"],
         Field(
@@ -171,11 +175,6 @@ class CheckpointSection(Section):
     summary: Annotated[
         Path | None, Field(description="Write the job's result to this file as JSON.")
     ] = None
-
-    @property
-    def redo_log_bytes(self) -> int:
-        """Bytes of a ps replica's redo log; 0: none is kept."""
-        return self.ps_redo_mb * 1_000_000
 
     @property
     def predictions(self) -> Path | None:

@@ -62,10 +62,16 @@ def test_a_job_survives_the_loss_of_a_pod_exactly(job, role):
     job.until_records(8_000)
     before = {each: job.running(each) for each in ("master", "worker", "ps")}
 
-    job.namespace.delete(sorted(before[role])[0])
+    # A ps replica has no time to hand over, as if its node were lost.
+    job.namespace.delete(sorted(before[role])[0], grace_seconds=0 if role == "ps" else None)
 
     assert job.end() == 0, "".join(job.lines)
     assert job.is_exact()
+    if role == "ps":
+        found = job.summary()
+        [recovery] = found["recoveries"]
+        assert not recovery["is_handed_over"]
+        assert (recovery["minibatches"], found["recomputed"]) == (0, 0)  # thanks to its redo log
     after = {each: {p["metadata"]["name"] for p in job.pods(each)} for each in ("master", "worker")}
     if role == "master":  # its workers are those of the master before
         assert not after["master"] & set(before["master"])
