@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl.config import ClusterSection, DataSection, JobConfig, ModelSection, TrainingSection
-from elasticdl.job import Role, Shard, Strategy
+from elasticdl.job import Shard, Strategy
 from elasticdl.launchers.base import ProcessHandle, ProcessSpec
 from elasticdl.master.durable import JobData, open_job
 from elasticdl.master.effects import ReplicaAccess
@@ -26,7 +27,6 @@ from elasticdl.master.master import Master
 from elasticdl.rpc import elasticdl_pb2 as pb
 from elasticdl.rpc.elasticdl_pb2_grpc import MasterServicer, add_MasterServicer_to_server
 from elasticdl.runtime.addresses import Listening
-from elasticdl.runtime.process import log_as
 from elasticdl.state.sqlite import SqliteState
 
 TOKEN = b"t" * 32
@@ -158,7 +158,7 @@ def main() -> None:
     if sys.argv[4:] == ["bare"]:
         asyncio.run(serve_bare(folder, num_members))
         return
-    log_as(str(Role.MASTER))
+    logging.basicConfig(level=logging.INFO)
     asyncio.run(serve_master(folder, num_members, num_tasks))
 
 
