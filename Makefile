@@ -5,11 +5,8 @@ PYTHON := $(VENV)/bin/python
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 SEED ?= 0
 MINUTES ?= 10
-FUZZ_SECONDS ?= 120
-FUZZ_TARGETS := frame checkpoint recordio example
-CARGO_FUZZ := 0.13.1
 # Two at a time; tests that share what they have set up stay together (conftest.py).
-PYTEST_FLAGS ?= --numprocesses=2 --dist=loadgroup --durations=10
+export PYTEST_FLAGS ?= --numprocesses=2 --dist=loadgroup --durations=10
 # A part of four of the tests that take long: make test-long SLICE=2
 SLICED = $(if $(SLICE),--slice=$(SLICE)/4)
 # Each process of a job would compile elasticdl anew: a quarter of a second.
@@ -17,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # Rust's build products outlive the tree, and clones share those of third-party crates. Another
 # compiler gets another folder.
-CACHE := $(or $(XDG_CACHE_HOME),$(if $(HOME),$(HOME)/.cache,/tmp))/elasticdl
+export CACHE := $(or $(XDG_CACHE_HOME),$(if $(HOME),$(HOME)/.cache,/tmp))/elasticdl
 ifndef CARGO_TARGET_DIR
 CARGO_TARGET_DIR := $(CACHE)/target-$(shell (rustc -vV || echo none) 2>/dev/null | cksum | cut -d' ' -f1)
 endif
@@ -37,14 +34,12 @@ RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name 
 BENCHMARKS := flights store_job threads store connections recordio ledger members simulate freshness
 WITH_TORCH := allreduce allreduce_recovery torch_models
 
-.PHONY: help build doctor fmt check check-python check-rust test test-quick test-rust test-memory \
-    test-aarch64 test-loom test-python test-torch test-parquet-java test-kubernetes test-kubelet etcd kafka \
-    kubernetes-tools kueue cluster bench demo chaos soak fuzz proto lock clean \
-    wheel image test-images
+.PHONY: help build doctor fmt check budget test test-quick test-changed test-long test-torch test-only \
+    bench demo online chaos soak nightly wheel docs lock clean kafka kubernetes-tools
 
 help: ## Print this list.
 	@echo 'make TARGET, where TARGET is one of'
-	@sed -nE 's/^([a-z0-9-]+):[^#]*## (.*)/  \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
+	@sed -nE 's/^([a-z0-9-]+):[^#]*## (.*)/  \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
 
 build: $(VENV)/.extension $(VENV)/.messages ## Make .venv and build and install elasticdl into it.
 
@@ -100,49 +95,34 @@ $(DOCS): | $(VENV)/.packages
 	    --require-hashes --target $@.partial -r $@.partial/docs.lock
 	@mv $@.partial $@
 
-.PHONY: docs
 docs: build | $(DOCS) ## Make the site of these pages in site/; warnings are errors, and links are checked.
 	@PYTHONPATH=$(DOCS) $(PYTHON) -m sphinx --quiet --fail-on-warning --keep-going \
 	    --conf-dir docs/site . site
 	@$(PYTHON) docs/site/check.py site
 	@echo 'Open site/index.html'
 
-.PHONY: licences
-licences: build ## List the licence of every package and crate that elasticdl needs.
-	@$(PYTHON) -m scripts.licences
-
-# A wheel of the engine's processor in dist/ is taken as it is; then the image is built without Rust.
-ENGINE ?= docker
-BASE_IMAGE ?= python:3.11-slim-bookworm
-EXTRAS ?= kubernetes,etcd,parquet,tensorflow,dashboard
-VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
-IMAGE ?= elasticdl:$(VERSION)
-image: ## Build the image of elasticdl with ENGINE (docker; podman, buildah), from dist/ if it has a wheel.
-	$(ENGINE) build --file=deploy/Dockerfile --tag=$(IMAGE) --build-arg=BASE_IMAGE=$(BASE_IMAGE) \
-	    --build-arg=EXTRAS=$(EXTRAS) \
-	    $(if $(wildcard dist/elasticdl_train-*_$(shell uname -m).whl),--build-arg=BUILD_IMAGE=$(BASE_IMAGE)) .
-
 fmt: build ## Format Python and Rust.
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 	cargo fmt --all
 
-check: check-python check-rust ## Check style, types, import layers, the stub, and the messages.
-
-check-python: build
+check: build budget ## Check style, types, import layers, the stub, the messages and the budgets.
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(PYTHON) -m mypy.stubtest elasticdl._core
 	$(VENV)/bin/lint-imports
 	$(PYTHON) proto/generate.py --check
-
-check-rust: build
 	@scripts/doctor.sh check
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets --features edl-store/stages -- -D warnings
 
-test: test-rust test-python ## Run all tests, of Rust and of Python.
+budget: $(VENV)/.packages ## Print how large each room is beside its budget (budget.toml), and fail where it is larger.
+	@$(PYTHON) -m scripts.budget
+
+test: build ## Run all tests, of Rust and of Python, that need nothing else and take no hour.
+	scripts/suite.sh rust
+	scripts/suite.sh python
 
 # What needs a framework has it in its name; all else in tests/unit needs one process.
 test-quick: build ## Test what needs one process and no framework, in a minute.
@@ -150,29 +130,8 @@ test-quick: build ## Test what needs one process and no framework, in a minute.
 	    -m 'not (keras or torch or long or s3 or postgresql)' --ignore-glob='*_job.py' \
 	    --ignore=tests/packages/test_removed.py tests/unit tests/packages
 
-# edl-python is the extension: it is linked by Python, and tested from there.
-test-rust: build
-	cargo test --locked --workspace --exclude edl-python
-
-test-memory: ## Test the memory of ten million rows (1.6 GB).
-	cargo test --locked --release --package edl-store --test memory -- --ignored
-
-test-loom: ## Run the store's lock-free waiting in every order that threads can take.
-	RUSTFLAGS='--cfg edl_loom' cargo test --locked --package edl-store --lib models \
-	    --target-dir $(CARGO_TARGET_DIR)/loom
-
-# The test that is left out runs its own binary once more, which only the emulator can.
-test-aarch64: ## Test the store's scalar path on ARM, emulated (gcc-aarch64-linux-gnu, qemu-user).
-	rustup target add aarch64-unknown-linux-gnu
-	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
-	    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER='qemu-aarch64 -L /usr/aarch64-linux-gnu' \
-	    CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_OPT_LEVEL=1 \
-	    cargo test --locked --release --target aarch64-unknown-linux-gnu --no-fail-fast \
-	    --package edl-optim --package edl-store -- --skip a_full_disk_leaves_nothing_behind
-
-test-python: build
-	@$(PYTHON) -m scripts.kafka.jars --if-possible
-	OMP_NUM_THREADS=1 TF_NUM_INTRAOP_THREADS=1 $(VENV)/bin/pytest $(PYTEST_FLAGS)
+test-changed: build ## Test the core, and what a change since main reaches, and say what that is.
+	@$(PYTHON) -m scripts.changed --run $(PYTEST_FLAGS)
 
 # PyTorch takes 5 GB: it has a lock of its own and is installed once beside the tree. What .venv has
 # in the same version is left out.
@@ -191,7 +150,18 @@ TORCH_TESTS = $(shell grep -rl --include='test_*.py' 'mark\.torch' tests model_z
 test-torch: build $(TORCH) ## Test models in PyTorch, and the optimizers against its own (installs it, 5 GB).
 	PYTHONPATH=$(TORCH) OMP_NUM_THREADS=1 $(VENV)/bin/pytest $(PYTEST_FLAGS) $(SLICED) -m torch $(TORCH_TESTS)
 
-# The base image has no other source than Debian's packages: no image is pulled.
+test-long: build ## Test jobs of the model zoo, jobs that lose more, the tutorials (50 minutes; SLICE=0 to 3: a quarter).
+	@$(PYTHON) -m scripts.kafka.jars --if-possible
+	$(VENV)/bin/pytest $(PYTEST_FLAGS) $(SLICED) -m long model_zoo tests
+
+# What some suites of scripts/suite.sh need. The base image has no other source than Debian's
+# packages: no image is pulled.
+NEEDS_images := wheel $(CACHE)/images/bookworm-python.tar
+NEEDS_kubernetes := kubernetes-tools
+NEEDS_kubelet := kubernetes-tools
+test-only: build $(NEEDS_$(WHAT)) ## Test one thing; some need more programs: make test-only WHAT=kubernetes (WHAT=help lists all)
+	@scripts/suite.sh $(WHAT)
+
 $(CACHE)/images/bookworm-python.tar:
 	@command -v mmdebstrap >/dev/null || \
 	    { echo 'mmdebstrap is missing: apt-get install mmdebstrap' >&2; exit 1; }
@@ -200,39 +170,16 @@ $(CACHE)/images/bookworm-python.tar:
 	    $@.partial.tar http://deb.debian.org/debian
 	@mv $@.partial.tar $@
 
-test-images: build wheel $(CACHE)/images/bookworm-python.tar ## Test the wheel and images with a real Docker engine (needs root).
-	ELASTICDL_TEST_ROOT_FS=$(CACHE)/images/bookworm-python.tar \
-	    $(VENV)/bin/pytest -m images tests/images
-
-test-parquet-java: build ## Read exported tables with Java's Parquet (needs Maven and a JDK).
-	@scripts/parquet_java.sh
-
-# Go builds them from their modules, once for each version, below $(CACHE).
-etcd: build ## Build etcd (needs Go 1.26).
-	@$(PYTHON) -m scripts.cluster.binaries etcd
-
 kafka: build ## Fetch Kafka from Maven (43 MB, once; needs Java 17 and Maven).
 	@$(PYTHON) -m scripts.kafka.jars
 
-kubernetes-tools: build ## Build etcd and Kubernetes' control plane (needs Go 1.26; minutes, once).
-	@$(PYTHON) -m scripts.cluster.binaries etcd kubernetes
+# Go builds them from their modules, once for each version, below $(CACHE).
+TOOLS ?= etcd kubernetes
+kubernetes-tools: build ## Build etcd and Kubernetes' control plane, or TOOLS="etcd kueue kubelet" (Go 1.26; minutes, once).
+	@$(PYTHON) -m scripts.cluster.binaries $(TOOLS)
 
-kueue: kubernetes-tools ## Build Kueue's controller, for the tests of queued jobs (needs Go 1.26; 3 minutes, once).
-	@$(PYTHON) -m scripts.cluster.binaries kueue
-
-cluster: kubernetes-tools ## Run a Kubernetes cluster on this machine until Ctrl-C (needs root).
-	@$(PYTHON) -m scripts.cluster
-
-test-kubernetes: kubernetes-tools ## Test on a real API server, with pods as processes (needs root).
-	$(VENV)/bin/pytest -m kubernetes tests
-
-test-kubelet: kubernetes-tools ## Test that a real kubelet says the same (needs root, containerd, runc).
-	@$(PYTHON) -m scripts.cluster.binaries kubelet pause
-	$(VENV)/bin/pytest -m kubelet tests
-
-bench: ONLY ?= $(BENCHMARKS)
 bench: build $(if $(filter $(WITH_TORCH),$(ONLY)),$(TORCH)) ## Measure elasticdl against its peers: make bench ONLY="flights zoo" FLAGS=--short
-	@set -e; for name in $(ONLY); do echo "== $$name"; \
+	@set -e; for name in $(or $(ONLY),$(BENCHMARKS)); do echo "== $$name"; \
 	    case " $(WITH_TORCH) zoo " in *" $$name "*) path=$(TORCH);; *) path=;; esac; \
 	    PYTHONPATH=$$path $(PYTHON) benchmarks/$$name.py $(FLAGS); done
 	@$(PYTHON) -m benchmarks.readme
@@ -240,12 +187,10 @@ bench: build $(if $(filter $(WITH_TORCH),$(ONLY)),$(TORCH)) ## Measure elasticdl
 demo: build ## Train a real model on real data, with a master, workers and ps replicas.
 	@scripts/demo.sh
 
-.PHONY: online
 online: build ## Online learning: Kafka, a job, a server that follows: make online FLAGS="--minutes=5" (needs Java 17, Maven).
 	@$(PYTHON) -m scripts.kafka.jars
 	@PYTHONPATH=$(CURDIR) $(PYTHON) examples/online/run.py $(FLAGS)
 
-.PHONY: nightly
 SEEDS ?= 100000
 FIRST ?= 10000
 nightly: build ## Run simulated jobs in which things go wrong, and prove every count: make nightly SEEDS=1000000 FIRST=0
@@ -258,28 +203,6 @@ chaos: build ## Kill processes of a job and prove that every count is exact: mak
 soak: build ## Chaos with random faults for MINUTES (10); benchmarks/results/soak.json has what.
 	@$(PYTHON) -m scripts.chaos --seed $(SEED) --minutes $(MINUTES) \
 	    --record benchmarks/results/soak.json
-
-.PHONY: test-etcd test-long
-test-long: build ## Test jobs of the model zoo, jobs that lose more, the tutorials (50 minutes; SLICE=0 to 3: a quarter).
-	@$(PYTHON) -m scripts.kafka.jars --if-possible
-	$(VENV)/bin/pytest $(PYTEST_FLAGS) $(SLICED) -m long model_zoo tests
-
-test-etcd: build ## Test the journal in etcd, and jobs on it (builds etcd once; needs Go 1.26).
-	@$(PYTHON) -m scripts.cluster.binaries etcd
-	$(VENV)/bin/pytest -m etcd tests
-
-# Without the address sanitizer: the crates forbid unsafe code, and what is looked for are panics.
-# RUSTC_BOOTSTRAP lets a stable compiler count which code the bytes reach.
-fuzz: ## Read any bytes as frames, checkpoints, record files and records: make fuzz FUZZ_SECONDS=300
-	@test -x $(CACHE)/fuzz/bin/cargo-fuzz || \
-	    cargo install --quiet --locked --root $(CACHE)/fuzz cargo-fuzz --version $(CARGO_FUZZ)
-	@set -e; for target in $(FUZZ_TARGETS); do \
-	    RUSTC_BOOTSTRAP=1 PATH=$(CACHE)/fuzz/bin:$$PATH cargo fuzz run --sanitizer none \
-	        --target-dir $(CARGO_TARGET_DIR)/fuzz $$target -- \
-	        -max_total_time=$(FUZZ_SECONDS) -max_len=16384 -timeout=20 -print_final_stats=1; done
-
-proto: $(VENV)/.packages ## Generate the messages between processes from proto/.
-	$(PYTHON) proto/generate.py
 
 LOCKED_EXTRAS = $(shell sed -n '/^\[project.optional-dep/,/^$$/s/^\([a-z0-9]*\) = .*/--extra=\1/p' \
     pyproject.toml | grep -v -e torch -e mlflow -e jax -e otlp -e ray -e wandb)

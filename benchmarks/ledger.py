@@ -8,7 +8,7 @@ The master's event loop is measured with a million tasks in the ledger and worke
 once: group commit against one commit for each call, and how long the loop was held at most. A
 snapshot is made in each run.
 
-    make etcd; python benchmarks/ledger.py
+    make kubernetes-tools TOOLS=etcd; python benchmarks/ledger.py
 """
 
 from __future__ import annotations

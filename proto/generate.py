@@ -33,7 +33,8 @@ def main() -> None:
         return
     outdated = find_outdated()
     if outdated:
-        sys.exit(f"not what proto/elasticdl.proto gives: {', '.join(outdated)}; run `make proto`")
+        files = ", ".join(outdated)
+        sys.exit(f"not what proto/elasticdl.proto gives: {files}; run `python proto/generate.py`")
 
 
 def find_outdated() -> list[str]:

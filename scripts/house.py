@@ -119,7 +119,7 @@ def _users(package: Path, trees: dict[Path, ast.Module]) -> Counter[Path]:
     users: Counter[Path] = Counter()
     for path, tree in trees.items():
         own = _name(package, path)
-        found = {by_name[name] for name in _imported(tree, own, path) if name in by_name}
+        found = {by_name[name] for name in imported(tree, own, path) if name in by_name}
         users.update(found - {path})
     return users
 
@@ -129,7 +129,8 @@ def _name(package: Path, path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _imported(tree: ast.Module, own: str, path: Path) -> set[str]:
+def imported(tree: ast.Module, own: str, path: Path) -> set[str]:
+    """Return the modules that a file may import, by its own name; some may be names in modules."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

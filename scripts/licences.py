@@ -1,4 +1,4 @@
-"""Lists the licence of each package and crate that elasticdl needs: `make licences`.
+"""Lists the licence of each package and crate that elasticdl needs: `python -m scripts.licences`.
 
 Packages are those of `pyproject.toml`, of its extras, and what they need in turn, as far as they
 are installed; crates are those of `Cargo.lock`. What is used only to develop is left out.

@@ -54,7 +54,7 @@ def _affinity(word: str) -> str:
 
 
 STOCK_IMAGE = f"elasticdl:{version()}"
-"""The image with elasticdl, TensorFlow and no model; `make image` builds it."""
+"""The image with elasticdl, TensorFlow and no model; `scripts/image.sh` builds it."""
 
 _NAME = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"
 _NAME_OR_NONE = r"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?)?$"

@@ -45,7 +45,7 @@ DATA_OF_OTHERS = {"": "the data is to be downloaded; the test beside the model t
 
 TREATMENTS = {
     "README.md": Treatment(HERE + "test_readme", DEMO),
-    "CONTRIBUTING.md": Treatment(None, OF_MAKE),
+    "CONTRIBUTING.md": Treatment(None, OF_MAKE | ON_A_CLUSTER),
     "docs/clusters.md": Treatment(None, ON_A_CLUSTER),
     "docs/commands.md": Treatment(None, {"": "goes on from a line that is a pattern"}),
     "docs/dashboard.md": Treatment(None, {"": "another program's page of the job"}),

@@ -1,6 +1,7 @@
 """A Docker engine and a registry of the tests' own; both end with the session.
 
-No image is pulled: the base image is a root file system of Debian's packages (`make test-images`).
+No image is pulled: the base image is a root file system of Debian's packages, which
+`make test-only WHAT=images` makes.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ def base_image(docker: Docker, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Debian with Python, and with the certificates that this machine trusts."""
     root_fs = os.environ.get("ELASTICDL_TEST_ROOT_FS", "")
     if not Path(root_fs).is_file():
-        pytest.skip("ELASTICDL_TEST_ROOT_FS names no root file system: run `make test-images`")
+        pytest.skip("ELASTICDL_TEST_ROOT_FS names no file: run `make test-only WHAT=images`")
     docker.run("import", root_fs, "test/debian:12")
     folder = tmp_path_factory.mktemp("base")
     shutil.copy(CERTIFICATES, folder / "certificates.crt")
@@ -147,14 +148,14 @@ def wheel() -> Path:
 
 @pytest.fixture(scope="session")
 def stock_image(docker: Docker, base_image: str, wheel: Path) -> str:
-    """The image of `make image`, without TensorFlow, which takes a gigabyte."""
+    """The image of `scripts/image.sh`, without TensorFlow, which takes a gigabyte."""
     command = [
-        "make",
-        "image",
+        "env",
         "ENGINE=docker",
         f"BASE_IMAGE={base_image}",
         "EXTRAS=kubernetes",
         f"IMAGE={STOCK_IMAGE}",
+        "scripts/image.sh",
     ]
     built = docker.try_command(command, ROOT, minutes=15)
     assert built.returncode == 0, built.stdout + built.stderr

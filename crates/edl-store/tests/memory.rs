@@ -50,7 +50,7 @@ fn reported_bytes_are_those_that_the_process_takes() {
 }
 
 #[test]
-#[ignore = "takes 1.6 GB; run by `make test-memory`"]
+#[ignore = "takes 1.6 GB; run by `make test-only WHAT=memory`"]
 fn reported_bytes_are_those_that_the_process_takes_at_ten_million_rows() {
     check(10);
 }

@@ -1,4 +1,4 @@
-"""Which licences `make licences` lets pass."""
+"""Which licences `scripts.licences` lets pass."""
 
 from importlib import metadata
 

@@ -1,7 +1,7 @@
 //! How much is copied for a checkpoint and not written yet, and who waits for it to become less.
 //!
 //! The common case, in which nobody has to wait, takes no lock. That nobody sleeps for ever is
-//! checked by `make test-loom`, which runs the threads of the model below in every order that
+//! checked by `make test-only WHAT=loom`, which runs the threads of the model below in every order that
 //! the memory model allows, but for those with many interruptions.
 
 #[cfg(edl_loom)]
