@@ -1,1 +1,1 @@
-"""Groups of settings that `elasticdl.config` puts together, and how their words are read."""
+"""Groups of settings that `elasticdl.config` combines, and the readers of their words."""

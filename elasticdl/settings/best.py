@@ -1,4 +1,4 @@
-"""What `--keep_best` says: a metric of evaluations, and whether more of it is better or less."""
+"""Reads `--keep_best`: a metric, and whether a larger or a smaller value is better."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ _MORE = (
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """A metric, less `val_`, and the mode: "max" or "min"."""
+    """A metric without `val_`, and its mode: "max" or "min"."""
 
     metric: str
     mode: str
 
     @classmethod
     def of(cls, text: str) -> Best | None:
-        """Read the flag; None if nothing is said.
+        """Read the flag; None if it is empty.
 
         Raises:
-            ValueError: It cannot be told whether more or less is better.
+            ValueError: The name does not tell whether a larger or a smaller value is better.
         """
         if not text:
             return None
@@ -70,29 +70,31 @@ class Best:
 
     @classmethod
     def known(cls, metric: str) -> Best | None:
-        """Return a metric with its mode; None if its name does not tell that."""
+        """Return a metric with its mode; None if its name does not tell the mode."""
         try:
             return cls(metric, _mode(metric))
         except ValueError:
             return None
 
     def is_better(self, value: float, than: float) -> bool:
-        """Whether a value is better than another one; NaN is neither better nor worse."""
+        """Return whether a value is better than another one; NaN is neither better nor worse."""
         return value > than if self.mode == "max" else value < than
 
     def value_in(self, metrics: Mapping[str, float]) -> float | None:
         """Return the metric's value; None if it is not among some metrics."""
+        # Both sides go through key_of, so `a/auc` and `a_auc` name the same metric.
         found = {key_of(name): value for name, value in metrics.items()}
         return found.get(key_of(self.metric))
 
 
 def key_of(metric: str) -> str:
-    """Return a metric's name as `--keep_best` may have it."""
+    """Return a metric's name in the form that `--keep_best` allows."""
     return metric.replace("/", "_")
 
 
 def _mode(metric: str) -> str:
     lower = metric.lower()
+    # The words for errors come first: `top_k_error` has words of both lists, and is an error.
     if any(word in lower for word in _LESS):
         return "min"
     if any(word in lower for word in _MORE):

@@ -1,4 +1,4 @@
-"""Where a job begins, and what it leaves behind."""
+"""Settings of a job's beginning and of its results."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -178,7 +178,7 @@ class CheckpointSection(Section):
 
     @property
     def predictions(self) -> Path | None:
-        """Where predictions are written; a URL is refused for them."""
+        """The folder of predictions, which must not be a URL."""
         return self.output if isinstance(self.output, Path) else None
 
     @field_validator("checkpoint_event_time")
@@ -190,5 +190,5 @@ class CheckpointSection(Section):
 
     @property
     def event_seconds(self) -> float:
-        """Event time between two checkpoints, in seconds; 0: they do not go by it."""
+        """The event time between two checkpoints, in seconds; 0: event time is not used."""
         return seconds_in(self.checkpoint_event_time) or 0.0

@@ -1,4 +1,4 @@
-"""Settings of the processes: how many, where they run, how they prove who they are."""
+"""Settings of the processes: their number, their places, and how they prove their identity."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from elasticdl.settings import devices
 from elasticdl.settings.section import Only, Section
 
 MOST_WORKERS = 10_000
-"""That a job may have: a slip of the finger stops here."""
+"""The largest number of workers of a job; it stops a typing error."""
 
 JOURNAL_FILE = "state.sqlite"
 """The journal in the folder of a job."""
 
 MOST_PS = 1_000
-"""Ps replicas that a job may have."""
+"""The largest number of ps replicas of a job."""
 
 TlsMode = Literal["job", "files", "off"]
 
@@ -34,7 +34,7 @@ def _threads(value: object) -> object:
     """Read `--worker_threads`.
 
     Raises:
-        ValueError: It is neither a number of threads nor "auto".
+        ValueError: The value is neither a number of threads nor "auto".
     """
     if value == "auto" or (isinstance(value, int) and value > 0):
         return value
@@ -191,12 +191,12 @@ class ClusterSection(Section):
 
     @property
     def tls_certificate_seconds(self) -> float:
-        """How long a certificate of the job's own is good."""
+        """The lifetime of the job's own certificates, in seconds."""
         return self.tls_certificate_hours * 3600
 
     @property
     def ps_room(self) -> tuple[str, int] | None:
-        """Where a ps replica brings rows, and the bytes of rows that it may have in memory."""
+        """The folder of a ps replica's rows on disk, and its limit of bytes in memory."""
         if self.ps_disk is None or self.ps_memory_limit is None:
             return None
         return str(self.ps_disk.absolute()), self.ps_memory_limit

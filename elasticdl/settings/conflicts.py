@@ -1,4 +1,4 @@
-"""Settings of several sections that do not go together."""
+"""Checks of settings in different sections that do not go together."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ WRITTEN_WHOLE = ("output", "export_tables")
 
 
 def check_destinations(places: Mapping[str, Location | None]) -> None:
-    """Refuse a destination that lies in the folder of another that is written as a whole.
+    """Refuse a destination inside the folder of another that is written as a whole.
 
-    Such a folder appears by a change of its name, when all of it is there. What lies in it by then
-    would be in the way, or be lost.
+    Such a folder appears by a rename, when it is complete. Files that are in it by then would
+    prevent the rename, or be lost.
 
     Args:
-        places: Where each flag says that the job writes.
+        places: The destination of each flag.
 
     Raises:
-        ValueError: Names both flags.
+        ValueError: Two destinations overlap; names both flags.
     """
     given = {flag: _parts(place) for flag, place in places.items() if place is not None}
     for whole in WRITTEN_WHOLE:
@@ -38,6 +38,7 @@ def check_destinations(places: Mapping[str, Location | None]) -> None:
 
 def _parts(place: Location) -> tuple[str, ...]:
     if isinstance(place, Path):
+        # Two spellings of one folder, such as a/../b and b, must compare as equal.
         return Path(os.path.abspath(place)).parts
     return tuple(str(place).rstrip("/").split("/"))
 
@@ -45,10 +46,10 @@ def _parts(place: Location) -> tuple[str, ...]:
 def check_push_steps(
     push_steps: int, strategy: Strategy, use_async: bool, max_staleness: int | None
 ) -> None:
-    """Refuse to add up gradients before a push where each has to be pushed by itself.
+    """Refuse to add up gradients before a push if each must be pushed alone.
 
     Raises:
-        ValueError: Says what was expected.
+        ValueError: The settings do not fit; says what was expected.
     """
     if push_steps == 1:
         return
@@ -71,15 +72,15 @@ def check_push_steps(
 
 
 def check_model_servers(number: int, strategy: Strategy, refused: Mapping[str, bool]) -> None:
-    """Refuse model servers where there is nobody to ask for parameters, or not so far.
+    """Refuse model servers if they cannot get parameters, or if this is not supported yet.
 
     Args:
-        number: How many model servers are asked for.
-        strategy: The job's.
-        refused: Flags that do not go with them, and whether each is given.
+        number: The number of model servers.
+        strategy: The job's strategy.
+        refused: Flags that do not go with model servers, and whether each is given.
 
     Raises:
-        ValueError: Says what was expected.
+        ValueError: The settings do not fit; says what was expected.
     """
     flag = f"--num_model_servers={number}"
     if strategy not in (Strategy.PARAMETER_SERVER, Strategy.HYBRID):
@@ -103,10 +104,10 @@ def check_deterministic(
     minibatch_size: int,
     num_minibatches_per_task: int,
 ) -> None:
-    """Refuse settings under which an update cannot be a function of the data alone.
+    """Refuse settings with which an update cannot depend on the data alone.
 
     Raises:
-        ValueError: Says what was expected.
+        ValueError: The settings do not fit; says what was expected.
     """
     if strategy is not Strategy.ALLREDUCE:
         raise ValueError(

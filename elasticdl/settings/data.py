@@ -143,12 +143,12 @@ class DataSection(Section):
 
     @property
     def evaluates(self) -> bool:
-        """Whether there is something to evaluate on."""
+        """Return whether there is data to evaluate on."""
         return bool(self.validation_data or self.validation_split)
 
     @property
     def source(self) -> str:
-        """What the training records are of: --training_data, or the command that prints them."""
+        """The source of the training records: --training_data, or the command that prints them."""
         return self.reader_command or self.training_data
 
     @model_validator(mode="after")
@@ -161,12 +161,12 @@ class DataSection(Section):
 
     @property
     def window_seconds(self) -> float:
-        """How long a window of event time is."""
+        """The length of a window of event time, in seconds."""
         return seconds_in(self.metrics_window) or 0.0
 
     @property
     def lateness_seconds(self) -> float | None:
-        """How far behind the watermark a message is late; None: none is."""
+        """How many seconds behind the watermark a message is late; None: no message is late."""
         return seconds_in(self.max_lateness)
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""`--worker_devices`: what the workers of a machine compute on."""
+"""Reads `--worker_devices`: the devices on which the workers of a machine compute."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ _DEVICE = re.compile(r"cpu|cuda:(0|[1-9]\d{0,3})")
 
 
 def read(value: object) -> object:
-    """Return a list of devices as it is kept, with commas alone.
+    """Return a list of devices in its stored form, with commas alone.
 
     Raises:
-        ValueError: One of them is no device.
+        ValueError: A word is not a device.
     """
     if not isinstance(value, str):
         return value
@@ -25,5 +25,5 @@ def read(value: object) -> object:
 
 
 def names(value: str) -> tuple[str, ...]:
-    """Return the devices that a list names."""
+    """Return the devices in a list."""
     return tuple(part.strip() for part in value.split(",")) if value else ()

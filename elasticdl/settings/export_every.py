@@ -1,4 +1,4 @@
-"""What `--export_every` says: a time, or a number of updates."""
+"""Reads `--export_every`: a time, or a number of updates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from elasticdl.settings.duration import seconds_in
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """When the next version of an export is due: after so many seconds, or so many updates."""
+    """The interval between versions of an export: a number of seconds, or of updates."""
 
     seconds: float = 0.0
     updates: int = 0
@@ -19,7 +19,7 @@ class Every:
         """Read the flag.
 
         Raises:
-            ValueError: It is neither a time nor a number.
+            ValueError: The text is neither a time nor a number.
         """
         word = text.strip()
         seconds = seconds_in(word)

@@ -16,7 +16,7 @@ from elasticdl.settings.section import Section
 
 
 def _read(flag: str, parse: Callable[[str], object]) -> AfterValidator:
-    """Have a word checked when it is given; it is kept as a word, as in job.json."""
+    """Check a word when it is given, and keep it as a word, as in job.json."""
 
     def check(word: str) -> str:
         try:
@@ -29,10 +29,10 @@ def _read(flag: str, parse: Callable[[str], object]) -> AfterValidator:
 
 
 def _affinity(word: str) -> str:
-    """Read `--affinity`: a file, or the object itself; it is kept as the object.
+    """Read `--affinity`, a file or the object itself; it is stored as the object.
 
     Raises:
-        ValueError: There is no such file, or it holds no object.
+        ValueError: There is no such file, or it has no object.
     """
     if not word:
         return ""
@@ -40,6 +40,7 @@ def _affinity(word: str) -> str:
     if not word.lstrip().startswith("{"):
         place = f"--affinity={word}"
         try:
+            # The file is read where the job is started: the pods do not have it.
             text = Path(word).read_text()
         except OSError as error:
             raise ValueError(f"{place}: expected a file or a JSON object: {error}") from error
@@ -61,7 +62,7 @@ _NAME_OR_NONE = r"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?)?$"
 
 
 def asks_as(role: Role) -> Role:
-    """Return the role whose flags say what a process asks for: a model server computes, too."""
+    """Return the role whose resource flags apply; a model server counts as a worker."""
     return Role.WORKER if role is Role.MODEL_SERVER else role
 
 
@@ -242,11 +243,11 @@ class KubernetesSection(Section):
 
     @property
     def sends_model_zoo(self) -> bool:
-        """Whether the model folder travels with the job."""
+        """Return whether the model folder is sent with the job."""
         return not self.image_name if self.send_model_zoo is None else self.send_model_zoo
 
     def requests(self, role: Role) -> dict[str, str]:
-        """Return what a pod of a role requests."""
+        """Return the resources that a pod of a role requests."""
         return pods.parse_resources(getattr(self, f"{asks_as(role)}_resource_request"))
 
     def limits(self, role: Role) -> dict[str, str]:

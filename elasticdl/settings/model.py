@@ -1,4 +1,4 @@
-"""The settings of a job's model: its file, and what of the file is used."""
+"""The settings of a job's model: its file, and the names of functions in it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _NAMES = (
 )
 
 KERAS_VARIABLE = "KERAS_BACKEND"
-"""Environment variable by which Keras chooses its backend when it is imported."""
+"""The environment variable by which Keras chooses its backend when it is imported."""
 
 KERAS_BACKENDS = ("tensorflow", "jax")
-"""What Keras may compute by in a job."""
+"""The backends of Keras that a job can use."""
 
 STATISTICS_VARIABLE = "ELASTICDL_STATISTICS"
-"""Environment variable with the path of `--statistics`, for model files."""
+"""The environment variable with the path of `--statistics`, for model files."""
 
 
 class ModelSection(Section):
@@ -129,14 +129,14 @@ class ModelSection(Section):
     ] = 2 * 1024 * 1024
 
     def functions(self) -> dict[str, str]:
-        """Return, by flag, the names that a job looks for in the model file."""
+        """Return, by flag, the names of functions that a job looks for in the model file."""
         found = {flag: str(getattr(self, flag)) for flag in ("feed", *_NAMES)}
         return {flag: name for flag, name in found.items() if name}
 
     def named(self) -> dict[str, str]:
-        """Return, by flag, the names that must be there since somebody has asked for them.
+        """Return, by flag, the names that must exist because the user gave them.
 
-        A model file may leave out what has the default name. `feed` has another name too.
+        A model file may leave out functions with a default name. `feed` has another default too.
         """
         fields = type(self).model_fields
         given = {flag: str(getattr(self, flag)) for flag in _NAMES}

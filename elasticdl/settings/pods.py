@@ -1,7 +1,7 @@
 """Reads the words with which users describe pods: resources, volumes, priorities and the like.
 
-Each function takes the word of a flag and returns values, or raises ValueError with what was
-expected and what was found; the caller names the flag.
+Each function takes the value of a flag and returns what it means. It raises ValueError with the
+expected and the found value; the caller names the flag.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ _QUANTITY = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(Ki|Mi|Gi|Ti|Pi|Ei|m|k|M|G|T|P|E|)
 _FACTORS = {
     "": Decimal(1),
     "m": Decimal("0.001"),
+    # Kubernetes writes the decimal kilo as "k" and the binary one as "Ki", both as here.
     **{unit: Decimal(1000) ** (power + 1) for power, unit in enumerate("kMGTPE")},
     **{f"{unit}i": Decimal(1024) ** (power + 1) for power, unit in enumerate("KMGTPE")},
 }
@@ -49,9 +50,9 @@ _HOST_PATH_TYPES = (
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """A volume, and where every pod of the job sees it.
+    """A volume, and its path in every pod of the job.
 
-    One of `host_path`, `claim_name` and `secret_name` says what it is.
+    One of `host_path`, `claim_name` and `secret_name` is given and decides the kind.
     """
 
     mount_path: str
@@ -64,7 +65,7 @@ class Volume:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """An environment variable: its value, or the Secret and the key in it that have the value."""
+    """An environment variable, with its value, or with a Secret and the key of its value."""
 
     name: str
     value: str = ""
@@ -72,7 +73,7 @@ class Variable:
     key: str = ""
 
     def __str__(self) -> str:
-        """Return it as it may be shown to anybody: its value is not."""
+        """Return it in a form that anybody may see, without its value."""
         return f"{self.name}={f'{_SECRET}{self.secret}/{self.key}' if self.secret else HIDDEN}"
 
 
@@ -97,6 +98,7 @@ def parse_resources(text: str) -> dict[str, str]:
         if name in resources:
             raise ValueError(f"expected each resource once, found {name} twice")
         parse_quantity(quantity)
+        # Kubernetes reads a memory without a unit as bytes, which no one means.
         if name in _BYTES and quantity[-1].isdecimal():
             raise ValueError(f"{name}: expected a unit, such as {quantity}Mi, found {quantity!r}")
         resources[name] = quantity
@@ -104,7 +106,7 @@ def parse_resources(text: str) -> dict[str, str]:
 
 
 def limits_of(request: dict[str, str], limit: dict[str, str]) -> dict[str, str]:
-    """Return the limits of a pod: what was requested, unless a limit was given."""
+    """Return the limits of a pod: the requests, replaced by limits that were given."""
     for name, quantity in limit.items():
         asked = request.get(name)
         if asked is not None and parse_quantity(asked) > parse_quantity(quantity):
@@ -155,6 +157,7 @@ def _volume(text: str) -> Volume:
 def parse_variables(text: str) -> tuple[Variable, ...]:
     """Read "A=1,B=2,3,C=secret:NAME/KEY"; a value may hold commas, but no "="."""
     pieces: list[str] = []
+    # A comma belongs to the value if no "=" follows, so values may have commas.
     for piece in text.split(","):
         if "=" in piece or not pieces:
             pieces.append(piece)
@@ -179,7 +182,7 @@ def parse_variables(text: str) -> tuple[Variable, ...]:
 
 
 def shown_variables(text: str) -> str:
-    """Return variables as they may be shown to anybody: names, and *** for their values."""
+    """Return variables in a form that anybody may see: names, and *** for their values."""
     try:
         return ",".join(map(str, parse_variables(text)))
     except ValueError:
@@ -187,7 +190,7 @@ def shown_variables(text: str) -> str:
 
 
 def values_of(text: str) -> dict[str, str]:
-    """Return the values that stand in the words themselves, by the name of their variable."""
+    """Return the values that the words contain themselves, by the name of their variable."""
     return {each.name: each.value for each in parse_variables(text) if not each.secret}
 
 
@@ -221,7 +224,7 @@ def parse_labels(text: str) -> dict[str, str]:
 
 
 def parse_annotations(text: str) -> dict[str, str]:
-    """Read "example.com/owner=ads" into annotations, whose values may be anything."""
+    """Read "example.com/owner=ads" into annotations; their values may be any text."""
     annotations = dict(_pairs(text, "example.com/owner=ads"))
     for name in annotations:
         _check_label_name(name)
@@ -229,6 +232,7 @@ def parse_annotations(text: str) -> dict[str, str]:
 
 
 def _check_label_name(name: str) -> None:
+    # The limit of Kubernetes is for the name after the prefix; the prefix does not count.
     if not _LABEL_NAME.fullmatch(name) or len(name.rpartition("/")[2]) > 63:
         raise ValueError(f"expected a name such as team or example.com/team, found {name!r}")
 
@@ -239,9 +243,10 @@ def parse_names(text: str) -> tuple[str, ...]:
 
 
 def parse_tolerations(text: str) -> tuple[dict[str, Any], ...]:
-    """Read "spot=true:NoSchedule,gpu:NoExecute,*" as `kubectl taint` writes taints.
+    """Read "spot=true:NoSchedule,gpu:NoExecute,*", in the form of `kubectl taint`.
 
-    A key without a value tolerates any value, one without an effect any effect, and "*" any taint.
+    A key without a value tolerates any value. A key without an effect tolerates any effect. "*"
+    tolerates any taint.
     """
     return tuple(_toleration(word) for word in parse_names(text))
 
@@ -276,10 +281,11 @@ def parse_worker_priority(text: str) -> str | float:
 
 
 def next_worker_is_high(share: float, num_high: int, num_workers: int) -> bool:
-    """Whether a worker that joins others is to have high priority.
+    """Return whether a worker that joins others shall have high priority.
 
-    So ceil(share x workers) of them have it at any time, however many there are.
+    So ceil(share x workers) of them have it at any time, for any number of workers.
     """
+    # The new worker counts too, so the first worker of a job always has high priority.
     return num_high < math.ceil(share * (num_workers + 1))
 
 

@@ -1,8 +1,8 @@
-"""What of `--data_reader_params` is a secret, and how it is shown, moved and read.
+"""Finds the secrets in `--data_reader_params`, and shows, moves and reads the settings.
 
 A secret is the value of a setting with such a name (`password`, `db_password`, `access_key`), or a
-URL with a password in it. A reference says where a value is instead of the value itself: `env:NAME`
-or `file:PATH`; it may stand for any setting, and is no secret.
+URL that contains a password. A reference gives the place of a value instead of the value itself:
+`env:NAME` or `file:PATH`. Any setting may have a reference, which is not a secret.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ _SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 _PASSWORD_OF_URL = re.compile(r"(?P<user>\w+://[^/@\s]*?):[^/\s]*@")
+# Only with HTTP is a user without a password taken as a token; elsewhere it is a login name.
 _TOKEN_OF_URL = re.compile(r"(?P<scheme>https?://)[^/@\s:]+@", re.IGNORECASE)
 _REFERENCE = r"(?:env|file|secret):"
 _IN_TEXT = (
@@ -41,32 +42,32 @@ _SECRET_IN_TEXT = re.compile(
 _SECRET_OF_QUERY = re.compile(rf"\w+://\S*[?&](?:{_IN_TEXT})=(?!{_REFERENCE})[^&\s]", re.IGNORECASE)
 _VARIABLE = re.compile(r"env:(?P<name>[A-Za-z_][A-Za-z0-9_]*)")
 _FILE = re.compile(r"file:(?P<path>/(?!/).*)")
-"""Not `file://...`, which is a URL."""
+"""This does not match `file://...`, which is a URL."""
 
 
 def parse(text: str) -> dict[str, Any]:
     """Return the settings of a reader; values are Python literals, or else text.
 
-    Secrets are always text. References are followed.
+    Secrets are always text, and references are followed.
 
     Raises:
-        ValueError: An item is no `name=value`, or what it refers to is not there. No message has a
-            secret in it.
+        ValueError: An item is not `name=value`, or refers to something that does not exist. No
+        message contains a secret.
     """
     return {name: value_of(name, word) for name, word in words_of(text).items()}
 
 
 def words_of(text: str) -> dict[str, str]:
-    """Return the settings as they are written; a reference is not followed.
+    """Return the settings in their written form; references are not followed.
 
     Raises:
-        ValueError: An item is no `name=value`.
+        ValueError: An item is not `name=value`.
     """
     return dict(_items(text))
 
 
 def shown(text: str) -> str:
-    """Return the settings as they may be shown to anybody, with secrets replaced by ***."""
+    """Return the settings in a form that anybody may see, with *** for secrets."""
     try:
         items = list(_items(text))
     except ValueError:
@@ -75,16 +76,16 @@ def shown(text: str) -> str:
 
 
 def secrets_of(text: str) -> dict[str, str]:
-    """Return the secrets that stand in the settings themselves, by the name of their setting.
+    """Return the secrets that the settings contain themselves, by the name of their setting.
 
     Raises:
-        ValueError: As `parse`.
+        ValueError: As for `parse`.
     """
     return {name: _unquoted(word) for name, word in _items(text) if _is_secret(name, word)}
 
 
 def with_files(text: str, folder: Path) -> str:
-    """Return the settings with each secret replaced by a reference to a file of its name."""
+    """Return the settings with each secret replaced by a reference to its file."""
     words = (
         (name, f"file:{folder / name}" if _is_secret(name, word) else word)
         for name, word in _items(text)
@@ -93,25 +94,26 @@ def with_files(text: str, folder: Path) -> str:
 
 
 def names_of_files(text: str, folder: Path) -> list[str]:
-    """Return the settings whose values are in files of a folder, as `with_files` leaves them."""
+    """Return the settings whose values are in files of a folder, as `with_files` stores them."""
     return [name for name, word in _items(text) if word == f"file:{folder / name}"]
 
 
 def has_password(url: str) -> bool:
-    """Whether a URL has a password in it: of its user, or as a parameter."""
+    """Return whether a URL contains a password: its user's, or one as a parameter."""
     return any(each.search(url) for each in (_PASSWORD_OF_URL, _TOKEN_OF_URL, _SECRET_OF_QUERY))
 
 
 def without_password(text: str) -> str:
-    """Return a text with *** instead of passwords.
+    """Return a text with *** in place of passwords.
 
-    They are those in URLs, and the values of names such as `password`, as in `a=1;password=b`.
+    Passwords are those in URLs, and the values of names such as `password`, as in `a=1;password=b`.
     """
     return _SECRET_IN_TEXT.sub(rf"\g<name>={HIDDEN}", without_login(text))
 
 
 def without_login(text: str) -> str:
-    """Return a text, such as a line of a log, with *** instead of the passwords of URLs' users."""
+    """Return a text, such as a line of a log, with *** for the passwords of URLs' users."""
+    # Most lines have no URL, and this is called for each line of a log.
     if "://" not in text:
         return text
     text = _PASSWORD_OF_URL.sub(rf"\g<user>:{HIDDEN}@", text)
@@ -131,9 +133,10 @@ def _items(text: str) -> Iterator[tuple[str, str]]:
 
 
 def found(item: str, number: int, last: str) -> str:
-    """Say what was found as an item; what follows a secret, of the name `last`, may be a part."""
+    """Describe an item; an item after the secret `last` may be a part of the secret."""
     if not _SECRET_NAME.fullmatch(last):
         return repr(item.strip())
+    # A password with a ";" is cut into two items, so an item after a password must not be printed.
     return f"none as item {number}, after {last}; env:NAME and file:PATH may have a ';' in them"
 
 
@@ -156,6 +159,7 @@ def value_of(name: str, word: str) -> Any:
         return _of_variable(name, variable["name"])
     if file is not None:
         return _of_file(name, Path(file["path"]))
+    # A password such as 0123 must not become a number.
     return _unquoted(word) if _is_secret(name, word) else _literal(word)
 
 
@@ -188,6 +192,7 @@ def _literal(word: str) -> Any:
 
 
 def _unquoted(word: str) -> str:
-    """Return a text without the quotes that make a Python literal of it."""
+    """Return a text without the quotes of a Python literal."""
     value = _literal(word)
+    # A literal that is no text, such as 0123 or [1], is the secret as it was typed.
     return value if isinstance(value, str) else word

@@ -1,4 +1,4 @@
-"""What every group of settings is made of."""
+"""The base of every group of settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Command = Literal["train", "evaluate", "predict"]
 
 @dataclass(frozen=True, slots=True)
 class Only:
-    """Marks a field that has a meaning for some commands; the others refuse its flag."""
+    """Marks a field that only some commands use; the others refuse its flag."""
 
     commands: tuple[Command, ...]
 
@@ -23,14 +23,14 @@ class Only:
 class Section(BaseModel):
     """A group of settings; `elasticdl train --help` shows each section as a panel.
 
-    A field's name is its flag, its description the help text.
+    The name of a field is its flag, and its description is the help text.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     @model_validator(mode="after")
     def _paths_are_no_urls(self) -> Self:
-        """A path such as `s3:/bucket` would be a folder of that name below the current one."""
+        """Refuse a path such as `s3:/bucket`: it would be a folder below the current one."""
         for name in type(self).model_fields:
             value = getattr(self, name)
             if isinstance(value, Path) and _URL.match(str(value)):
@@ -38,7 +38,7 @@ class Section(BaseModel):
         return self
 
     def given(self) -> list[str]:
-        """Return the names of the settings that are not as by default."""
+        """Return the names of the settings that differ from their defaults."""
         return [
             name
             for name, field in type(self).model_fields.items()

@@ -1,4 +1,4 @@
-"""How a job is looked at while it runs. None of it changes what is trained."""
+"""Settings for observing a running job; none of them changes what is trained."""
 
 from pathlib import Path
 from typing import Annotated, Literal

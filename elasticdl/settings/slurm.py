@@ -13,15 +13,15 @@ _OWN = (
     *("array", "dependency", "hold", "job-name", "no-requeue", "output", "parsable", "requeue"),
     *("chdir", "error", "export", "open-mode", "signal", "wait", "wrap"),
 )
-"""What a launcher says itself to `sbatch`."""
+"""The options of `sbatch` that the launcher sets itself."""
 
 
 def _words(flag: str) -> AfterValidator:
     def check(text: str) -> str:
-        """Refuse what is no option of `sbatch`, or one that the launcher gives.
+        """Refuse words that are not options of `sbatch`, and options that the launcher sets.
 
         Raises:
-            ValueError: It is such a word.
+            ValueError: There is such a word.
         """
         try:
             words = shlex.split(text)

@@ -1,4 +1,4 @@
-"""What `--trace` says: which minibatches are written down, and what of them."""
+"""Reads `--trace`: which minibatches are traced, and which of their values."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _EXAMPLE = 'expected "every=10; tables=user,item; tensors=ids,predictions", any 
 
 @dataclass(frozen=True, slots=True)
 class TraceChoice:
-    """What a trace has.
+    """The choice of what to trace.
 
-    every: Of so many minibatches of the data one is traced, whoever trains it.
-    tables: Whose ids, rows and gradients are traced; empty: those of all.
-    tensors: What of a minibatch is traced, of `TENSORS`.
-    records: Of a traced minibatch the first so many records; 0: all of them.
-    megabytes, seconds: A file is ended that is so large, or so old.
+    every: One minibatch of the data in this number is traced, in any worker.
+    tables: The tables whose ids, rows and gradients are traced; empty: all tables.
+    tensors: The traced values of a minibatch, of `TENSORS`.
+    records: The number of first records of a traced minibatch; 0: all of them.
+    megabytes, seconds: A file of this size or this age is ended.
     """
 
     every: int = 100
@@ -29,10 +29,10 @@ class TraceChoice:
 
     @classmethod
     def of(cls, text: str) -> TraceChoice | None:
-        """Read the flag; None if nothing is said.
+        """Read the flag; None if it is empty.
 
         Raises:
-            ValueError: Something is said that a trace does not have.
+            ValueError: The text has a word that does not belong to a trace.
         """
         if not text:
             return None

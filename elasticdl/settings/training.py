@@ -1,4 +1,4 @@
-"""The settings of training and evaluation: what makes an update, and when a model is measured."""
+"""The settings of training and evaluation: what an update is, and when to evaluate."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class TrainingSection(Section):
 
     @property
     def tasks_per_update(self) -> int | None:
-        """How many whole tasks a global batch is; None if it is not a number of whole tasks."""
+        """The number of whole tasks in a global batch; None if it is not a whole number."""
         if self.global_batch_size is None:
             return None
         num_tasks, rest = divmod(
