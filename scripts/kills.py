@@ -90,10 +90,10 @@ def draw(noted: list[dict[str, Any]]) -> str:
     begin, seconds = pictures[0]["time"], pictures[-1]["time"] - pictures[0]["time"]
 
     def x(second: float) -> float:
-        return LEFT + second / seconds * (WIDTH - LEFT - 16)
+        return LEFT + second / float(seconds) * (WIDTH - LEFT - 16)
 
     def y(records: float) -> float:
-        return BOTTOM - records / total * (BOTTOM - TOP)
+        return BOTTOM - records / float(total) * (BOTTOM - TOP)
 
     epochs = pictures[-1]["num_epochs"]
     words = f"{total:,} records in {epochs} epochs; each was trained exactly once in every epoch"
