@@ -17,7 +17,7 @@ from elasticdl.backends.base import CallbackNeeds
 from elasticdl.backends.call_order import Tell, told_nobody
 from elasticdl.backends.callback_memory import CallbackMemory
 from elasticdl.backends.model_notes import of_schedule
-from elasticdl.backends.side_effects import globals_of
+from elasticdl.backends.python_state import globals_of
 from elasticdl.backends.user_code import no_place, user_code
 from elasticdl.callbacks import JobControl, LearningRateScheduler
 from elasticdl.errors import ModelError

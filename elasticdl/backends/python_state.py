@@ -1,30 +1,33 @@
-"""What the objects of a user's model file hold in Python, noted so that calls can be compared.
+"""What a user's files hold in Python, copied so that it can be compared and put back.
 
 A worker calls a model and a loss more often than there are steps, and another worker does not see
-these calls at all. So what they leave in Python (a counter of a module, a global of the file, a
-list in a closure) is put back after calls that are trials, and what one step leaves for the next is
-found by comparing.
+these calls at all. So what the trials before training leave is put back, and two steps are
+compared: what the first leaves for the second is known to one process alone.
+
+Looked at are the attributes of objects and classes of the user, the globals of the user's files,
+what functions have of outer ones, and the lists, dicts, sets, arrays and tensors among all these.
+Iterators, `__slots__`, context variables and what is of a thread are not.
 """
 
 from __future__ import annotations
 
-import contextvars
+import contextlib
 import functools
-import inspect
+import operator
 import random
 import sys
 import sysconfig
-import threading
 import types
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import numpy as np
 
 from elasticdl.data.strings import Array
-from elasticdl.errors import ModelError
+from elasticdl.errors import ModelError, SideEffectError
 
 MOST_BYTES = 1 << 26
 """The largest array that is copied; a larger one is taken for data, which nobody changes."""
@@ -32,12 +35,6 @@ MOST_BYTES = 1 << 26
 _MOST_PARTS = 20_000  # of a list, dict or set that is looked into; a larger one is taken for data
 _RELATIVE, _ABSOLUTE = 1e-5, 1e-7  # sums in another order are the same
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
-_ITERATORS: tuple[type, ...] = (
-    types.GeneratorType,
-    type(iter([])),
-    type(iter(())),
-    type(iter(range(0))),
-)
 _EMPTY = object()
 
 Minibatch = TypeVar("Minibatch")
@@ -51,28 +48,12 @@ def shown(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-class SourcesOfPython:
-    """Where the sources of random numbers stand that Python and NumPy have for all."""
-
-    def __init__(self) -> None:
-        self._python, self._numpy = random.getstate(), np.random.get_state()
-
-    def put_back(self) -> None:
-        """Have them stand there again."""
-        random.setstate(self._python)
-        np.random.set_state(self._numpy)
-
-    def named(self) -> dict[str, str]:
-        """Return what tells whether they have moved, by name."""
-        return {"random": repr(self._python), "numpy.random": repr(self._numpy)}
-
-
 class PythonState:
     """What is reachable from some objects, as it is when this is made.
 
     In a `with` statement it is put back after the block.
 
-    values: what is compared, by name. drawn: names of sources of random numbers that are reachable.
+    values: what is compared, by name. drawn: where the random numbers of Python and NumPy stand.
     """
 
     def __init__(self, roots: Mapping[str, object], visit: Visit = lambda *_: False) -> None:
@@ -83,14 +64,14 @@ class PythonState:
             visit: Asked first about each object.
         """
         self.values: dict[str, object] = {}
-        self.drawn: dict[str, str] = {}
         self._visit_first = visit
         self._undo: list[Callable[[], None]] = []
         self._seen: dict[int, Any] = {}  # they are kept, so that their ids remain theirs
         self._todo = deque(roots.items())
-        sources = SourcesOfPython()
-        self.undo(sources.put_back)
-        self.drawn |= sources.named()
+        of_python, of_numpy = random.getstate(), np.random.get_state()
+        self.drawn = {"random": repr(of_python), "numpy.random": repr(of_numpy)}
+        self.undo(lambda: random.setstate(of_python))
+        self.undo(lambda: np.random.set_state(of_numpy))
         while self._todo:
             self._visit(*self._todo.popleft())
 
@@ -101,22 +82,22 @@ class PythonState:
         self.put_back()
 
     def put_back(self) -> None:
-        """Have everything hold what it held."""
+        """Have everything hold what it held, but what cells of functions and classes hold."""
         for undo in self._undo:
             undo()
 
-    def differences(self, other: PythonState) -> list[str]:
-        """Return the names of what differs."""
-        names = self.values.keys() | other.values.keys()
+    def differences(self, other: PythonState, same: Callable[..., bool] | None = None) -> list[str]:
+        """Return the names of what differs; floats may by rounding, unless `same` says else."""
+        same = same or is_same
         return sorted(
             name
-            for name in names
-            if not is_same(self.values.get(name, _EMPTY), other.values.get(name, _EMPTY))
+            for name in self.values.keys() | other.values.keys()
+            if not same(self.values.get(name, _EMPTY), other.values.get(name, _EMPTY))
         )
 
     def drawn_since(self, before: PythonState) -> list[str]:
         """Return the names of sources of random numbers that stood elsewhere before."""
-        return sorted(n for n, at in self.drawn.items() if before.drawn.get(n, at) != at)
+        return sorted(name for name, at in self.drawn.items() if before.drawn[name] != at)
 
     # --- for frameworks --------------------------------------------------------------------------
 
@@ -128,42 +109,23 @@ class PythonState:
         """Have a function called by `put_back`."""
         self._undo.append(undo)
 
-    def namespace(
+    def names(
         self,
-        name: str,
-        names: Mapping[str, object],
-        set_one: Callable[[str, Any], None],
-        delete_one: Callable[[str], None],
+        before: str,
+        names: dict[str, Any],
         left_out: Callable[[str], bool] = lambda key: False,
     ) -> None:
-        """Note names and what they stand for.
+        """Note what names stand for.
 
         Args:
-            name: What comes before each name, for a user.
-            names: What is noted.
-            set_one: Gives a name another meaning.
-            delete_one: Takes a name away.
+            before: What comes before each name, for a user.
+            names: What is noted: attributes, globals.
             left_out: Whether a name is of no matter; asked again before one is put back.
         """
         held = {key: value for key, value in names.items() if not left_out(key)}
-
-        def undo() -> None:
-            for key in [key for key in names if key not in held and not left_out(key)]:
-                delete_one(key)
-            for key, value in held.items():
-                if names.get(key, _EMPTY) is not value and not left_out(key):
-                    set_one(key, value)
-
-        self.undo(undo)
+        self.undo(lambda: _restore(names, held, left_out))
         for key, value in held.items():
-            self.add(f"{name}{key}", value)
-
-    def attributes(
-        self, name: str, thing: object, left_out: Callable[[str], bool] = lambda key: False
-    ) -> None:
-        """Note the attributes of an object."""
-        own = vars(thing)
-        self.namespace(f"{name}.", own, own.__setitem__, own.__delitem__, left_out)
+            self.add(f"{before}{key}", value)
 
     # --- Python's own ----------------------------------------------------------------------------
 
@@ -178,7 +140,9 @@ class PythonState:
             return
         match thing:
             case dict():
-                self._dict(name, thing)
+                held = dict(thing)
+                self.undo(lambda: _restore(thing, held))
+                self._parts(name, held)
             case list() | deque():
                 self._list(name, thing)
             case tuple() | frozenset() if len(thing) <= _MOST_PARTS:
@@ -188,8 +152,6 @@ class PythonState:
                 self._set(name, thing)
             case np.ndarray() if thing.nbytes <= MOST_BYTES and thing.dtype != object:
                 self._array(name, thing)
-            case random.Random() | np.random.Generator() | np.random.RandomState():
-                self._source(name, thing)
             case types.FunctionType():
                 self._function(name, thing)
             case types.MethodType():
@@ -197,210 +159,130 @@ class PythonState:
                 self.add(name, thing.__func__)
             case functools.partial():
                 self.add(name, thing.func)
-                self.add(f"{name}'s arguments", thing.args)
-                self.add(f"{name}'s arguments", thing.keywords)
+                self.add(f"{name}'s arguments", (thing.args, thing.keywords))
             case type():
                 self._class(thing)
             case types.ModuleType():
                 self._globals(vars(thing))
-            case staticmethod() | classmethod():
-                self.add(name, thing.__func__)
-            case property():
-                self.add(name, thing.fget)
-            case _ if isinstance(thing, _ITERATORS):
-                self._iterator(name, thing)
-            case _:
-                self._other(name, thing)
+            case _ if hasattr(thing, "__wrapped__"):  # of functools.cache and the like
+                self.add(name, thing.__wrapped__)
+            case _ if _is_own_class(type(thing)) or type(thing) is types.SimpleNamespace:
+                if hasattr(thing, "__dict__"):
+                    self.names(f"{name}.", vars(thing))
+                self.add(type(thing).__qualname__, type(thing))
 
-    def _dict(self, name: str, thing: dict[Any, Any]) -> None:
-        held = list(thing.items())
-
-        def undo() -> None:
-            now = list(thing.items())
-            if len(now) != len(held) or any(
-                a is not c or b is not d for (a, b), (c, d) in zip(now, held, strict=True)
-            ):
-                thing.clear()
-                thing.update(held)
-
-        self.undo(undo)
-        self.values[f"len({name})"] = len(held)
-        if len(held) <= _MOST_PARTS:
-            for key, value in held:
-                self.add(f"{name}[{key!r}]" if isinstance(key, _PLAIN) else f"{name}[...]", value)
-
-    def _list(self, name: str, thing: list[object] | deque[object]) -> None:
+    def _list(self, name: str, thing: list[Any] | deque[Any]) -> None:
         held = list(thing)
 
         def undo() -> None:
-            if len(thing) != len(held) or any(a is not b for a, b in zip(thing, held, strict=True)):
+            if len(thing) != len(held) or any(map(operator.is_not, thing, held)):
                 thing.clear()
                 thing.extend(held)
 
         self.undo(undo)
+        self._parts(name, dict(enumerate(held)))
+
+    def _parts(self, name: str, held: dict[Any, Any]) -> None:
         self.values[f"len({name})"] = len(held)
         if len(held) <= _MOST_PARTS:
-            for number, value in enumerate(held):
-                self.add(f"{name}[{number}]", value)
+            for key, value in held.items():
+                self.add(f"{name}[{key!r}]" if isinstance(key, _PLAIN) else f"{name}[...]", value)
 
     def _set(self, name: str, thing: set[Any]) -> None:
         held = set(thing)
 
         def undo() -> None:
-            if thing != held:
-                thing.clear()
-                thing.update(held)
+            thing.clear()
+            thing.update(held)
 
         self.undo(undo)
         plain = len(held) <= _MOST_PARTS and all(isinstance(value, _PLAIN) for value in held)
         self.values[name] = repr(sorted(held, key=repr)) if plain else len(held)
 
     def _array(self, name: str, thing: Array) -> None:
-        held = thing.copy()
+        held = self.values[name] = thing.copy()
 
         def undo() -> None:
-            if thing.flags.writeable and thing.shape == held.shape:
+            if thing.shape == held.shape:
                 thing[...] = held
 
         if thing.flags.writeable:
             self.undo(undo)
-        self.values[name] = held
-
-    def _source(
-        self, name: str, thing: random.Random | np.random.Generator | np.random.RandomState
-    ) -> None:
-        if isinstance(thing, np.random.Generator):
-            bits = thing.bit_generator
-            held: Mapping[str, object] = bits.state
-            self.undo(lambda: setattr(bits, "state", held))
-        elif isinstance(thing, random.Random):
-            state = thing.getstate()
-            self.undo(lambda: thing.setstate(state))
-            held = {"state": state}
-        else:
-            words = thing.get_state()
-            held = {"state": words}
-            self.undo(lambda: thing.set_state(words))
-        self.drawn[name] = repr(held)
-
-    def _iterator(self, name: str, thing: Any) -> None:
-        """Note where an iterator stands; it cannot be put back, and so is found to have moved."""
-        if isinstance(thing, types.GeneratorType):
-            frame = thing.gi_frame
-            locals_ = {} if frame is None else frame.f_locals
-            plain = {key: value for key, value in locals_.items() if isinstance(value, _PLAIN)}
-            self.values[name] = repr((frame and frame.f_lasti, plain))
-        else:
-            self.values[name] = thing.__length_hint__()
 
     def _function(self, name: str, thing: types.FunctionType) -> None:
         if not is_own_file(thing.__globals__):
-            if hasattr(thing, "__wrapped__"):
-                self.add(name, thing.__wrapped__)
+            self.add(name, getattr(thing, "__wrapped__", None))
             return
         for key, cell in zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=True):
-            held = _content(cell)
-            self.undo(functools.partial(_fill, cell, held))
-            if held is not _EMPTY:
-                self.add(f"{name}'s {key}", held)
-        self.attributes(name, thing)
-        self.add(f"{name}'s defaults", thing.__defaults__)
-        self.add(f"{name}'s defaults", thing.__kwdefaults__)
+            with contextlib.suppress(ValueError):  # nothing is in it yet
+                self.add(f"{name}'s {key}", cell.cell_contents)
+        self.names(f"{name}.", vars(thing))
+        self.add(f"{name}'s defaults", (thing.__defaults__, thing.__kwdefaults__))
         self._globals(thing.__globals__)
 
-    def _globals(self, names: dict[str, object]) -> None:
+    def _globals(self, names: dict[str, Any]) -> None:
         if id(names) in self._seen or not is_own_file(names):
             return
         self._seen[id(names)] = names
-        file = Path(str(names.get("__file__") or names.get("__name__", ""))).name
-        self.namespace(
-            f"{file}: ", names, names.__setitem__, names.__delitem__,
-            lambda key: key.startswith("__"),
-        )  # fmt: skip
+        self.names(_file_of(names), names, lambda key: key.startswith("__"))
 
     def _class(self, thing: type) -> None:
         if not _is_own_class(thing):
             return
-        self.namespace(
-            f"{thing.__qualname__}.",
-            vars(thing),
-            functools.partial(setattr, thing),
-            functools.partial(delattr, thing),
-            lambda key: key.startswith(("__", "_abc_")),
-        )
-        for name in ("__init__", "__call__"):
-            self.add(f"{thing.__qualname__}.{name}", vars(thing).get(name))
+        for key, value in vars(thing).items():
+            if isinstance(value, types.FunctionType):
+                self._globals(value.__globals__)
+            elif not key.startswith(("__", "_abc_")):
+                self.add(f"{thing.__qualname__}.{key}", value)
         for base in thing.__mro__[1:]:
             self.add(base.__qualname__, base)
 
-    def _other(self, name: str, thing: object) -> None:
-        kind = type(thing)
-        if kind.__module__ == "itertools" and kind.__name__ == "count":
-            self.values[name] = repr(thing)
-        elif isinstance(thing, contextvars.ContextVar):
-            self._context_variable(name, thing)
-        elif isinstance(thing, threading.local):
-            self.attributes(name, thing)
-        elif _is_own_class(kind) or kind is types.SimpleNamespace:
-            if hasattr(thing, "__dict__"):
-                self.attributes(name, thing)
-            self._slots(name, thing)
-            self.add(kind.__qualname__, kind)
-        elif hasattr(thing, "__wrapped__"):  # of functools.cache and the like
-            self.add(name, thing.__wrapped__)
 
-    def _context_variable(self, name: str, thing: contextvars.ContextVar[Any]) -> None:
-        try:
-            held = thing.get()
-        except LookupError:  # nobody has set it
-            return
-
-        def undo() -> None:
-            thing.set(held)
-
-        self.undo(undo)
-        self.add(name, held)
-
-    def _slots(self, name: str, thing: object) -> None:
-        """Note what an object holds in the `__slots__` of its classes."""
-        classes = [c for c in reversed(type(thing).__mro__) if "__slots__" in vars(c)]
-        slots = {k: v for c in classes for k, v in vars(c).items() if inspect.ismemberdescriptor(v)}
-        held = {key: getattr(thing, key, _EMPTY) for key in slots}
-
-        def undo() -> None:
-            for key, slot in slots.items():
-                if getattr(thing, key, _EMPTY) is held[key]:
-                    continue
-                if held[key] is _EMPTY:
-                    slot.__delete__(thing)
-                else:
-                    slot.__set__(thing, held[key])
-
-        self.undo(undo)
-        for key, value in held.items():
-            if value is not _EMPTY:
-                self.add(f"{name}.{key}", value)
+def _restore(
+    names: dict[Any, Any], held: dict[Any, Any], left_out: Callable[[Any], bool] = lambda key: False
+) -> None:
+    for key in [key for key in names if key not in held and not left_out(key)]:
+        del names[key]
+    for key, value in held.items():
+        if names.get(key, _EMPTY) is not value and not left_out(key):
+            names[key] = value
 
 
-def after_another_and_alone(
-    before: PythonState,
+def _file_of(names: Mapping[str, object]) -> str:
+    return f"{Path(str(names.get('__file__') or names.get('__name__', ''))).name}: "
+
+
+@dataclass(frozen=True, slots=True)
+class TwoSteps:
+    """A step after another one, and the same step alone.
+
+    results: What each computed. kept: What differs in Python then, by name. drawn: The sources of
+    random numbers of Python and NumPy from which a step drew.
+    """
+
+    results: tuple[Any, Any]
+    kept: list[str]
+    drawn: list[str]
+
+
+def compare_steps(
     note: Callable[[], PythonState],
     step: Callable[[Minibatch], Any],
     first: Minibatch,
     second: Minibatch,
-) -> tuple[tuple[Any, PythonState], tuple[Any, PythonState]]:
+) -> TwoSteps:
     """Make a step after another one, and the same step alone; put everything back.
 
+    What a step merely leaves, for its loss or to be looked at, does not differ: the next one leaves
+    its own.
+
     Args:
-        before: What both begin with.
         note: Notes what is there.
         step: Makes a step that updates nothing; returns what it computes.
         first: A minibatch that the model takes.
-        second: That of the step; `first` is taken where the model takes it not.
-
-    Returns:
-        What the step computed and what was there then, for each.
+        second: That of the step; `first` is taken where the model does not take it.
     """
+    before = note()
 
     def steps(*minibatches: Minibatch) -> tuple[Any, PythonState]:
         before.put_back()
@@ -409,11 +291,13 @@ def after_another_and_alone(
 
     with before:
         try:
-            after_another = steps(first, second)
+            later, with_history = steps(first, second)
         except ModelError:
             second = first
-            after_another = steps(first, second)
-        return after_another, steps(second)
+            later, with_history = steps(first, second)
+        alone, without = steps(second)
+        kept = with_history.differences(without)
+        return TwoSteps((later, alone), kept, without.drawn_since(before))
 
 
 def is_same(one: object, other: object) -> bool:
@@ -429,20 +313,64 @@ def is_same(one: object, other: object) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # nothing is in it yet
-        return _EMPTY
+# --- what callbacks change -----------------------------------------------------------------------
 
 
-def _fill(cell: Any, held: Any) -> None:
-    if _content(cell) is held:
+def globals_of(function: Callable[..., object] | None) -> Mapping[str, object]:
+    """Return the globals of the file that has a function; empty if it has none."""
+    while isinstance(inner := getattr(function, "__wrapped__", None), types.FunctionType):
+        function = inner
+    return getattr(function, "__globals__", {})
+
+
+def globals_now(namespace: Mapping[str, object]) -> PythonState:
+    """Note what the globals of a model file hold, as far as callbacks can change it.
+
+    Other files of the user's that the model file imports from count as it does. What a callback
+    remembers does not: it goes from worker to worker.
+    """
+    file = _file_of(namespace)
+    named = {f"{file}{key}": value for key, value in namespace.items() if not key.startswith("__")}
+    return PythonState(named, _visit_for_callbacks)
+
+
+def check_unchanged(before: PythonState, namespace: Mapping[str, object]) -> None:
+    """Refuse changes of globals since then: only the process that calls a callback has them.
+
+    Raises:
+        SideEffectError: There are some; names them.
+    """
+    changed = before.differences(globals_now(namespace), _is_equal)
+    if not changed:
         return
-    if held is _EMPTY:
-        del cell.cell_contents
-    else:
-        cell.cell_contents = held
+    raise SideEffectError(
+        f"a callback changes {shown(changed)} of the model file, and only "
+        "the worker that has called it would know: neither other workers, nor one that is started "
+        "later. Expected changes of the callback's own attributes, of "
+        "model.optimizer.learning_rate (in PyTorch self.learning_rate) or of model.stop_training; "
+        "a value that follows training can be computed in the model from a counter of its steps. "
+        "With --distribution_strategy=Local there is one process, which has the change"
+    )
+
+
+def _visit_for_callbacks(state: PythonState, name: str, thing: Any) -> bool:
+    if hasattr(thing, "on_epoch_end"):
+        return True
+    if isinstance(thing, type) or not (hasattr(thing, "numpy") and hasattr(thing, "shape")):
+        return False
+    with contextlib.suppress(Exception):  # a symbolic tensor has no value
+        held = thing.detach().cpu() if hasattr(thing, "detach") else thing
+        state.values[name] = np.array(held.numpy())
+    return True
+
+
+def _is_equal(one: object, other: object) -> bool:
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return one.shape == other.shape and one.tobytes() == other.tobytes()
+    return type(one) is type(other) and bool(one == other or (one != one and other != other))
+
+
+# --- whose code it is ----------------------------------------------------------------------------
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from elasticdl.backends.base import Minibatch, Predictor, StepResult, Trainer
-from elasticdl.backends.side_effects import check_unchanged, values_in
+from elasticdl.backends.python_state import check_unchanged, globals_now
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader
 from elasticdl.data.topic import is_cut_as_it_comes
@@ -227,7 +227,7 @@ class Computation:
         if is_alone or trainer.callbacks is None:
             return trainer.run_callbacks(call)
         namespace = trainer.callbacks.namespace
-        before = values_in(namespace)
+        before = globals_now(namespace)
         result = trainer.run_callbacks(call)
         check_unchanged(before, namespace)
         return result

@@ -10,7 +10,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -54,17 +54,16 @@ from elasticdl.backends.keras.model.loss import MinibatchLoss
 from elasticdl.backends.keras.model.placed import PlacedModel, takes_training
 from elasticdl.backends.keras.model.placement import MovedEmbedding
 from elasticdl.backends.keras.model.scaling import LossScale, loss_scale_of
-from elasticdl.backends.keras.model.state import Momenta
+from elasticdl.backends.keras.model.state import StateRules, StateStep, find_rules
 from elasticdl.backends.keras.model.step import Inference, TrainStep
 from elasticdl.backends.keras.model.towers import KerasTower, towers_of
 from elasticdl.backends.keras.model.trial import (
     check_steps,
-    check_traces,
     is_of_a_library,
     leaves_a_trace,
-    leaving_no_trace,
     note,
     text_of,
+    with_another,
 )
 from elasticdl.backends.keras.optimizer import (
     describe_clip,
@@ -147,7 +146,6 @@ class KerasTrainer:
         self._feed = FeedRunner(spec.feed, metadata, run_eagerly, tell_feed)
         self._run_eagerly = self.ids_need_parameters = run_eagerly
         self._eager: EagerModel | None = None
-        self._state_rule: Momenta | None = None  # of a training job
         self._callbacks: JobCallbacks | None = None
         self._evaluation_loss = EvaluationLoss()
         self._loss: StepLoss | None = None  # of an evaluation
@@ -204,7 +202,7 @@ class KerasTrainer:
             outputs = self._placed.sample_outputs
             self._metrics.resolve(sample.labels, outputs, self._placed.output_names)
         updates = self._read_optimizer()
-        with leaving_no_trace(self._placed.model, self._spec.loss):
+        with note(self._placed.model, self._spec.loss):
             frozen, frozen_tables = self._try_out(sample)
         description = self._description(updates, frozen, frozen_tables)
         if sample.mode is Mode.TRAINING:
@@ -238,12 +236,10 @@ class KerasTrainer:
         Returns:
             Numbers of the dense variables that no gradient reaches, and of tables.
         """
-        self._momenta = [1.0] * len(self._placed.state.variables)
-        self._moving = [False] * len(self._placed.state.variables)
-        if sample.mode == Mode.TRAINING:
-            self._state_rule = Momenta(self._placed, sample, self._run_eagerly)
-            self._momenta = list(self._state_rule.values)
-            self._moving = list(self._state_rule.are_assigned)
+        self._find_rules(
+            sample.mode is Mode.TRAINING,
+            lambda: StateStep(self._placed, sample, self._run_eagerly),
+        )
         self._gradient = gradient = self._make_gradient()
         self._find_ids(sample)
         if sample.mode != Mode.TRAINING or gradient is None:
@@ -251,18 +247,30 @@ class KerasTrainer:
         tell_without_training(self._placed.model)
         functions = self._placed.model, self._spec.loss
         if self._eager is not None:
-            check_steps(*functions, sample, self._eager.try_out)
+            check_steps(*functions, with_another(sample), self._eager.try_out)
         else:
             values = self._placed.dense.values(), self._placed.state.values()
             before = note(*functions)
             step = self._step(sample)
             if leaves_a_trace(before, note(*functions)):
-                check_traces(*functions, lambda: text_of(gradient.traced(sample)))
+                check_steps(
+                    *functions, (sample, sample), lambda one: [text_of(gradient.traced(one))]
+                )
             step.try_out(sample, *values)
             if step.runs_python and step.can_be_tried:
-                check_steps(*functions, sample, lambda one: step.on_zeros(one, *values))
+                check_steps(
+                    *functions, with_another(sample), lambda one: step.on_zeros(one, *values)
+                )
         self._tell_untrained(gradient.missing, gradient.missing_tables)
         return gradient.missing, gradient.missing_tables
+
+    def _find_rules(self, is_trained: bool, make_step: Callable[[], StateStep]) -> None:
+        """Find what training makes of the state."""
+        count = len(self._placed.state.variables)
+        rules = StateRules([1.0] * count, [False] * count)
+        if is_trained:
+            rules = find_rules(self._placed, make_step)
+        self._momenta, self._moving = rules.momenta, rules.are_assigned
 
     def _read_optimizer(self) -> _Updates:
         """Take from the user's optimizer and callbacks what a step and the job need of them."""
@@ -418,17 +426,10 @@ class KerasTrainer:
     ) -> StepResult:
         """Compute loss and gradients; see `Trainer.train_step`. The arrays are read-only."""
         minibatch = self._of(minibatch)
-        if self._state_rule is not None:
-            self._check_state(self._state_rule, minibatch, state)
         self._newest = dense, state
         if self._eager is not None:
             return self._eager.step(minibatch)
         return self._step(minibatch)(minibatch, rows, dense, state)
-
-    def _check_state(self, rule: Momenta, minibatch: KerasMinibatch, state: Float32) -> None:
-        functions = self._placed.model, self._spec.loss
-        with leaving_no_trace(*functions) if self._run_eagerly else nullcontext():
-            rule.check(minibatch, state)
 
     def measure(self, minibatches: Sequence[Minibatch], predictions: Sequence[tf.Tensor]) -> None:
         """Add trained minibatches to the metrics."""

@@ -18,8 +18,7 @@ from torch.nn.parameter import is_lazy
 from elasticdl.backends.python_state import (
     MOST_BYTES,
     PythonState,
-    SourcesOfPython,
-    after_another_and_alone,
+    compare_steps,
     is_same,
     shown,
 )
@@ -64,10 +63,6 @@ def _visit(state: PythonState, name: str, thing: object) -> bool:
         _visit_module(state, name, thing)
     elif isinstance(thing, torch.Tensor):
         _visit_tensor(state, name, thing)
-    elif isinstance(thing, torch.Generator):
-        drawn = thing.get_state()
-        state.undo(lambda: thing.set_state(drawn))
-        state.drawn[name] = drawn.numpy().tobytes().hex()
     else:
         return False
     return True
@@ -80,22 +75,15 @@ def _visit_module(state: PythonState, name: str, module: nn.Module) -> None:
         return key in (*_REGISTERS, "training") or any(key in own[r] for r in _REGISTERS)
 
     if not any(is_lazy(p) for p in module._parameters.values()):
-        buffers = module._buffers
-        state.attributes(name, module, is_of_pytorch)
-        state.namespace(f"{name}.", buffers, buffers.__setitem__, buffers.__delitem__)
+        state.names(f"{name}.", own, is_of_pytorch)
+        state.names(f"{name}.", module._buffers)
     for key, child in module._modules.items():
         state.add(f"{name}.{key}", child)
     for key, parameter in module._parameters.items():
-        _visit_hooks(state, f"{name}.{key}", parameter)
+        for hooks in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+            for hook in (getattr(parameter, hooks, None) or {}).values():
+                state.add(f"a hook of {name}.{key}", hook)
     state.add(type(module).__qualname__, type(module))
-
-
-def _visit_hooks(state: PythonState, name: str, parameter: nn.Parameter | None) -> None:
-    """Note what hooks of a gradient keep."""
-    for hooks in ("_backward_hooks", "_post_accumulate_grad_hooks"):
-        held: dict[int, object] | None = getattr(parameter, hooks, None)
-        for hook in (held or {}).values():
-            state.add(f"a hook of {name}", hook)
 
 
 def _visit_tensor(state: PythonState, name: str, tensor: torch.Tensor) -> None:
@@ -269,9 +257,6 @@ def check_history(
 ) -> None:
     """Refuse a model or a loss in which Python keeps something from one step to the next.
 
-    After a step the same must be there whatever was trained before it. What a step merely leaves,
-    for its loss or to be looked at, is: the next one leaves its own.
-
     Args:
         model: The user's.
         loss: The user's.
@@ -281,39 +266,31 @@ def check_history(
     Raises:
         ModelError: Names what is kept.
     """
-    drawn, before = SourcesOfPython(), note(model, loss)
+    at_first = PythonState({})
 
     def drawing_alike(one: TorchMinibatch) -> Sequence[Array]:
-        drawn.put_back()
+        at_first.put_back()
         return step(one)
 
-    (later, with_history), (alone, without) = after_another_and_alone(
-        before, lambda: note(model, loss), drawing_alike, minibatch, _another(minibatch)
-    )
-    kept = with_history.differences(without)
-    if not kept:
-        _tell_of_sources(before, without)
-        if not all(map(is_same, later, alone)):
-            log.warning(
-                "a step gives another loss, or gradient, after another step than alone, from the "
-                "same values: the model or the loss draws random numbers of its own, or keeps "
-                "something where nobody else has it, such as in the environment or in a file"
-            )
-        return
-    raise ModelError(
-        f"each step of training changes {shown(kept)}, which only Python has: other workers, a "
-        f"worker that replaces a lost one, and checkpoints do not have it. {COUNT_IN_A_BUFFER}. "
-        "Leave out what is kept to be looked at"
-    )
-
-
-def _tell_of_sources(before: PythonState, after: PythonState) -> None:
-    for name in after.drawn_since(before):
+    found = compare_steps(lambda: note(model, loss), drawing_alike, minibatch, _another(minibatch))
+    if found.kept:
+        raise ModelError(
+            f"each step of training changes {shown(found.kept)}, which only Python has: other "
+            "workers, a worker that replaces a lost one, and checkpoints do not have it. "
+            f"{COUNT_IN_A_BUFFER}. Leave out what is kept to be looked at"
+        )
+    for name in found.drawn:
         log.warning(
             "%s gives random numbers of its own: each worker draws others, and a minibatch that is "
             "computed again gets others; those of torch are a function of the task and the "
             "minibatch",
             name,
+        )
+    if not all(map(is_same, *found.results)):
+        log.warning(
+            "a step gives another loss, or gradient, after another step than alone, from the "
+            "same values: the model or the loss draws random numbers of its own, or keeps "
+            "something where nobody looks for it, such as in the environment, an iterator or a file"
         )
 
 

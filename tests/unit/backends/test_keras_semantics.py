@@ -308,18 +308,19 @@ class TestStateOfOtherRules:
             (lambda old, new: old + new, "float32", 1),
             (lambda old, new: new, "float32", 0),
             (lambda old, new: old - 0.25 * (old - new), "float32", 0.75),
+            (lambda old, new: old + keras.ops.stop_gradient(0.1 * (new - old)), "float32", 0.9),
             (lambda old, new: old + 1, "int32", 1),
             (lambda old, new: old * 0 + new, "int64", 0),
             (lambda old, new: new > 2, "bool", 0),
         ],
-        ids=["sum", "last", "average", "count", "last count", "flag"],
+        ids=["sum", "last", "average", "without a gradient", "count", "last count", "flag"],
     )
     def test_sums_last_values_and_averages_have_their_momentum(
         self, new_job, rule, dtype, momentum
     ):
         job = new_job(data(), 16, model=around(lambda: Layer(rule, dtype)), **FUNCTIONS)
         (kept,) = job.description.state
-        assert kept.momentum == momentum
+        assert kept.momentum == pytest.approx(momentum)
         job.train(data(), 16)
         expected = np.zeros(4 if dtype == "float32" else 1)
         for start in (0, 16):
@@ -344,22 +345,20 @@ class TestStateOfOtherRules:
             (lambda old, new: new - 0.5 * old, "float32"),
             (lambda old, new: keras.ops.tanh(old + new), "float32"),
             (lambda old, new: keras.ops.roll(old, 1), "float32"),
-            (lambda old, new: old + keras.ops.stop_gradient(0.1 * (new - old)), "float32"),
             (lambda old, new: keras.ops.floor(old) + new, "float32"),
             (lambda old, new: 2 * old + 1, "int32"),
             (lambda old, new: (old + 1) % 1000, "int32"),
             (lambda old, new: keras.ops.minimum(old + 1, 1000), "int32"),
             (lambda old, new: keras.ops.logical_not(old), "bool"),
         ],
-        ids=["max", "grows", "swings", "recurrent", "shifted", "hidden", "steps", "doubled",
+        ids=["max", "grows", "swings", "recurrent", "shifted", "steps", "doubled",
              "cyclic", "up to a limit", "flips"],
     )  # fmt: skip
     def test_another_rule_is_refused(self, new_job, rule, dtype):
         with pytest.raises(ModelError, match="variable 'layer/kept' of the old one in a way that"):
             new_job(data(), 16, model=around(lambda: Layer(rule, dtype, name="layer")), **FUNCTIONS)
 
-    @pytest.mark.parametrize("seed", range(4))
-    def test_the_maximum_of_all_is_refused_though_it_has_one_element(self, new_job, seed):
+    def test_the_maximum_of_all_is_refused_though_it_has_one_element(self, new_job):
         class Largest(keras.layers.Layer):
             def build(self, shape):
                 self.kept = self.add_weight(name="kept", initializer="zeros", trainable=False)
@@ -371,26 +370,7 @@ class TestStateOfOtherRules:
 
         model = around(lambda: Largest(name="layer"))
         with pytest.raises(ModelError, match="variable 'layer/kept' of the old one"):
-            new_job(data(seed=seed), 16, model=model, **FUNCTIONS)
-
-    def test_a_momentum_that_depends_on_data_is_refused_when_it_shows(self, new_job):
-        def rule(old, new):
-            return (0.5 + 0.4 * keras.ops.tanh(10 * keras.ops.mean(new))) * old + new
-
-        job = new_job(data(), 16, model=around(lambda: Layer(rule, name="layer")), **FUNCTIONS)
-        for _ in range(3):
-            job.train(data(), 16)
-        with pytest.raises(ModelError, match=r"'layer/kept' of .* depends on the data"):
-            job.train(data(), 16)
-
-    def test_a_rule_that_changes_as_the_state_grows_is_refused_when_it_shows(self, new_job):
-        def rule(old, new):
-            return keras.ops.minimum(old + 1, 12)
-
-        job = new_job(data(), 16, model=around(lambda: Layer(rule, name="layer")), **FUNCTIONS)
-        eight_steps = {name: np.concatenate([values] * 4) for name, values in data().items()}
-        with pytest.raises(ModelError, match="'layer/kept'"):
-            job.train(eight_steps, 16)
+            new_job(data(), 16, model=model, **FUNCTIONS)
 
     def test_statistics_of_what_statistics_have_normalised_are_no_other_rule(self, new_job):
         class Normed(Layer):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import keras
 import tensorflow as tf
@@ -67,10 +67,9 @@ class MinibatchLoss:
         Raises:
             ModelError: The function raises, returns no tensor, or weights have no meaning for it.
         """
-        found = f"labels {describe(labels)} and predictions {describe(outputs)}"
-        if weights is not None:
-            found += f", sample weights {describe(weights)}"
-        with user_code(f"{self._name}(labels, predictions)", f" on {found}", no_place):
+        found = _described(labels, outputs, weights)
+        on = f" on {found}" if self._of_keras is not None else self._on_what_it_is_given(weights)
+        with user_code(f"{self._name}(labels, predictions)", on, no_place):
             values = self._values(labels, outputs, weights)
         if isinstance(values, str | keras.losses.Loss):  # TensorFlow would make a tensor of text
             raise self._no_tensor(values, found, _UNCALLED)
@@ -87,6 +86,9 @@ class MinibatchLoss:
         if weights is None and getattr(outputs, "_keras_mask", None) is None:
             return tf.reduce_mean(values)
         return self._reduced(values, outputs, weights)
+
+    def _on_what_it_is_given(self, weights: Nested) -> Callable[[], str]:
+        return lambda: f" on {_described(*self._loss.given, weights)}"
 
     def _no_tensor(self, values: object, found: str, remedy: str = "") -> ModelError:
         return ModelError(
@@ -127,6 +129,11 @@ class _Reduced(keras.losses.Loss):  # type: ignore[misc]  # keras has no types
 
     def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
         return y_true
+
+
+def _described(labels: Nested, outputs: Nested, weights: Nested) -> str:
+    found = f"labels {describe(labels)} and predictions {describe(outputs)}"
+    return found if weights is None else f"{found}, sample weights {describe(weights)}"
 
 
 def _parameters(loss: object) -> Sequence[str]:

@@ -33,7 +33,7 @@ from elasticdl.backends.keras.model.placement import (
     given_rows,
     moving_large_embeddings,
 )
-from elasticdl.backends.keras.model.trial import COUNT_IN_A_LAYER, leaving_no_trace
+from elasticdl.backends.keras.model.trial import COUNT_IN_A_LAYER, note
 from elasticdl.backends.keras.model.variables import SEED_NAME, ModelVariables, Values
 from elasticdl.backends.keras.types import Lookup, Nested
 from elasticdl.backends.user_code import user_code
@@ -182,16 +182,6 @@ class CallScope(keras.StatelessScope):  # type: ignore[misc]  # keras has no typ
         super().add_update(update)
         if variable.name != SEED_NAME:  # each minibatch begins them anew
             self.assigned[id(variable)] = variable
-
-    @contextmanager
-    def trial(self) -> Iterator[None]:
-        """Forget what is assigned meanwhile."""
-        mapping: dict[int, tf.Tensor] = self.state_mapping  # type: ignore[has-type]  # of Keras
-        values, assigned = dict(mapping), dict(self.assigned)
-        try:
-            yield
-        finally:
-            self.state_mapping, self.assigned = values, assigned
 
     def take_assigned(self) -> dict[int, keras.Variable]:
         """Return what was assigned since the last call, by `id`."""
@@ -349,7 +339,7 @@ class PlacedModel:
     def _first_call(self, sample: KerasMinibatch) -> None:
         """Create the variables that exist only after a call, and the layers' first meeting."""
         known = self.model.built  # otherwise what it makes now stays, as Keras makes it then
-        trace = leaving_no_trace(self.model, None) if known else contextlib.nullcontext()
+        trace = note(self.model, None) if known else contextlib.nullcontext()
         with explaining(self.model, sample), accepting_dicts(), trace:
             self.sample_outputs = called_as_by_fit(self.model, sample.features, False)
 

@@ -11,23 +11,15 @@ from __future__ import annotations
 import functools
 import logging
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import keras
 import numpy as np
 import tensorflow as tf
-from numpy.typing import NDArray
 
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
-from elasticdl.backends.python_state import (
-    MOST_BYTES,
-    PythonState,
-    after_another_and_alone,
-    is_same,
-    shown,
-)
+from elasticdl.backends.python_state import MOST_BYTES, PythonState, compare_steps, is_same, shown
 from elasticdl.errors import ModelError
 
 log = logging.getLogger(__name__)
@@ -40,15 +32,11 @@ COUNT_IN_A_LAYER = (
 _UNIQUE = re.compile(r"_\d+\b")  # what TensorFlow adds to the names of functions
 
 
-@contextmanager
-def leaving_no_trace(model: keras.Model, loss: object) -> Iterator[None]:
-    """Put back after the block what calls of model and loss have changed in Python."""
-    with note(model, loss):
-        yield
-
-
 def note(model: keras.Model, loss: object) -> PythonState:
-    """Note all that a model and a loss can reach; variables of Keras are not Python's."""
+    """Note all that a model and a loss can reach; variables of Keras are not Python's.
+
+    In a `with` statement it is put back after the block.
+    """
     return PythonState({"model": model, "loss": loss}, visit)
 
 
@@ -57,92 +45,60 @@ def leaves_a_trace(before: PythonState, after: PythonState) -> bool:
     return bool(before.differences(after) or after.drawn_since(before))
 
 
-def check_traces(model: keras.Model, loss: object, trace: Callable[[], str]) -> None:
-    """Refuse a model or a loss whose compiled step depends on how often it was traced.
-
-    Args:
-        model: The user's.
-        loss: The user's.
-        trace: Traces both anew; returns the text of what is computed.
-
-    Raises:
-        ModelError: Names what Python has counted.
-    """
-    with leaving_no_trace(model, loss):
-        graphs = [trace()]
-        once = note(model, loss)
-        graphs.append(trace())
-        twice = note(model, loss)
-        changed, drawn = once.differences(twice), twice.drawn_since(once)
-    if drawn and graphs[0] != graphs[1] and not changed:
-        log.warning(
-            "the model or the loss draws from %s when a step is compiled, and not with each step: "
-            "all steps have the number that was drawn then, and each worker has another one. "
-            "keras.random, and layers such as Dropout, draw with each step",
-            shown(drawn),
-        )
-    if not changed:
-        return
-    if graphs[0] != graphs[1]:
-        raise ModelError(
-            f"each call of the model or the loss changes {shown(changed)}, which only Python has, "
-            "and the step depends on it. Python runs when a step is compiled, not with each step, "
-            "so the step would keep what was there by chance; and other workers, a worker that "
-            f"replaces a lost one, and checkpoints do not have it. {COUNT_IN_A_LAYER}"
-        )
-    log.warning(
-        "each call of the model or the loss changes %s, which only Python has: it counts how often "
-        "a step was compiled, and is put back after trials; do not train by it",
-        shown(changed),
-    )
-
-
 def check_steps(
     model: keras.Model,
     loss: object,
-    minibatch: KerasMinibatch,
-    step: Callable[[KerasMinibatch], object],
+    minibatches: tuple[KerasMinibatch, KerasMinibatch],
+    step: Callable[[KerasMinibatch], Sequence[object]],
 ) -> None:
     """Refuse a model or a loss whose step depends on what Python keeps of the steps before it.
-
-    What a step merely leaves, to be looked at, is none of that: the next one leaves its own.
 
     Args:
         model: The user's.
         loss: The user's.
-        minibatch: A first one.
-        step: Makes a step from the initial values that updates nothing; returns what it computes.
+        minibatches: That of a first step, and that of the one that may depend on it.
+        step: Makes a step from the initial values that updates nothing, or traces one; returns what
+            is computed, as numbers or as text.
 
     Raises:
         ModelError: Names what is kept.
     """
-    (found, with_history), (expected, without) = after_another_and_alone(
-        note(model, loss), lambda: note(model, loss), step, minibatch, _smaller(minibatch)
-    )
-    kept = with_history.differences(without)
-    if kept and not all(map(is_same, _arrays(found), _arrays(expected))):
+    found = compare_steps(lambda: note(model, loss), step, *minibatches)
+    depends = not all(map(_is_alike, *found.results))
+    if found.kept and depends:
         raise ModelError(
-            f"each step of training changes {shown(kept)}, which only Python has, and the next "
-            "step depends on it: other workers, a worker that replaces a lost one, and checkpoints "
-            f"do not have it. {COUNT_IN_A_LAYER}"
+            f"each step of training, or each time that one is compiled, changes "
+            f"{shown(found.kept)}, which only Python has, and the step depends on it: other "
+            "workers, a worker that replaces a lost one, and checkpoints do not have it, and a "
+            f"compiled step keeps what was there by chance. {COUNT_IN_A_LAYER}"
         )
-    if kept:
+    if found.kept:
         log.warning(
-            "each step of training changes %s, which only Python has: each worker has its own, and "
-            "one that replaces a lost one begins anew; do not train by it",
-            shown(kept),
+            "each step of training, or each time that one is compiled, changes %s, which only "
+            "Python has: each worker has its own, and one that replaces a lost one begins anew; do "
+            "not train by it",
+            shown(found.kept),
+        )
+    elif found.drawn and depends:
+        log.warning(
+            "the model or the loss draws from %s when a step is compiled, and not with each step: "
+            "all steps have the number that was drawn then, and each worker has another one. "
+            "keras.random, and layers such as Dropout, draw with each step",
+            shown(found.drawn),
         )
 
 
-def _arrays(results: object) -> list[NDArray[np.float64]]:
-    return [np.asarray(result, np.float64) for result in tf.nest.flatten(results)]
+def _is_alike(one: object, other: object) -> bool:
+    if isinstance(one, str):
+        return one == other
+    return is_same(np.asarray(one, np.float64), np.asarray(other, np.float64))
 
 
-def _smaller(minibatch: KerasMinibatch) -> KerasMinibatch:
-    """Return a minibatch with smaller numbers in its features, and the same ids."""
+def with_another(minibatch: KerasMinibatch) -> tuple[KerasMinibatch, KerasMinibatch]:
+    """Return a minibatch, and one with smaller numbers in its features and the same ids."""
     end = len(minibatch.structure.feature_specs)
     features = [t * 0.5 if t.dtype.is_floating else t for t in minibatch.tensors[:end]]
-    return replace(minibatch, tensors=(*features, *minibatch.tensors[end:]))
+    return minibatch, replace(minibatch, tensors=(*features, *minibatch.tensors[end:]))
 
 
 def visit(state: PythonState, name: str, thing: object) -> bool:
@@ -167,15 +123,15 @@ def is_of_a_library(layer: keras.layers.Layer) -> bool:
 
 
 def _visit_layer(state: PythonState, name: str, layer: keras.layers.Layer) -> None:
-    own, of_keras = vars(layer), _of_keras()
+    of_keras = _of_keras()
     if not layer.built:
         pass  # its first call makes what then stays
     elif is_of_a_library(layer):  # it may hold what a user wrote
-        for key, value in own.items():
+        for key, value in vars(layer).items():
             if key not in of_keras and not key.startswith("_"):
                 state.add(f"{name}.{key}", value)
     else:
-        state.attributes(name, layer, lambda key: key in of_keras)
+        state.names(f"{name}.", vars(layer), lambda key: key in of_keras)
         state.add(type(layer).__qualname__, type(layer))
     for child in layer._layers:
         state.add(f"{name}.{child.name}", child)

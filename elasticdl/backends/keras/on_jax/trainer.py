@@ -26,8 +26,7 @@ from elasticdl.backends.keras.export import ask
 from elasticdl.backends.keras.export_beside import ask_beside
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
 from elasticdl.backends.keras.model.expected_data import problem_of_labels
-from elasticdl.backends.keras.model.state import Momenta
-from elasticdl.backends.keras.model.trial import check_traces, leaves_a_trace, note
+from elasticdl.backends.keras.model.trial import check_steps, leaves_a_trace, note
 from elasticdl.backends.keras.on_jax.any_size import problem_of_any_size
 from elasticdl.backends.keras.on_jax.arrays import in_arrays
 from elasticdl.backends.keras.on_jax.export import (
@@ -39,7 +38,7 @@ from elasticdl.backends.keras.on_jax.export import (
 from elasticdl.backends.keras.on_jax.lookups import JaxCollector
 from elasticdl.backends.keras.on_jax.loss import JaxLoss, costs_nothing
 from elasticdl.backends.keras.on_jax.placed import JaxModel
-from elasticdl.backends.keras.on_jax.state import JaxTrials
+from elasticdl.backends.keras.on_jax.state import JaxStateStep
 from elasticdl.backends.keras.on_jax.step import (
     GivenArrays,
     JaxInference,
@@ -135,8 +134,6 @@ class JaxTrainer(KerasTrainer):
     ) -> StepResult:
         """Compute loss and gradients; see `Trainer.train_step`."""
         of_arrays = self._of(minibatch)
-        if self._state_rule is not None:
-            self._check_state(self._state_rule, of_arrays, state)
         self._newest = dense, state
         return self._trained_by(of_arrays)(of_arrays, rows, dense, state)
 
@@ -185,13 +182,8 @@ class JaxTrainer(KerasTrainer):
 
     def _try_out(self, sample: KerasMinibatch) -> tuple[frozenset[int], frozenset[int]]:
         self._refuse_float16()
-        self._momenta = [1.0] * len(self._placed.state.variables)
-        self._moving = [False] * len(self._placed.state.variables)
         is_trained = sample.mode is Mode.TRAINING
-        if is_trained:
-            self._state_rule = Momenta(self._placed, sample, trials=JaxTrials)
-            self._momenta = list(self._state_rule.values)
-            self._moving = list(self._state_rule.are_assigned)
+        self._find_rules(is_trained, lambda: JaxStateStep(self._placed, sample, False))
         self._sites = self._found_in(sample).tables
         if not is_trained:
             return frozenset(), frozenset()
@@ -205,7 +197,7 @@ class JaxTrainer(KerasTrainer):
         step = self._trained_by(sample)
         step.prepare(sample, given)
         if leaves_a_trace(before, note(*functions)):
-            check_traces(*functions, lambda: step.prepare(sample, given))
+            check_steps(*functions, (sample, sample), lambda one: [step.prepare(one, given)])
         missing, missing_tables = step.without_gradient(given)
         self._tell_untrained(missing, missing_tables)
         return missing, missing_tables

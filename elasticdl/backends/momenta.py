@@ -1,0 +1,83 @@
+"""How much of its old value a step keeps of what it changes and does not train.
+
+Workers train at the same time, so none of them knows the value that its change will meet. Where the
+replicas keep the value, `new = momentum * old + change` can be applied to whatever is there, if
+`momentum` is a number from 0 to 1 and `change` does not depend on `old`: moving averages, counts
+and sums (1), and values that are replaced (0).
+
+The layers of a framework say their momentum. Of a user's own variable three steps from three values
+tell it, or that there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from elasticdl.backends.base import Float32
+
+_EPSILONS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
+_LEAP = 2**20  # a count that starts again, or stops, does so before
+_DIGITS = 6
+
+
+def momentum_of(
+    step: Callable[[Float32], Float32], start: Float32, part: slice, dtype: str
+) -> float | None:
+    """Return the momentum of one variable; None: its new value follows another rule.
+
+    A variable that begins with inf, as that of a smallest value does, tells nothing: each step
+    replaces it.
+
+    Args:
+        step: Given a state, returns the state that a step leaves, always by the same minibatch.
+        start: The state that training begins with.
+        part: Where the variable lies in it.
+        dtype: The variable's own type.
+    """
+    if not np.all(np.isfinite(start[part])):
+        return 0.0
+    is_float = "float" in dtype
+    try:
+        before, after = _three_steps(step, start, part, dtype, _LEAP)
+    except Exception:  # of a user's code, to which a number may be an index
+        if is_float:
+            raise
+        before, after = _three_steps(step, start, part, dtype, 3)
+    tolerance = 64 * _EPSILONS.get(dtype, 2.0**-23) if is_float else 0.0
+    candidates = [0.0] if dtype == "bool" else [1.0, 0.0]
+    if is_float and after.size:
+        slopes = (after[1:] - after[0]) / (before[1:] - before[0])
+        candidates = [round(float(np.median(slopes)), _DIGITS)]
+    size = 1 + (np.abs(before) + np.abs(after)).max(0, initial=0.0)
+    for momentum in candidates:
+        change = after - momentum * before
+        is_free = np.all(np.abs(change - change[0]) <= tolerance * size)  # not where one is NaN
+        if 0 <= momentum <= 1 and is_free:
+            return momentum
+    return None
+
+
+def _three_steps(
+    step: Callable[[Float32], Float32], start: Float32, part: slice, dtype: str, leap: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the values of a variable before and after steps, a row each."""
+    random, old = np.random.default_rng(0), start[part].astype(np.float64)
+    after = [step(start)[part].astype(np.float64)]
+    far = 3 * (1 + random.random(old.size)) * (1 + np.abs(old) + np.abs(after[0]))
+    # Each element goes up in one step and down in the other: a maximum shows by both.
+    up = far * random.choice([-1.0, 1.0], old.size)
+    if dtype == "bool":
+        others = [1 - old, old]
+    elif "float" in dtype:
+        others = [old + up, old - up]
+    else:
+        others = [old + random.integers(1, 8), old + leap]
+    before = [old]
+    for other in others:
+        state = start.copy()
+        state[part] = other
+        before.append(state[part].astype(np.float64))
+        after.append(step(state)[part].astype(np.float64))
+    return np.stack(before), np.stack(after)
