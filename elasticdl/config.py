@@ -6,12 +6,13 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import ValidationError, model_validator
+from pydantic import ValidationError, create_model, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
+from elasticdl import registry
 from elasticdl.errors import ConfigError
 from elasticdl.job import Strategy
 from elasticdl.locations import Location, Url, is_remote
@@ -31,7 +32,7 @@ from elasticdl.settings.kubernetes import KubernetesSection
 from elasticdl.settings.model import STATISTICS_VARIABLE, ModelSection
 from elasticdl.settings.pods import parse_resources, shown_variables
 from elasticdl.settings.ray import RaySection
-from elasticdl.settings.section import Command, Only, Section
+from elasticdl.settings.section import Command, Only, PackageSection, Section
 from elasticdl.settings.seeing import SeeingSection
 from elasticdl.settings.slurm import SlurmSection
 from elasticdl.settings.trace import TraceChoice
@@ -83,6 +84,18 @@ MAY_DIFFER = ("on_gap", "bad_message_dir")
 are gone or cannot be read: a job that failed because of such messages goes on that way."""
 
 
+OfPackage = TypeVar("OfPackage", bound=PackageSection)
+
+if TYPE_CHECKING:
+    PackageSections = Section
+else:
+    PackageSections = create_model(
+        "PackageSections",
+        __base__=Section,
+        **{name: (kind, kind()) for name, kind in registry.brought("sections").items()},
+    )
+
+
 class JobConfig(Section):
     """All settings of one job."""
 
@@ -97,6 +110,15 @@ class JobConfig(Section):
     kubernetes: KubernetesSection = KubernetesSection()
     slurm: SlurmSection = SlurmSection()
     ray: RaySection = RaySection()
+    packages: PackageSections = PackageSections()
+
+    def package_sections(self) -> list[PackageSection]:
+        """Return the settings of all packages."""
+        return [getattr(self.packages, name) for name in type(self.packages).model_fields]
+
+    def of(self, kind: type[OfPackage]) -> OfPackage:
+        """Return the settings of a package, which are of this type."""
+        return next(each for each in self.package_sections() if type(each) is kind)
 
     @property
     def is_on_kubernetes(self) -> bool:
@@ -244,6 +266,8 @@ class JobConfig(Section):
         self._check_passwords()
         self._check_checkpoint()
         self._check_trained_model()
+        for section in self.package_sections():
+            section.check(self)
         return self
 
     def _check_deterministic(self) -> None:
@@ -533,22 +557,6 @@ class JobConfig(Section):
                 "--trace: on Kubernetes the folder of a worker goes with its pod: expected "
                 "--trace_dir, a folder on a volume that stays"
             )
-        for flag in ("mlflow_uri", "wandb_project", "otlp_endpoint"):
-            if getattr(self.seeing, flag) and self.is_local:
-                raise ValueError(
-                    f"--{flag} is written by the master of a job of processes: expected "
-                    f"--distribution_strategy={Strategy.PARAMETER_SERVER}, or another but Local"
-                )
-        if reader_params.has_password(self.seeing.mlflow_uri):
-            raise ValueError(
-                "--mlflow_uri is in the job's state: expected no password in it, but the "
-                "variables MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
-            )
-        if reader_params.has_password(self.seeing.otlp_endpoint):
-            raise ValueError(
-                "--otlp_endpoint is in the job's state: expected no password in it, but the "
-                "variable OTEL_EXPORTER_OTLP_HEADERS"
-            )
         port = self.seeing.metrics_port
         folder = self.checkpoint.checkpoint_dir
         if self.seeing.tensorboard_histograms and (
@@ -692,10 +700,12 @@ class JobConfig(Section):
         model where that may change.
         """
         changed = {name: getattr(now.data, name) for name in MAY_DIFFER}
+        packages = {name: getattr(now.packages, name) for name in free_packages()}
         sections: dict[str, Any] = {
             "seeing": now.seeing,
             "slurm": now.slurm,
             "ray": now.ray,
+            "packages": self.packages.model_copy(update=packages),
             "data": self.data.model_copy(update=changed),
             "model": now.model if now.model.model_changes else self.model,
         }
@@ -733,6 +743,12 @@ class JobConfig(Section):
         path.write_text(self.model_dump_json(indent=2))
 
 
+def free_packages() -> list[str]:
+    """Return the packages of which a job may go on with other settings."""
+    kinds: dict[str, type[PackageSection]] = registry.brought("sections")
+    return [name for name, kind in kinds.items() if kind.changes_nothing]
+
+
 _SHOWN_AS = {
     "data_reader_params": reader_params.shown,
     "model_params": reader_params.shown,
@@ -767,9 +783,15 @@ def completed(shown: Mapping[str, Any]) -> dict[str, Any]:
         for name, field in JobConfig.model_fields.items()
         if (defaults := _defaults(field))
     }
-    return sections | {
-        name: sections[name] | values if isinstance(values, dict) and name in sections else values
-        for name, values in shown.items()
+    return _over(sections, shown)
+
+
+def _over(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(defaults) | {
+        name: _over(defaults[name], value)
+        if isinstance(value, dict) and isinstance(defaults.get(name), dict)
+        else value
+        for name, value in given.items()
     }
 
 

@@ -31,11 +31,15 @@ class Package:
 
     Attributes:
         commands: Commands of `elasticdl`, by their names: objects of Click.
+        sections: Settings of a job, by the name of the section: subclasses of `PackageSection`.
+        trackers: What begins a tracker, a function as `observe.tracker.Begin`.
         formats: Formats of files of data, by their names: each a `data.kinds.FileFormat`.
         sources: Data that is no list of files, by its name: each a `data.kinds.Source`.
     """
 
     commands: Mapping[str, str] = field(default_factory=dict)
+    sections: Mapping[str, str] = field(default_factory=dict)
+    trackers: Mapping[str, str] = field(default_factory=dict)
     formats: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
 

@@ -38,9 +38,12 @@ _NOT_FIRST = {"train": ("prediction_data", "checkpoint_dir_for_init", "saved_mod
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One field of one section of `JobConfig`, seen as a flag."""
+    """One field of one section of `JobConfig`, seen as a flag.
 
-    section: str
+    path: where the section is, as ("training",), or ("packages", "trackers").
+    """
+
+    path: tuple[str, ...]
     panel: str
     name: str
     field: FieldInfo
@@ -56,15 +59,27 @@ class Flag:
 
 def flags(command: Command | None = None) -> Iterator[Flag]:
     """Yield the flags of a command, or of any command, in the order of `elasticdl.config`."""
-    for section, field in JobConfig.model_fields.items():
-        kind = field.annotation
-        if not (isinstance(kind, type) and issubclass(kind, Section)):
-            continue  # `command` itself
-        panel = (kind.__doc__ or section).splitlines()[0].rstrip(".")
+    for path, kind in _sections(JobConfig, ()):
+        panel = (kind.__doc__ or path[-1]).splitlines()[0].rstrip(".")
         for name, setting in kind.model_fields.items():
-            flag = Flag(section, panel, name, setting)
-            if command is None or command in flag.commands:
+            flag = Flag(path, panel, name, setting)
+            if _section_of(setting) is None and (command is None or command in flag.commands):
                 yield flag
+
+
+def _sections(
+    kind: type[Section], path: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], type[Section]]]:
+    """Yield the sections below a section, and where each is."""
+    for name, field in kind.model_fields.items():
+        if (below := _section_of(field)) is not None:
+            yield (*path, name), below
+            yield from _sections(below, (*path, name))
+
+
+def _section_of(field: FieldInfo) -> type[Section] | None:
+    kind = field.annotation
+    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
 
 
 def in_order_of_use(command: Command) -> Iterator[tuple[Flag, str]]:
@@ -104,7 +119,9 @@ def build_config(command: Command, words: Mapping[str, str | None]) -> JobConfig
     """
     values: dict[str, Any] = {"command": command}
     for flag in flags(command):
-        section = values.setdefault(flag.section, {})
+        section = values
+        for name in flag.path:
+            section = section.setdefault(name, {})
         word = words.get(flag.name)
         if word:  # an empty one is as none: `--validation_data=$NOT_SET`
             section[flag.name] = word

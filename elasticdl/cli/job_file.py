@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import textwrap
@@ -96,7 +97,8 @@ def _lines(command: Command, config: JobConfig, given: Mapping[str, str]) -> Ite
 
 def _line(flag: Flag, config: JobConfig, given: Mapping[str, str]) -> str:
     if flag.name in given:
-        value = getattr(config, flag.section).model_dump(mode="json")[flag.name]
+        section = functools.reduce(getattr, flag.path, config)
+        value = section.model_dump(mode="json")[flag.name]
         return _entry(flag.name, value if isinstance(value, _PLAIN) else given[flag.name])
     default = None if flag.field.is_required() else flag.field.get_default()
     if isinstance(default, Path | StrEnum):

@@ -35,11 +35,17 @@ from elasticdl.job import Strategy
 from elasticdl.launchers.process.folder import MADE_FIRST, check_not_running
 from elasticdl.locations import Location, is_remote, reaching
 from elasticdl.model_spec import parse_params
-from elasticdl.observe.wandb_run import has_key
+from elasticdl.settings.section import Needs, Section
 from elasticdl.state.open import check_state, state_file
 from elasticdl.statistics import read_statistics
 
 _TRIES = 20
+_NEEDS_OF_SEEING = (
+    Needs("dashboard_port", "dashboard", ("aiohttp", "prometheus_client")),
+    Needs("metrics_port", "dashboard", ("prometheus_client",)),
+    Needs("tensorboard_log_dir", "tensorboard", ("tensorboardX",)),
+    Needs("trace", "parquet", ("pyarrow",)),
+)
 
 
 def check(config: JobConfig) -> list[str]:
@@ -106,27 +112,17 @@ def _check_script(script: Path) -> None:
 
 def _check_packages(config: JobConfig) -> None:
     """Check that the packages are there with which the job is to be looked at."""
-    for flag, extra, packages in (
-        ("dashboard_port", "dashboard", ("aiohttp", "prometheus_client")),
-        ("metrics_port", "dashboard", ("prometheus_client",)),
-        ("tensorboard_log_dir", "tensorboard", ("tensorboardX",)),
-        ("mlflow_uri", "mlflow", ("mlflow",)),
-        ("wandb_project", "wandb", ("wandb",)),
-        ("otlp_endpoint", "otlp", ("prometheus_client", "opentelemetry.exporter.otlp.proto.http")),
-        ("trace", "parquet", ("pyarrow",)),
-    ):
-        missing = [name for name in packages if is_missing(name)]
-        if getattr(config.seeing, flag) not in (None, "") and missing:
+    own: list[tuple[Section, Needs]] = [(config.seeing, each) for each in _NEEDS_OF_SEEING]
+    of_packages = config.package_sections()
+    for section, needs in own + [(each, needs) for each in of_packages for needs in each.needs]:
+        missing = [name for name in needs.modules if is_missing(name)]
+        if getattr(section, needs.flag) not in (None, "") and missing:
             raise ConfigError(
-                f"--{flag} needs a package that is missing ({', '.join(missing)}): {install(extra)}"
+                f"--{needs.flag} needs a package that is missing ({', '.join(missing)}): "
+                f"{install(needs.extra)}"
             )
-    # On a cluster the master's machine may have what this one lacks.
-    logs_in = bool(config.seeing.wandb_project) and not config.is_on_cluster
-    if logs_in and not has_key(os.environ, Path.home()):
-        raise ConfigError(
-            "--wandb_project needs a key: expected WANDB_API_KEY, or a login by `wandb login`, or "
-            "WANDB_MODE=offline"
-        )
+    for each in of_packages:
+        each.check_machine(config)
 
 
 def _check_for_pods(config: JobConfig) -> None:

@@ -82,7 +82,7 @@ def _flags() -> list[Flag]:
     return [
         flag
         for flag in flags("train")
-        if flag.section not in _OTHER_SECTIONS and flag.name not in _OTHER_FLAGS
+        if flag.path[0] not in _OTHER_SECTIONS and flag.name not in _OTHER_FLAGS
     ]
 
 

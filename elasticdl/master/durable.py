@@ -10,7 +10,14 @@ from dataclasses import astuple, dataclass
 from typing import Any, TypeVar
 
 from elasticdl.checkpoints.versions import begun_with
-from elasticdl.config import MAY_DIFFER, JobConfig, completed, shown_setting, shown_settings
+from elasticdl.config import (
+    MAY_DIFFER,
+    JobConfig,
+    completed,
+    free_packages,
+    shown_setting,
+    shown_settings,
+)
 from elasticdl.errors import ConfigError, JobFailedError, UnusableStateError
 from elasticdl.job import Shard
 from elasticdl.master.actions import Action
@@ -344,12 +351,13 @@ def differing_flags(
         now: That with which it is to go on.
         may_model_change: Whether the model's may be others.
     """
-    free = {"seeing", "slurm", "ray"} | ({"model"} if may_model_change else set())
+    free = ["seeing.", "slurm.", "ray.", *(f"packages.{name}." for name in free_packages())]
+    free += ["model."] if may_model_change else []
     others = {"cluster.job_dir", *(f"data.{name}" for name in MAY_DIFFER)}
     return [
         f"--{name.rpartition('.')[2]} was {_shown(name, old)}, is {_shown(name, new)}"
         for name, old, new in _differences("", completed(before), now)
-        if name not in others and name.partition(".")[0] not in free
+        if name not in others and not name.startswith(tuple(free))
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 
 from elasticdl.job import Event, Progress, Role, Task, TaskReport, Usage
@@ -12,7 +13,6 @@ from elasticdl.observe import kinds
 from elasticdl.observe.anomalies import Anomalies
 from elasticdl.observe.events import line_of
 from elasticdl.observe.hot_keys import HotKeySums
-from elasticdl.observe.otlp import OtlpExport
 from elasticdl.observe.usage import kind_of
 
 
@@ -20,8 +20,8 @@ class ProcessReports:
     """Hands what was said to those who look at it.
 
     events: those that this master remembers. anomalies: looks for what is unusual. hot_keys: since
-    the master began. page: of the job, if it is served. otlp: what sends the events on, if it is
-    wanted.
+    the master began. page: of the job, if it is served. send_on: gives an event to the
+    trackers.
     """
 
     def __init__(self, memory_limit: int | None = None) -> None:
@@ -30,7 +30,7 @@ class ProcessReports:
         self.anomalies = Anomalies(time.monotonic(), memory_limit)
         self.hot_keys = HotKeySums()
         self.page: JobPage | None = None
-        self.otlp: OtlpExport | None = None
+        self.send_on: Callable[[Event], None] = lambda event: None
 
     def heartbeat(
         self, role: Role, index: int, progress: Progress | None, usage: Usage | None
@@ -53,5 +53,4 @@ class ProcessReports:
         self.events.add(event)
         if self.page is not None:
             self.page.put(event)
-        if self.otlp is not None:
-            self.otlp.put(event)
+        self.send_on(event)

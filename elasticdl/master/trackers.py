@@ -1,4 +1,4 @@
-"""Whoever draws the curves of a job: TensorBoard, MLflow, Weights & Biases, OpenTelemetry."""
+"""Whoever draws the curves of a job: TensorBoard, and what packages bring."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+from elasticdl import registry
 from elasticdl.config import JobConfig
-from elasticdl.job import JobStatus
+from elasticdl.job import Event, JobStatus
 from elasticdl.master.actions import Note
 from elasticdl.master.histograms import take_histograms
 from elasticdl.master.page import past_events
 from elasticdl.observe import kinds
 from elasticdl.observe.kinds import Kind
-from elasticdl.observe.mlflow_run import MlflowRun
-from elasticdl.observe.otlp import OtlpExport
 from elasticdl.observe.tensorboard import Summaries
-from elasticdl.observe.tracker import Tracker
-from elasticdl.observe.wandb_run import WandbRun
+from elasticdl.observe.tracker import Begin, TakesEvents, Tracker
 
 _END_SECONDS = 60.0  # of a job, for the last numbers and the model
 _LEAVE_SECONDS = 10.0  # of a master that another one follows
@@ -45,15 +43,16 @@ class Trackers:
         if seeing.tensorboard_log_dir is not None:
             self._summaries = Summaries(seeing.tensorboard_log_dir)
             self._all.append(self._summaries)
-        if seeing.mlflow_uri:
-            self._all.append(MlflowRun(config, job))
-        if seeing.wandb_project:
-            self._all.append(WandbRun(config, job, folder))
-        self.otlp: OtlpExport | None = None
-        """What events are sent on by, if that is wanted."""
-        if seeing.otlp_endpoint:
-            self.otlp = OtlpExport(config, job, lambda: past_events(folder))
-            self._all.append(self.otlp)
+        begins: dict[str, Begin] = registry.brought("trackers")
+        for begin in begins.values():
+            tracker = begin(config, job, folder, lambda: past_events(folder))
+            self._all += [tracker] if tracker is not None else []
+
+    def put(self, event: Event) -> None:
+        """Have an event sent on."""
+        for each in self._all:
+            if isinstance(each, TakesEvents):
+                each.put(event)
 
     def take(self, status: JobStatus, learning_rate: float | None, is_last: bool = False) -> None:
         """Have what is new of a picture drawn."""

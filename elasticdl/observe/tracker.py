@@ -10,12 +10,13 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
-from elasticdl.config import JobConfig, shown_setting
+from elasticdl.config import JobConfig, free_packages, shown_setting
 from elasticdl.errors import ElasticdlError
-from elasticdl.job import JobStatus
+from elasticdl.job import Event, JobStatus
 from elasticdl.observe.curves import curves
 
 _AGAIN_SECONDS = 5.0
@@ -30,6 +31,11 @@ Picture = tuple[JobStatus, float | None]
 """A job, and its learning rate if it is known."""
 
 
+Begin = Callable[[JobConfig, str, Path, Callable[[], Iterable[Event]]], "Tracker | None"]
+"""Begins a tracker of a job if its settings ask for one: given its settings, its identity for ever,
+its folder, and what returns its events so far. Raises a `ConfigError` if a package is missing."""
+
+
 class Tracker(Protocol):
     """Draws the curves of a job elsewhere."""
 
@@ -40,6 +46,14 @@ class Tracker(Protocol):
 
     def close(self, seconds: float) -> None:
         """Wait until the rest is drawn, within a limited time."""
+
+
+@runtime_checkable
+class TakesEvents(Protocol):
+    """A tracker that is told each event too."""
+
+    def put(self, event: Event) -> None:
+        """Take an event. It does not wait."""
 
 
 class Outbox(Generic[Item]):
@@ -154,7 +168,10 @@ class Untold:
 def parameters_of(config: JobConfig) -> dict[str, str]:
     """Return the flags that were given, without those that may have secrets."""
     found: dict[str, str] = {}
-    for section, values in config.model_dump(mode="json", exclude_defaults=True).items():
+    sections = config.model_dump(mode="json", exclude_defaults=True)
+    packages = sections.pop("packages", {})
+    others = {name: values for name, values in packages.items() if name not in free_packages()}
+    for section, values in {**sections, **others}.items():
         if isinstance(values, Mapping) and section != "seeing":
             given = {n: v for n, v in values.items() if n not in _SECRET and v not in (None, "")}
             found |= {name: str(shown_setting(name, value)) for name, value in given.items()}

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
+
+if TYPE_CHECKING:
+    from elasticdl.config import JobConfig
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]+:/")  # a path has lost one of its slashes
 Command = Literal["train", "evaluate", "predict"]
@@ -18,6 +21,15 @@ class Only:
     """Marks a field that only some commands use; the others refuse its flag."""
 
     commands: tuple[Command, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """A flag needs modules, which an extra of the distribution installs."""
+
+    flag: str
+    extra: str
+    modules: tuple[str, ...]
 
 
 class Section(BaseModel):
@@ -44,3 +56,30 @@ class Section(BaseModel):
             for name, field in type(self).model_fields.items()
             if getattr(self, name) != field.get_default()
         ]
+
+
+class PackageSection(Section):
+    """The settings that a package brings; a job has them by `JobConfig.of`.
+
+    Attributes:
+        changes_nothing: A job may go on with other ones, for they change nothing of what is
+            trained.
+        needs: The modules that its flags need on the machine of the command.
+    """
+
+    changes_nothing: ClassVar[bool] = False
+    needs: ClassVar[tuple[Needs, ...]] = ()
+
+    def check(self, job: JobConfig) -> None:
+        """Check that the settings fit those of the job.
+
+        Raises:
+            ValueError: They do not; names the flag, what was expected, and what was found.
+        """
+
+    def check_machine(self, job: JobConfig) -> None:
+        """Check that this machine has what the settings need, before the job starts.
+
+        Raises:
+            ConfigError: Something is missing; says what to do.
+        """

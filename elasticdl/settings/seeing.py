@@ -34,34 +34,6 @@ class SeeingSection(Section):
             "serves the job's metrics there too [default: only the page's server has metrics].",
         ),
     ] = None
-    mlflow_uri: Annotated[
-        str,
-        Field(
-            description="Write parameters, metrics by update and the trained model to this MLflow "
-            "server, as http://HOST:PORT; one run, also over restarts of the master and the job."
-        ),
-        _TRAIN,
-    ] = ""
-    mlflow_experiment: Annotated[
-        str, Field(description="The experiment of --mlflow_uri."), _TRAIN
-    ] = "elasticdl"
-    wandb_project: Annotated[
-        str,
-        Field(
-            description="Write parameters, metrics by update and the trained model to this project "
-            "of Weights & Biases; one run, also over restarts of the master and the job. The key, "
-            "the entity and the mode are read from its own variables, as WANDB_MODE=offline."
-        ),
-        _TRAIN,
-    ] = ""
-    otlp_endpoint: Annotated[
-        str,
-        Field(
-            description="Send the job's metrics and spans to this collector of OpenTelemetry by "
-            "OTLP over HTTP, as http://HOST:4318. Headers are read from its own variable, "
-            "OTEL_EXPORTER_OTLP_HEADERS."
-        ),
-    ] = ""
     log_file_bytes: Annotated[
         int,
         Field(

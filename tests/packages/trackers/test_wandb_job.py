@@ -12,7 +12,7 @@ import pytest
 
 from tests.elastic.counting_job import CountingJob
 from tests.elastic.running_job import run
-from tests.elastic.wandb_server import Server
+from tests.packages.trackers.wandb_server import Server
 
 pytest.importorskip("wandb.proto", reason="pip install wandb")
 

@@ -18,6 +18,7 @@ from elasticdl.distribution import install, is_missing
 from elasticdl.errors import ConfigError
 from elasticdl.job import JobStatus
 from elasticdl.observe.tracker import Outbox, Picture, Untold, parameters_of
+from elasticdl.packages.trackers.settings import TrackersSection
 
 if TYPE_CHECKING:  # it comes with an extra
     from wandb.sdk.wandb_run import Run
@@ -67,7 +68,7 @@ class WandbRun:
         """
         if is_missing("wandb"):
             raise ConfigError(f"--wandb_project needs wandb: {install('wandb')}")
-        self._project, self._job = config.seeing.wandb_project, job
+        self._project, self._job = config.of(TrackersSection).wandb_project, job
         self._name = config.cluster.job_name
         self._folder = None if os.environ.get("WANDB_DIR") else folder
         self._parameters = parameters_of(config)

@@ -15,6 +15,7 @@ from elasticdl.distribution import install, is_missing
 from elasticdl.errors import ConfigError
 from elasticdl.job import JobStatus
 from elasticdl.observe.tracker import Outbox, Picture, Untold, parameters_of
+from elasticdl.packages.trackers.settings import TrackersSection
 
 if TYPE_CHECKING:  # it comes with an extra
     from mlflow.entities import Metric
@@ -49,9 +50,10 @@ class MlflowRun:
         """
         if is_missing("mlflow"):
             raise ConfigError(f"--mlflow_uri needs mlflow: {install('mlflow')}")
-        self._uri = config.seeing.mlflow_uri
+        settings = config.of(TrackersSection)
+        self._uri = settings.mlflow_uri
         self._client: MlflowClient
-        self._experiment = config.seeing.mlflow_experiment
+        self._experiment = settings.mlflow_experiment
         self._name, self._job = config.cluster.job_name, job
         self._parameters = parameters_of(config)
         output = config.checkpoint.output

@@ -23,6 +23,7 @@ from elasticdl.job import Event, JobStatus
 from elasticdl.observe.history.fold import History
 from elasticdl.observe.job_spans import JobSpan, JobSpans
 from elasticdl.observe.tracker import Outbox
+from elasticdl.packages.trackers.settings import TrackersSection
 from elasticdl.runtime.log_lines import Sparingly
 
 if TYPE_CHECKING:  # they come with an extra
@@ -62,7 +63,7 @@ class OtlpExport:
         missing = [name for name in _PACKAGES if is_missing(name)]
         if missing:
             raise ConfigError(f"--otlp_endpoint needs {', '.join(missing)}: {install('otlp')}")
-        self._endpoint = config.seeing.otlp_endpoint
+        self._endpoint = config.of(TrackersSection).otlp_endpoint
         self._about = {
             "service.name": os.environ.get("OTEL_SERVICE_NAME") or "elasticdl",
             "service.instance.id": job,

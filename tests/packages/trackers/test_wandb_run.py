@@ -2,7 +2,7 @@
 
 import pytest
 
-from elasticdl.observe.wandb_run import has_key
+from elasticdl.packages.trackers.wandb_run import has_key
 
 
 @pytest.mark.parametrize(

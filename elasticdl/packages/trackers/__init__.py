@@ -1,0 +1,10 @@
+"""Curves, parameters and models of a job in MLflow and Weights & Biases, and in OpenTelemetry."""
+
+from elasticdl.registry import Package
+
+_BEGIN = "elasticdl.packages.trackers.begin"
+
+PACKAGE = Package(
+    sections={"trackers": "elasticdl.packages.trackers.settings:TrackersSection"},
+    trackers={name: f"{_BEGIN}:{name}" for name in ("mlflow", "wandb", "otlp")},
+)
