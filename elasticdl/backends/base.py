@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -357,16 +357,25 @@ class StepResult:
     predictions: Predictions = None
 
 
-def change_of(new: Float32, old: Float32, momentum: Float32) -> Float32:
+def change_of(new: Any, old: Any, momentum: Any, xp: Any = np) -> Any:
     """Return the `state_delta` that makes a new state of an old one, each with its momentum.
 
-    Infinity minus infinity is no number: of what is replaced the change is the new value, and what
-    stays infinite has none.
+    Infinity minus infinity is no number. So of what is replaced the change is the new value, and
+    what stays infinite has none. Of what was infinite and is something else now there is no change
+    that can be added: it is NaN, which the worker refuses.
+
+    Args:
+        new: float32, as old and momentum, which have its shape.
+        old: What it was before the step.
+        momentum: By which what holds the state multiplies the old one; 0: it is replaced.
+        xp: NumPy, or what does as NumPy does with such tensors.
     """
+    was_infinite = xp.isinf(old)
     with np.errstate(invalid="ignore", over="ignore"):
         change = new - momentum * old
-    change = np.where(np.isinf(old) & (new == old), 0.0, change)
-    return np.where(momentum == 0.0, new, change).astype(np.float32)
+    change = xp.where(was_infinite, xp.full_like(old, np.nan), change)
+    change = xp.where(was_infinite & (new == old), xp.zeros_like(old), change)
+    return xp.where(momentum == 0.0, new, change)
 
 
 @runtime_checkable

@@ -49,6 +49,7 @@ class OnlyTraining:
     callbacks: CallbackNeeds | None = None
     has_schedule = False
     ids_need_parameters = False
+    notes: Sequence[str] = ()  # what the job does otherwise than expected, for the start
 
     def measure(self, minibatches: Sequence[Minibatch], predictions: Sequence[Predictions]) -> None:
         """Add nothing: metrics are the script's."""

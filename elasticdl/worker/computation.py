@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from elasticdl.backends.base import Minibatch, Predictor, StepResult, Trainer
+from elasticdl.backends.base import Float32, Minibatch, Predictor, StepResult, Trainer
 from elasticdl.backends.python_state import check_unchanged, globals_now
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader
@@ -95,7 +95,7 @@ class Computation:
         with self._span("compute", item.place) as span:
             item.result = self._trainer.train_step(minibatch, given.rows, given.dense, given.state)
         self._budget.computed(span.seconds)
-        if problem := _problem(item.result):
+        if problem := _problem(item.result, given.state):
             self._refuse(item, problem)
 
     def measure(self, item: Item) -> None:
@@ -247,7 +247,7 @@ class Computation:
         }
 
 
-def _problem(result: StepResult) -> str:
+def _problem(result: StepResult, state: Float32) -> str:
     """Say why a minibatch must not be trained; "" if it may.
 
     The gradient is checked too: it may be NaN while the loss is finite, as with the square root of
@@ -259,4 +259,9 @@ def _problem(result: StepResult) -> str:
         return f"loss is {result.loss:g}, and its gradient of dense parameters has NaN or infinity"
     if not all(np.isfinite(rows).all() for rows in result.row_grads):
         return f"loss is {result.loss:g}, and its gradient of embedding rows has NaN or infinity"
+    if np.isinf(state).any() and (np.isnan(result.state_delta) & np.isinf(state)).any():
+        return (
+            f"loss is {result.loss:g}, and state of the model that was infinite is not any more, "
+            "to which no change can be added (keep a large finite number in place of infinity),"
+        )
     return ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -125,6 +125,12 @@ def check_data(
             raise  # a signal asks this process to end
         lines = [_not_looked(error)]
     master.data_checked(worker_id, [*(f"{OF_MODEL}{note}" for note in spec.notes), *lines])
+
+
+def tell_notes(master: MasterClient, worker_id: int, notes: Sequence[str]) -> None:
+    """Tell the master what a script's job does otherwise than expected, if nobody has."""
+    if notes and master.data_check_turn(worker_id) is DataCheckTurn.YOURS:
+        master.data_checked(worker_id, [f"{OF_MODEL}{note}" for note in notes])
 
 
 def _not_looked(error: BaseException) -> str:

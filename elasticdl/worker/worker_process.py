@@ -23,6 +23,7 @@ from elasticdl.backends.base import (
     Trainer,
 )
 from elasticdl.backends.load import load_saved_model, load_trainer
+from elasticdl.backends.script import OnlyTraining
 from elasticdl.checkpoints.publishing import write_program
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader, Metadata
@@ -34,7 +35,7 @@ from elasticdl.rpc.base import MasterClient
 from elasticdl.runtime.process import IS_BUILT
 from elasticdl.settings.trace import TraceChoice
 from elasticdl.worker.cores import threads_of
-from elasticdl.worker.data_check import check_data, metadata_of
+from elasticdl.worker.data_check import check_data, metadata_of, tell_notes
 from elasticdl.worker.exchange import Exchange
 from elasticdl.worker.heartbeat import Heartbeat
 from elasticdl.worker.loop import Worker
@@ -99,7 +100,7 @@ class WorkerProcess:
         self._check_export(trainer)
         callbacks = trainer.callbacks if config.command == "train" else None
         if callbacks is not None:
-            _check_callbacks(config, callbacks, spec)
+            check_callbacks(config, callbacks, spec)
         self._look_at_data(spec, trainer, metadata, readers, (trainer, description))
         self._begin_exchange(trainer, description)
         if config.command == "train":
@@ -125,6 +126,8 @@ class WorkerProcess:
         readers = self._open_readers(None)
         description = trainer.build(main_sample(self.config, readers, trainer))
         log.info(IS_BUILT)
+        if isinstance(trainer, OnlyTraining):
+            tell_notes(self.master, self.worker_id, trainer.notes)
         self._begin_exchange(trainer, description)
         return self._worker(trainer, readers, None, trainer)
 
@@ -311,7 +314,7 @@ def _no_predictions() -> PredictionSink:
     raise ModelError("a script has no predictions that the job writes")
 
 
-def _check_callbacks(config: JobConfig, needs: CallbackNeeds, spec: ModelSpec) -> None:
+def check_callbacks(config: JobConfig, needs: CallbackNeeds, spec: ModelSpec) -> None:
     """Refuse callbacks that could not do their part, and note those that act late."""
     if config.training.deterministic:
         raise ModelError(

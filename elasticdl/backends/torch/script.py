@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from elasticdl.backends.base import Float32, Minibatch, ModelDescription, StepResult, change_of
 from elasticdl.backends.handover import GradientRequest, Handover
+from elasticdl.backends.model_notes import of_scheduler
 from elasticdl.backends.script import AskingTrainer
 from elasticdl.backends.torch.device import Device
 from elasticdl.backends.torch.export import export_weights
@@ -66,6 +67,7 @@ class ScriptTrainer(AskingTrainer):
         self._unchanged = _Unchanged(self._placed, optimizer)
         if isinstance(optimizer, torch.optim.lr_scheduler.LRScheduler):
             optimizer.step = _refuse_scheduler_step
+            self.notes = [of_scheduler(type(optimizer).__name__)]
 
     # --- the script's side -----------------------------------------------------------------------
 

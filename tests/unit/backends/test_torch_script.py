@@ -42,6 +42,14 @@ def test_gradients_of_a_step_are_those_that_backward_leaves():
     assert all(p.grad is None for p in model.parameters())
 
 
+def test_a_scheduler_in_place_of_the_optimizer_is_told_to_count_updates():
+    model = torch.nn.Linear(2, 1)
+    scheduler = torch.optim.lr_scheduler.StepLR(sgd(model), 10)
+    [told] = ScriptTrainer(Handover(), model, scheduler, seed=0).notes
+    assert told.startswith("StepLR counts updates of the model")
+    assert not ScriptTrainer(Handover(), model, sgd(model), seed=0).notes
+
+
 def test_the_same_task_gives_the_same_minibatches_and_random_numbers():
     model = torch.nn.Linear(1, 1)
     trainer = ScriptTrainer(Handover(), model, sgd(model), seed=0)

@@ -14,6 +14,7 @@ import pytest
 
 from elasticdl import ArrayModel, ArrayOptimizer, ArrayTable, Initializer, Mode
 from elasticdl._core import PsClient, Store
+from elasticdl.backends.base import change_of
 from elasticdl.backends.numpy import NumpyTrainer
 from elasticdl.config import ClusterSection, DataSection, JobConfig, ModelSection, TrainingSection
 from elasticdl.data.base import Metadata, Records
@@ -342,6 +343,25 @@ def test_a_gradient_that_is_not_finite_stops_the_job_though_its_loss_is(model, w
     rows = run.client.pull([(0, np.arange(40))], False).rows if "rows" in what else []
     values = [*rows, run.client.pull([], False).dense]
     assert all(np.isfinite(array).all() for array in values)
+
+
+def test_state_that_is_finite_again_after_infinity_is_refused_and_not_made_nan():
+    steps = iter([math.inf, math.inf, 3.0, 4.0, 5.0])  # of the state after each minibatch
+
+    def gradients(dense, rows, features, labels):
+        new, old = np.array([next(steps)], np.float32), run.client.pull([], False).state
+        return 0.5, [], {}, {"high": change_of(new, old, np.ones(1, np.float32))}
+
+    model = dataclasses.replace(
+        dense_model(1.0), dense={}, gradients=gradients, state={"high": np.zeros(1, np.float32)}
+    )
+    spec = dataclasses.replace(SPEC, model=lambda: model)
+    run = Run([training(7, 0, 20)], spec=spec, use_async=False)
+    (report,) = run().master.reports
+    assert report.fatal
+    assert "state of the model that was infinite is not any more" in report.message
+    assert "in task 7 (records 0 to 20 of memory), minibatch 2" in report.message
+    assert run.client.pull([], False).state.tolist() == [math.inf]
 
 
 @pytest.mark.parametrize("spec", [NAN_SPEC, NAN_GRAD_SPEC], ids=["loss", "gradient"])

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from elasticdl.backends.base import Float32, StepResult
+from elasticdl.backends.base import Float32, StepResult, change_of
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, Structure
 from elasticdl.backends.keras.model.placed import PlacedModel
 from elasticdl.backends.keras.model.scaling import LossScale
@@ -139,9 +139,7 @@ class LossGradient:
             for gradient, amount in zip(flat[1:], amounts, strict=True)
         ]
         new = placed.state.join(called.state)
-        stays = tf.math.is_inf(state) & tf.equal(new, state)
-        change = tf.where(stays, 0.0, new - self._momenta * state)
-        change = tf.where(tf.equal(self._momenta, 0.0), new, change)  # see `change_of`
+        change = change_of(new, state, self._momenta, tf.experimental.numpy)
         return [finite, loss, flat[0], change, *flat[1:]], called.outputs
 
     def of_small_rows(

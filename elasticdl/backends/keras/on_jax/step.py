@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from elasticdl.backends.base import Float32, StepResult
+from elasticdl.backends.base import Float32, StepResult, change_of
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, Structure
 from elasticdl.backends.keras.internals import get_keras_mask, set_keras_mask
 from elasticdl.backends.keras.model.placed import explaining
@@ -204,9 +204,7 @@ class JaxStep:
             (_, (loss, outputs, after)), (of_dense, of_rows) = jax.value_and_grad(
                 target, argnums=(0, 1), has_aux=True
             )(parts, list(given.rows))
-        stays = jnp.isinf(given.state) & (after == given.state)
-        change = jnp.where(stays, 0.0, after - self._momenta * given.state)
-        change = jnp.where(self._momenta == 0.0, after, change)  # see `change_of`
+        change = change_of(after, given.state, self._momenta, jnp)
         return loss, outputs, change, of_dense, of_rows
 
 
