@@ -1,4 +1,4 @@
-"""How much of something there is, and how much of it is done, for people to read."""
+"""Progress bars for records and bytes, and amounts in units that people can read."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Advance = Callable[[int], None]
 
 @contextmanager
 def record_progress(what: str, total: int) -> Iterator[Advance]:
-    """Show how many records are dealt with, if somebody looks; it vanishes when done."""
+    """Show on a terminal how many records are done; the bar vanishes at the end."""
     with _progress(what, total, MofNCompleteColumn()) as advance:
         yield advance
 
 
 @contextmanager
 def byte_progress(what: str, total: int) -> Iterator[Advance]:
-    """Show how many bytes are dealt with, and how fast, in the same way."""
+    """Show on a terminal how many bytes are done, and how fast; the bar vanishes at the end."""
     with _progress(what, total, DownloadColumn(), TransferSpeedColumn()) as advance:
         yield advance
 
@@ -46,7 +46,7 @@ def _progress(what: str, total: int, *amounts: ProgressColumn) -> Iterator[Advan
 
 
 def size(num_bytes: int) -> str:
-    """Return a number of bytes in the unit that suits it."""
+    """Return a number of bytes in the largest unit that fits it."""
     amount = float(num_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024 or unit == "GiB":

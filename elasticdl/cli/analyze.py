@@ -1,4 +1,7 @@
-"""`elasticdl data analyze`: statistics of the columns of data, as a file for model files."""
+"""Implements `elasticdl data analyze`, which writes statistics of the columns of data to a file.
+
+Model files read the statistics.
+"""
 
 from __future__ import annotations
 

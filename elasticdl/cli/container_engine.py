@@ -1,4 +1,4 @@
-"""Docker, podman or buildah: which of them is there, and how it is asked."""
+"""Finds an engine that builds images (docker, podman or buildah), and runs it."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def push_command(engine: str, image: str) -> list[str]:
 
 
 def run(command: Sequence[str]) -> int:
-    """Run an engine, whose output goes where ours goes; return its exit code.
+    """Run an engine and return its exit code; its output goes where this program's output goes.
 
-    Ctrl-C reaches the engine too, which ends by itself and is waited for.
+    Ctrl-C reaches the engine too. The engine then ends by itself, and this function waits for it.
     """
     with subprocess.Popen(command) as process:
         try:
@@ -60,7 +60,7 @@ def run(command: Sequence[str]) -> int:
 
 
 def _check_daemon() -> None:
-    """Ask Docker for its daemon before anything is sent to it: its own errors are long."""
+    """Refuse an engine whose daemon does not answer, with a shorter message than Docker's own."""
     command = ["docker", "version", "--format", "{{.Server.Version}}"]
     try:
         asked = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_SECONDS)

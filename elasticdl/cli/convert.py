@@ -1,4 +1,4 @@
-"""`elasticdl data convert`: records of one format to another, or raw lines to records."""
+"""Implements `elasticdl data convert`, which writes records or raw lines in another format."""
 
 from __future__ import annotations
 
@@ -168,9 +168,10 @@ def convert(
 
 @contextmanager
 def _told_to_end() -> Iterator[None]:
-    """Let SIGTERM end the command as an error does: what it has written is removed."""
+    """Let SIGTERM end the command as an error does: the files written so far are removed."""
 
     def end(number: int, _: object) -> None:
+        # The shell's exit code for a program that a signal has ended.
         raise SystemExit(128 + number)
 
     before = signal.signal(signal.SIGTERM, end)

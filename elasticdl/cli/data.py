@@ -1,4 +1,4 @@
-"""`elasticdl data`: convert, analyze, count, inspect and repair files of records."""
+"""Implements `elasticdl data`: convert, analyze, count, inspect and repair files of records."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def count(source: str, params: str) -> None:
 
 
 def _count_messages(source: str, params: str) -> None:
-    """Read what there is of a topic: how many of its positions have a record is in no index."""
+    """Count the messages of a topic by reading it: no index says which positions have a record."""
     from elasticdl.data.open import open_reader
 
     reader = open_reader(source, f"{params};bad_messages=aside")
@@ -102,8 +102,8 @@ def _count_messages(source: str, params: str) -> None:
 def inspect(context: click.Context, source: str, num_shown: int, verify: bool, params: str) -> None:
     """Show what files of SOURCE hold: size, blocks, index, torn tails and the first records.
 
-    The exit code is 1 if a file is torn or damaged. Of a database, tables of MaxCompute and a
-    folder of images it shows the columns and the first records.
+    The exit code is 1 if a file is torn or damaged. For a database, tables of MaxCompute and a
+    folder of images, the command shows the columns and the first records.
     """
     from elasticdl.data.open import format_of_whole
     from elasticdl.data.paths import expand_paths
@@ -144,7 +144,7 @@ def _inspect(path: str, num_shown: int, verify: bool, params: str) -> bool:
 def _inspect_whole(
     source: str, format_name: str, num_shown: int, verify: bool, params: str
 ) -> None:
-    """Show what is no list of files; what is wrong with it is raised."""
+    """Show a source that is not a list of files; a problem of the source is raised."""
     from elasticdl.data.base import HasHoles
     from elasticdl.data.open import open_reader
 
@@ -168,7 +168,7 @@ def _columns(reader: DataReader) -> dict[str, str]:
 
 
 def _recordio_facts(path: str, facts: dict[str, str], verify: bool) -> str:
-    """Find out about a RecordIO file; return what is wrong with it, if anything."""
+    """Find out the facts about a RecordIO file; return its problem, or ""."""
     from elasticdl._core import RecordReader
     from elasticdl.data.copies import readable
 
@@ -224,6 +224,7 @@ def _first_records(path: str, params: str, num_shown: int, format_name: str) -> 
         end = min(num_shown, file.num_records)
         return [_readable(record) for record in file.read(0, end, CHUNK_BYTES)]
     reader = open_reader(path, params)
+    # Reversed, so that the first shard of each name remains.
     by_name = {shard.name: shard for shard in reversed(reader.shards())}
     return _first_of(reader, list(by_name.values()), num_shown)
 

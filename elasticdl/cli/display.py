@@ -1,4 +1,4 @@
-"""What a person sees of a running job: a live panel on a terminal, lines in a log elsewhere."""
+"""Shows a running job: by a live panel on a terminal, elsewhere by lines in a log."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ from elasticdl.job import (
 
 LINE_SECONDS = 5.0
 PROBLEM_SECONDS = 10.0
-"""Of a task that failed nothing is printed for so long: the job may end of it, and says so then."""
+"""The failure of a task is printed after this time: if the job ends by it, the job's error says so.
+"""
 
 _MANY_EPOCHS = 20
 _SET_ASIDE = " set aside: "  # begins in a picture's message what is said of tasks that failed
@@ -50,10 +51,11 @@ class Event:
 
 
 class Display:
-    """Shows pictures of a job and what happens to it; made for one job, used as a context.
+    """Shows pictures of a job and the events of the job; a display is made for one job.
 
-    `show` may be called as often as there is news: the panel is drawn a few times a second and a
-    line printed every few seconds, whatever the rate. Not for several threads at once.
+    A display is used as a context. `show` may be called for every picture: the panel is drawn a few
+    times a second, and a line is printed every few seconds, at any rate of calls. One thread uses a
+    display.
     """
 
     def __init__(
@@ -70,9 +72,9 @@ class Display:
             has_processes: Whether there are workers and ps replicas to count.
             may_redraw: Whether the panel may be drawn on a terminal; else lines alone are printed,
                 which leave room for a debugger.
-            console: Where to; default: stdout.
-            clock: Seconds, for the times of events and the rate of lines.
-            loading: What processes load before the first record: TensorFlow, PyTorch.
+            console: Prints the display; by default it prints to stdout.
+            clock: Returns seconds, for the times of events and the rate of lines.
+            loading: The name of what processes load before the first record: TensorFlow, PyTorch.
         """
         self._has_processes = has_processes
         self._may_redraw = may_redraw
@@ -111,12 +113,12 @@ class Display:
             self._live = None
 
     def starts(self) -> None:
-        """Say what is loaded before there is a picture of the job."""
+        """Print what the processes load; there is no picture of the job yet."""
         if self._live is None:
             self.tell(f"loading {self._loading}")
 
     def show(self, status: JobStatus) -> None:
-        """Take in a new picture of the job."""
+        """Take in a new picture of the job, and show it."""
         before = self.last
         self.last = status
         self._pace.note(status.seconds, status.records_done)
@@ -137,23 +139,20 @@ class Display:
             self._print(self._line(status))
 
     def note(self, event: str) -> None:
-        """Tell of something that happened, such as that a process was replaced."""
+        """Show an event, such as that a process was replaced."""
         if self.events and self.events[-1].text == event:
             return  # an event that is in the picture of the job as well
         self._keep(event)
         self._print(event, style="dim")
 
     def problem(self, text: str) -> None:
-        """Tell why a task failed, once; if the job soon ends of it, the error of the command does.
-
-        A task is tried several times, and the job says it again when it fails of it.
-        """
+        """Show once why a task failed; if the job soon ends by it, the error alone says so."""
         if text not in self._problems:
             self._problems[text] = self._clock()
             self._keep(text)
 
     def _say_problems(self, before: float) -> None:
-        """Print the problems from before a time that nobody has printed yet."""
+        """Print the problems from before a time that were not printed yet."""
         for text, at in self._problems.items():
             if at <= before:
                 self._problems[text] = math.inf
@@ -161,11 +160,11 @@ class Display:
                     self._print(text, style="yellow")
 
     def tell(self, words: str) -> None:
-        """Print what is for whoever looks on, and not for `--summary`."""
+        """Print words for the person at the terminal; they are not in `--summary`."""
         self._print(words, style="dim")
 
     def finish(self, status: JobStatus, places: dict[str, str]) -> None:
-        """Print how the job ended: its ledger, metrics, and where its results are."""
+        """Print how the job ended: its ledger, its metrics, and the places of its results."""
         self.last = status
         if status.status == "failed":
             left = {text: at for text, at in self._problems.items() if text not in status.message}
@@ -204,14 +203,14 @@ class Display:
         return panel(self.last, self._has_processes, self._last_event(), left, self._loading)
 
     def _seconds_left(self, status: JobStatus) -> float | None:
-        """Return how long it will take, as far as that is known; a stream has no end."""
+        """Return how many seconds the job still needs; None if unknown, and for a stream."""
         return None if status.partitions else self._pace.seconds_left(status.records_total)
 
     def _last_event(self) -> str:
         return self.events[-1].text if self.events else ""
 
     def _line(self, status: JobStatus) -> str:
-        """Return one line for a log that nobody redraws; why it failed is the command's error."""
+        """Return one line for a log; the command's error says why a job failed."""
         is_said = status.status == "failed" or _SET_ASIDE in status.message
         says_why = status.message and not is_said
         parts = [
@@ -288,7 +287,7 @@ def partitions_table(partitions: Sequence[PartitionStatus], now: float) -> Table
 
 
 def windows_table(windows: Sequence[WindowStatus]) -> Table:
-    """Return how the last windows of event time were scored, each message before it was trained."""
+    """Return the scores of the last windows of event time, with each score before training."""
     shown = windows[-_WINDOWS_SHOWN:]
     names = sorted({name for window in shown for name in window.metrics})
     table = Table(title="Windows of event time", title_justify="left")
@@ -306,7 +305,7 @@ def windows_table(windows: Sequence[WindowStatus]) -> Table:
 
 
 def _instant(seconds: float) -> str:
-    """Return a time since 1970 as people read it."""
+    """Return a time since 1970 in the form that people read."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
@@ -315,7 +314,7 @@ def _late(status: JobStatus) -> str:
 
 
 def _gone(status: JobStatus) -> str:
-    """Say how many messages the broker deleted before they were read; "": none."""
+    """Return how many messages the broker deleted before they were read; "" if none."""
     skipped = {each.name: each.skipped for each in status.partitions if each.skipped}
     if not skipped:
         return ""
@@ -369,12 +368,12 @@ def _rows(
 
 
 def _is_loading(status: JobStatus) -> bool:
-    """Whether no record was trained yet, because the model is not there yet."""
+    """Return whether no record was trained yet because the model is not loaded yet."""
     return status.status == "running" and not status.records_done and not status.message
 
 
 def _speed(status: JobStatus, seconds_left: float | None) -> list[str]:
-    """Return how fast records are done, and when all will be, as far as that is known."""
+    """Return how fast records are done and when all will be done, as far as this is known."""
     parts = [f"{status.records_per_second:,.0f} records/s"] if status.records_per_second else []
     if seconds_left is not None and status.status == "running":
         parts.append(f"{_duration(seconds_left)} left")
@@ -395,7 +394,7 @@ def _unreadable(status: JobStatus) -> str:
 
 
 def _updates(status: JobStatus) -> str:
-    """Return how many updates there were, and how late gradients came, where some did."""
+    """Return the number of updates, and how late gradients came if some did."""
     if not status.max_staleness:
         return f"{status.model_version:,}"
     return (
@@ -405,7 +404,7 @@ def _updates(status: JobStatus) -> str:
 
 
 def _summary(status: JobStatus) -> Text:
-    """Return how a job ended: its result first, then what it did."""
+    """Return the end of a job: its result first, then its work."""
     is_finished = status.status == "finished"
     text = Text.assemble(
         (f"{status.job_name}: {status.status}", "bold green" if is_finished else "bold red"),
@@ -437,19 +436,20 @@ def _summary(status: JobStatus) -> Text:
 
 
 def is_warning(line: str) -> bool:
-    """Whether a line of what was found before the first record is more than for information."""
+    """Return whether a line that was found before the first record is a warning."""
     return line.startswith(("warning: ", OF_MODEL))
 
 
 def _found(line: str) -> tuple[str, str]:
-    """Return what a line of what was found is about, and what it says."""
+    """Split a line that was found before the first record into its subject and its statement."""
     said = line.removeprefix(OF_MODEL)
     return ("data" if said == line else "model"), said
 
 
 def _ledger_table(ledger: tuple[EpochLedger, ...]) -> Table:
     table = Table(title="Ledger: what became of each record", title_justify="left")
-    # Where `feed` leaves records out, or makes several examples of one.
+    # `feed` may leave records out or make several examples of one, so examples have their own
+    # column.
     has_examples = any(row.examples != row.records for row in ledger)
     examples = ("examples",) if has_examples else ()
     for name in ("epoch", "records", "trained once", "repeated", "lost", *examples):
@@ -480,7 +480,7 @@ def _ledger_cells(row: EpochLedger, has_examples: bool) -> list[Text]:
 
 
 def _epochs(status: JobStatus) -> list[str]:
-    """Return the epoch under way, of a job that has any."""
+    """Return the epoch that the job is in; a job without epochs has none."""
     if not status.num_epochs or status.status in ("finished", "failed"):
         return []
     return [f"epoch {min(status.epoch + 1, status.num_epochs)} of {status.num_epochs}"]
@@ -491,7 +491,7 @@ def _percent(status: JobStatus) -> str:
 
 
 def _losses(status: JobStatus) -> str:
-    """Return the loss of recent records, and of the epoch so far."""
+    """Return the loss of recent records, and the loss of the epoch so far."""
     if status.loss is None:
         return "-"
     epoch = "" if status.epoch_loss is None else f" (epoch {status.epoch_loss:.5g})"
@@ -499,7 +499,7 @@ def _losses(status: JobStatus) -> str:
 
 
 def _train_metrics(status: JobStatus) -> str:
-    """Return the metrics of recently trained records, and of an epoch as far as it was measured."""
+    """Return the metrics of recently trained records, and of the epoch where it was measured."""
     epoch = status.train_metrics_epoch + 1
     parts = [
         f"{name} {status.recent_train_metrics.get(name, value):.5g} (epoch {epoch}: {value:.5g})"
@@ -509,13 +509,13 @@ def _train_metrics(status: JobStatus) -> str:
 
 
 def _evaluation(status: JobStatus) -> str:
-    """Return the metrics of the last evaluation, and of how many records they are."""
+    """Return the metrics of the last evaluation, and the number of its records."""
     of = f", of {status.evaluated_records:,} records" if status.evaluated_records else ""
     return _metrics(status.metrics) + of
 
 
 def _best(best: BestEvaluation) -> str:
-    """Return the best evaluation, when it was, and where it is kept."""
+    """Return the best evaluation, its time, and the place of its model."""
     when = moment(best.num_epochs, best.version)
     kept = (
         f"kept in the checkpoint of version {best.checkpoint}"

@@ -1,4 +1,4 @@
-"""The text of the Dockerfile that `elasticdl zoo init` writes, and of its .dockerignore."""
+"""Returns the text of the Dockerfile that `elasticdl zoo init` writes, and of its .dockerignore."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ EXTRAS = "kubernetes,etcd,parquet,tensorflow"
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What goes into an image. Paths are relative to the folder of the Dockerfile, with "/".
+    """The contents of an image. Paths are relative to the folder of the Dockerfile, with "/".
 
-    base_image: What the image begins with.
+    base_image: The image that the Dockerfile begins with.
     model_zoo: The folder of model files; "." is the folder of the Dockerfile.
     has_requirements: Whether the model folder has a requirements.txt.
     extra_pypi_index: URL of a package index that is asked beside PyPI; empty for none.
@@ -36,7 +36,7 @@ class Contents:
 
 
 def dockerfile(contents: Contents, stock_image: str) -> str:
-    """Return the Dockerfile; it holds for docker, podman and buildah."""
+    """Return the Dockerfile; docker, podman and buildah can build it."""
     return "\n".join(_lines(contents, stock_image)) + "\n"
 
 
@@ -101,22 +101,22 @@ def _of_model_zoo(contents: Contents) -> Iterator[str]:
 
 
 def is_elasticdl(wheel: str) -> bool:
-    """Whether a wheel is elasticdl's own."""
+    """Return whether a wheel is elasticdl's own."""
     return wheel.rsplit("/", 1)[-1].startswith(WHEEL_PREFIX)
 
 
 def is_for(machine: str, wheel: str) -> bool:
-    """Whether a wheel installs on a processor.
+    """Return whether a wheel installs on a processor.
 
     Args:
-        machine: As the kernel calls it: `x86_64`, `aarch64`.
-        wheel: Its file name.
+        machine: The processor's name in the kernel: `x86_64`, `aarch64`.
+        wheel: The wheel's file name.
     """
     return wheel.removesuffix(".whl").endswith(("-any", f"_{machine}"))
 
 
 def dockerignore(contents: Contents) -> str:
-    """Return what keeps all else out of the image: data, keys, hidden files."""
+    """Return the .dockerignore that keeps all else out of the image: data, keys, hidden files."""
     lines = ["# Written by `elasticdl zoo init`: what the Dockerfile may not copy."]
     if contents.model_zoo == ".":
         lines += ["Dockerfile"]

@@ -1,4 +1,4 @@
-"""`elasticdl export`: the tables of a checkpoint as Parquet."""
+"""Implements `elasticdl export`, which writes the tables of a checkpoint as Parquet."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def export(
     A table is a folder of files with the columns key and weights. The part of one ps replica of
     the checkpoint is in memory at a time.
     """
-    # What --help need not wait for.
+    # `--help` need not wait for these imports.
     import json
 
     from elasticdl.checkpoints.exports import write_tables
@@ -60,7 +60,8 @@ def export(
 
     source = resolve(parse(checkpoint))
     check_new_folder("export_tables", directory)
-    # Damage of the manifest is told by `restore`; here it only says how many parts there are.
+    # `restore` reports damage of the manifest; here the manifest only says how many parts there
+    # are.
     try:
         parts = max(1, len(json.loads((source / MANIFEST).read_text())["replicas"]))
     except (ValueError, KeyError, TypeError):
@@ -68,6 +69,7 @@ def export(
 
     def write(request: str) -> list[str]:
         return [
+            # One part at a time is restored, so that a large table needs little memory.
             restore(source, part, parts, keep_watermarks=False).export(request)
             for part in range(parts)
         ]

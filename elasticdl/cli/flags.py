@@ -1,7 +1,7 @@
-"""Flags are the fields of `elasticdl.config`: made into options, and read back with plain errors.
+"""Makes options of the fields of `elasticdl.config`, and makes a configuration of options.
 
-Options carry words; pydantic alone turns them into values, so that a flag and a field of
-`job.json` obey the same rules, and every complaint has the same form.
+The value of an option is a word. Pydantic alone makes values of words, so a flag and a field of
+`job.json` obey the same rules, and every error has the same form.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ FIRST = (
     *("checkpoint_dir_for_init", "saved_model", "num_epochs", "minibatch_size", "learning_rate"),
     *("distribution_strategy", "num_workers", "output"),
 )
-"""Flags that the help of a command begins with, as far as the command has them."""
+"""The help of a command begins with those of these flags that the command has."""
 
 _NOT_FIRST = {"train": ("prediction_data", "checkpoint_dir_for_init", "saved_model")}
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One field of one section of `JobConfig`, seen as a flag.
+    """A flag of the command line: one field of one section of `JobConfig`.
 
-    path: where the section is, as ("training",), or ("packages", "trackers").
+    path: The place of the section in `JobConfig`, such as ("training",), or ("packages", "trackers").
     """
 
     path: tuple[str, ...]
@@ -50,7 +50,7 @@ class Flag:
 
     @property
     def commands(self) -> tuple[Command, ...]:
-        """The commands that it has a meaning for."""
+        """The commands in which the flag has an effect."""
         for mark in self.field.metadata:
             if isinstance(mark, Only):
                 return mark.commands
@@ -70,7 +70,7 @@ def flags(command: Command | None = None) -> Iterator[Flag]:
 def _sections(
     kind: type[Section], path: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], type[Section]]]:
-    """Yield the sections below a section, and where each is."""
+    """Yield the sections below a section, each with its place."""
     for name, field in kind.model_fields.items():
         if (below := _section_of(field)) is not None:
             yield (*path, name), below
@@ -83,7 +83,7 @@ def _section_of(field: FieldInfo) -> type[Section] | None:
 
 
 def in_order_of_use(command: Command) -> Iterator[tuple[Flag, str]]:
-    """Yield the flags of a command and their panels: first the ten that most jobs say."""
+    """Yield the flags of a command and their panels; the ten flags that most jobs use are first."""
     known = {flag.name: flag for flag in flags(command)}
     left_out = _NOT_FIRST.get(command, ())
     first = [known[name] for name in FIRST if name in known and name not in left_out]
@@ -101,7 +101,7 @@ def option(flag: Flag, panel: str = "") -> click.RichOption:
         required=flag.field.is_required(),
         # `--use_async` alone means true, as everybody expects of a switch.
         is_flag=False,
-        # Without one a value may begin with a minus, as -1 does.
+        # Only a switch has a flag value: an option with one takes no value that begins with "-".
         **({"flag_value": "true"} if is_switch else {}),
         default=default,
         show_default=default is not None,
@@ -112,7 +112,7 @@ def option(flag: Flag, panel: str = "") -> click.RichOption:
 
 
 def build_config(command: Command, words: Mapping[str, str | None]) -> JobConfig:
-    """Return the configuration that the flags given describe.
+    """Return the configuration that the given flags describe.
 
     Raises:
         ConfigError: A value does not fit its flag, or flags do not fit together; one line each.
@@ -135,10 +135,10 @@ def build_config(command: Command, words: Mapping[str, str | None]) -> JobConfig
 
 
 def refuse_flags_as_values(words: Mapping[str, str]) -> None:
-    """Refuse a flag where the value of the one before was expected: `--output --num_workers=2`.
+    """Refuse a flag in the place of the value of the flag before it: `--output --num_workers=2`.
 
     Raises:
-        ConfigError: A value is a flag; names both.
+        ConfigError: A value is a flag; the error names both flags.
     """
     known = {flag.name for flag in flags()}
     for name, word in words.items():
@@ -151,8 +151,8 @@ def check_given(config: JobConfig, given: Container[str]) -> None:
     """Refuse flags that were given and would have no effect.
 
     Raises:
-        ConfigError: A flag is about processes that the strategy does not start, or about files
-            that are not written.
+        ConfigError: A flag concerns processes that the strategy does not start, or files that are
+        not written.
     """
     if "keep_checkpoint_max" in given and config.checkpoint.checkpoint_dir is None:
         raise ConfigError("--keep_checkpoint_max needs --checkpoint_dir, where they are written")
@@ -176,7 +176,7 @@ def check_given(config: JobConfig, given: Container[str]) -> None:
 
 
 def unknown_flag(command: str, name: str) -> str:
-    """Return what to say of a flag that a command does not have, with the nearest that it has."""
+    """Return the message for an unknown flag of a command, with the nearest known flag."""
     name = name.lstrip("-").replace("-", "_")
     owners = next((flag.commands for flag in flags() if flag.name == name), ())
     if owners:
@@ -192,7 +192,7 @@ def unknown_flag(command: str, name: str) -> str:
 
 
 def _near(name: str, known: Sequence[str]) -> list[str]:
-    """Return the flags that have one word more, or else the one that is spelt nearly so."""
+    """Return the flags with one word more, or else the flag with nearly the same spelling."""
     words = set(name.split("_"))
     longer = [f for f in known if words < set(f.split("_")) and f.count("_") == len(words)]
     return longer if 0 < len(longer) <= 2 else difflib.get_close_matches(name, known, n=1)
@@ -222,7 +222,7 @@ def _default_word(field: FieldInfo) -> str | None:
 
 
 def _metavar(kind: Any) -> str:
-    """Return what a value of a type looks like: `INTEGER`, `stop|skip`."""
+    """Return the form of a type's values, such as `INTEGER` or `stop|skip`."""
     if get_origin(kind) in (Union, types.UnionType):
         return "|".join(_metavar(part) for part in get_args(kind) if part is not type(None))
     if get_origin(kind) is Literal:

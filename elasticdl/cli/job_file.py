@@ -1,4 +1,4 @@
-"""`--config job.yaml`: flags by their names in a file, and `--write_config`, which makes one."""
+"""Reads `--config job.yaml`, a file of flags by their names, and writes it (`--write_config`)."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _PLAIN = str | int | float | bool
 
 
 def read(path: Path, command: Command) -> dict[str, str]:
-    """Return the flags in a file, as words of a command line.
+    """Return the flags of a file as words of a command line.
 
     Raises:
-        ConfigError: It cannot be read, or has something that is no flag of the command.
+        ConfigError: The file cannot be read, or has a name that is no flag of the command.
     """
     try:
         found = yaml.safe_load(path.read_text())
@@ -51,13 +51,13 @@ def read(path: Path, command: Command) -> dict[str, str]:
 
 
 def write(path: Path, command: Command, config: JobConfig, given: Mapping[str, str]) -> None:
-    """Write a file of which `read` makes the same configuration.
+    """Write a file from which `read` makes the same configuration.
 
-    The flags that were given stand in it; all others are comments, with their defaults. A file with
-    a password in it is for its owner alone.
+    The given flags are entries of the file; all other flags are comments with their defaults. If
+    the file has a password, only its owner may read it.
 
     Raises:
-        ConfigError: The file is there, or cannot be written.
+        ConfigError: The file exists already, or cannot be written.
     """
     text = "\n".join(_lines(command, config, given)) + "\n"
     try:

@@ -1,4 +1,4 @@
-"""Whether `--job_dir` holds a job that the same command goes on with."""
+"""Finds out whether `--job_dir` holds a job that the same command resumes."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ _INIT = "checkpoint_dir_for_init"
 
 
 def is_of_job(config: JobConfig) -> bool:
-    """Whether `--job_dir` holds a job, whichever it is, and whatever has become of it."""
+    """Return whether `--job_dir` holds any job, in any state."""
     job_dir = config.cluster.job_dir
     return job_dir is not None and (job_dir / process.CONFIG_FILE).is_file()
 
 
 def holds_job(config: JobConfig) -> bool:
-    """Whether `--job_dir` holds this very job, begun before, with which one can go on.
+    """Return whether `--job_dir` holds this very job, so that the command resumes it.
 
-    It has not ended; or it has failed of what may be well again, and `reopen` has it go on.
+    A job can be resumed if it has not ended, or if the cause of its failure may be gone; see
+    `reopen`.
 
     Raises:
-        ConfigError: It holds another job, or one that has ended.
+        ConfigError: The folder holds another job, or a job that has ended.
         LaunchError: The job is running now.
     """
     job_dir = config.cluster.job_dir
@@ -45,7 +46,7 @@ def holds_job(config: JobConfig) -> bool:
 
 
 def reopen(config: JobConfig) -> None:
-    """Have a job in `--job_dir` go on by this command, also one that has failed, if it can.
+    """Resume the job in `--job_dir`, even a failed job if it can be resumed.
 
     Raises:
         LaunchError: The job is running now.
@@ -60,10 +61,11 @@ def reopen(config: JobConfig) -> None:
 
 
 def model_before(config: JobConfig) -> JobConfig | None:
-    """Return the settings by which the tasks that are begun are to be done first; None: by these.
+    """Return the settings with which the begun tasks must be done first; None: with these settings.
 
-    They are those of the job in `--job_dir`, where another model goes on with it. How many records
-    of a task are done says which ones only to the model that has trained them: it orders them.
+    They are the settings of the job in `--job_dir`, if another model resumes the job. A begun task
+    counts how many of its records are done. Only the model that has trained them knows the order of
+    the records.
 
     Raises:
         ConfigError: The folder has no settings of a job.
@@ -81,6 +83,7 @@ def model_before(config: JobConfig) -> JobConfig | None:
     if not is_other or not (before.keeps_own_checkpoints or before.checkpoint.checkpoint_dir):
         return None  # without a checkpoint all that was trained is trained again
     with _journal(config) as state:
+        # Without a begun task the other model can take over at once.
         if state is None or durable.model_change(state) == AT_REST:
             return None
         durable.change_model(state, BEGUN_FIRST)
@@ -89,9 +92,9 @@ def model_before(config: JobConfig) -> JobConfig | None:
 
 
 def note_of_model(config: JobConfig, model_file: Path) -> str:
-    """Say that the model file was changed since the job in `--job_dir` ran last; "" if it was not.
+    """Return a note if the model file was changed since the last run of the job; "" if not.
 
-    What is mended in it may go on with the job, so it is no error.
+    A changed file is no error: a corrected model file may resume the job.
     """
     job_dir = config.cluster.job_dir
     if job_dir is None or not is_of_job(config):
@@ -110,7 +113,7 @@ def note_of_model(config: JobConfig, model_file: Path) -> str:
 
 
 def remember_model(config: JobConfig, job_dir: Path, model_file: Path) -> None:
-    """Keep what `note_of_model` compares with."""
+    """Store the digest with which `note_of_model` compares."""
     said = f"{_digest(model_file)} {config.model.model_def}"
     process.write_whole(job_dir / _MODEL_DIGEST, said)
 
@@ -120,7 +123,7 @@ def _digest(file: Path) -> str:
 
 
 def is_at_rest(config: JobConfig) -> bool:
-    """Whether another model may go on with the job in `--job_dir`: no task of it is begun."""
+    """Return whether another model may resume the job: none of the job's tasks is begun."""
     from elasticdl.master import durable
     from elasticdl.master.history import AT_REST
 
@@ -130,7 +133,7 @@ def is_at_rest(config: JobConfig) -> bool:
 
 @contextlib.contextmanager
 def _journal(config: JobConfig) -> Iterator[State | None]:
-    """Open the journal of the job in `--job_dir`; None: there is no job, or it is on Kubernetes."""
+    """Open the journal of the job in `--job_dir`; None: no job, or a job on Kubernetes."""
     from elasticdl.state.open import open_state, state_file
 
     job_dir = config.cluster.job_dir
@@ -159,6 +162,7 @@ def _check_settings(job_dir: Path, config: JobConfig) -> None:
         ) from error
     now = config.model_dump(mode="json")
     if _begins_alike(before, now):
+        # The flag may name a folder whose newest checkpoint has changed since the job began.
         now["checkpoint"][_INIT] = before["checkpoint"][_INIT]
     differing = differing_flags(before, now, config.model.model_changes)
     if differing:
@@ -172,7 +176,7 @@ def _check_settings(job_dir: Path, config: JobConfig) -> None:
 
 
 def _begins_alike(before: dict[str, Any], now: dict[str, Any]) -> bool:
-    """Whether a job began with a checkpoint of the folder that is named now."""
+    """Return whether a job began with a checkpoint of the folder that is named now."""
     source, named = before.get("checkpoint", {}).get(_INIT), now["checkpoint"][_INIT]
     return source is not None and named is not None and Path(source).parent == Path(named)
 

@@ -1,4 +1,4 @@
-"""Commands for a job that runs already, wherever: attach, status, logs, events, scale, stop."""
+"""Implements commands for running jobs: attach, status, logs, events, scale, stop."""
 
 from __future__ import annotations
 
@@ -135,9 +135,9 @@ def events(name: str, follow: bool, as_json: bool, beats: bool) -> None:
 def scale(name: str, workers: int | None, ps: int | None) -> None:
     """Have a running job go on with more workers or ps replicas, or fewer.
 
-    New workers are started at once. Of too many the youngest leave when they have finished the
-    tasks that they hold; nothing is lost or repeated. With another number of ps replicas the model
-    moves while it is trained, and the job does not wait for it.
+    New workers start at once. If there are too many workers, the youngest leave after they have
+    finished their tasks; no record is lost or trained twice. If the number of ps replicas changes,
+    the model moves while it is trained, and the job does not wait for it.
     """
     if workers is None and ps is None:
         raise ConfigError("give the number of workers (--workers), of ps replicas (--ps), or both")
@@ -160,10 +160,10 @@ def scale(name: str, workers: int | None, ps: int | None) -> None:
 def stop(name: str, pause: bool, now: bool, drain: bool) -> None:
     """Cancel a job: its processes end, and it counts as failed.
 
-    A job that was cancelled cannot be gone on with, but a new one can begin with its newest
-    checkpoint: --checkpoint_dir_for_init. With --pause it is not cancelled: the same train command
-    with --job_dir goes on with it. With --drain a job on a stream trains what has arrived by now,
-    then evaluates and exports as at the end of its data, and finishes.
+    A cancelled job cannot be resumed, but a new job can begin with its newest checkpoint:
+    --checkpoint_dir_for_init. With --pause the job is not cancelled: the same train command with
+    --job_dir resumes it. With --drain a job on a stream trains the data that have arrived,
+    evaluates and exports as at the end of its data, and finishes.
     """
     if pause + now + drain > 1:
         raise ConfigError("--pause, --now and --drain end a job in different ways: give one")
@@ -210,10 +210,10 @@ def _find(name: str) -> SubmittedJob:
 
 
 def picture_now(job: SubmittedJob, name: str, with_members: bool = False) -> tuple[JobStatus, bool]:
-    """Return where a job is, or how it ended; and whether it goes on.
+    """Return the newest or the last picture of a job, and whether the job goes on.
 
     Raises:
-        UnavailableError: Its master does not answer, and nobody knows why.
+        UnavailableError: The job's master does not answer, and the reason is unknown.
     """
     if (end := job.end(0.0)) is not None:
         return end, False
@@ -229,10 +229,10 @@ def picture_now(job: SubmittedJob, name: str, with_members: bool = False) -> tup
 
 
 def ask(job: SubmittedJob, question: Callable[[JobClient], T]) -> T:
-    """Ask the master of a job something.
+    """Ask the master of a job a question.
 
     Raises:
-        UnavailableError: It does not answer, or the job has ended.
+        UnavailableError: The master does not answer, or the job has ended.
     """
     with contextlib.closing(job.connect(ANSWER_SECONDS)) as client:
         try:
@@ -266,7 +266,7 @@ def _process(word: str) -> tuple[Role, int]:
 def _all_logs(
     job: SubmittedJob, wanted: list[tuple[Role, int]], follow: bool
 ) -> Iterator[tuple[str, str]]:
-    """Yield (process, line) of several logs; those of new processes too, if all are wanted."""
+    """Yield (process, line) of several logs; if all logs are wanted, logs of new processes too."""
     if not follow:
         for role, index in wanted or job.processes():
             for line in job.logs(role, index, follow=False):

@@ -1,4 +1,4 @@
-"""What is printed for Kubernetes instead of being done: manifests of a job, and of its rights."""
+"""Prints manifests for Kubernetes: those of a job, and those of its rights."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from elasticdl.settings.pods import values_of
 
 
 def dry_run(config: JobConfig) -> int:
-    """Print the manifests of a job, as `kubectl apply -f -` runs them; return the exit code.
+    """Print the manifests of a job for `kubectl apply -f -`; return the exit code.
 
     Raises:
-        ElasticdlError: The job cannot run so.
+        ElasticdlError: The job cannot run on Kubernetes with these settings.
     """
     if not config.is_on_kubernetes:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""`--distribution_strategy=Local`: master, worker and store in this process, without sockets."""
+"""Runs a job of `--distribution_strategy=Local`: master, worker and store are in this process."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 
 
 def run(config: JobConfig, display: Display) -> JobStatus:
-    """Run a job to its end in a thread of this process, and show it.
+    """Run a job to its end in a thread of this process, and show the job.
 
     Raises:
         ElasticdlError: The job could not begin.
@@ -87,6 +87,7 @@ def _run(config: JobConfig, display: Display, sender: Sender) -> JobStatus:
         take_histograms(summaries, note.kind, config, master.job_id)
         job.heard(note)
 
+    # Signals arrive in the main thread, which stays free for them and for the display.
     thread = Beside(job.run, "job")
     thread.start()
     try:
@@ -117,12 +118,12 @@ class StoreAccess:
     """The one store of a job in this process (`ParameterAccess`)."""
 
     def __init__(self, client: PsClient, sender: Sender) -> None:
-        """Given the store's client, and what sends files to URLs."""
+        """Keep the store's client, and the sender that copies files to URLs."""
         self._client = client
         self._sender = sender
 
     def checkpoint(self, directory: Location) -> list[str]:
-        """Have the store written into a folder; where it takes long, say so, and by which stack."""
+        """Make the store write a checkpoint; if this takes long, print so, with the stack."""
 
         def tell() -> None:
             faulthandler.dump_traceback(file=sys.__stderr__ or 2, all_threads=True)
@@ -142,31 +143,31 @@ class StoreAccess:
             timer.cancel()
 
     def write_dense(self, directory: Location) -> None:
-        """Write nothing: one store has all."""
+        """Write nothing: the one store has all parameters."""
 
     def export(self, request: str) -> list[str]:
-        """Have the store write its part of an export, which is all."""
+        """Make the store write its part of an export, which is the whole export."""
         return self._sender.export(request, self._client.export)
 
     def expire(self, now_seconds: int | None) -> str:
-        """Have rows removed that have come to their end; say how many."""
+        """Remove the rows whose time to live has ended; return a sentence with their number."""
         return expired_text(self._client.expire(now_seconds or int(time.time())))
 
     def audit(self, first: int = 0) -> Replicas:
-        """Return what has been applied of each task."""
+        """Return the minibatches of each task that the store has applied."""
         return audits(self._client.audit())
 
     def tally(self) -> dict[str, int]:
-        """Return nothing: nobody else pushes to it."""
+        """Return nothing: no other process pushes to the store."""
         return {}
 
     def applied_by(self, address: str, role: Role) -> Applied:
-        """Never asked: nobody else has parameters."""
+        """Do nothing: no other process has parameters, so this is never asked."""
         raise AssertionError("a job in one process has no ps replicas")
 
 
 class _Job:
-    """The worker's side, run in a thread of its own so that the display lives."""
+    """The worker's side of the job; it runs in its own thread, so that the display can be drawn."""
 
     def __init__(self, config: JobConfig, master: InProcessMaster, client: PsClient) -> None:
         self._config = config
@@ -176,18 +177,18 @@ class _Job:
         self._notes: queue.SimpleQueue[tuple[str, bool]] = queue.SimpleQueue()
 
     def tell(self, display: Display) -> None:
-        """Show what was told since the last call."""
+        """Show the notes that arrived since the last call."""
         while not self._notes.empty():
             text, is_problem = self._notes.get()
             (display.problem if is_problem else display.note)(text)
 
     def heard(self, note: Note) -> None:
-        """Take in what the master tells; how the job ended is in its last picture."""
+        """Take in a note of the master; the end of the job is in its last picture."""
         if note.is_warning and not isinstance(note.kind, JobEnded):
             self._notes.put((note.text, isinstance(note.kind, OF_TASKS)))
 
     def run(self) -> None:
-        """Work until the master has nothing left to do."""
+        """Work until the master has no task left."""
         try:
             self._work()
         except BaseException as error:

@@ -1,4 +1,4 @@
-"""`--quiet` and `--log_format`: how a command shows the job that it starts."""
+"""Reads `--quiet` and `--log_format`: how a command shows the job that it starts."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def look_options() -> list[click.Option]:
 
 
 def look_of(context: click.Context, quiet: bool, log_format: str) -> str:
-    """Return what they ask for: text, json or quiet.
+    """Return the form that the options ask for: text, json or quiet.
 
     Raises:
-        UsageError: They ask for two of them.
+        UsageError: The options ask for two forms.
     """
     if quiet and log_format == "json":
         raise click.UsageError("--quiet and --log_format=json: expected one of them", context)

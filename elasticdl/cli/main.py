@@ -1,4 +1,4 @@
-"""`elasticdl`: train, evaluate and predict, and commands for running jobs and for data files."""
+"""Defines `elasticdl`: train, evaluate, predict, and commands for running jobs and data files."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ _HELP = {
 
 
 class _InOrder(click.RichGroup):
-    """A group that lists its commands as they were added, and then those of packages."""
+    """A group that lists its own commands as they were added, then those of packages."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*self.commands, *registry.places("commands")]
@@ -143,7 +143,7 @@ def _make_command(name: Command) -> click.RichCommand:
 
 
 def _not_of_the_job() -> list[click.Parameter]:
-    """Return the options that say what to do with a job, or that earlier versions had."""
+    """Return the options about the command itself, and the options of earlier versions."""
     return [
         dry_run_option(),
         click.Option(["--use_go_ps"], is_flag=False, flag_value="", hidden=True),
@@ -151,7 +151,7 @@ def _not_of_the_job() -> list[click.Parameter]:
 
 
 def _of_command(name: Command) -> list[click.Option]:
-    """Return the options that say what the command does with the settings of the job."""
+    """Return the options that say what the command does with the job's settings."""
 
     def read(context: click.Context, option: click.Parameter, path: Path | None) -> None:
         if path is not None:
@@ -198,13 +198,14 @@ cli.add_command(kubernetes.rbac)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run `elasticdl` and end the process with its exit code."""
+    """Run `elasticdl`, and end the process with its exit code."""
     end(run_command(sys.argv[1:] if argv is None else argv))
 
 
 def run_command(argv: Sequence[str]) -> int:
-    """Run `elasticdl`; whatever goes wrong becomes a message on stderr and an exit code."""
-    # gRPC's C++ core, once imported, writes to the terminal what the display says better.
+    """Run `elasticdl`; any failure becomes a message on stderr and an exit code."""
+    # Once imported, gRPC's C++ core writes to the terminal; the display says the same in better
+    # words.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
         result: Any = cli.main(args=list(argv), prog_name="elasticdl", standalone_mode=False)
@@ -223,7 +224,7 @@ def run_command(argv: Sequence[str]) -> int:
         _complain("interrupted")
         return _INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has had enough (`| head`); nothing more can be said there.
+        # The reader of the output has closed it (`| head`), so no message can be printed there.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _FAILED
 

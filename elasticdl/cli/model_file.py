@@ -1,4 +1,4 @@
-"""What a model is, as far as its file tells without being imported: its tables, its framework."""
+"""Reads a model file without importing it: finds its embedding tables and its framework."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _WITHOUT_TABLES = {"keras", "tensorflow", "torch", "numpy", "math", "functools",
 
 
 def has_tables(path: Path, function: str) -> bool | None:
-    """Say whether the model that a function makes has embedding tables of elasticdl.
+    """Return whether the model of a function has embedding tables of elasticdl.
 
-    None: that cannot be told, because they are made under a condition, or in another file.
+    None: the file does not tell, since the tables are made under a condition or in another file.
     """
     tree = ast.parse(path.read_bytes())
     imports = dict(_imports(tree))
@@ -42,7 +42,7 @@ def imported_by(path: Path) -> set[str]:
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield the names that a file imports, and what they stand for."""
+    """Yield the names that a file imports, each with its full name."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -59,7 +59,7 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _reached(tree: ast.Module, function: str) -> Iterator[ast.AST]:
-    """Yield what defines a name at the top of a file, and all names there that it uses."""
+    """Yield the definition of a name, and of all names at the top of the file that it uses."""
     known: dict[str, ast.AST] = {}
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -83,7 +83,7 @@ def _names(node: ast.AST) -> set[str]:
 
 
 def _calls(node: ast.AST) -> Iterator[ast.Call]:
-    """Yield the calls that are made in any case: not those under a condition."""
+    """Yield the calls that are always made; calls under a condition are left out."""
     if isinstance(node, ast.Call):
         yield node
     for child in ast.iter_child_nodes(node):

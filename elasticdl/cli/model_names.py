@@ -1,8 +1,8 @@
-"""Names at the top of a model file that somebody has meant for a job, and that no job would read.
+"""Finds names in a model file that were meant for a job, but that no job would read.
 
-A model file has functions in place of the arguments of Keras' `compile` and `fit`. Whoever writes
-`epochs = 3` there, or `def callback()`, has meant something, and is told what says it here. A name
-that the file itself reads is the file's own, whatever it is called.
+A model file has functions in place of the arguments of Keras' `compile` and `fit`. A user who
+writes `epochs = 3` there, or `def callback()`, expects an effect. The error names the flag or
+function with that effect. A name that the file itself reads belongs to the file, so it is no error.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SCHEDULE = (
     "callbacks() may return a LearningRateScheduler"
 )
 
-# What is said by another function or flag here, beside what is no flag.
+# Another function or flag has the meaning of these names; the last ones are no flags.
 _IN_FILE = OF_KERAS | {
     "auto_scale_loss": "a model that computes in float16 has its loss scaled by itself",
     "learning_rate": "--learning_rate, which is given to optimizer(lr)",
@@ -69,13 +69,13 @@ _MAY_BE_FUNCTIONS = frozenset(
 
 @dataclass(slots=True)
 class _Names:
-    """What the top of a model file says, with files of the same zoo of which it imports names.
+    """The names at the top of a model file, and of files of the same zoo that it imports from.
 
     Attributes:
-        assigned: Names of values, each with its line and what is assigned.
-        defined: Names of functions and classes, each with its line.
+        assigned: The names of values, each with its line and the assigned expression.
+        defined: The names of functions and classes, each with its line.
         imported: All other names.
-        read: Names that are read anywhere.
+        read: The names that the file reads anywhere.
     """
 
     assigned: dict[str, tuple[int, ast.expr | None]] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class _Names:
     read: set[str] = field(default_factory=set)
 
     def unread(self) -> Iterator[tuple[str, int]]:
-        """Yield names that the file makes and does not read."""
+        """Yield the names that the file defines and does not read."""
         made = {name: line for name, (line, _) in self.assigned.items()} | self.defined
         for name, line in sorted(made.items(), key=lambda item: item[1]):
             if name not in self.read and not name.startswith("_"):
@@ -96,15 +96,16 @@ class _Names:
 
 
 def check_names(path: Path, own: Mapping[str, str], others: Collection[str] = ()) -> None:
-    """Refuse a model file with names that mean something to Keras, or are nearly ours.
+    """Refuse a model file with names that mean something to Keras, or are nearly elasticdl's names.
 
     Args:
-        path: The file; it parses.
-        own: What a job reads: the flag that names it, and the name.
-        others: What it reads, too, but need not be there.
+        path: The file; it can be parsed.
+        own: The names that a job reads, by the flag that gives the name.
+        others: The names that a job reads, but that may be absent.
 
     Raises:
-        ModelError: Names file, line and name, and what says it here.
+        ModelError: A name has no effect; the error has the file, the line, the name, and the right
+        name.
     """
     names = _Names()
     _read(path, names, {path})
@@ -132,7 +133,7 @@ def check_names(path: Path, own: Mapping[str, str], others: Collection[str] = ()
 
 
 def _meant(name: str, meanings: Collection[str]) -> str | None:
-    """Return which of the names this one is, or nearly is; constants in capitals are the file's."""
+    """Return the known name that a name is, or nearly is; names in capitals belong to the file."""
     if name in meanings:
         return name
     plain = name.replace("_", "").lower()
@@ -146,7 +147,7 @@ def _meant(name: str, meanings: Collection[str]) -> str | None:
 
 
 def _check_near(path: Path, names: _Names, own: Mapping[str, str], taken: Collection[str]) -> None:
-    """Refuse names that are nearly those of a job, where the job's own is not there."""
+    """Refuse names that are nearly the names that a job reads, if the job's own name is absent."""
     there = names.all()
     missing = {flag: name for flag, name in own.items() if name not in there}
     if "dataset_fn" in there:
@@ -171,7 +172,7 @@ def _is_near(name: str, wanted: str) -> bool:
 
 
 def _check_kinds(path: Path, names: _Names, own: Mapping[str, str]) -> None:
-    """Refuse a value where a job calls a function. A loss may be what `compile` takes."""
+    """Refuse a value where a job calls a function; a loss may also be an argument for `compile`."""
     for flag, name in own.items():
         if flag == "loss" or name not in names.assigned or name in names.defined:
             continue
@@ -185,7 +186,7 @@ def _check_kinds(path: Path, names: _Names, own: Mapping[str, str]) -> None:
 
 
 def _read(path: Path, names: _Names, seen: set[Path]) -> None:
-    """Add what a file says."""
+    """Add the names of a file."""
     try:
         tree = ast.parse(path.read_bytes(), str(path))
     except (OSError, SyntaxError, ValueError):  # told where the file is needed
@@ -219,7 +220,7 @@ def _gather(body: Iterable[ast.stmt], names: _Names, path: Path, seen: set[Path]
 
 
 def _import(node: ast.ImportFrom, names: _Names, path: Path, seen: set[Path]) -> None:
-    """Take a star of another file of the user's for what that file says."""
+    """Add the names of another file of the user, if all its names are imported with a star."""
     plain = {a.asname or a.name for a in node.names if a.name != "*"}
     names.imported |= plain | {(node.module or "").split(".")[0]}
     if len(plain) == len(node.names):

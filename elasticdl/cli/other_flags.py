@@ -1,4 +1,4 @@
-"""Flags and settings of other programs that users type here, and what says the same."""
+"""Lists flags and settings of other programs that users type here, with elasticdl's own names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OF_KERAS = {
     "validation_steps": "--evaluation_minibatches",
     "verbose": "--summary has the numbers of the display",
 }
-"""What Keras' compile and fit take, and its optimizers took."""
+"""The arguments of Keras' compile and fit, and earlier arguments of its optimizers."""
 
 OF_ELASTICDL_0 = {
     "aux_params": "disable_relaunch is --max_relaunches=0",
@@ -72,4 +72,4 @@ OF_ELASTICDL_0 = {
     "worker_image": "--image_name is of all pods",
     "yaml": "--dry_run > FILE",
 }
-"""What earlier versions of ElasticDL took; `docs/migrating.md` has them all."""
+"""The flags of earlier versions of ElasticDL; `docs/migrating.md` has all of them."""

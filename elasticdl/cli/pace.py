@@ -1,4 +1,4 @@
-"""When a job will be through, as soon as that is known, and not before."""
+"""Estimates when a job will be done; there is no estimate until the job's pace is steady."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _STEADY = 1.6  # the two halves of what was seen differ by no more than this fac
 
 
 class Pace:
-    """Follows how far a job is. Nothing is told of one whose pace still changes."""
+    """Follows the pace of a job; it gives no estimate while the pace still changes."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
 
     def note(self, seconds: float, done: int) -> None:
-        """Take in that so many records are done at a time."""
+        """Take in how many records are done at a time."""
         if self._seen and done < self._seen[-1][1]:
             self._seen.clear()  # a loss: some are to be done again
         if done > 0 and not (self._seen and seconds <= self._seen[-1][0]):
@@ -25,12 +25,13 @@ class Pace:
             self._seen.popleft()
 
     def seconds_left(self, total: int) -> float | None:
-        """Return how long the rest takes; None if that is not known."""
+        """Return the seconds until all records are done; None if the pace is unknown."""
         if len(self._seen) < 3:
             return None
         (began, first), (now, done) = self._seen[0], self._seen[-1]
         if now - began < _LEAST_SECONDS or done >= total:
             return None
+        # The pace is steady if both halves of the window have nearly the same pace.
         middle = min(self._seen, key=lambda seen: abs(seen[0] - (began + now) / 2))
         if middle in (self._seen[0], self._seen[-1]):
             return None

@@ -1,4 +1,4 @@
-"""Displays for scripts: `--quiet`, and `--log_format=json`."""
+"""Displays for scripts: `--quiet` and `--log_format=json`."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from elasticdl.job import JobStatus
 
 
 class QuietDisplay(Display):
-    """Says nothing; what went wrong is told by the command's error and exit code."""
+    """Prints nothing; the command's error and exit code tell what went wrong."""
 
     def show(self, status: JobStatus) -> None:
-        """Keep a picture."""
+        """Keep the picture."""
         self.last = status
 
     def note(self, event: str) -> None:
-        """Keep what happened, for `--summary`."""
+        """Keep the event for `--summary`."""
         self._keep(event)
 
     def problem(self, text: str) -> None:
-        """Take it as another note."""
+        """Keep the problem as an event."""
         self.note(text)
 
     def tell(self, words: str) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
     def finish(self, status: JobStatus, places: dict[str, str]) -> None:
         """Keep the last picture."""
@@ -38,10 +38,10 @@ class QuietDisplay(Display):
 
 
 class JsonDisplay(QuietDisplay):
-    """Prints JSON, a fact a line: `progress` every few seconds, `event`, and `end`."""
+    """Prints one JSON object a line: `progress` every few seconds, `event`, and `end`."""
 
     def show(self, status: JobStatus) -> None:
-        """Print a picture, if there was none for some seconds or the job has gone on."""
+        """Print a picture, if none was printed for some seconds or the job has gone on."""
         before, self.last = self.last, status
         if status.data_check and not self._told_data:
             self._told_data = status.data_check
@@ -53,12 +53,12 @@ class JsonDisplay(QuietDisplay):
         self._say("progress", **_numbers(status))
 
     def note(self, event: str) -> None:
-        """Print what happened."""
+        """Print the event."""
         super().note(event)
         self._say("event", text=event)
 
     def tell(self, words: str) -> None:
-        """Print it."""
+        """Print the words."""
         self._say("event", text=words)
 
     def finish(self, status: JobStatus, places: dict[str, str]) -> None:
@@ -88,5 +88,5 @@ def _numbers(status: JobStatus) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> Any:
-    """Return a value with null for a number that JSON does not know."""
+    """Return a value in which null replaces each number that JSON does not have."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,7 +1,7 @@
-"""What can be wrong before a job starts, found without importing the user's file or a framework.
+"""Finds mistakes before a job starts, without importing the user's file or a framework.
 
-A mistake in a flag should cost a tenth of a second, not the start of TensorFlow in four processes,
-and nothing should be written for a job that cannot work.
+A mistake in a flag is found in a tenth of a second, before four processes start TensorFlow. Nothing
+is written for a job that cannot work.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _NEEDS_OF_SEEING = (
 
 
 def check(config: JobConfig) -> list[str]:
-    """Raise for the first thing that would make the job fail later; return what else to tell.
+    """Raise the first problem that would make the job fail later; return notes for the user.
 
     Raises:
         ConfigError: A folder is missing, or a result cannot be written.
@@ -63,6 +63,7 @@ def check(config: JobConfig) -> list[str]:
         return []
     if config.model.script is not None:
         _check_script(config.model.script)
+        # A script need not define any function, so none is looked for.
         model_file, names = config.model.script, None
     else:
         model_file = find_model_file(config)
@@ -80,6 +81,7 @@ def check(config: JobConfig) -> list[str]:
     require_watermark("checkpoint_event_time", every, config.data.training_data)
     notes += check_captured(config)
     is_script = config.model.script is not None
+    # A model file with its own reader may read data that no reader of elasticdl can check.
     if is_script or (names is not None and config.model.custom_data_reader not in names):
         classes: dict[str, tuple[str, ...]] = {}
         for flag in ("training_data", "validation_data", "prediction_data"):
@@ -93,7 +95,7 @@ def check(config: JobConfig) -> list[str]:
 
 
 def framework(config: JobConfig) -> str:
-    """Return what processes load before the first record, as far as the model file says."""
+    """Return the name of what processes load before the first record: TensorFlow, PyTorch."""
     try:
         found = imported_by(config.model.script or find_model_file(config))
     except (ElasticdlError, OSError, SyntaxError, ValueError):
@@ -111,7 +113,7 @@ def _check_script(script: Path) -> None:
 
 
 def _check_packages(config: JobConfig) -> None:
-    """Check that the packages are there with which the job is to be looked at."""
+    """Check that the packages for following the job are installed."""
     own: list[tuple[Section, Needs]] = [(config.seeing, each) for each in _NEEDS_OF_SEEING]
     of_packages = config.package_sections()
     for section, needs in own + [(each, needs) for each in of_packages for needs in each.needs]:
@@ -126,7 +128,7 @@ def _check_packages(config: JobConfig) -> None:
 
 
 def _check_for_pods(config: JobConfig) -> None:
-    """Check what this machine sees of a job whose data, and maybe model, are elsewhere."""
+    """Check a job as far as this machine can: its data, and perhaps its model, are elsewhere."""
     parse_params(config.model.model_params, "--model_params")
     if not config.kubernetes.sends_model_zoo:
         return
@@ -171,7 +173,7 @@ def find_model_file(config: JobConfig) -> Path:
 
 
 def _of_path(model_def: str) -> str:
-    """Return how the function of a file is named, if it is a file that is named."""
+    """Return the name of the function of a file, if `--model_def` is a path."""
     file = Path(model_def)
     if not file.is_file():
         return ""
@@ -179,10 +181,10 @@ def _of_path(model_def: str) -> str:
 
 
 def defined_names(path: Path) -> set[str] | None:
-    """Return the names that a module defines at its top, or None if that cannot be told.
+    """Return the names that a module defines at its top; None if the file does not tell.
 
     Raises:
-        ModelError: The file is not Python; names the line.
+        ModelError: The file is not Python; the error names the line.
     """
     try:
         tree = ast.parse(path.read_bytes(), str(path))
@@ -192,12 +194,12 @@ def defined_names(path: Path) -> set[str] | None:
     except OSError as error:
         raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
     names = set(_names(tree.body))
-    # A module-level __getattr__, or a star, may provide anything.
+    # A `__getattr__` of the module, or an import with a star, may define any name.
     return None if names & {"*", "__getattr__"} else names
 
 
 def _modules(zoo: Path) -> Iterator[Path]:
-    """Yield the model files of a zoo; not deeper than packages usually go."""
+    """Yield the model files of a zoo, down to the usual depth of packages."""
     for depth in range(1, 4):
         for file in zoo.glob("/".join(["*"] * depth) + ".py"):
             if not file.name.startswith(("_", "test_")):
@@ -227,7 +229,7 @@ def _names(body: Iterable[ast.stmt]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Need:
-    """A function that the model file must define, by one of some names."""
+    """A function that the model file must define, under one of several names."""
 
     flag: str
     names: tuple[str, ...]
@@ -273,7 +275,7 @@ def _check_functions(config: JobConfig, path: Path, names: set[str]) -> None:
 
 
 def _check_model(config: JobConfig, path: Path) -> None:
-    """Refuse what workers would refuse, once each has started its framework."""
+    """Refuse a model that workers would refuse later, after each has started its framework."""
     frameworks = imported_by(path) & {"keras", "tensorflow", "torch"}
     if config.model.torch_compile and frameworks and "torch" not in frameworks:
         raise ModelError(
@@ -302,7 +304,7 @@ def _check_model(config: JobConfig, path: Path) -> None:
 
 
 def _check_classes(classes: dict[str, tuple[str, ...]]) -> None:
-    """Refuse folders of images whose classes have other numbers than those of the training data."""
+    """Refuse folders of images that number their classes in another way than the training data."""
     ours = classes.get("training_data", ())
     theirs = classes.get("validation_data", ())
     if ours and theirs and theirs != ours[: len(theirs)]:
@@ -319,9 +321,9 @@ def _check_names(config: JobConfig, path: Path) -> None:
 
 
 def _check_data(flag: str, config: JobConfig, classes: dict[str, tuple[str, ...]]) -> Iterator[str]:
-    """Check that the files are there, of one known format, and that its reader has the settings.
+    """Check that the files exist, have one known format, and that their reader has the settings.
 
-    Notes the classes of a folder of images.
+    The classes of a folder of images are added to `classes`.
     """
     text = getattr(config.data, flag)
     if not text or (flag == "training_data" and is_captured(config)):
@@ -402,10 +404,10 @@ def _check_destinations(config: JobConfig) -> None:
 
 
 def _check_journal(path: Path | None) -> None:
-    """Check that a journal that is a file can be written; no master makes its folder.
+    """Check that a journal in a file can be written; the master does not make the file's folder.
 
     Raises:
-        ConfigError: It cannot.
+        ConfigError: The journal cannot be written.
     """
     if path is None:
         return
@@ -416,29 +418,30 @@ def _check_journal(path: Path | None) -> None:
 
 
 def _check_new_job_dir(job_dir: Path) -> None:
-    """Check that a job can begin in a folder; another command may just begin one there.
+    """Check that a job can begin in a folder, even if another command begins one there now.
 
     Raises:
-        ConfigError: It has something in it, or cannot be written to.
+        ConfigError: The folder is not empty, or cannot be written to.
         LaunchError: The job in it is running.
     """
     try:
         check_new_folder("job_dir", job_dir, but=MADE_FIRST)
     except ConfigError:
+        # A running job explains the folder's files better than the number of entries does.
         check_not_running(job_dir)
         raise
 
 
 def check_new_folder(flag: str, folder: Location, but: tuple[str, ...] = ()) -> None:
-    """Check that results can be written to a folder; leaves nothing there.
+    """Check that results can be written to a folder; the check leaves no file there.
 
     Args:
-        flag: What names the folder.
+        flag: The flag that names the folder.
         folder: The folder.
-        but: Patterns of names that may be there.
+        but: The patterns of file names that the folder may have.
 
     Raises:
-        ConfigError: It has something in it, or cannot be written to; names the flag.
+        ConfigError: The folder is not empty, or cannot be written to; the error names the flag.
     """
     _check_folder(flag, folder)
     with reaching(folder):
@@ -452,10 +455,11 @@ def check_new_folder(flag: str, folder: Location, but: tuple[str, ...] = ()) -> 
 
 
 def _check_folder(flag: str, folder: Location) -> None:
-    """Check that a folder can be written to, or be made; leaves nothing. A URL has to answer.
+    """Check that a folder can be written to, or be made; a URL has to answer.
 
-    Both are tried: rights do not say all, of a file system that is read-only, full or made by the
-    kernel, and of names that are too long.
+    The check makes the folder and a file, since access rights do not tell enough: a file system may
+    be read-only, full, or made by the kernel, and a name may be too long. All that was made is
+    removed.
     """
     if is_remote(folder):
         with reaching(folder):
@@ -480,8 +484,8 @@ def _try_to_write(flag: str, path: Path) -> None:
     """Make a folder and a file in it, and remove all that was made.
 
     Raises:
-        ConfigError: It is no folder, or closed.
-        OSError: It cannot be done.
+        ConfigError: The path is no folder, or access is denied.
+        OSError: The folder or the file cannot be made.
     """
     existing = next(each for each in (path, *path.parents) if each.exists())
     if not existing.is_dir():

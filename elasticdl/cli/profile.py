@@ -1,4 +1,4 @@
-"""`elasticdl profile`: the stages of some steps of every worker, as a Chrome trace."""
+"""Implements `elasticdl profile`: a trace with the stages of some steps of each worker."""
 
 from __future__ import annotations
 
@@ -49,9 +49,10 @@ def profile(
 ) -> None:
     """Record the stages of some steps of a running job; Perfetto opens the file.
 
-    JOB is a job's folder on this machine, or its name. Of each worker the trace has its threads,
-    and on them feed, ids, pull, compute, push and the waits, with task and minibatch. Below are the
-    ps replicas with what they did for each request; arrows join it with the pull or push.
+    JOB is a job's folder on this machine, or its name. The trace shows the threads of each worker
+    with their stages: feed, ids, pull, compute, push and the waits, with task and minibatch. Below
+    are the ps replicas with their work for each request; an arrow joins a request with its pull or
+    push.
     """
     from elasticdl.launchers import choose
     from elasticdl.observe.chrome_trace import trace
@@ -80,10 +81,11 @@ def profile(
 
     def ask(steps: int) -> None:
         words = {"id": request, "steps": steps, "framework": framework}
+        # A process may look for the file at any moment, so it must appear whole.
         process.write_whole(folder / process.PROFILE_REQUEST, json.dumps(words))
 
     def answers(names: set[str], seconds: float, ending: str = "json") -> dict[str, Path]:
-        """Wait for the files of processes, for some seconds; return those that are there."""
+        """Wait some seconds for the files of processes; return the files that have arrived."""
         deadline = time.monotonic() + seconds
         while True:
             has_ended = job.end(_LOOK_SECONDS) is not None
@@ -92,7 +94,7 @@ def profile(
                 return found
 
     try:
-        # Workers are asked once the replicas record what they will ask of them.
+        # The replicas record first, so that no request of a recorded worker is missed.
         ask(steps=0)
         answers(replicas, _REPLICA_SECONDS, process.PROFILE_RECORDING)
         ask(steps)
@@ -106,7 +108,7 @@ def profile(
             f"no worker of {name} has made {steps} steps within {wait_seconds:.0f} s: give fewer "
             "--steps, or more --wait_seconds"
         )
-    # Ps replicas answer once the request is gone.
+    # Ps replicas answer once the file of the request is removed.
     found = answers({*found, *replicas}, _REPLICA_SECONDS)
     profiles = [json.loads(path.read_text()) for path in found.values()]
     output.write_text(json.dumps(trace(profiles)))
@@ -122,7 +124,7 @@ def profile(
 
 
 def _take_own(folder: Path, request: str, output: Path) -> None:
-    """Move the frameworks' own profiles beside the trace."""
+    """Move the frameworks' own profiles into the folder of the trace."""
     own = sorted(folder.glob(f"{request}.*.framework"))
     if not own:
         echo("the workers' framework has no profiler of its own")

@@ -1,4 +1,4 @@
-"""`elasticdl data convert --from=...`: raw lines to files of records."""
+"""Implements `elasticdl data convert --from=...`, which makes files of records of raw lines."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def convert_raw(
     error_limit: int | None,
     records_per_row_group: int | None,
 ) -> None:
-    """Convert lines of Criteo's format, and say how many records there were.
+    """Convert lines of Criteo's format, and print how many records there were.
 
     Raises:
-        ConfigError: Settings that do not go together.
-        DataError: A line or file that cannot be read; nothing is written then.
+        ConfigError: The settings do not go together.
+        DataError: A line or file cannot be read; nothing is written then.
     """
     require_pyarrow()
     from elasticdl.data.convert import RECORDS_PER_ROW_GROUP, Target
@@ -70,10 +70,10 @@ def convert_raw(
 
 
 def require_pyarrow() -> None:
-    """Say how to install it, if it is not there.
+    """Refuse to go on without pyarrow, and say how to install it.
 
     Raises:
-        ConfigError: It is not there.
+        ConfigError: pyarrow is not installed.
     """
     from elasticdl.data.parquet import import_pyarrow
 

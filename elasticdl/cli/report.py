@@ -1,4 +1,4 @@
-"""`elasticdl report`: what a job did with its time, as text, as a page, and as pictures."""
+"""Implements `elasticdl report`, which tells as text, page or pictures how a job spent its time."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def report(name: str, as_html: bool, svg: bool, png: bool, output: Path | None) 
 
 
 def with_end(found: dict[str, Any], end: JobStatus | None) -> dict[str, Any]:
-    """Return what there is to be shown with an end that no process could write into the log."""
+    """Return the facts of a report with a job's end, for a job whose processes could not log it."""
     if end is None or found["ended"] is not None:
         return found
     return {**found, "phase": end.status, "message": end.message, "ended": found["latest"]}
@@ -80,7 +80,7 @@ def _write_page(found: dict[str, Any], path: Path) -> Path:
 def _job(
     name: str,
 ) -> tuple[Iterable[dict[str, Any]], dict[str, Any], Path, JobStatus | None]:
-    """Return the events of a job, its settings without secrets, its folder, and how it ended."""
+    """Return the events of a job, its settings without secrets, its folder, and its end."""
     from elasticdl.launchers import choose
     from elasticdl.observe.events import FOLDER, read_events
     from elasticdl.runtime import process
@@ -99,7 +99,7 @@ def _job(
 
 
 def _settings(path: Path) -> dict[str, Any]:
-    """Return the settings of a job; none if they are not there, or are another version's."""
+    """Return the settings of a job; empty if there are none, or another version wrote them."""
     from elasticdl.config import JobConfig
     from elasticdl.errors import ConfigError
 

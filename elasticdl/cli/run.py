@@ -1,4 +1,4 @@
-"""One job from its configuration to its exit code."""
+"""Runs one job, from its configuration to its exit code."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _DISPLAYS = {"text": Display, "json": JsonDisplay, "quiet": QuietDisplay}
 def run(config: JobConfig, stay: Stay = Stay.TIED, look: str = "text") -> int:
     """Run a job, show it, write its summary, and return the exit code of the command.
 
-    `look` is how it is shown: text, json or quiet.
+    `look` is the form of the display: text, json or quiet.
 
     Raises:
         ElasticdlError: The job cannot start, or did not do all of its work.
@@ -78,7 +78,7 @@ def run(config: JobConfig, stay: Stay = Stay.TIED, look: str = "text") -> int:
 
 
 def _stopped_by(error: BaseException) -> str:
-    """Say what somebody did that ended a job with an error; empty: nobody did."""
+    """Return which action of a user ended a job with an error; "" if none did."""
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
     # SIGHUP comes too, but what is printed next may find it first.
@@ -99,7 +99,7 @@ def exit_code(status: JobStatus) -> int:
 
 
 def _run(config: JobConfig, stay: Stay, display: Display, places: dict[str, str]) -> JobStatus:
-    """Run the job where its strategy says; note in `places` what it leaves behind."""
+    """Run the job where its strategy says; add the places of its results to `places`."""
     for name in ("output", "export_tables", "export_dir", "checkpoint_dir"):
         path = getattr(config.checkpoint, name)
         if path is not None:
@@ -120,11 +120,12 @@ def _run(config: JobConfig, stay: Stay, display: Display, places: dict[str, str]
 
 
 def _submit(config: JobConfig, is_tied: bool, tell: Callable[[str], None]) -> SubmittedJob:
-    """Start a job, or go on with it; tell if its model file is another one meanwhile."""
+    """Start or resume a job; tell if its model file has changed meanwhile."""
     file = None
     if config.model.script is None:
         with contextlib.suppress(ElasticdlError):
             file = preflight.find_model_file(config)
+    # The note needs the former digest, which `remember_model` replaces below.
     if file is not None and (note := job_folder.note_of_model(config, file)):
         tell(note)
     job_folder.reopen(config)
@@ -135,10 +136,10 @@ def _submit(config: JobConfig, is_tied: bool, tell: Callable[[str], None]) -> Su
 
 
 def _end_begun_tasks(config: JobConfig, display: Display) -> JobStatus | None:
-    """Have the model before do the tasks that are begun, if another one is to go on with the job.
+    """Let the former model do the begun tasks, if another model is to resume the job.
 
     Returns:
-        How the job ended meanwhile; None: the other model may go on.
+        The last picture of a job that ended meanwhile; None: the other model may resume the job.
     """
     before = job_folder.model_before(config)
     if before is None:
@@ -163,15 +164,16 @@ def _end_begun_tasks(config: JobConfig, display: Display) -> JobStatus | None:
 
 @contextlib.contextmanager
 def ends_in_order() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end a job in this process as Ctrl-C does, with a summary that says so.
+    """Let SIGTERM and SIGHUP end a job in this process as Ctrl-C does, and let the summary say so.
 
-    A second one ends the process at once.
+    A second signal ends the process at once.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # whoever called us has signals of its own
         return
 
     def end(number: int, frame: FrameType | None) -> None:
+        # With the default action back, a second signal ends a process that hangs in its cleanup.
         signal.signal(number, signal.SIG_DFL)
         raise KeyboardInterrupt
 
@@ -190,10 +192,10 @@ def _tell(notes: Iterable[str]) -> None:
 
 
 def submit(config: JobConfig) -> SubmittedJob:
-    """Start a job that goes on without this process, and say what to know of it.
+    """Start a job that goes on without this process, and print the notes about it.
 
     Raises:
-        ElasticdlError: It cannot start.
+        ElasticdlError: The job cannot start.
     """
     _tell([*preflight.check(config), *choose.notes(config)])
     ended = _end_begun_tasks(config, QuietDisplay())
@@ -203,7 +205,7 @@ def submit(config: JobConfig) -> SubmittedJob:
 
 
 def _start_only(config: JobConfig) -> int:
-    """Start a job, and say how to look at it."""
+    """Start a job, and print the commands that show it."""
     if config.training.distribution_strategy is Strategy.LOCAL:
         raise ConfigError(
             "--detach: a job with --distribution_strategy=Local is this command; expected "
@@ -220,7 +222,7 @@ def _start_only(config: JobConfig) -> int:
 
 
 def left_alone(job: str) -> int:
-    """Say how to come back to a job that goes on; return the exit code of the command."""
+    """Print how to follow a job that goes on; return the exit code of the command."""
     echo("the job goes on")
     for line in _ways_to(job):
         echo(line)
@@ -228,7 +230,7 @@ def left_alone(job: str) -> int:
 
 
 def _ways_to(job: str) -> Iterator[str]:
-    """Yield how to look at a job that goes on without the command."""
+    """Yield the ways to follow a job that goes on without the command."""
     yield f"job     {job}"
     yield f"show    elasticdl attach {job}"
     yield f"logs    elasticdl logs {job} -f"
@@ -236,13 +238,13 @@ def _ways_to(job: str) -> Iterator[str]:
 
 
 def _holds(job_dir: Path | None) -> contextlib.AbstractContextManager[None]:
-    """Hold the folder of a job in this process, if it was given one."""
+    """Hold the lock of a job's folder in this process, if the job has a folder."""
     return contextlib.nullcontext() if job_dir is None else held(job_dir.absolute())
 
 
 @contextlib.contextmanager
 def _claims(config: JobConfig, display: Display) -> Iterator[None]:
-    """Hold what no other running job may write to within the block."""
+    """Hold within the block the places that no other running job may write to."""
     places = {
         "checkpoint_dir": config.checkpoint.checkpoint_dir,
         "export_dir": config.checkpoint.export_dir,

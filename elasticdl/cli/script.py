@@ -1,4 +1,4 @@
-"""`elasticdl run script.py`: a user's own training loop on several workers."""
+"""Implements `elasticdl run script.py`: a user's own training loop on several workers."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ _OTHER_FLAGS = frozenset(
         "prediction_data",
         "learning_rate",
         "keep_best",
-        # What it draws, it draws by itself.
+        # A script draws its own random numbers.
         "deterministic",
-        # It is all-reduce that makes the updates.
+        # A script's updates are made by all-reduce, without these flags.
         "distribution_strategy",
         "use_async",
         "grads_to_wait",
@@ -60,7 +60,7 @@ _OTHER_FLAGS = frozenset(
         "ps_recovery",
         "ps_redo_mb",
         "pretrained_rows",
-        # They are about a model file.
+        # These flags need a model file.
         "num_model_servers",
         "model_server_window_seconds",
         "export_dir",

@@ -1,4 +1,4 @@
-"""What a viewer says of a master that does not answer: a pure decision, with the time given in."""
+"""Decides what a viewer says about a master that does not answer; the caller gives the time."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ import time
 from dataclasses import dataclass
 
 FIRST_SECONDS = 10.0
-"""After so long a word is said; a master that runs sends a picture each second."""
+"""The first message comes after this time; a running master sends a picture each second."""
 
 _LONGEST_SECONDS = 120.0  # between two words
 
 
 @dataclass(slots=True)
 class Silence:
-    """How long the master of a job has said nothing, and what was said of that.
-
-    heard: When it was last heard, or the command began; seconds of any clock.
-    """
+    """How long the master of a job has been silent, and what was said about it."""
 
     heard: float
     first_seconds: float = FIRST_SECONDS
@@ -25,20 +22,21 @@ class Silence:
     _told_seconds: float = 0.0  # how long it had been silent when that was last said
 
     def answered(self, now: float) -> str:
-        """Take in that it has answered; return what there is to say."""
+        """Take in that the master has answered; return the message about it."""
         seconds, was_told = now - self.heard, self._told_seconds > 0.0 and self._has_answered
         self.heard, self.reason, self._told_seconds = now, "", 0.0
         self._has_answered = True
         return f"the master answers again, after {seconds:.0f} s" if was_told else ""
 
     def look(self, now: float, clock: float) -> str:
-        """Return what there is to say at a time.
+        """Return the message that is due at a time.
 
         Args:
             now: The time.
-            clock: The same, in seconds since 1970.
+            clock: The same time, in seconds since 1970.
         """
         seconds = now - self.heard
+        # The pauses between messages double, so that a long silence does not fill the log.
         pause = min(max(self._told_seconds, self.first_seconds), _LONGEST_SECONDS)
         if seconds < self._told_seconds + pause:
             return ""

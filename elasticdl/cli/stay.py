@@ -1,4 +1,4 @@
-"""`--detach`, `--wait` and `--dry_run`: what a command does with the job that it is given."""
+"""Reads `--detach`, `--wait` and `--dry_run`: what a command does with its job."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import rich_click as click
 
 
 class Stay(StrEnum):
-    """What the command does after it has started a job."""
+    """The ways a command can go on after it has started a job."""
 
     TIED = "tied"  # shows it to its end; the job ends with the command, if the launcher can do that
     WAIT = "wait"  # shows it to its end; the job goes on without the command
@@ -35,10 +35,10 @@ def stay_options() -> list[click.Option]:
 
 
 def stay_of(context: click.Context, wait: bool, detach: bool) -> Stay:
-    """Return what both ask for.
+    """Return the way that the two flags ask for.
 
     Raises:
-        UsageError: Both are given.
+        UsageError: Both flags are given.
     """
     if wait and detach:
         raise click.UsageError("--wait and --detach: expected one of them", context)

@@ -1,4 +1,4 @@
-"""The result of a job as JSON, for scripts (`--summary`)."""
+"""Makes the result of a job as JSON, for scripts (`--summary`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from elasticdl.job import BestEvaluation, JobStatus, WindowStatus
 
 
 def summarise(status: JobStatus, events: Sequence[Event], places: dict[str, str]) -> dict[str, Any]:
-    """Return what `--summary` writes. A number that is not finite is null: JSON has none."""
+    """Return the summary; null stands for a number that is not finite, which JSON lacks."""
     return {
         "job_name": status.job_name,
         "status": status.status,
@@ -78,7 +78,7 @@ def _staleness(status: JobStatus) -> dict[str, Any]:
 
 
 def write(path: Path, summary: dict[str, Any]) -> None:
-    """Write the summary whole or not at all.
+    """Write the whole summary, or nothing.
 
     Raises:
         ConfigError: The file cannot be written.

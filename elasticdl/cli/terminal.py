@@ -1,4 +1,4 @@
-"""What commands print: the words of others without control characters."""
+"""Prints to terminals; control characters in the words of users and files are removed."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class Terminal(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Yield the parts of what is printed."""
+        """Yield the parts of the printed text."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else printable(text), style, control)
 
 
 def echo(text: str, **options: Any) -> None:
-    """Print a line that may have words of others in it."""
+    """Print a line that may have words of users or files in it."""
     click.echo(printable(text), **options)
 
 
 def is_closed() -> bool:
-    """Return whether what this process prints goes to a terminal that was closed."""
+    """Return whether this process prints to a terminal that was closed."""
     try:
         termios.tcgetattr(sys.__stdout__ or 1)
     except termios.error as error:

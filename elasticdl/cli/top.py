@@ -1,4 +1,4 @@
-"""`elasticdl top`: what every process of a running job does, now."""
+"""Implements `elasticdl top`, which shows what every process of a running job does now."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_LOOKS = 10  # with --once, until every process was heard twice
 _ROOM_LINES = 14  # of the terminal, for what is not a process
 
 Known = dict[tuple[Role, int], tuple[Usage | None, Usage]]
-"""What each process said last, and before that."""
+"""The last usage that each process sent, and the one before."""
 
 
 @click.command()
@@ -30,8 +30,8 @@ Known = dict[tuple[Role, int], tuple[Usage | None, Usage]]
 def top(name: str, seconds: float, once: bool) -> int:
     """Show what each process of a running job does: its label, cores, memory and network.
 
-    JOB is a job's folder, or its name. It goes on through restarts of the master, up to the end of
-    the job; Ctrl-C leaves it, and the job goes on.
+    JOB is a job's folder, or its name. The display goes on through restarts of the master, until
+    the end of the job. Ctrl-C ends the display, and the job goes on.
     """
     from elasticdl.cli.display import panel
     from elasticdl.launchers import choose
@@ -69,7 +69,7 @@ def top(name: str, seconds: float, once: bool) -> int:
 
 
 def heard(members: Sequence[MemberStatus], known: Known) -> Known:
-    """Return what is known of processes after a look; heartbeats may come less often than looks."""
+    """Return what is known of processes after a look; a look may come without a new heartbeat."""
     found: Known = {}
     for member in members:
         key, usage = (member.role, member.index), member.usage
@@ -83,7 +83,7 @@ def heard(members: Sequence[MemberStatus], known: Known) -> Known:
 
 
 def table(members: Sequence[MemberStatus], known: Known, most: int) -> RenderableType:
-    """Return what processes do, in so many lines at most."""
+    """Return a table of what processes do, with at most so many lines."""
     grid = Table(box=None, pad_edge=False, header_style="bold")
     for head in ("process", "state", "at", "trains", "cores", "memory", "sent/s", "received/s"):
         grid.add_column(head, justify="left" if head in ("process", "state", "at") else "right")

@@ -1,7 +1,7 @@
-"""A viewer of a job: it shows pictures and events, and the job does not depend on it.
+"""Shows pictures and events of a job; the job does not depend on the viewer.
 
-A job that is tied to the command (`Job.is_tied`) is the exception: Ctrl-C stops it, and whatever
-ends the viewer ends the job.
+A job that is tied to the command (`Job.is_tied`) is the exception: Ctrl-C stops the job, and so
+does any end of the viewer.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _EVENT_SOURCES = ("master", "supervisor")
 
 
 class LeftError(Exception):
-    """The user has left a job that goes on; its name is the message."""
+    """The user has left a job that goes on; the error's message is the job's name."""
 
 
 def view(job: SubmittedJob, display: Display, since: float) -> JobStatus:
-    """Show a job up to the end of its processes, and return its last picture.
+    """Show a job until its processes have ended, and return its last picture.
 
     Args:
         job: The job.
-        display: Where to.
-        since: Events from this time on are shown; seconds since 1970.
+        display: Shows the job.
+        since: The time of the first event to show, in seconds since 1970.
 
     Raises:
         LeftError: Ctrl-C or another signal came, and the job is not tied to the command.
@@ -55,13 +55,14 @@ def view(job: SubmittedJob, display: Display, since: float) -> JobStatus:
             return viewer.run(news)
         finally:
             news.close()
+            # Whatever has ended the viewer, a tied job must not go on without it.
             if job.is_tied and job.end(0.0) is None:
                 job.interrupt(at_once=True)
                 job.end(_END_SECONDS)
 
 
 class _Viewer:
-    """What the main thread does; it alone writes to the display."""
+    """Follows a job in the main thread; only this thread writes to the display."""
 
     def __init__(self, job: SubmittedJob, display: Display, signals: Signals) -> None:
         self._job = job
@@ -81,7 +82,7 @@ class _Viewer:
             if items:
                 heard = time.monotonic()
             elif time.monotonic() - heard >= _SILENCE_SECONDS:
-                # Whatever becomes of the connection: a job has ended when its processes are gone.
+                # The connection may break at any time: a job has ended when its processes are gone.
                 heard = time.monotonic()
                 end = self._job.end(0.0)
                 items = [_End(end)] if end is not None else []
@@ -111,6 +112,7 @@ class _Viewer:
 
     def _stop(self, number: signal.Signals) -> None:
         if not self._job.is_tied:
+            # Ctrl-C only leaves a job that is not tied; `elasticdl stop` would end it.
             raise LeftError(self._job.name)
         if self._stopped_by is None:
             self._stopped_by = number
@@ -121,7 +123,7 @@ class _Viewer:
             self._job.interrupt(at_once=True)
 
     def _final(self, end: JobStatus) -> JobStatus:
-        """Return the last picture: the master's, or the one before with what the launcher knows."""
+        """Return the master's last picture, or the one before with the launcher's facts."""
         if end.seconds > 0 and end.status in ENDED:  # it is of the master
             return end
         if self._last is not None and self._last.status in ENDED:
@@ -137,28 +139,28 @@ class _Viewer:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _End:
-    """The job's processes are gone."""
+    """The job's processes have ended."""
 
     status: JobStatus
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Page:
-    """The job's page is served; the address has its token, which no file is to keep."""
+    """The address of the job's page; it has the page's token, which must be in no file."""
 
     url: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Problem:
-    """Why the master cannot be reached, as far as that is known."""
+    """The reason why the master cannot be reached, as far as it is known."""
 
     text: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _TaskProblem:
-    """Why a task has failed."""
+    """The reason why a task has failed."""
 
     text: str
 
@@ -167,7 +169,7 @@ _Item = JobStatus | str | _Page | _Problem | _TaskProblem | _End | BaseException
 
 
 class _News:
-    """Two threads that receive pictures and events of a job, and wake the main thread for each."""
+    """Two threads receive pictures and events of a job, and wake the main thread for each."""
 
     def __init__(self, job: SubmittedJob, since: float, wake: Callable[[], None]) -> None:
         self._job = job
@@ -180,7 +182,7 @@ class _News:
             threading.Thread(target=self._run, args=(work,), name="view", daemon=True).start()
 
     def take(self) -> list[_Item]:
-        """Return what came since the last call, oldest first."""
+        """Return the items since the last call, the oldest first."""
         items = []
         while not self._items.empty():
             items.append(self._items.get())
@@ -222,17 +224,19 @@ class _News:
             self._events_ended.set()
 
     def _why(self, error: ElasticdlError) -> str:
-        """Say why the master cannot be reached, in the launcher's words if it has some."""
+        """Return why the master cannot be reached, in the launcher's words if it knows."""
         with contextlib.suppress(ElasticdlError):
             return self._job.waiting() or str(error)
         return str(error)
 
     def _pictures(self) -> None:
-        """Receive pictures until the job's processes are gone, over any number of masters."""
+        """Receive pictures until the job's processes are gone; the master may be replaced."""
         pause = _SHORTEST_PAUSE_SECONDS
         while not self._closed.is_set():
             try:
                 with contextlib.closing(self._job.connect(_CONNECT_SECONDS)) as client:
+                    # This loop connects again by itself, after it has asked whether the job has
+                    # ended.
                     for status in client.watch(give_up_seconds=0.0):
                         pause = _SHORTEST_PAUSE_SECONDS
                         self._put(status)

@@ -1,4 +1,4 @@
-"""`elasticdl zoo`: put model files into an image, build it, and push it to a registry."""
+"""Implements `elasticdl zoo`: makes an image with model files, and pushes it to a registry."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def init(
 def build(image: str, path: Path) -> int:
     """Build the image of the Dockerfile in the folder PATH, by default this folder.
 
-    By docker, or podman, or buildah: the first of them that is there.
+    The command uses docker, else podman, else buildah.
     """
     _check_image("--image", image)
     if not (path / "Dockerfile").is_file():
@@ -126,8 +126,8 @@ def build(image: str, path: Path) -> int:
 def push(image: str) -> int:
     """Push IMAGE to the registry that its name begins with.
 
-    By docker, or podman, or buildah: the first of them that is there, as in `zoo build`. Log in
-    before, with its own command: docker login REGISTRY.
+    The command uses docker, else podman, else buildah, as `zoo build` does. Log in before, with the
+    engine's own command: docker login REGISTRY.
     """
     _check_image("IMAGE", image)
     engine = container_engine.find()
@@ -172,7 +172,7 @@ def _contents(
 
 
 def _wheels(path: Path | None) -> list[Path]:
-    """Return the wheels of --local_pkg_path."""
+    """Return the wheels in --local_pkg_path."""
     if path is None:
         return []
     wheels = [path] if path.is_file() and path.suffix == ".whl" else sorted(path.glob("*.whl"))
@@ -195,7 +195,7 @@ def _wheels(path: Path | None) -> list[Path]:
 
 
 def _inside(folder: Path, flag: str, path: Path) -> str:
-    """Return a path as the Dockerfile names it; engines see the Dockerfile's folder alone."""
+    """Return a path in the Dockerfile's form; an engine sees only the folder of the Dockerfile."""
     try:
         place = path.resolve().relative_to(folder.resolve()).as_posix()
     except ValueError:

@@ -1,4 +1,4 @@
-"""Jobs from Python, without a shell: `elasticdl.train(...)` starts one and returns it."""
+"""Runs jobs from Python, without a shell: `elasticdl.train(...)` starts a job and returns it."""
 
 from elasticdl.cli.interactive.job import Job, train
 

@@ -1,4 +1,4 @@
-"""Writes by value what a program defines itself, and by name what is installed."""
+"""Writes the definitions of a program by value, and the contents of installed packages by name."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ MAX_BYTES = 1 << 30
 
 _MAIN = "__main__"
 _PROGRAM = "user_program"
-"""What the program's main module is called in the processes of a job, which have their own."""
+"""The name of the program's main module in the processes of a job, whose own main module differs.
+"""
 
 _STATES = 6  # parts of how cloudpickle writes a function or a class by value
 OF_IMPORT = {"__builtins__", "__cached__", "__loader__", "__spec__"}
@@ -40,11 +41,11 @@ OF_IMPORT = {"__builtins__", "__cached__", "__loader__", "__spec__"}
 
 
 class TooLargeError(Exception):
-    """More was written than `MAX_BYTES`."""
+    """An object is larger than `MAX_BYTES` when it is written."""
 
 
 class CountedWriter:
-    """Counts and hashes what is written to a file; without a file it only counts."""
+    """Counts and hashes the bytes that are written to a file; without a file it only counts."""
 
     def __init__(self, file: IO[bytes] | None = None) -> None:
         self._file = file
@@ -52,10 +53,10 @@ class CountedWriter:
         self.size = 0
 
     def write(self, content: Any) -> int:
-        """Take in a part.
+        """Write a part.
 
         Raises:
-            TooLargeError: It is too much.
+            TooLargeError: The parts are larger than the limit together.
         """
         size = memoryview(content).nbytes
         self.size += size
@@ -67,12 +68,12 @@ class CountedWriter:
         return size
 
     def digest(self) -> str:
-        """Return the SHA-256 of what was written."""
+        """Return the SHA-256 of all parts."""
         return self._hash.hexdigest()
 
 
 class _Namespace(dict[str, object]):
-    """Stands for the globals of a module of the user's, which all of its functions share."""
+    """Stands for the globals of a module of the user; all functions of the module share it."""
 
     def __init__(self, module: str, file: str) -> None:
         super().__init__()
@@ -80,12 +81,12 @@ class _Namespace(dict[str, object]):
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
-    """Writes by value what is the user's own.
+    """Writes the user's own functions, classes and modules by value.
 
     Attributes:
-        users: The functions and classes that were begun, in order.
-        sources: The lines of their files.
-        packages: The packages of which something was written by its name.
+        users: The functions and classes whose writing has begun, in order.
+        sources: The source lines of the functions and classes.
+        packages: The packages with a part that was written by its name.
         modules: The user's modules that were written whole.
     """
 
@@ -98,7 +99,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         self._left_out = left_out
 
     def reducer_override(self, obj: Any) -> Any:
-        """Return how something is written, or leave it to cloudpickle."""
+        """Return how an object is written, or leave the object to cloudpickle."""
         if isinstance(obj, _Namespace):
             return namespace, obj.place
         if isinstance(obj, types.ModuleType):
@@ -121,6 +122,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         module = str(names.get("__name__"))
         if is_own(module):
             file = str(names.get("__file__", func.__code__.co_filename))
+            # cloudpickle keeps the globals of a function here by their identity, so functions share
+            # them.
             self.globals_ref.setdefault(id(names), _Namespace(_renamed(module), file))
         return super()._function_getnewargs(func)
 
@@ -133,6 +136,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         why = self._left_out.get(name, {})
         kept = {key: v for key, v in vars(module).items() if key not in OF_IMPORT | why.keys()}
         if why:
+            # A left-out value fails where it is used, with the reason, and not where the module is
+            # loaded.
             kept["__getattr__"] = functools.partial(missing, name, dict(why))
         return module_of, (name,), kept
 
@@ -149,7 +154,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
 
 @contextlib.contextmanager
 def own_modules_by_value() -> Iterator[None]:
-    """Have cloudpickle write by value what the user's own files define."""
+    """Make cloudpickle write by value the definitions in the user's own files."""
     known = cloudpickle.list_registry_pickle_by_value()
     own = [
         module
@@ -169,7 +174,7 @@ def own_modules_by_value() -> Iterator[None]:
 
 
 def is_own(name: str) -> bool:
-    """Whether a module is the user's: a process of a job might not import the same by its name."""
+    """Return whether a module is the user's; another process may lack it under its name."""
     if name == _MAIN or name not in sys.modules:
         return True
     if name.partition(".")[0] == "elasticdl":
@@ -181,7 +186,7 @@ def is_own(name: str) -> bool:
 
 @functools.cache
 def _is_installed(file: str, depth: int) -> bool:
-    """Whether a file is Python's, or of a package that pip has put into a folder."""
+    """Return whether a file belongs to Python, or to a package that pip has installed."""
     path = Path(file)
     parts = {*path.parts, *path.resolve().parts}
     if {"site-packages", "dist-packages"} & parts:
@@ -204,10 +209,10 @@ def _renamed(module: str) -> str:
 
 
 def _of_program(reduced: Any) -> Any:
-    """Return how a function or class is written, less what it has of this process.
+    """Return how a function or class is written, without what only this process has.
 
-    Its main module gets another name. A class is made anew, also where it was written: otherwise
-    cloudpickle would give the attributes that it had then to the one of now.
+    The main module gets another name. A class is made anew even if the process has such a class
+    already: otherwise cloudpickle would set the old attributes on the class of now.
     """
     make, arguments, state, *rest = reduced
     for part in state:
@@ -223,7 +228,7 @@ def _of_program(reduced: Any) -> Any:
 
 
 def _outside_notebook(obj: object) -> object:
-    """Return what stands for something that IPython has put among the names of a notebook."""
+    """Return the substitute of an object that IPython has put among the names of a notebook."""
     holder = getattr(obj, "__self__", obj)
     kind = holder if isinstance(holder, types.FunctionType) else type(holder)
     if str(kind.__module__).partition(".")[0] not in ("IPython", "ipykernel"):
@@ -237,18 +242,19 @@ def _outside_notebook(obj: object) -> object:
 
 
 def _is_of_keras(obj: object) -> bool:
-    """Whether Keras writes an object, by its configuration and weights."""
+    """Return whether Keras writes an object by its configuration and weights."""
     saveable = getattr(sys.modules.get("keras.src.saving.keras_saveable"), "KerasSaveable", None)
     return saveable is not None and isinstance(obj, saveable)
 
 
 def _reduced_by_keras(obj: Any) -> Any:
-    """Return how Keras writes an object. One of the user's must be made anew of that.
+    """Return how Keras writes an object; a user's object must be made anew from its configuration.
 
-    A loss or metric whose `get_config` lacks arguments of `__init__` is written as others are.
+    A loss or metric whose `get_config` lacks arguments of `__init__` is written as other objects
+    are.
 
     Raises:
-        PicklingError: It cannot be made anew.
+        PicklingError: The object cannot be made anew.
     """
     own = _own_classes_of(obj)
     try:
@@ -266,7 +272,7 @@ def _reduced_by_keras(obj: Any) -> Any:
 
 
 def _own_classes_of(obj: object) -> dict[str, object]:
-    """Return the user's classes and functions that an object of Keras has parts of, by name."""
+    """Return the user's classes and functions in the parts of an object of Keras, by name."""
     found: dict[str, object] = {}
     waiting, seen = [obj], set()
     while waiting:

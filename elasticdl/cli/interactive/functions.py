@@ -1,8 +1,8 @@
-"""Functions of a program as a model file that the processes of its job load: code with its values.
+"""Writes functions of a program, with their values, as a model file for the processes of a job.
 
-What a notebook, a script, or a file of the user's own defines is written as it is now: code,
-globals, closures, defaults and attributes of classes. What an installed package defines is written
-by its name.
+The functions of a notebook, a script or a file of the user are written in their present state:
+code, globals, closures, defaults and attributes of classes. The contents of an installed package
+are written by name.
 """
 
 from __future__ import annotations
@@ -33,24 +33,25 @@ _FRAMEWORKS = {"jax", "keras", "tensorflow", "torch"}
 
 
 def write(folder: Path, functions: Mapping[str, object], name: str = "model") -> Path:
-    """Write a model file that has some functions, or other values, by their names.
+    """Write a model file that defines the given functions, or other values, under the given names.
 
     Args:
-        folder: Where it is written, and the file of the functions beside it.
-        functions: By the names that the model file has for them.
-        name: Of the model file, without `.py`.
+        folder: The folder of the model file and of the file of the functions.
+        functions: The functions by their names in the model file.
+        name: The name of the model file, without `.py`.
 
     Returns:
         The model file.
 
     Raises:
-        ModelError: Names a variable whose value no other process can have.
+        ModelError: A variable has a value that no other process can have; the error names it.
         OSError: A file cannot be written.
     """
     partial = folder / f"{name}.partial"
     try:
         with open(partial, "wb", opener=private_opener) as file:
             digest, frameworks = _dump(functions, file)
+        # The digest in the name keeps the old pickle valid until the model file below is replaced.
         content = partial.with_name(f"{name}-{digest[:16]}.pickle")
         partial.replace(content)
     finally:
@@ -68,7 +69,7 @@ def write(folder: Path, functions: Mapping[str, object], name: str = "model") ->
     with open(partial, "w", opener=private_opener) as file:
         file.write("\n".join(lines) + "\n")
     partial.replace(path)
-    # Python takes bytecode for that of a file of the same size and second.
+    # Python takes cached bytecode as valid if the source has the same size and the same second.
     Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
     for old in folder.glob(f"{name}-*.pickle"):
         if old != content:
@@ -77,7 +78,7 @@ def write(folder: Path, functions: Mapping[str, object], name: str = "model") ->
 
 
 def _dump(functions: Mapping[str, object], file: IO[bytes]) -> tuple[str, set[str]]:
-    """Write functions and the source of their files; return the digest, and used frameworks."""
+    """Write functions and the source of their files; return the digest and the used frameworks."""
     with own_modules_by_value():
         left_out: dict[str, Mapping[str, str]] = {}
         while True:
@@ -90,6 +91,8 @@ def _dump(functions: Mapping[str, object], file: IO[bytes]) -> tuple[str, set[st
                 break
             except Exception as error:
                 found = {m.__name__: _unwritable(m) for m in pickler.modules}
+                # Every attempt leaves more modules' values out; without a new one the error is
+                # final.
                 new = {name: why for name, why in found.items() if why and name not in left_out}
                 if not new:
                     raise _refusal(pickler, functions, error) from error
@@ -101,13 +104,13 @@ def _dump(functions: Mapping[str, object], file: IO[bytes]) -> tuple[str, set[st
 
 
 def _unwritable(module: types.ModuleType) -> dict[str, str]:
-    """Return which values of a module no other process can have, and why."""
+    """Return the values of a module that no other process can have, each with the reason."""
     tried = {name: _problem(v) for name, v in vars(module).items() if name not in OF_IMPORT}
     return {name: problem for name, problem in tried.items() if problem}
 
 
 def _problem(value: object) -> str:
-    """Return why a value cannot be written; empty if it can."""
+    """Return why a value cannot be written; "" if it can."""
     if isinstance(value, types.ModuleType):
         return ""
     try:
@@ -118,7 +121,7 @@ def _problem(value: object) -> str:
 
 
 class _Everything(dict[str, Mapping[str, str]]):
-    """Leaves all values of modules out, to try one value alone."""
+    """Leaves all values of all modules out, so that one value can be tried alone."""
 
     def get(self, name: str, default: object = None) -> Any:
         """Return all names of a module."""
@@ -126,7 +129,8 @@ class _Everything(dict[str, Mapping[str, str]]):
 
 
 def _refusal(pickler: Pickler, functions: Mapping[str, object], error: Exception) -> ModelError:
-    """Return the error that says which variable cannot be written."""
+    """Return an error that names the variable that cannot be written."""
+    # The function whose writing began last is the innermost one, so it is tried first.
     for user in reversed(pickler.users):
         for name, value in _used_by(user):
             if not isinstance(value, types.FunctionType | type) and (why := _problem(value)):
@@ -145,7 +149,7 @@ def _refusal(pickler: Pickler, functions: Mapping[str, object], error: Exception
 def _check_attributes(
     user: types.FunctionType | type, left_out: Mapping[str, Mapping[str, str]]
 ) -> None:
-    """Refuse a function that uses what was left out of a module."""
+    """Refuse a function that uses a left-out value of a module."""
     if isinstance(user, type):
         return
     names = set(_names_in(user.__code__))
@@ -166,7 +170,7 @@ def _refused(what: str, value: object, why: str) -> ModelError:
 
 
 def _used_by(user: types.FunctionType | type) -> Iterator[tuple[str, object]]:
-    """Yield the variables that a function takes with it, or the attributes of a class."""
+    """Yield the variables that a function takes along, or the attributes of a class."""
     if isinstance(user, type):
         yield from vars(user).items()
         return

@@ -1,4 +1,4 @@
-"""`train(...)` and the job that it returns."""
+"""Defines `train(...)` and the job that it returns."""
 
 from __future__ import annotations
 
@@ -55,21 +55,21 @@ def train(
     job_dir: str | Path | None = None,
     **settings: object,
 ) -> Job:
-    """Start a job on processes, and return it while it runs; it goes on without this program.
+    """Start a job on processes, and return the running job; it goes on without this program.
 
     Args:
         model: A model file (`"model.py"`), `package.module.function` below `model_zoo/`, a module,
             or functions by their names in a model file: `{"forward": forward, "feed": feed}`. They
             are given to the job with the values that they use.
-        data: To train on: a path, a URL, or a table of pandas, polars or Arrow, which is written
-            into the job's folder.
-        validation_data: The same, to evaluate on; None: nothing is.
-        workers: Worker processes.
-        ps: Ps replicas, in strategies that have them.
-        job_dir: The job's folder; None: a new one below `jobs/`. The same call with the same folder
-            goes on with a job that was stopped.
-        settings: Other flags of `elasticdl train`, by their names: `num_epochs=3`. With functions
-            these may be here, too: `loss="mse"`.
+        data: The training data: a path, a URL, or a table of pandas, polars or Arrow. A table is
+            written into the job's folder.
+        validation_data: The data to evaluate on, in the same form; None: the job does not evaluate.
+        workers: The number of worker processes.
+        ps: The number of ps replicas, for strategies with ps replicas.
+        job_dir: The job's folder; None: a new folder below `jobs/`. The same call with the same
+            folder resumes a job that was stopped.
+        settings: Other flags of `elasticdl train`, by their names: `num_epochs=3`. If the model is
+            functions, flags that name functions are allowed too: `loss="mse"`.
 
     Raises:
         ConfigError: A setting is unknown or does not fit.
@@ -103,12 +103,12 @@ def train(
 
 
 class Job:
-    """A job that was started here. It does not end with this program; `stop` ends it."""
+    """A job that this program started. The job does not end with the program; `stop` ends it."""
 
     def __init__(
         self, config: JobConfig, words: Mapping[str, str], submitted: SubmittedJob
     ) -> None:
-        """Given what it was started with."""
+        """Keep the configuration and the handle of a started job."""
         self._config = config
         self._words = words
         self._job = submitted
@@ -117,31 +117,31 @@ class Job:
 
     @property
     def name(self) -> str:
-        """What `elasticdl attach NAME` and its like find it by."""
+        """The job's name, for commands such as `elasticdl attach NAME`."""
         return self._job.name
 
     @property
     def output(self) -> Path:
-        """Where the trained model is, once the job has finished."""
+        """The folder of the trained model, once the job has finished."""
         return Path(str(self._config.checkpoint.output))
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The metrics of the newest evaluation; empty before the first."""
+        """The metrics of the newest evaluation; empty before the first evaluation."""
         return dict(self.status().metrics)
 
     @property
     def history(self) -> dict[str, list[float]]:
-        """What `History.history` of Keras has: by name, a value for each complete epoch.
+        """The same as `History.history` of Keras: for each name, one value for each complete epoch.
 
-        `loss` is the mean over the records as they were trained, metrics are those of training, and
-        with `val_` before their names those of the evaluation after the epoch. What is not known of
-        an epoch is NaN.
+        `loss` is the mean over the records while they were trained. A name with `val_` is a metric
+        of the evaluation after the epoch, and other names are metrics of training. An unknown value
+        is NaN.
         """
         return history_of(self.status().history)
 
     def status(self) -> JobStatus:
-        """Return where the job is, or how it ended."""
+        """Return the newest picture of the job, or its last picture if it has ended."""
         try:
             return picture_now(self._job, self.name)[0]
         except UnavailableError:
@@ -153,13 +153,13 @@ class Job:
     def wait(self, show: bool = True) -> JobStatus:
         """Wait for the end of the job, and return its last picture.
 
-        Ctrl-C ends the waiting; the job goes on.
+        Ctrl-C ends the waiting, and the job goes on.
 
         Args:
-            show: Show how it goes: below the cell of a notebook, else as `elasticdl train` does.
+            show: Show the progress: below the cell of a notebook, or as `elasticdl train` does.
 
         Raises:
-            JobFailedError: The job has failed, or was stopped; says why.
+            JobFailedError: The job has failed, or was stopped; the error says why.
         """
         if show and notebook.is_there():
             notebook.follow(self.status, lambda: self._job.end(0.0) is not None)
@@ -175,10 +175,10 @@ class Job:
         return status
 
     def scale(self, workers: int | None = None, ps: int | None = None) -> None:
-        """Have it go on with so many workers, or have the model move to so many ps replicas.
+        """Set the number of workers, or move the model to another number of ps replicas.
 
         Raises:
-            ElasticdlError: It has ended, or its model cannot move; says why.
+            ElasticdlError: The job has ended, or its model cannot move; the error says why.
         """
         if workers is not None:
             ask(self._job, lambda client: client.set_num_workers(workers, ANSWER_SECONDS))
@@ -186,10 +186,10 @@ class Job:
             ask(self._job, lambda client: client.set_num_ps(ps, ANSWER_SECONDS))
 
     def stop(self, drain: bool = False) -> None:
-        """Cancel the job; with `drain` a job on a stream finishes what has arrived.
+        """Cancel the job; with `drain` a job on a stream first finishes the data that have arrived.
 
         Raises:
-            UnavailableError: It has ended.
+            UnavailableError: The job has ended.
         """
         if drain:
             ask(self._job, lambda client: client.drain(ANSWER_SECONDS))
@@ -198,17 +198,17 @@ class Job:
             self._job.end(_FOREVER_SECONDS)
 
     def predict(self, data: object, data_reader_params: str | None = None) -> Predictions:
-        """Return what the trained model says of records, in their order.
+        """Return the predictions of the trained model for records, in the order of the records.
 
-        The model is loaded into this program with the first call, and stays for the next ones.
+        The first call loads the model into this program, and later calls use it again.
 
         Args:
             data: A path, or a table, as in `train`.
-            data_reader_params: How files are read, as in `train`; None: as those that the job was
-                trained on. A table needs none.
+            data_reader_params: The settings for reading files, as in `train`; None: the settings of
+                the training data. A table needs none.
 
         Returns:
-            An array whose first dimension is the records; by name if there are several outputs.
+            An array whose first dimension is the records; several outputs are arrays by name.
 
         Raises:
             JobFailedError: The job has not finished, or the predictions have failed.
@@ -263,7 +263,7 @@ class Job:
 
 
 def _predict_by_job(config: JobConfig) -> None:
-    """Predict in processes of their own."""
+    """Predict in separate processes."""
     status = submit(config).end(_FOREVER_SECONDS)
     if status is None or status.status != "finished":
         raise JobFailedError(f"the predictions have failed: {status and status.message}")
@@ -278,7 +278,7 @@ def _refuse_local(strategy: str) -> None:
 
 
 def _words(command: Command, settings: Mapping[str, object]) -> dict[str, str]:
-    """Return settings as words of a command line."""
+    """Return settings as the words of a command line."""
     known = {flag.name for flag in flags(command)}
     for name in settings:
         if name not in known:
@@ -304,7 +304,7 @@ def history_of(epochs: Sequence[EpochScores]) -> dict[str, list[float]]:
 def settings_of_prediction(
     words: Mapping[str, str], data: object, data_reader_params: str | None
 ) -> dict[str, str]:
-    """Return the settings of a job that its predictions have, too."""
+    """Return those settings of a job that its predictions use too."""
     kept = {name: words[name] for name in _OF_PREDICTION if name in words}
     if data_reader_params is not None:
         kept["data_reader_params"] = data_reader_params

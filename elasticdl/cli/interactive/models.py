@@ -1,4 +1,4 @@
-"""A model as a file, whatever it is given as: workers import it, in processes of their own."""
+"""Makes a file of any form of a model: workers import the file in their own processes."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _BESIDE = {
 
 
 class ModelPlace(NamedTuple):
-    """Where a model is found, as `--model_zoo` and `--model_def`; no folder: as by default."""
+    """The place of a model, as `--model_zoo` and `--model_def`; no folder: the default one."""
 
     model_zoo: Path | None
     model_def: str
 
 
 def place_of(model: Model, folder: Path) -> ModelPlace:
-    """Return where a model is found; functions are written into a folder, which is made.
+    """Return the place of a model; functions are written into a folder, which is made.
 
     Raises:
         ModelError: There is no such file, it has no model, or a function uses what no other
@@ -56,10 +56,10 @@ def place_of(model: Model, folder: Path) -> ModelPlace:
 
 
 def with_settings(model: Model, settings: Mapping[str, object]) -> tuple[Model, dict[str, object]]:
-    """Return a model with the functions that were given beside it, and the other settings.
+    """Return a model with the functions from the settings, and the other settings.
 
     Raises:
-        ConfigError: A function was given beside a model file.
+        ConfigError: A function was given together with a model file.
     """
     if isinstance(model, Mapping):
         beside = {
@@ -104,7 +104,7 @@ def _written(functions: Mapping[str, object], folder: Path) -> ModelPlace:
 
 
 def _is_made(value: object) -> bool:
-    """Whether a value is a model that was made already; it can be called, but not to make one."""
+    """Return whether a value is a finished model: one can call it, but it does not make a model."""
     has = hasattr(value, "trainable_variables") or hasattr(value, "parameters")
     return has and not isinstance(value, type)
 

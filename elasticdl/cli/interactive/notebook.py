@@ -1,4 +1,4 @@
-"""A job in a notebook: a picture that follows it."""
+"""Shows a job in a notebook by a picture that follows the job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SECONDS = 1.0
 
 
 def is_there() -> bool:
-    """Whether this code runs in a cell of a notebook."""
+    """Return whether this code runs in a cell of a notebook."""
     shell = getattr(builtins, "get_ipython", None)
     return shell is not None and type(shell()).__name__ == "ZMQInteractiveShell"
 
@@ -45,7 +45,7 @@ def picture(status: JobStatus) -> str:
 
 
 def follow(status: Callable[[], JobStatus], has_ended: Callable[[], bool]) -> None:
-    """Show a job below the cell, up to its end."""
+    """Show a job below the cell until the job ends."""
     from IPython.display import HTML, display  # a notebook has it
 
     handle = display(HTML(picture(status())), display_id=True)

@@ -1,4 +1,4 @@
-"""A trained model in the program that asks it: loaded once, it answers as a job's worker would."""
+"""Loads a trained model once into this program; it predicts as a job's worker would."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _VARIABLES = (KERAS_VARIABLE, STATISTICS_VARIABLE)
 
 
 def may_load(export: Path) -> bool:
-    """Whether this program can load an export: it has no other framework, which may not bear it."""
+    """Return whether this program can load an export: no other framework may be loaded already."""
     own = _FRAMEWORKS.get(kind_of_export(export))
     others = set(_FRAMEWORKS.values()) - {own}
     return own is None or own in sys.modules or others.isdisjoint(sys.modules)
@@ -46,10 +46,10 @@ class LoadedModel:
         self._metadata: Metadata | None = None
 
     def predict(self, config: JobConfig, output: Path) -> None:
-        """Write what the model says of the records that a configuration names.
+        """Write the model's predictions for the records that a configuration names.
 
         Args:
-            config: Of `elasticdl predict`, with the export.
+            config: The configuration of `elasticdl predict`, with the export.
             output: The folder where files of predictions are written.
 
         Raises:
@@ -68,7 +68,7 @@ class LoadedModel:
     def _load(
         self, config: JobConfig, spec: ModelSpec, readers: dict[TaskKind, DataReader]
     ) -> Predictor:
-        """Return the model, loaded before unless `feed` is told something else of this data."""
+        """Return the loaded model; it is loaded again if these data give `feed` other settings."""
         metadata = metadata_of(config, readers)
         if self._model is None or metadata != self._metadata:
             assert config.checkpoint.saved_model is not None
@@ -94,9 +94,10 @@ def _predicted(
 
 @contextlib.contextmanager
 def imports_of(zoo: Path) -> Iterator[None]:
-    """Import from a model folder within the block, and have this program as it was after it.
+    """Import from a model folder within the block, and restore this program's modules after it.
 
-    Two jobs may have model files of one name, and the program a module of its own.
+    Two jobs may have model files of the same name, and the program may have a module of that name
+    too.
     """
     paths, environment = list(sys.path), {n: os.environ.get(n) for n in _VARIABLES}
     names = {path.stem for path in zoo.iterdir()}
@@ -105,6 +106,7 @@ def imports_of(zoo: Path) -> Iterator[None]:
         for name, module in sys.modules.items()
         if name.partition(".")[0] in names and is_own(name) and name != "__main__"
     }
+    # A module of the program with a file's name would be taken in place of the file.
     for name in hidden:
         del sys.modules[name]
     before = set(sys.modules)

@@ -1,4 +1,4 @@
-"""Data as a place that workers read: a path or URL as it is, a table in memory as Parquet."""
+"""Gives workers a place to read data from; a table in memory becomes a Parquet file."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _ROW_GROUP = 8_192
 
 
 def place_of(data: object, folder: Path, name: str) -> str:
-    """Return where data is read; a table is written into a folder, which is made.
+    """Return the place of data; a table is written into a folder, which is made.
 
     Args:
         data: A path or URL, or a table: of pandas, polars, pyarrow, DuckDB or whatever else has
             Arrow's C data interface (`__arrow_c_stream__`).
-        folder: Where tables are written.
-        name: Of the argument, for the file and for errors.
+        folder: The folder for tables.
+        name: The name of the argument, for the file and for errors.
 
     Raises:
-        DataError: It is neither, has no rows, or cannot be written.
+        DataError: The data are neither, have no rows, or cannot be written.
         ConfigError: pyarrow is not installed.
     """
     if isinstance(data, str | Path):
@@ -42,10 +42,11 @@ def place_of(data: object, folder: Path, name: str) -> str:
     table = _table_of(data, name)
     if not table.num_rows:
         raise DataError(f"{name}: expected a table with rows, found none")
+    # The table may hold the user's private data.
     folder.mkdir(0o700, parents=True, exist_ok=True)
     path = folder / f"{name}.parquet"
-    # Without Arrow's own types a word is a word, whatever the library keeps it in; but Parquet has
-    # none for a duration, nor for a vector.
+    # Without Arrow's schema in the file, the words of any library are read as plain strings. But
+    # Parquet has no type for a duration or a vector, so a table with one needs the schema.
     keeps_types = any(map(_is_of_arrow_alone, table.schema.types))
     try:
         parquet.write_table(
@@ -101,9 +102,10 @@ def _is_of_arrow_alone(kind: pa.DataType) -> bool:
 
 
 def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the values of a column of categories, of which Arrow does not write all kinds.
+    """Return the values of a column of categories; Arrow does not write all kinds of them.
 
-    The words of polars are views, of which dictionaries cannot be written; nor can those with null.
+    Polars keeps the words as views, and Parquet has no dictionary of views. A dictionary with null
+    cannot be written either.
     """
     import pyarrow as pa
 
