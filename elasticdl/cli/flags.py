@@ -40,7 +40,7 @@ _NOT_FIRST = {"train": ("prediction_data", "checkpoint_dir_for_init", "saved_mod
 class Flag:
     """A flag of the command line: one field of one section of `JobConfig`.
 
-    path: The place of the section in `JobConfig`, such as ("training",), or ("packages", "trackers").
+    path: The place of the section in `JobConfig`: ("training",), or ("packages", "trackers").
     """
 
     path: tuple[str, ...]
