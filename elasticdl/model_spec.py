@@ -23,7 +23,7 @@ from elasticdl.config import STATISTICS_VARIABLE, ModelSection
 from elasticdl.distribution import how_to_get
 from elasticdl.errors import ModelError
 from elasticdl.runtime.deferred import SELDOM_USED, defer
-from elasticdl.runtime.start_up import quiet_tensorflow
+from elasticdl.runtime.start_up import quiet_tensorflow, without_collection
 from elasticdl.settings.model import KERAS_VARIABLE
 from elasticdl.settings.reader_params import found
 
@@ -250,7 +250,8 @@ def _import_module(section: ModelSection) -> tuple[ModuleType, str]:
     defer(SELDOM_USED)
     offer_earlier_modules()
     try:
-        return importlib.import_module(module_name), function
+        with without_collection():
+            return importlib.import_module(module_name), function
     except ModuleNotFoundError as error:
         if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
             raise ModelError(

@@ -101,8 +101,6 @@ GONE: dict[str, str] = {
 }
 """Module of then, or name in one -> what to write instead."""
 
-_ROOTS = ("elasticdl.python", "elasticdl_preprocessing", "elasticai_api")
-
 
 class MaxComputeConfig:
     """Names of the environment variables that say how to reach MaxCompute."""
@@ -136,22 +134,31 @@ class ODPSWriter:
 
 def offer_earlier_modules() -> None:
     """Let model files import modules of ElasticDL 0.x by their names of then."""
-    for kind in (_Finder, _ZooFinder):
-        if not any(type(finder) is kind for finder in sys.meta_path):
-            sys.meta_path.append(kind())  # last: a package that is installed is taken
+    if not any(type(finder) is _Finder for finder in sys.meta_path):
+        sys.meta_path.append(_Finder())  # last: a package that is installed is taken
 
 
 class _Finder(MetaPathFinder):
+    """Makes a module of then; finds `model_zoo.a.b` as `a.b`, so that a file is one module by both.
+
+    The folder of `--model_zoo` is on the import path. Images of ElasticDL 0.x had the folder above
+    it there, too, so that files of a zoo import each other as `model_zoo.census.features`.
+    """
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if not fullname.startswith(_ROOTS):
-            return None
+        root, _, name = fullname.partition(".")
+        if root == "model_zoo" and name:
+            found = importlib.util.find_spec(name)
+            return None if found is None else ModuleSpec(fullname, _SameModule(name))
         remedy = _remedy(fullname)
         if remedy is not None:
             raise ModelError(f"{fullname} is of ElasticDL 0.x, and is gone: {remedy}")
-        known = fullname in MOVED or any(
-            name.startswith(f"{fullname}.") for name in (*MOVED, *GONE)
+        known = (
+            fullname == "model_zoo"
+            or fullname in MOVED
+            or any(name.startswith(f"{fullname}.") for name in (*MOVED, *GONE))
         )
         return ModuleSpec(fullname, _Loader(), is_package=True) if known else None
 
@@ -172,25 +179,6 @@ class _Loader(Loader):
             return pkgutil.resolve_name(names[name])
 
         module.__getattr__ = find  # type: ignore[method-assign]
-
-
-class _ZooFinder(MetaPathFinder):
-    """Finds `model_zoo.a.b` as the module `a.b`, so that a file is one module by both names.
-
-    The folder of `--model_zoo` is on the import path. Images of ElasticDL 0.x had the folder above
-    it there, too, so that files of a zoo import each other as `model_zoo.census.features`.
-    """
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        root, _, name = fullname.partition(".")
-        if root != "model_zoo":
-            return None
-        if not name:
-            return ModuleSpec(fullname, _Loader(), is_package=True)
-        found = importlib.util.find_spec(name)
-        return None if found is None else ModuleSpec(fullname, _SameModule(name))
 
 
 class _SameModule(Loader):

@@ -74,7 +74,6 @@ def metrics_of(job, folder, tmp_path, command, *words, **flags):
     summary = tmp_path / "summary.json"
     places = {"summary": summary, "job_dir": tmp_path / "job", **flags}
     done = job.run(folder, command, VALIDATION, *words, **places)
-    assert "oneDNN" not in done.stderr  # what TensorFlow says whenever it starts
     return json.loads(summary.read_text())["metrics"]
 
 
