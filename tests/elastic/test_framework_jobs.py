@@ -73,7 +73,7 @@ def metrics_of(job, folder, tmp_path, command, *words, **flags):
     """Return the metrics that a command comes to."""
     summary = tmp_path / "summary.json"
     places = {"summary": summary, "job_dir": tmp_path / "job", **flags}
-    done = job.run(folder, command, VALIDATION, *words, **places)
+    job.run(folder, command, VALIDATION, *words, **places)
     return json.loads(summary.read_text())["metrics"]
 
 
