@@ -151,7 +151,7 @@ test-torch: build $(TORCH) ## Test models in PyTorch, and the optimizers against
 	PYTHONPATH=$(TORCH) OMP_NUM_THREADS=1 $(VENV)/bin/pytest $(PYTEST_FLAGS) $(SLICED) -m torch $(TORCH_TESTS)
 
 test-long: build ## Test jobs of the model zoo, jobs that lose more, the tutorials (50 minutes; SLICE=0 to 3: a quarter).
-	@$(PYTHON) -m scripts.kafka.jars --if-possible
+	@$(PYTHON) -m tests.clusters.kafka.jars --if-possible
 	$(VENV)/bin/pytest $(PYTEST_FLAGS) $(SLICED) -m long model_zoo tests
 
 # What some suites of scripts/suite.sh need. The base image has no other source than Debian's
@@ -171,12 +171,12 @@ $(CACHE)/images/bookworm-python.tar:
 	@mv $@.partial.tar $@
 
 kafka: build ## Fetch Kafka from Maven (43 MB, once; needs Java 17 and Maven).
-	@$(PYTHON) -m scripts.kafka.jars
+	@$(PYTHON) -m tests.clusters.kafka.jars
 
 # Go builds them from their modules, once for each version, below $(CACHE).
 TOOLS ?= etcd kubernetes
 kubernetes-tools: build ## Build etcd and Kubernetes' control plane, or TOOLS="etcd kueue kubelet" (Go 1.26; minutes, once).
-	@$(PYTHON) -m scripts.cluster.binaries $(TOOLS)
+	@$(PYTHON) -m tests.clusters.kubernetes.binaries $(TOOLS)
 
 bench: build $(if $(filter $(WITH_TORCH),$(ONLY)),$(TORCH)) ## Measure elasticdl against its peers: make bench ONLY="flights zoo" FLAGS=--short
 	@set -e; for name in $(or $(ONLY),$(BENCHMARKS)); do echo "== $$name"; \
@@ -188,7 +188,7 @@ demo: build ## Train a real model on real data, with a master, workers and ps re
 	@scripts/demo.sh
 
 online: build ## Online learning: Kafka, a job, a server that follows: make online FLAGS="--minutes=5" (needs Java 17, Maven).
-	@$(PYTHON) -m scripts.kafka.jars
+	@$(PYTHON) -m tests.clusters.kafka.jars
 	@PYTHONPATH=$(CURDIR) $(PYTHON) examples/online/run.py $(FLAGS)
 
 SEEDS ?= 100000

@@ -42,7 +42,7 @@ from elasticdl.state.base import State
 from elasticdl.state.etcd import EtcdState
 from elasticdl.state.memory import MemoryState
 from elasticdl.state.sqlite import SqliteState
-from scripts.etcd import EtcdServer
+from tests.clusters.etcd import EtcdServer
 
 NUM_WORKERS = 32
 MEMORY_CYCLES, SQLITE_CYCLES, JOB_CYCLES = 5_000, 1_000, 1_000  # short: some runs are undisturbed

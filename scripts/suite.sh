@@ -27,7 +27,7 @@ rust) # edl-python is the extension: it is linked by Python, and tested from the
     cargo test --locked --workspace --exclude edl-python
     ;;
 python)
-    .venv/bin/python -m scripts.kafka.jars --if-possible
+    .venv/bin/python -m tests.clusters.kafka.jars --if-possible
     OMP_NUM_THREADS=1 TF_NUM_INTRAOP_THREADS=1 pytest
     ;;
 aarch64) # The test that is left out runs its own binary once more, which only the emulator can.
@@ -39,7 +39,7 @@ aarch64) # The test that is left out runs its own binary once more, which only t
         --package edl-optim --package edl-store -- --skip a_full_disk_leaves_nothing_behind
     ;;
 etcd)
-    .venv/bin/python -m scripts.cluster.binaries etcd
+    .venv/bin/python -m tests.clusters.kubernetes.binaries etcd
     .venv/bin/pytest -m etcd tests
     ;;
 fuzz)
@@ -57,7 +57,7 @@ images)
     ELASTICDL_TEST_ROOT_FS=$CACHE/images/bookworm-python.tar .venv/bin/pytest -m images tests/images
     ;;
 kubelet)
-    .venv/bin/python -m scripts.cluster.binaries kubelet pause
+    .venv/bin/python -m tests.clusters.kubernetes.binaries kubelet pause
     .venv/bin/pytest -m kubelet tests
     ;;
 kubernetes) .venv/bin/pytest -m kubernetes tests ;;

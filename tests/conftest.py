@@ -47,7 +47,7 @@ def etcd_of_its_own(tmp_path):
 
 
 def _new_etcd(folder):
-    from scripts.etcd import EtcdServer
+    from tests.clusters.etcd import EtcdServer
 
     try:
         return EtcdServer(folder)
@@ -73,7 +73,7 @@ def broker_of_its_own(tmp_path):
 def ray_cluster():
     """A Ray cluster of a head that runs nothing of a job; each test adds nodes."""
     pytest.importorskip("ray", reason="pip install 'ray>=2.60,<2.61'")
-    from scripts.ray_cluster import RayCluster
+    from tests.clusters.ray_cluster import RayCluster
 
     cluster = RayCluster()
     yield cluster
@@ -89,7 +89,7 @@ def secure_broker(tmp_path_factory):
 
 def _new_broker(folder, **settings):
     pytest.importorskip("confluent_kafka", reason="make lock installs it")
-    from scripts.kafka.broker import KafkaBroker
+    from tests.clusters.kafka.broker import KafkaBroker
 
     try:
         return KafkaBroker(folder, **settings)
@@ -100,7 +100,7 @@ def _new_broker(folder, **settings):
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory):
     """A Slurm cluster of three nodes on this machine."""
-    from scripts.slurm_cluster import SlurmCluster
+    from tests.clusters.slurm_cluster import SlurmCluster
 
     try:
         cluster = SlurmCluster(tmp_path_factory.mktemp("slurm") / "cluster")

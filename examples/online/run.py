@@ -36,8 +36,8 @@ from elasticdl.job import JobStatus  # noqa: E402
 from elasticdl.rpc.client import JobClient  # noqa: E402
 from elasticdl.runtime.process import PAGE_FILE  # noqa: E402
 from scripts.chaos.job import connect  # noqa: E402
-from scripts.kafka.broker import KafkaBroker  # noqa: E402
-from scripts.kafka.jars import missing  # noqa: E402
+from tests.clusters.kafka.broker import KafkaBroker  # noqa: E402
+from tests.clusters.kafka.jars import missing  # noqa: E402
 
 TOPIC, NUM_PARTITIONS = "clicks", 2
 MESSAGES = "format=json&columns=user:int64,item:int64,clicked:int64"

@@ -53,7 +53,7 @@ def guarded(tmp_path_factory):
     """An etcd with TLS and one user, root; returns its endpoint and its authority."""
     from aetcd import rpc
 
-    from scripts.etcd import EtcdServer
+    from tests.clusters.etcd import EtcdServer
 
     folder = tmp_path_factory.mktemp("guarded")
     ca = self_signed(folder / "etcd.pem")

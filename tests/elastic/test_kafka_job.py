@@ -19,7 +19,7 @@ from elasticdl.errors import DataError
 from elasticdl.job import Shard
 from elasticdl.packages.serving.versions import Versions
 from scripts.chaos import job as counting
-from scripts.kafka.broker import PASSWORD, READER, STRANGER
+from tests.clusters.kafka.broker import PASSWORD, READER, STRANGER
 from tests.elastic.running_job import RunningJob, elasticdl, run
 
 pytest.importorskip("confluent_kafka", reason="make lock installs it")

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from scripts.kafka.jars import missing
+from tests.clusters.kafka.jars import missing
 
 pytest.importorskip("confluent_kafka", reason="make lock installs it")
 pytestmark = [

@@ -19,7 +19,7 @@ class SlurmJob(SeenJob):
     """A paced counting job on a cluster."""
 
     def __init__(self, folder, cluster, num_records, **flags):
-        """Prepare it; `cluster` is a `scripts.slurm_cluster.SlurmCluster`."""
+        """Prepare it; `cluster` is a `tests.clusters.slurm_cluster.SlurmCluster`."""
         super().__init__(
             folder,
             num_records,

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from scripts.cluster.cluster import Cluster, NodeProcess, Shape, missing
-from scripts.cluster.namespace import Namespace
+from tests.clusters.kubernetes.cluster import Cluster, NodeProcess, Shape, missing
+from tests.clusters.kubernetes.namespace import Namespace
 
 _numbers = itertools.count()
 

@@ -15,9 +15,9 @@ import yaml
 
 from elasticdl._core import RecordWriter
 from scripts.chaos import job as counting
-from scripts.cluster.api import Object
-from scripts.cluster.namespace import Namespace
 from scripts.job_lines import DONE, records_done
+from tests.clusters.kubernetes.api import Object
+from tests.clusters.kubernetes.namespace import Namespace
 
 CLI = [sys.executable, "-P", "-m", "elasticdl.cli.main"]
 COLLECTIONS = {

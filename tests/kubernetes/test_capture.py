@@ -7,8 +7,8 @@ import base64
 import numpy as np
 import pytest
 
-from scripts.cluster.capture import Capture
-from scripts.cluster.namespace import Namespace
+from tests.clusters.kubernetes.capture import Capture
+from tests.clusters.kubernetes.namespace import Namespace
 from tests.kubernetes.job import ClusterJob
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]

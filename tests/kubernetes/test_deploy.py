@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.cluster.api import ApiError
-from scripts.cluster.namespace import Namespace
+from tests.clusters.kubernetes.api import ApiError
+from tests.clusters.kubernetes.namespace import Namespace
 
 pytestmark = [
     pytest.mark.kubernetes,

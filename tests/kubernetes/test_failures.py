@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scripts.cluster.api import ApiError
-from scripts.cluster.cluster import Cluster, NodeProcess
-from scripts.cluster.namespace import Namespace
-from scripts.etcd import EtcdServer
 from scripts.job_lines import processes
+from tests.clusters.etcd import EtcdServer
+from tests.clusters.kubernetes.api import ApiError
+from tests.clusters.kubernetes.cluster import Cluster, NodeProcess
+from tests.clusters.kubernetes.namespace import Namespace
 from tests.kubernetes.job import ClusterJob
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from scripts.chaos.job import ROOT
-from scripts.cluster.namespace import Namespace
+from tests.clusters.kubernetes.namespace import Namespace
 from tests.kubernetes.job import CLI, ClusterJob
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.keras, pytest.mark.timeout(900)]

@@ -13,7 +13,7 @@ import pytest
 from elasticdl.launchers.kubernetes.client import Api
 from elasticdl.launchers.kubernetes.forward import Forward
 from scripts.chaos import job as counting
-from scripts.cluster.namespace import Namespace
+from tests.clusters.kubernetes.namespace import Namespace
 from tests.kubernetes.job import CLI, ClusterJob
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from cryptography import x509
 
-from scripts.cluster.namespace import Namespace
 from scripts.job_lines import processes
+from tests.clusters.kubernetes.namespace import Namespace
 from tests.elastic import towers_job
 from tests.kubernetes.job import CLI, ClusterJob
 

@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from scripts.chaos import job as counting
-from scripts.cluster import kubelet
-from scripts.cluster.api import Object
-from scripts.cluster.cluster import Cluster
-from scripts.cluster.namespace import HELD, Namespace
+from tests.clusters.kubernetes import kubelet
+from tests.clusters.kubernetes.api import Object
+from tests.clusters.kubernetes.cluster import Cluster
+from tests.clusters.kubernetes.namespace import HELD, Namespace
 from tests.kubernetes.job import ClusterJob
 
 pytestmark = [pytest.mark.kubelet, pytest.mark.timeout(300)]  # the first test starts the cluster

@@ -7,10 +7,10 @@ import subprocess
 
 import pytest
 
-from scripts.cluster.cluster import Cluster
-from scripts.cluster.kueue import QUEUED, Kueue, why_missing
-from scripts.cluster.namespace import Namespace
 from scripts.job_lines import processes
+from tests.clusters.kubernetes.cluster import Cluster
+from tests.clusters.kubernetes.kueue import QUEUED, Kueue, why_missing
+from tests.clusters.kubernetes.namespace import Namespace
 from tests.kubernetes.job import CLI, ClusterJob
 
 pytestmark = [

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scripts.cluster.namespace import Namespace
 from scripts.job_lines import processes
+from tests.clusters.kubernetes.namespace import Namespace
 from tests.elastic.prometheus import Prometheus, needs_prometheus
 from tests.kubernetes.job import ClusterJob
 

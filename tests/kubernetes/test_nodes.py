@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from scripts.cluster.api import Object
-from scripts.cluster.cluster import Cluster, NodeProcess
-from scripts.cluster.namespace import HELD, Namespace
+from tests.clusters.kubernetes.api import Object
+from tests.clusters.kubernetes.cluster import Cluster, NodeProcess
+from tests.clusters.kubernetes.namespace import HELD, Namespace
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first test starts the cluster
 
@@ -148,7 +148,7 @@ def test_pods_do_not_notice_that_the_api_server_is_away(
 
 def test_nothing_is_left_of_a_cluster_whose_process_was_killed(cluster: Cluster):
     other = subprocess.Popen(
-        [sys.executable, "-m", "scripts.cluster", "--nodes", "1"],
+        [sys.executable, "-m", "tests.clusters.kubernetes", "--nodes", "1"],
         stdout=subprocess.PIPE,
         text=True,
         cwd=REPOSITORY,

@@ -6,8 +6,8 @@ import textwrap
 
 import pytest
 
-from scripts.cluster.api import ApiError
-from scripts.cluster.namespace import HELD, Namespace
+from tests.clusters.kubernetes.api import ApiError
+from tests.clusters.kubernetes.namespace import HELD, Namespace
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first test starts the cluster
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scripts.cluster.api import Object
-from scripts.cluster.namespace import HELD, Namespace
+from tests.clusters.kubernetes.api import Object
+from tests.clusters.kubernetes.namespace import HELD, Namespace
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first test starts the cluster
 

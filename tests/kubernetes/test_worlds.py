@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from elasticdl._core import RecordWriter
-from scripts.cluster.namespace import Namespace
+from tests.clusters.kubernetes.namespace import Namespace
 from tests.kubernetes.job import ClusterJob
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(400)]

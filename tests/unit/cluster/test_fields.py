@@ -1,8 +1,8 @@
 import pytest
 
-from scripts.cluster.fields import NotFoundError, environment, expand, field, quantity
-from scripts.cluster.sandbox import image
-from scripts.cluster.status import unsupported
+from tests.clusters.kubernetes.fields import NotFoundError, environment, expand, field, quantity
+from tests.clusters.kubernetes.sandbox import image
+from tests.clusters.kubernetes.status import unsupported
 
 POD = {
     "metadata": {

@@ -10,7 +10,7 @@ import pytest
 from kubernetes.client import Configuration
 from kubernetes.stream.ws_client import portforward_call
 
-from scripts.cluster.port_forward import RefusedError, serve
+from tests.clusters.kubernetes.port_forward import RefusedError, serve
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -1,4 +1,4 @@
-from scripts.cluster.services import Services
+from tests.clusters.kubernetes.services import Services
 
 
 def service(name, address, *ports, namespace="jobs"):

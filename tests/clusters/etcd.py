@@ -7,7 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from scripts.cluster.binaries import binary
+from tests.clusters.kubernetes.binaries import binary
 
 _READY_SECONDS = 30.0
 _LOOK_SECONDS = 0.02

@@ -1,6 +1,6 @@
 """Answers at the cluster addresses of services, in the router: a relay to the pods behind them.
 
-    python -m scripts.cluster.proxy ACCESS.json
+    python -m tests.clusters.kubernetes.proxy ACCESS.json
 
 Only TCP. A service with no pod that is ready refuses connections. Data between pods that know each
 other's addresses does not pass here.

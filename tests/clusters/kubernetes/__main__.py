@@ -1,6 +1,6 @@
 """Runs a Kubernetes cluster on this machine until Ctrl-C, for tests and for trying kubectl.
 
-    python -m scripts.cluster --nodes 3 --cpus 8 --memory 16Gi
+    python -m tests.clusters.kubernetes --nodes 3 --cpus 8 --memory 16Gi
 
 Pods run as processes of this machine, each with a network, a root and a process namespace of its
 own; docs/designs/kubernetes.md says what is played and what is not. Needs root and, once,
@@ -21,7 +21,7 @@ assert __doc__
 def main() -> int:
     """Parse the command line, run the cluster, say where it is."""
     parser = argparse.ArgumentParser(
-        prog="python -m scripts.cluster",
+        prog="python -m tests.clusters.kubernetes",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

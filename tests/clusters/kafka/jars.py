@@ -3,8 +3,8 @@
 `kafka.xml` names the version. The jars lie outside the tree, in a folder named after the hash of
 `kafka.xml`, so that clones share them and a new version never meets an old one.
 
-    python -m scripts.kafka.jars
-    python -m scripts.kafka.jars --if-possible  # for tests, which are skipped without it
+    python -m tests.clusters.kafka.jars
+    python -m tests.clusters.kafka.jars --if-possible  # for tests, which are skipped without it
 """
 
 from __future__ import annotations

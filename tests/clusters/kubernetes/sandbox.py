@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .control_groups import ControlGroup
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 _ETC = "alternatives ca-certificates.conf group host.conf ld.so.cache ld.so.conf ld.so.conf.d"
 _ETC += " localtime magic mime.types passwd protocols services ssl"
 

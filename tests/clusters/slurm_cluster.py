@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from scripts.etcd import free_ports
+from tests.clusters.etcd import free_ports
 
 _READY_SECONDS = 30.0
 _LOOK_SECONDS = 0.1
@@ -77,7 +77,9 @@ class SlurmCluster:
         """
         for program in _PROGRAMS:
             if shutil.which(program, path=_PATH) is None:
-                raise FileNotFoundError(f"{program} is missing: scripts/slurm.sh installs it")
+                raise FileNotFoundError(
+                    f"{program} is missing: tests/clusters/slurm.sh installs it"
+                )
         self._folder = folder
         self.nodes = [f"n{number}" for number in range(1, num_nodes + 1)]
         self._num_cpus = num_cpus

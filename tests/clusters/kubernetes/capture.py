@@ -1,6 +1,6 @@
 """Records every packet that passes a cluster's router: what one on its network could read.
 
-    python -m scripts.cluster.capture FILE        # in the router's network; ends with SIGTERM
+    python -m tests.clusters.kubernetes.capture FILE    # in the router's network, until SIGTERM
 
 All traffic between pods, and between pods and the host, passes there, mostly twice.
 """
@@ -42,7 +42,7 @@ class Capture:
         self._log = file.with_suffix(".log")
 
     def __enter__(self) -> Capture:
-        command = [sys.executable, "-m", "scripts.cluster.capture", str(self._file)]
+        command = [sys.executable, "-m", "tests.clusters.kubernetes.capture", str(self._file)]
         environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
         self._process: subprocess.Popen[bytes] = processes.start(
             self._network.in_router(command), self._log, environment

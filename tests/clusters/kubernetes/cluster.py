@@ -53,7 +53,14 @@ class NodeProcess:
     def start(self) -> None:
         """Start its agent; returns when the node is ready."""
         # Volumes in memory are mounted by the agent, and are gone with its mounts.
-        command = ["unshare", "--mount", "--", sys.executable, "-m", "scripts.cluster.node"]
+        command = [
+            "unshare",
+            "--mount",
+            "--",
+            sys.executable,
+            "-m",
+            "tests.clusters.kubernetes.node",
+        ]
         environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
         self._process = processes.start([*command, self._settings], self.log, environment)
         self.wait_until(ready=True)
@@ -240,7 +247,7 @@ class Cluster(AbstractContextManager["Cluster"]):
         settings = self.folder / "proxy.json"
         settings.touch(0o600)
         settings.write_text(json.dumps(asdict(self.control_plane.access)))
-        command = [sys.executable, "-m", "scripts.cluster.proxy", str(settings)]
+        command = [sys.executable, "-m", "tests.clusters.kubernetes.proxy", str(settings)]
         self.run(self.network.in_router(command), self.folder / "proxy.log")
 
     def _look(self, path: str, query: dict[str, str]) -> Object:
@@ -277,7 +284,7 @@ def missing() -> str:
 
 
 def _start_janitor(folder: Path, control_group: str) -> subprocess.Popen[bytes]:
-    command = ["unshare", "--net", "--", sys.executable, "-m", "scripts.cluster.janitor"]
+    command = ["unshare", "--net", "--", sys.executable, "-m", "tests.clusters.kubernetes.janitor"]
     janitor = subprocess.Popen(
         [*command, str(folder), control_group],
         stdin=subprocess.PIPE,

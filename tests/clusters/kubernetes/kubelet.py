@@ -1,6 +1,6 @@
 """A node of the cluster with a real kubelet and containerd, to compare our own nodes with.
 
-Needs `python -m scripts.cluster.binaries kubelet` and, on Debian,
+Needs `python -m tests.clusters.kubernetes.binaries kubelet` and, on Debian,
 
     apt-get install --no-install-recommends containerd runc containernetworking-plugins
 
@@ -38,7 +38,7 @@ def missing() -> str:
     lacks = [name for name in ("containerd", "ctr", "runc") if shutil.which(name) is None]
     if not Path(_PLUGINS, "loopback").exists():
         lacks.append(f"{_PLUGINS}/loopback")
-    words = f"lacks {', '.join(lacks)}: see scripts/cluster/kubelet.py" if lacks else ""
+    words = f"lacks {', '.join(lacks)}: see tests/clusters/kubernetes/kubelet.py" if lacks else ""
     return binaries.missing("kubelet", "pause") or words
 
 

@@ -4,7 +4,7 @@
 named after the version and the hash of `go/NAME`, so that clones share it and a new version never
 meets an old binary.
 
-    python -m scripts.cluster.binaries etcd kubernetes kubelet kueue
+    python -m tests.clusters.kubernetes.binaries etcd kubernetes kubelet kueue
 """
 
 import argparse
@@ -160,7 +160,9 @@ def _cache() -> Path:
 
 def main() -> int:
     """Build what the command line names."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.cluster.binaries", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.clusters.kubernetes.binaries", description=__doc__
+    )
     parser.add_argument("component", nargs="+", choices=sorted(COMPONENTS))
     arguments = parser.parse_args()
     if shutil.which("go") is None:

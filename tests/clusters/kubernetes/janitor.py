@@ -1,6 +1,6 @@
 """Outlives a cluster by a moment, to remove what the kernel does not remove by itself.
 
-    python -m scripts.cluster.janitor FOLDER CONTROL_GROUP
+    python -m tests.clusters.kubernetes.janitor FOLDER CONTROL_GROUP
 
 It is the process of the cluster's router, and waits for the end of its stdin, which comes even when
 the cluster's process is killed.

@@ -9,8 +9,8 @@ import time
 import uuid
 from pathlib import Path
 
-from scripts.kafka.jars import folder as jars_folder
-from scripts.kafka.jars import missing
+from tests.clusters.kafka.jars import folder as jars_folder
+from tests.clusters.kafka.jars import missing
 
 _READY_SECONDS = 60.0
 _FORMAT_SECONDS = 60.0

@@ -1,6 +1,6 @@
 """A node: an agent that runs the pods bound to it as processes of this machine.
 
-    python -m scripts.cluster.node SETTINGS.json
+    python -m tests.clusters.kubernetes.node SETTINGS.json
 
 One process a node, so that a test can freeze it (its pods live on, and the node is lost) or kill
 it (its pods die too, as when a machine loses its power).

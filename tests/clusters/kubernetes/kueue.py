@@ -1,7 +1,7 @@
 """Kueue on a cluster: its real controller, and queues for tests.
 
-Needs `python -m scripts.cluster.binaries kueue`. The controller runs on this machine, as the
-control plane does. It asks the API server as an administrator, and the API server asks it about
+Needs `make kubernetes-tools TOOLS=kueue`. The controller runs on this machine, as the control plane
+does. It asks the API server as an administrator, and the API server asks it about
 each Job and each pod of the namespaces that have the label `QUEUED`.
 """
 
