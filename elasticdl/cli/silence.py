@@ -13,7 +13,10 @@ _LONGEST_SECONDS = 120.0  # between two words
 
 @dataclass(slots=True)
 class Silence:
-    """How long the master of a job has been silent, and what was said about it."""
+    """How long the master of a job has been silent, and what was said about it.
+
+    heard: The time of the master's last answer, or of the command's begin; seconds of any clock.
+    """
 
     heard: float
     first_seconds: float = FIRST_SECONDS

@@ -1,1 +1,1 @@
-"""Launchers: who runs the processes of a job."""
+"""Launchers run the processes of a job."""

@@ -1,7 +1,7 @@
-"""The seams between a job and whatever runs its processes: this machine, or a cluster.
+"""The interfaces between a job and whatever runs its processes: this machine, or a cluster.
 
-There are two. `Launcher` is what the master uses to start workers and ps replicas. `Submitter` and
-`SubmittedJob` are what a command uses to start a master, and to find a job that runs already.
+There are two. The master uses `Launcher` to start workers and ps replicas. A command uses
+`Submitter` and `SubmittedJob` to start a master, and to find a job that runs already.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from elasticdl.rpc.client import JobClient
 from elasticdl.runtime.addresses import Listening
 
 END_ORDER = (Role.WORKER, Role.MODEL_SERVER, Role.PS)
-"""Who hands over goes before those who take it. Processes are asked for in the reverse order."""
+"""At the end a role hands over to the roles after it.
+
+Processes are started in the reverse order.
+"""
 
 
 class ExitReason(StrEnum):
@@ -44,7 +47,10 @@ class ProcessSpec:
 
 @dataclass(frozen=True, slots=True)
 class ProcessHandle:
-    """A started process. `ref` lets a restarted master find it again; for its launcher only."""
+    """A started process.
+
+    A restarted master finds it again by `ref`, which only the launcher reads.
+    """
 
     role: Role
     index: int
@@ -53,9 +59,9 @@ class ProcessHandle:
 
 @dataclass(frozen=True, slots=True)
 class PendingProcess:
-    """A process waits to be started, for as long as it takes: for room, for its image.
+    """A process waits to be started, for example for room or for its image.
 
-    lacks_room: It would have a place if another process gave up its own.
+    lacks_room: The process would have a place if another process gave up its own.
     """
 
     handle: ProcessHandle
@@ -74,11 +80,11 @@ class Started:
 class Exited:
     """A process ended.
 
-    code: its exit code, or minus the signal; None if nobody knows.
-    last_words: the last error of its log without the time and the name of the process, or the last
-        line; "" if the log has none, or if the reason is FINISHED, PREEMPTED or KILLED (unless it
-        crashed while it built its model). Or what the launcher knows of the cause, if that says
-        more.
+    code: The exit code, or minus the signal; None if unknown.
+    last_words: The last error of the log without the time and the name of the process, or the last
+        line. It is "" if the log has neither, or if the reason is FINISHED, PREEMPTED or KILLED
+        (unless the process crashed while it built its model). If the launcher knows more of the
+        cause, it says that instead.
     """
 
     handle: ProcessHandle
@@ -94,7 +100,7 @@ _log = logging.getLogger(__name__)
 
 
 def tell(on_event: OnEvent, event: ProcessEvent) -> None:
-    """Call `on_event`; what it raises is logged, for other processes are to be watched still."""
+    """Call `on_event`; an error is logged, because other processes must still be watched."""
     try:
         on_event(event)
     except Exception:
@@ -104,24 +110,25 @@ def tell(on_event: OnEvent, event: ProcessEvent) -> None:
 class Launcher(Protocol):
     """Starts and watches the workers and ps replicas of one job, for its master.
 
-    `OnEvent` is given when the launcher is made, and called from a thread of the launcher. Of each
-    process started or adopted it hears `PendingProcess` any number of times, when there is news of
-    why; then `Started`, unless the process never ran; then `Exited`, exactly once.
+    The launcher is given `on_event` when it is made, and calls it from a thread of the launcher.
+    For each process that was started or adopted, it tells `PendingProcess` any number of times,
+    whenever the reason is new. Then it tells `Started`, unless the process never ran. Then it tells
+    `Exited`, exactly once.
 
-    It may be given the authority of the job when it is made. Then it makes a certificate for each
-    process that it starts, and puts it where `--tls_dir` of that process says.
+    The launcher may be given the authority of the job. Then it makes a certificate for each process
+    that it starts, and puts the certificate in the place that `--tls_dir` of the process names.
 
-    listening: where the processes that it starts listen, and how others find them. It may hold a
-        variable that is filled in where the process starts, such as "$(POD_IP)".
+    listening: The address at which started processes listen, and at which others find them. It may
+        hold a variable that is filled in where the process starts, such as "$(POD_IP)".
     """
 
     listening: Listening
 
     def start(self, spec: ProcessSpec) -> ProcessHandle:
-        """Have a process started; it may be pending for long. `Job.logs` has what it prints.
+        """Start a process; it may be pending for long. `Job.logs` returns its output.
 
         Raises:
-            LaunchError: It cannot be started; says why.
+            LaunchError: The process cannot be started; the error says why.
         """
         ...
 
@@ -130,7 +137,7 @@ class Launcher(Protocol):
         ...
 
     def stop(self, handle: ProcessHandle, grace_seconds: float) -> None:
-        """Ask a process to end, and end it after the grace period; returns at once."""
+        """Ask a process to end, and kill it after the grace period; return at once."""
         ...
 
     def close(self, grace_seconds: float) -> None:
@@ -146,54 +153,56 @@ class Launcher(Protocol):
 
 
 class SubmittedJob(Protocol):
-    """A job that was submitted, as a command sees it. Every method may be called by any thread.
+    """A job that was submitted, as a command sees it.
 
-    Whoever holds a `SubmittedJob` is a viewer: it may come and go, and lose its connection, and the
-    job does not notice. The exception is a job that was submitted with `is_tied` and accepted as
-    such (`is_tied` is true): it ends with the process that submitted it.
+    Every method may be called by any thread. The holder of a `SubmittedJob` is a viewer. A viewer
+    may come and go, or lose its connection, without an effect on the job. The exception is a job
+    that was submitted with `is_tied` and accepted as such (`is_tied` is true): the job ends with
+    the process that submitted it.
     """
 
     @property
     def name(self) -> str:
-        """What `elasticdl attach NAME` finds it by: a folder, or a name."""
+        """The name with which `elasticdl attach NAME` finds the job: a folder, or a name."""
         ...
 
     @property
     def is_tied(self) -> bool:
-        """Whether the job ends with this process."""
+        """Return whether the job ends with this process."""
         ...
 
     @property
     def places(self) -> dict[str, str]:
-        """What the launcher keeps of the job and where: {"logs": "jobs/x/logs"}."""
+        """The places that the launcher keeps for the job: {"logs": "jobs/x/logs"}."""
         ...
 
     @property
     def page(self) -> str:
-        """Where to open the job's page in a browser, with its token; "" if that is not known."""
+        """The address of the job's page, with its token, for a browser; "" if unknown."""
         ...
 
     def connect(self, timeout_seconds: float) -> JobClient:
-        """Return a client of the master where it is now; the caller closes it.
+        """Return a client of the master at its present address; the caller closes the client.
 
-        It waits for a master that has not begun yet. A viewer that loses the connection calls this
-        again, because the master may be back elsewhere.
+        The method waits for a master that has not begun yet. A viewer that loses the connection
+        calls it again, because the master may have another address now.
 
         Raises:
-            UnavailableError: No master in time, or the job has ended.
+            UnavailableError: No master was found in time, or the job has ended.
         """
         ...
 
     def end(self, timeout_seconds: float) -> JobStatus | None:
-        """Wait for the end of the job's processes; return the last picture, None if it goes on.
+        """Wait for the end of the processes; return the last picture, None if the job goes on.
 
-        Status "finished", "failed", or "stopped" or "suspended" for a job that can be gone on
-        with. If the master left no picture, `message` says what the launcher knows of the end.
+        The status is "finished", "failed", or, for a job that can be resumed, "stopped" or
+        "suspended". If the master left no picture, `message` says what the launcher knows of the
+        end.
         """
         ...
 
     def waiting(self) -> str:
-        """Return why the job has no master now, in words; "" if it has one, or has ended."""
+        """Return why the job has no master now; "" if it has one, or has ended."""
         ...
 
     def processes(self) -> list[tuple[Role, int]]:
@@ -212,16 +221,16 @@ class SubmittedJob(Protocol):
         """Yield the events of the job (`elasticdl.observe.events`) from a time on.
 
         Args:
-            follow: Go on up to the end of the job.
+            follow: Continue until the end of the job.
             since: Seconds since 1970.
-            with_beats: Also what comes with each heartbeat, as far as it is kept.
+            with_beats: Include the kept events of heartbeats.
         """
         ...
 
     def interrupt(self, at_once: bool = False) -> None:
-        """End the job's processes in order, or at once; it can be gone on with. Returns at once.
+        """End the job's processes in order, or at once; the job can be resumed.
 
-        To cancel a job for good, ask its master (`JobClient.stop`).
+        Return at once. To cancel a job for good, call its master (`JobClient.stop`).
         """
         ...
 
@@ -241,10 +250,11 @@ class Submitter(Protocol):
 
         Args:
             config: The job.
-            is_tied: The job is to end with this process, however that ends, if the launcher can.
+            is_tied: The job must end with this process, however the process ends, if the launcher
+                can do that.
 
         Raises:
-            ElasticdlError: The job cannot be started; says why.
+            ElasticdlError: The job cannot be started; the error says why.
         """
         ...
 
@@ -252,10 +262,10 @@ class Submitter(Protocol):
         """Return a job that was submitted before, running or ended, or None.
 
         Raises:
-            ElasticdlError: It cannot be told; says why.
+            ElasticdlError: The launcher cannot find out; the error says why.
         """
         ...
 
     def places_of(self, name: str) -> str:
-        """Say where `find` has looked for a name, for the message that there is none."""
+        """Return where `find` has looked for a name, for the message that there is no such job."""
         ...

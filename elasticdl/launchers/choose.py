@@ -1,4 +1,4 @@
-"""Which launcher a job goes to, and where a job is that was submitted before."""
+"""Chooses the launcher of a job, and finds a job that was submitted before."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from elasticdl.launchers.slurm.submit import SlurmSubmitter
 
 
 def submitter_for(config: JobConfig) -> Submitter:
-    """Return who starts a job of this configuration."""
+    """Return the submitter for a job with this configuration."""
     if config.is_on_slurm:
         return SlurmSubmitter()
     if config.is_on_ray:
@@ -23,13 +23,13 @@ def submitter_for(config: JobConfig) -> Submitter:
 
 
 def notes(config: JobConfig) -> list[str]:
-    """Return what a user should know about the job before it runs, a sentence each."""
+    """Return what a user should know about the job before it runs, one sentence each."""
     found = list(settle.notes(config)) if config.is_on_kubernetes else []
     return [*found, *_redo_log(config), *_late_gradients(config)]
 
 
 def _redo_log(config: JobConfig) -> list[str]:
-    """Say that ps replicas keep a redo log though no flag has asked for it."""
+    """Return a note that ps replicas keep a redo log although no flag has asked for it."""
     lasts = not config.is_on_kubernetes or settle.has_lasting_job_dir(config)
     if config.checkpoint.ps_redo_mb is not None or not config.redo_log_bytes or not lasts:
         return []
@@ -42,7 +42,7 @@ def _redo_log(config: JobConfig) -> list[str]:
 
 
 def _late_gradients(config: JobConfig) -> list[str]:
-    """Say what the updates of several asynchronous workers cost, unless a flag limits it."""
+    """Return a note about the cost of asynchronous updates, unless a flag limits them."""
     training, workers = config.training, config.cluster.num_workers
     if (
         config.command != "train"
@@ -64,9 +64,9 @@ def find(name: str) -> SubmittedJob:
     """Return a job that was submitted before, running or ended.
 
     Raises:
-        UnknownJobError: There is none of this name; says where it was looked for.
+        UnknownJobError: There is no job of this name; the error says which places were searched.
     """
-    # Those of Ray and Slurm have folders too, and know theirs.
+    # Jobs of Ray and Slurm have folders too; their launchers recognise those folders.
     submitters: list[Submitter] = [
         RaySubmitter(),
         SlurmSubmitter(),

@@ -1,4 +1,4 @@
-"""The launcher that a master uses, as the settings of its job say."""
+"""Makes the launcher of a master from the settings of its job."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 def make_launcher(
     config: JobConfig, job_dir: Path, authority: JobAuthority | None
 ) -> Callable[[OnEvent], Launcher]:
-    """Return what makes the launcher, given whom to tell of processes.
+    """Return a function that makes the launcher, given the receiver of events.
 
-    The authority, if the job has its own, makes the certificate of each process.
+    If the job has its own authority, the authority makes the certificate of each process.
     """
     if config.is_on_kubernetes:
         from elasticdl.launchers.kubernetes import in_master
@@ -38,7 +38,7 @@ def make_launcher(
 
 
 def tell_end(config: JobConfig, job_dir: Path, code: int) -> None:
-    """Tell whoever starts masters again that this one is about to end with an exit code."""
+    """Tell the starter of masters that this master is about to end with an exit code."""
     if config.is_on_kubernetes:
         from elasticdl.launchers.kubernetes import in_master
 

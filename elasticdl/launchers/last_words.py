@@ -1,4 +1,4 @@
-"""What a process said last, in the lines of its log."""
+"""Finds the last words of a process in the lines of its log."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _ERROR = re.compile(r"^\S+ \S+ \S+ ERROR ")
 def last_words(lines: Iterable[str]) -> str:
     """Return the last error in a log, or its last line; "" if there is none.
 
-    Time and name are left out: they differ between processes that fail for the same reason. Of a
-    worker that ended while it built its model, the records that it did it with are named.
+    The time and the name are left out, because they differ between processes that fail for the same
+    reason. If a worker ended while it built its model, the records of the build are named.
     """
     said = [as_text(line.strip()) for line in lines if line.strip()]
     return last_error(said[_last_build(said) or 0 :]) or of_a_build(said) or (said or [""])[-1]
@@ -42,7 +42,7 @@ def last_error(lines: Sequence[str]) -> str:
 
 
 def _last_build(lines: Sequence[str]) -> int | None:
-    """Return the line with which the last build of a model began, if none says that it is built."""
+    """Return the line that begins the last build of a model; None if the build was completed."""
     for number, line in reversed(list(enumerate(lines))):
         if line.endswith(IS_BUILT):
             return None

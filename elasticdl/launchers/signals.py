@@ -1,4 +1,4 @@
-"""Signals as things to read, so that the command line has one place where it waits."""
+"""Makes signals readable, so that a command waits in one place."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from types import FrameType, TracebackType
 from typing import Self
 
 _WAKE = 0
-"""Byte of `wake`; no signal has this number."""
+"""The byte that `wake` sends; no signal has this number."""
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def is_for_others(number: signal.Signals) -> bool:
-    """Return whether a signal is to be left alone: `nohup` has a command ignore SIGHUP."""
+    """Return whether a signal must be left alone: `nohup` makes a command ignore SIGHUP."""
     return number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN
 
 
 class Signals:
-    """Receives the signals that ask to stop, and SIGCHLD, while it is entered.
+    """Receives the signals that ask to stop, and SIGCHLD, while its context is open.
 
-    For the main thread; `wake` may be called by any.
+    The main thread uses it; any thread may call `wake`.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Signals:
         self._writer.close()
 
     def wait(self, timeout_seconds: float | None) -> list[signal.Signals]:
-        """Return the signals that came; waits for one, for `wake`, or until time is up."""
+        """Return the signals that came; wait for a signal, for `wake`, or for the timeout."""
         select.select([self._reader], [], [], timeout_seconds)
         try:
             received = self._reader.recv(4096)
@@ -64,7 +64,7 @@ class Signals:
         return [signal.Signals(number) for number in received if number != _WAKE]
 
     def wake(self) -> None:
-        """End `wait`, now or the next time. Does nothing after the context has ended."""
+        """End `wait`, now or the next time. After the context has ended, this does nothing."""
         # A full buffer wakes just as well.
         with contextlib.suppress(OSError):
             self._writer.send(bytes([_WAKE]))

@@ -1,6 +1,7 @@
-"""What a command shows the master of a job on a cluster: the token, and a certificate.
+"""Finds the credentials with which a command talks to a job's master on a cluster.
 
-Both are in Secrets. So who may read the Secrets of a namespace may command the jobs in it.
+The credentials are a token and a certificate. Both are in Secrets, so whoever may read the Secrets
+of a namespace may command the jobs in it.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from elasticdl.runtime.credentials.files import (
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What opens the door of one master."""
+    """The token and the certificate that one master accepts."""
 
     token: bytes
     tls: TlsFiles | None
 
 
 class Access:
-    """Finds the credentials of a job. Certificates are made once, and renewed while it lives."""
+    """Finds the credentials of a job; a certificate is made once, and renewed later."""
 
     def __init__(self, api: Api, job_name: str) -> None:
         self._api = api
@@ -45,7 +46,7 @@ class Access:
         """Return the credentials; None before the job's master has made them, or after its end.
 
         Raises:
-            LaunchError: They may not be read, or are not where the settings of the job say.
+            LaunchError: The credentials may not be read, or are not where the job's settings say.
         """
         secret = self._secret(self._job_name)
         if secret is None:
@@ -69,7 +70,7 @@ class Access:
                 return Credentials(token, None)
 
     def _signed(self, cluster: ClusterSection) -> TlsFiles | None:
-        """Sign for this command. The authority's key stays in memory."""
+        """Sign a certificate for this command. The authority's key stays in memory."""
         from elasticdl.runtime.credentials.authority import Authority
 
         name = names.authority_of(self._job_name)
@@ -99,7 +100,7 @@ class Access:
                         f"{path}: expected the key {path.name} in the Secret {volume.secret_name}, "
                         f"found {', '.join(content) or 'no such Secret'}"
                     )
-                # Of two Secrets with the same keys each has its own place.
+                # Two Secrets may have the same keys, so each gets its own folder.
                 place = folder / PurePosixPath(volume.mount_path).relative_to("/") / path.name
                 place.parent.mkdir(parents=True, exist_ok=True)
                 write_private(place, content[path.name])
@@ -142,7 +143,7 @@ class Access:
 
 
 def _own_folder() -> Path:
-    """Make a folder of this command, that goes when the command ends."""
+    """Make a folder of this command that is removed when the command ends."""
     folder = Path(tempfile.mkdtemp(prefix="elasticdl-tls-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

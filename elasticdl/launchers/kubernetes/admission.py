@@ -1,12 +1,14 @@
-"""The minimum of a job that waits in a queue of Kueue, and whether the queue has admitted it.
+"""Keeps the minimum of a job in a queue of Kueue, and tells whether the queue has admitted it.
 
-Kueue admits a Job of Kubernetes as a whole, or not at all. That of the master is the master alone,
-which asks for all others. So the master makes a second Job, NAME-minimum: its one pod would request
-what all ps replicas, model servers and the first workers request together. No pod is ever made of
-it, because its `managedBy` names us as its controller. When Kueue lets it go there is room for all
-of them at once, and their pods are made. When Kueue suspends it, they hand over and go.
+Kueue admits a Job of Kubernetes as a whole, or not at all. The master's own Job contains only the
+master, which asks for all other pods. So the master makes a second Job, NAME-minimum. The one pod
+of this Job would request what all ps replicas, model servers and the first workers request
+together. That pod is never made, because the Job's `managedBy` names the master as its controller.
+When Kueue resumes the Job, there is room for all of them at once, and their pods are made. When
+Kueue suspends the Job, the processes hand over and end.
 
-Each further worker is a pod of its own in the queue: admitted by itself, and taken back by itself.
+Each further worker is a pod of its own in the queue: it is admitted by itself, and taken back by
+itself.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ def minimum_job(config: JobConfig, samples: Mapping[Role, Manifest], owner: Mani
 
     Args:
         config: The settings.
-        samples: A pod of each role of the minimum, as it would be made.
+        samples: A pod of each role of the minimum, in the form in which it would be made.
         owner: The Job of the master.
     """
     members = members_of_minimum(config)
@@ -80,11 +82,12 @@ def minimum_job(config: JobConfig, samples: Mapping[Role, Manifest], owner: Mani
 
 
 def place(pod: Manifest, template: Resource) -> None:
-    """Have a pod run where the queue has found room for the minimum.
+    """Make a pod run where the queue has found room for the minimum.
 
     Args:
         pod: One of the minimum; it is changed.
-        template: That of the Job, to which Kueue has added what its flavours say.
+        template: The pod template of the Job, to which Kueue has added the settings of its
+            flavours.
     """
     spec, found = pod["spec"], template["spec"]
     if found.get("nodeSelector"):
@@ -94,7 +97,7 @@ def place(pod: Manifest, template: Resource) -> None:
 
 
 def _requested(pod: Manifest, number: int) -> dict[str, str]:
-    """Return what so many pods request, with the containers that users add to them."""
+    """Return the requests of a number of pods, with the containers that users add to them."""
     total: dict[str, Decimal] = {}
     for container in pod["spec"]["containers"]:
         for name, quantity in container.get("resources", {}).get("requests", {}).items():
@@ -107,11 +110,11 @@ def _quantity(value: Decimal) -> str:
 
 
 class Admission:
-    """Whether a job has its minimum; a thread of its own looks.
+    """Tells whether a job has its minimum; a thread of its own looks.
 
-    It asks for the Job each second: to follow it would need the right to list all Jobs. It also
-    says what becomes of the pods of the minimum, as a controller of Jobs does: Kueue gives their
-    room to others when none of them is there, and knows by it whether all of them run.
+    The thread reads the Job each second, because a watch would need the right to list all Jobs. As
+    a controller of Jobs does, it also reports the state of the minimum's pods. Kueue needs this
+    state: it gives the room to others when no pod is left, and knows whether all pods run.
     """
 
     def __init__(
@@ -121,11 +124,11 @@ class Admission:
         taken_back: Callable[[], None],
         state: Callable[[], tuple[bool, bool]],
     ) -> None:
-        """Keep the Job there until `close`.
+        """Keep the Job in the queue until `close`.
 
         Args:
             api: The namespace of the job.
-            job: What stands in the queue (`minimum_job`).
+            job: The Job for the queue (`minimum_job`).
             taken_back: Is called at each look that finds pods of the minimum without a place.
             state: Returns whether there is a pod of the minimum, and whether all of them run.
         """
@@ -137,26 +140,26 @@ class Admission:
         self._was_told = ""
         self.is_given = threading.Event()
         self.template: Resource = {"spec": {}}
-        """That of the Job as it was admitted."""
+        """The pod template of the Job as it was admitted."""
         self.refused = ""
-        """Why there can be no such Job; "" if there can."""
+        """The reason why there can be no such Job; "" if there can."""
         self._thread = threading.Thread(target=self._run, name="admission", daemon=True)
         self._thread.start()
 
     @property
     def why(self) -> str:
-        """What is waited for, in words."""
+        """The reason for waiting, in words."""
         queue = self._job["metadata"]["labels"][names.QUEUE_LABEL]
         containers = self._job["spec"]["template"]["spec"]["containers"]
         roles = " and ".join(each["name"] for each in containers)
         return f"the queue {queue} has not admitted the minimum of {roles} processes"
 
     def close(self) -> None:
-        """Look no more; the Job stays for the next master."""
+        """Stop looking; the Job stays for the next master."""
         self._closed.set()
 
     def give_up(self) -> None:
-        """Leave the queue: what was admitted is for others."""
+        """Leave the queue, so that the admitted room is free for others."""
         self.close()
         try:
             self._api.delete(self._path)
@@ -180,7 +183,7 @@ class Admission:
             self._closed.wait(_LOOK_SECONDS)
 
     def _find(self) -> Resource:
-        """Return the Job, which is made if it is not there."""
+        """Return the Job; it is made if it does not exist."""
         try:
             return self._api.get(self._path)
         except ApiError as error:
@@ -189,7 +192,7 @@ class Admission:
         return self._api.create(self._api.path("jobs"), self._job)
 
     def _take(self, found: Resource) -> None:
-        """Take in how the Job is now."""
+        """Take in the present state of the Job."""
         (ours,) = self._job["metadata"]["ownerReferences"]
         owners = found["metadata"].get("ownerReferences", [])
         if all(owner["uid"] != ours["uid"] for owner in owners):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from elasticdl.runtime.credentials.job_authority import JobAuthority
 
 UID_KEY = "job-uid"
-"""In a Secret of the job: whose it is, should there have been a job of the same name."""
+"""The annotation that tells the owner, in case of an earlier job of the same name."""
 
 
 def token_secret(config: JobConfig, uid: str, token: bytes) -> Manifest:
@@ -45,9 +45,9 @@ def replica_secret(
 
     Args:
         config: The settings.
-        role: What runs in the pod.
-        index: Its number.
-        pod: As the API server has it.
+        role: The role of the process in the pod.
+        index: The index of the process.
+        pod: The pod as the API server returns it.
         authority: The authority of the job.
     """
     about = pod["metadata"]

@@ -1,4 +1,4 @@
-"""The way to the API server: the official client's configuration and transport, plain JSON."""
+"""Calls the API server: the official client's configuration and transport, with plain JSON."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Query = dict[str, str | int | bool]
 
 
 class ApiError(ElasticdlError):
-    """The API server did not do what it was asked for.
+    """The API server did not do what it was asked to do.
 
-    code: its HTTP status; 0 if it could not be reached. message: its own words.
-    retry_after: seconds that it asked to be left alone for.
+    code: The HTTP status; 0 if the server could not be reached. message: The server's own words.
+    retry_after: The seconds for which the server wants no request.
     """
 
     def __init__(self, code: int, message: str, retry_after: float = 0.0) -> None:
@@ -37,25 +37,25 @@ class ApiError(ElasticdlError):
 
     @property
     def is_transient(self) -> bool:
-        """Whether the same request may succeed later, with nothing changed by anybody."""
+        """Return whether the same request may succeed later although nobody changes anything."""
         return self.code == 0 or self.code in _TRANSIENT or self.is_over_quota
 
     @property
     def words(self) -> str:
-        """What it says, without the name of what was asked for if that is a quota."""
+        """The server's message; for a quota, without the name of the requested object."""
         return self.message[self.message.find(_QUOTA) :] if self.is_over_quota else self.message
 
     @property
     def is_over_quota(self) -> bool:
-        """Whether the namespace has no room for what was asked for."""
+        """Return whether the namespace has no room for the request."""
         return self.code == 403 and _QUOTA in self.message
 
 
 def library() -> ModuleType:
-    """Return the Python client of Kubernetes, which comes with an extra.
+    """Return the Python client of Kubernetes, which an extra installs.
 
     Raises:
-        ConfigError: It is not installed.
+        ConfigError: The client is not installed.
     """
     try:
         import kubernetes
@@ -77,13 +77,14 @@ class Api:
 
     @classmethod
     def connect(cls, namespace: str = "") -> Api:
-        """Find the cluster: that of the kubeconfig, or the one that this pod runs in.
+        """Find the cluster of the kubeconfig, or the cluster of this pod.
 
         Args:
-            namespace: "" for that of the kubeconfig's context, or of the pod.
+            namespace: The namespace; "" for the namespace of the kubeconfig's context, or of the
+                pod.
 
         Raises:
-            ConfigError: There is neither.
+            ConfigError: There is neither a kubeconfig nor a pod.
         """
         config = library().config
         configuration = library().client.Configuration()
@@ -114,7 +115,7 @@ class Api:
         """Return an object, or a list of them.
 
         Raises:
-            ApiError: As every other call.
+            ApiError: The request failed; every other call raises this too.
         """
         return self._answer("GET", path, query=query)
 
@@ -140,15 +141,15 @@ class Api:
     def stream(
         self, path: str, seconds: float = _SILENCE_SECONDS, **query: str | int | bool
     ) -> LineStream:
-        """Open a watch, or follow a log; it is given up when it was silent for `seconds`."""
+        """Open a watch, or follow a log; the stream ends after a silence of `seconds`."""
         return LineStream(self._request("GET", path, None, query, "", seconds))
 
     def forward(self, pod_name: str, port: int) -> Any:
-        """Open a way to a port of a pod; its `socket(port)` is the near end."""
+        """Open a connection to a port of a pod; its `socket(port)` is the near end."""
         from kubernetes.client import CoreV1Api
         from kubernetes.stream import portforward
 
-        # A client of its own: the library changes the one that it is given for the time of a call.
+        # The library changes the client during the call, so this call gets a client of its own.
         own = type(self._client)(self._client.configuration)
         method = CoreV1Api(own).connect_get_namespaced_pod_portforward
         return portforward(method, pod_name, self.namespace, ports=str(port))
@@ -200,7 +201,7 @@ class Api:
 
 
 class LineStream:
-    """Lines as they come. It ends when the server ends it; `close` ends it from any thread."""
+    """Yields lines as they come, until the server ends the stream; any thread may call `close`."""
 
     def __init__(self, response: Any) -> None:
         self._response = response
@@ -210,7 +211,7 @@ class LineStream:
         """Yield lines without their ends.
 
         Raises:
-            ApiError: It broke off, or was silent for too long.
+            ApiError: The stream broke off, or was silent for too long.
         """
         rest = b""
         try:
@@ -226,7 +227,7 @@ class LineStream:
             yield rest.decode(errors="replace")
 
     def close(self) -> None:
-        """End it, also while another thread waits for a line."""
+        """End the stream, even while another thread waits for a line."""
         self._is_closed = True
         try:
             self._response.shutdown()

@@ -17,10 +17,11 @@ Change = Callable[[Any], Any]
 
 
 class ClusterSpec:
-    """The functions of the user's file.
+    """The functions of the user's file for `--cluster_spec`.
 
-    Each takes an object of the Python client, such as `kubernetes.client.V1Pod`, changes it or
-    makes another, and returns it. The file has them itself, or an object `cluster` has them.
+    Each function takes an object of the Python client, such as `kubernetes.client.V1Pod`, changes
+    it or makes another, and returns it. The functions are in the file, or in an object `cluster` of
+    the file.
     """
 
     def __init__(self, path: Path | None, with_pod: Change | None, with_service: Change | None):
@@ -30,10 +31,10 @@ class ClusterSpec:
 
     @classmethod
     def read(cls, path: Path | None) -> ClusterSpec:
-        """Run the file; without one, nothing is changed.
+        """Run the file; without a file nothing is changed.
 
         Raises:
-            ConfigError: It cannot be run, or has no such function.
+            ConfigError: The file cannot be run, or has no such function.
         """
         if path is None:
             return cls(None, None, None)
@@ -51,11 +52,11 @@ class ClusterSpec:
         return cls(path, *changes)
 
     def pod(self, pod: Manifest) -> Manifest:
-        """Return a pod as the user wants it."""
+        """Return a pod after the user's change."""
         return self._changed(self._with_pod, pod, "V1Pod", "with_pod")
 
     def service(self, service: Manifest) -> Manifest:
-        """Return a service as the user wants it."""
+        """Return a service after the user's change."""
         return self._changed(self._with_service, service, "V1Service", "with_service")
 
     def _changed(self, change: Change | None, manifest: Manifest, kind: str, name: str) -> Manifest:

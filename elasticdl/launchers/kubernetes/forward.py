@@ -1,4 +1,4 @@
-"""A port of this machine that leads to a port of a pod, through the API server."""
+"""Forwards a port of this machine to a port of a pod, through the API server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class Forward:
-    """Listens on loopback; each connection gets a way of its own to the pod."""
+    """Listens on the loopback address; each connection gets its own connection to the pod."""
 
     def __init__(self, api: Api, pod_name: str, port: int) -> None:
         """Begin to listen."""
@@ -28,12 +28,12 @@ class Forward:
 
     @property
     def address(self) -> str:
-        """Where it listens, HOST:PORT."""
+        """The address at which it listens, HOST:PORT."""
         host, port = self._listener.getsockname()
         return f"{host}:{port}"
 
     def close(self) -> None:
-        """Take no more connections; those that are there go on to their end."""
+        """Take no more connections; open connections go on to their end."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -62,7 +62,7 @@ class Forward:
 
 
 def _copy(source: Any, target: Any) -> None:
-    """Copy bytes up to the end of one side, and end the other."""
+    """Copy bytes until one side ends, and then end the other side."""
     with contextlib.suppress(OSError):
         while piece := source.recv(_BYTES):
             target.sendall(piece)

@@ -1,4 +1,4 @@
-"""What a master does with Kubernetes: it makes a launcher, and tells its Job how the job ended."""
+"""What a master needs of Kubernetes: a launcher, and a place for the job's last picture."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def make_launcher(config: JobConfig, on_event: OnEvent, authority: JobAuthority 
     """Return the launcher of a master that runs in a pod.
 
     Raises:
-        ConfigError: This is no pod of a master.
+        ConfigError: This process is not in the pod of a master.
     """
     api = Api.connect()
     master = f"{names.host_of_master(config, api.namespace)}:{config.cluster.master_port}"
@@ -50,10 +50,11 @@ def make_launcher(config: JobConfig, on_event: OnEvent, authority: JobAuthority 
 
 
 def tell_end(config: JobConfig, job_dir: Path, code: int) -> None:
-    """Leave the last picture with the Job; a master that failed has no successor.
+    """Store the last picture with the Job; a master that failed has no successor.
 
-    Another would fail as well. One that was asked to end, or was killed, is to have one: it leaves
-    a picture only if its Job is suspended. What nobody needs after the end is deleted.
+    A successor of a failed master would fail as well. A master that was asked to end, or was
+    killed, has a successor. Such a master stores a picture only if its Job is suspended. Objects
+    without use after the end are deleted.
     """
     has_ended = code != process.STOPPED_EXIT_CODE
     if not has_ended and not suspension.is_suspended(Api.connect(), config.cluster.job_name):
@@ -83,7 +84,7 @@ def tell_end(config: JobConfig, job_dir: Path, code: int) -> None:
 
 
 def _delete_leftovers(api: Api, config: JobConfig, given_up: threading.Event) -> None:
-    """Delete what is of no use after the end: all but the Job and its pods, which have the logs."""
+    """Delete what has no use after the end: all but the Job and its pods, which have the logs."""
     for path in leftovers(api, config):
         persistently(
             partial(api.delete, path),
@@ -93,11 +94,11 @@ def _delete_leftovers(api: Api, config: JobConfig, given_up: threading.Event) ->
 
 
 def leftovers(api: Api, config: JobConfig) -> list[str]:
-    """Return the paths of what the job has made beside its Job and its pods.
+    """Return the paths of all objects of the job except its Job and its pods.
 
-    What others may wait for comes first, then keys.
+    Objects that others may wait for come first, and then keys.
 
-    A Secret is never listed, because a right to list Secrets is one to read them.
+    A Secret is never listed, because a right to list Secrets is a right to read them.
     """
     job_name = config.cluster.job_name
     selector = names.selector_of_replicas(job_name)

@@ -42,7 +42,7 @@ _LEVELS = ("INFO", "WARNING", "ERROR")
 
 
 class KubernetesJob:
-    """`launchers.base.Job` of a cluster."""
+    """`launchers.base.SubmittedJob` of a cluster."""
 
     is_tied = False
 
@@ -52,8 +52,8 @@ class KubernetesJob:
         Args:
             api: The namespace.
             job_name: The job.
-            connect_seconds: For how long its events wait for one master before the next is looked
-                for.
+            connect_seconds: How long the job's events wait for one master before they look for the
+                next.
         """
         self._api = api
         self._job_name = job_name
@@ -63,17 +63,17 @@ class KubernetesJob:
 
     @property
     def name(self) -> str:
-        """Its namespace and name."""
+        """The job's namespace and name."""
         return f"{self._api.namespace}/{self._job_name}"
 
     @property
     def places(self) -> dict[str, str]:
-        """Where Kubernetes has it."""
+        """The place of the job on Kubernetes."""
         return {"kubernetes": f"job {self._job_name} in the namespace {self._api.namespace}"}
 
     @property
     def page(self) -> str:
-        """Not known: the page is served at the loopback address of the master's pod."""
+        """Return "": the page is served at the loopback address of the master's pod."""
         return ""
 
     # --- its master ------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ class KubernetesJob:
     def connect(self, timeout_seconds: float) -> JobClient:
         """Return a client of the pod that is the master now.
 
-        Its address is used if it can be reached from here, else a way through the API server.
+        The client uses the pod's address if it can be reached from here, or else the API server.
         """
         deadline = time.monotonic() + timeout_seconds
         while True:
@@ -105,7 +105,7 @@ class KubernetesJob:
             time.sleep(_LOOK_SECONDS)
 
     def _address(self, pod: Resource) -> str:
-        """Return where a pod can be reached from here; "" if it does not listen yet."""
+        """Return the address at which a pod can be reached; "" if it does not listen yet."""
         (port,) = {
             port["containerPort"]
             for container in pod["spec"]["containers"]
@@ -128,7 +128,7 @@ class KubernetesJob:
     # --- its end ---------------------------------------------------------------------------------
 
     def end(self, timeout_seconds: float) -> JobStatus | None:
-        """Wait until the Job is finished, or gone."""
+        """Wait until the Job is finished or deleted."""
         deadline = time.monotonic() + timeout_seconds
         while True:
             try:
@@ -142,7 +142,7 @@ class KubernetesJob:
             time.sleep(min(_LOOK_SECONDS, max(0.0, deadline - time.monotonic())))
 
     def _job(self) -> Resource:
-        """Return the Job, {} if it was deleted."""
+        """Return the Job; {} if it was deleted."""
         try:
             return self._api.get(self._api.path("jobs", self._job_name))
         except ApiError as error:
@@ -151,7 +151,7 @@ class KubernetesJob:
             raise
 
     def _has_ended(self, job: Resource) -> bool:
-        """Whether a job has ended, or is suspended in the middle and its processes are gone."""
+        """Return whether a job has ended, or is suspended and its processes are gone."""
         if not job or self._condition(job) is not None:
             return True
         return _is_suspended(job) and bool(_picture(job)) and not any(map(_is_there, self._pods()))
@@ -181,7 +181,7 @@ class KubernetesJob:
         return dataclasses.replace(status, status="failed", message=message)
 
     def waiting(self) -> str:
-        """Return why no master of the job runs now; "" if one does, or if the job has ended."""
+        """Return why no master of the job runs now; "" if one runs, or the job has ended."""
         job = self._job()
         if self._has_ended(job):
             return ""
@@ -202,7 +202,7 @@ class KubernetesJob:
                 return self._master_before(pod)
 
     def _master_before(self, pod: Resource) -> str:
-        """Say that the master of another pod is still there; "" if there is none."""
+        """Return a note that the master in another pod still runs; "" if there is none."""
         role = {names.ROLE_LABEL: str(Role.MASTER)}
         others = [
             other
@@ -225,7 +225,7 @@ class KubernetesJob:
     # --- its processes ---------------------------------------------------------------------------
 
     def processes(self) -> list[tuple[Role, int]]:
-        """Return the processes whose pods are there."""
+        """Return the processes that have pods."""
         found = {
             (Role(labels[names.ROLE_LABEL]), int(labels[names.INDEX_LABEL]))
             for labels in (pod["metadata"]["labels"] for pod in self._pods())
@@ -234,7 +234,7 @@ class KubernetesJob:
         return sorted(found, key=lambda one: (list(Role).index(one[0]), one[1]))
 
     def logs(self, role: Role, index: int, follow: bool) -> Iterator[str]:
-        """Yield the log of a process: of its newest pod, and of those that follow.
+        """Yield the log of a process: the log of its newest pod, and of the pods after it.
 
         `follow` waits for a process that has no pod yet.
         """
@@ -267,12 +267,13 @@ class KubernetesJob:
         except ApiError as error:
             if not follow:
                 raise LaunchError(f"the log of {pod_name} cannot be read: {error}") from error
-            # Its pod or its node is gone; what follows tells.
+            # The pod or its node is gone; the events after it tell the reason.
 
     def events(self, follow: bool, since: float = 0.0, with_beats: bool = False) -> Iterator[Event]:
-        """Yield what the master remembers, and what keeps its pod from being started.
+        """Yield the events that the master remembers, and why the master's pod does not start.
 
-        Of a job that has ended, what its master has logged: there is nobody to ask any more.
+        For a job that has ended there is no master to ask, so the events come from the master's
+        log.
         """
         yield from self._until_it_begins(follow)
         while not self._has_ended(self._job()):
@@ -313,7 +314,7 @@ class KubernetesJob:
             time.sleep(_LOOK_SECONDS)
 
     def _refusal(self) -> str:
-        """Return why the Job has no pod: a quota, a policy, a missing ServiceAccount."""
+        """Return why the Job has no pod: a quota, a policy, or a missing ServiceAccount."""
         selector = f"involvedObject.kind=Job,involvedObject.name={self._job_name}"
         try:
             events = self._api.get(self._api.path("events"), fieldSelector=selector)["items"]
@@ -328,7 +329,7 @@ class KubernetesJob:
         return sorted(found, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
 
     def _newest(self, role: Role, index: int) -> Resource | None:
-        """Return the pod of a process that was made last; rather one that is to stay."""
+        """Return the newest pod of a process; a pod that is being deleted is taken last."""
         wanted = {names.ROLE_LABEL: str(role), names.INDEX_LABEL: str(index)}
         found = [pod for pod in self._pods() if wanted.items() <= pod["metadata"]["labels"].items()]
         staying = [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
@@ -338,13 +339,13 @@ class KubernetesJob:
     # --- to end it -------------------------------------------------------------------------------
 
     def interrupt(self, at_once: bool = False) -> None:
-        """Suspend the Job; it goes on when it is no longer suspended.
+        """Suspend the Job; the job goes on when the Job is no longer suspended.
 
-        Kubernetes asks the master to end then, which ends the others in order. Without a master, or
-        at once, all pods are deleted here.
+        Kubernetes then asks the master to end, and the master ends the other pods in order. If
+        there is no master, or if `at_once` is given, all pods are deleted here.
 
         Raises:
-            LaunchError: A queue decides about that, and would let it go on at once.
+            LaunchError: The Job is in a queue, and the queue would resume it at once.
         """
         if queue := _queue(self._job()):
             raise LaunchError(
@@ -362,7 +363,7 @@ class KubernetesJob:
             self._api.delete(path, grace_seconds=0 if at_once else None)
 
     def delete(self) -> None:
-        """Delete the Job, and with it all that it owns."""
+        """Delete the Job and all objects that it owns."""
         self._api.delete(self._api.path("jobs", self._job_name))
 
 
@@ -376,17 +377,17 @@ def _queue(job: Resource) -> str:
 
 
 def _picture(job: Resource) -> str:
-    """Return the picture that a master has left with its Job; "" if there is none."""
+    """Return the picture that a master has stored with its Job; "" if there is none."""
     return str(job["metadata"].get("annotations", {}).get(names.PICTURE_ANNOTATION, ""))
 
 
 def _is_there(pod: Resource) -> bool:
-    """Whether a pod may still run something."""
+    """Return whether a process may still run in a pod."""
     return pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
 
 
 def _event(line: str) -> Event | None:
-    """Return what a line of the master's log says; None if it is not of `runtime.log_lines`."""
+    """Return the event in a line of the master's log; None if the line has none."""
     if line.startswith("{"):
         try:
             words = json.loads(line)

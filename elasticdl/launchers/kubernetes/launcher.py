@@ -1,9 +1,9 @@
-"""The launcher of a job's master on Kubernetes: its processes are bare pods.
+"""The launcher of a job's master on Kubernetes; a process is a bare pod.
 
-A handle is the name of a pod, which is drawn before the pod is asked for. So a pod whose creation
-was not answered is found again (409: it exists), and none exists that no journal names, but for one
-whose master was killed just then; `_remove_strays` deletes it. The list of pods is kept by one
-thread (`PodWatch`); requests are made by others. `_lock` guards what both know.
+A handle is the name of a pod, and the name is drawn before the pod is requested. So if the answer
+to a request is lost, the pod is found again (409: it exists). A pod that no journal names exists
+only if its master was killed just then; `_remove_strays` deletes such a pod. One thread keeps the
+list of pods (`PodWatch`), and other threads make requests. `_lock` guards the data of both.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Pod:
-    """A pod whose end is still to be told."""
+    """A pod whose end was not told yet."""
 
     handle: ProcessHandle
     is_there: bool = False  # it was created, or seen
@@ -100,7 +100,7 @@ class _Pod:
 
 
 class KubernetesLauncher:
-    """Runs processes as pods; `launchers.base.Launcher` is the contract."""
+    """Runs processes as pods; it implements `launchers.base.Launcher`."""
 
     listening = Listening("0.0.0.0", "$(POD_IP)")
 
@@ -116,12 +116,12 @@ class KubernetesLauncher:
         """Begin to watch the pods of the job.
 
         Args:
-            plan: What its pods have in common.
+            plan: The parts that are equal in all pods of the job.
             api: The namespace of the job.
-            owners: To whom its pods belong (`pods.owners`): the Job of its master is the first.
+            owners: The owners of the pods (`pods.owners`); the Job of the master is the first.
             master: The address under which pods find the master.
-            on_event: Is told what becomes of processes.
-            authority: Makes the certificate of each pod, if the job makes its own.
+            on_event: The receiver of the events of processes.
+            authority: The maker of each pod's certificate, if the job makes its own certificates.
         """
         self._authority = authority
         self._plan = plan
@@ -141,7 +141,7 @@ class KubernetesLauncher:
         self._is_handing_over = False
         self._closed = threading.Event()
         self._listed_once = threading.Event()
-        # A role that waits for room keeps neither the others waiting, nor what is to end.
+        # A role that waits for room must delay neither other roles nor the ending of pods.
         self._creators = {
             role: ThreadPoolExecutor(_CREATORS, thread_name_prefix=f"create-{role}")
             for role in names.REPLICAS
@@ -161,7 +161,7 @@ class KubernetesLauncher:
     # --- the contract ----------------------------------------------------------------------------
 
     def start(self, spec: ProcessSpec) -> ProcessHandle:
-        """Have a pod made for a process; returns before it is there."""
+        """Request a pod for a process; return before the pod exists."""
         name = process.process_name(spec.role, spec.index)
         draw = secrets.token_hex(_NAME_BYTES)
         handle = ProcessHandle(
@@ -196,9 +196,10 @@ class KubernetesLauncher:
         self._submit(lambda: self._delete(handle.ref, grace_seconds))
 
     def close(self, grace_seconds: float) -> None:
-        """Delete every pod that runs and wait until all are gone. May be called again.
+        """Delete every pod that runs, and wait until all are gone.
 
-        Those that have ended stay, for their logs, until the job is deleted.
+        The method may be called again. Pods that have ended stay until the job is deleted, because
+        they have the logs.
         """
         with self._lock:
             self._is_closing = True
@@ -217,8 +218,8 @@ class KubernetesLauncher:
     def leave(self, grace_seconds: float) -> None:
         """Stop watching; the pods go on, and another master adopts them.
 
-        If its Job is suspended there will be none for long, and what the pods hold is wanted by
-        others: then they hand over, and go.
+        If the Job is suspended, there will be no master for long, and others want the room of the
+        pods: then the pods hand over and end.
         """
         with self._lock:
             self._is_closing = True
@@ -254,7 +255,7 @@ class KubernetesLauncher:
             log.exception("a request to Kubernetes failed")
 
     def _create(self, pod: _Pod) -> None:
-        """Ask for a pod until there is one."""
+        """Request a pod until it exists."""
         while not self._listed_once.wait(1.0):
             if self._closed.is_set():
                 return
@@ -294,10 +295,11 @@ class KubernetesLauncher:
         self._look_at(pod.handle.ref, or_gone=False)
 
     def _wait_for_replicas(self, pod: _Pod) -> None:
-        """Have a worker's pod asked for after all pods that it would wait for have been accepted.
+        """Delay a worker's pod until the pods that it would wait for have been accepted.
 
-        Else it would have the room of one of them, where a quota has too little for all. Not for
-        long: a job trains while another ps replica is added to it, and a lost worker is replaced.
+        Otherwise the worker's pod could take the room of one of them, if a quota has too little
+        room for all. The delay is short: a job trains while another ps replica is added, and a lost
+        worker is replaced.
         """
         if pod.handle.role is not Role.WORKER:
             return
@@ -349,8 +351,9 @@ class KubernetesLauncher:
     def _give_certificate(self, pod: _Pod, found: Pod) -> None:
         """Make the Secret that a pod waits for, as soon as the pod has a node.
 
-        Not earlier: a pod may wait for a node for longer than a certificate is good. Whoever is
-        master then makes it, so a master that dies before leaves no pod without one.
+        The Secret is not made earlier: a pod may wait for a node for longer than a certificate is
+        valid. The present master makes the Secret, so a pod does not lose it by the death of an
+        earlier master.
         """
         with self._lock:
             is_due = "nodeName" in found["spec"] and not pod.has_certificate
@@ -393,9 +396,9 @@ class KubernetesLauncher:
         return HIGH if is_high else LOW
 
     def _remove_strays(self, handle: ProcessHandle) -> None:
-        """Delete pods of this role and index that no master speaks of.
+        """Delete pods of this role and index that are in no master's journal.
 
-        One was asked for by a master that was killed before it could write that down.
+        Such a pod was requested by a master that was killed before it could write the journal.
         """
         with self._lock:
             strays = [
@@ -437,7 +440,7 @@ class KubernetesLauncher:
     # --- its queue -------------------------------------------------------------------------------
 
     def _queue(self) -> Admission:
-        """Stand in the queue for the minimum of the job."""
+        """Put the minimum of the job into the queue."""
         samples = {}
         for role in (role for role, number in members_of_minimum(self._config).items() if number):
             name = f"{self._config.cluster.job_name}-{role}"
@@ -451,7 +454,7 @@ class KubernetesLauncher:
         return self._admission is None or self._admission.is_given.is_set()
 
     def _wait_for_admission(self, pod: _Pod) -> bool:
-        """Wait until the job has its minimum, or a pod is unwanted; False: it is not to be made."""
+        """Wait until the job has its minimum; return False if the pod is not wanted any more."""
         admission = self._admission
         while admission is not None and not admission.is_given.wait(_ADMISSION_SECONDS):
             if self._closed.is_set():
@@ -468,12 +471,12 @@ class KubernetesLauncher:
         return True
 
     def _is_member(self, role: Role) -> bool:
-        """Whether the next process of a role belongs to the minimum; else it queues by itself."""
+        """Return whether the next process of a role is in the minimum; else it queues by itself."""
         members = sum(pod.handle.role is role and not pod.was_asked for pod in self._members())
         return members < members_of_minimum(self._config).get(role, 0)
 
     def _members(self) -> list[_Pod]:
-        """Return the pods of the minimum; one that was adopted is told by its label."""
+        """Return the pods of the minimum; an adopted pod is recognised by its label."""
         return [
             pod
             for name, pod in self._pods.items()
@@ -482,16 +485,17 @@ class KubernetesLauncher:
         ]
 
     def _state_of_minimum(self) -> tuple[bool, bool]:
-        """Return whether there is a pod of the minimum, and whether all of them run."""
+        """Return whether a pod of the minimum exists, and whether all of them run."""
         with self._lock:
             members = self._members()
             wanted = sum(members_of_minimum(self._config).values())
             return bool(members), sum(pod.is_started for pod in members) >= wanted
 
     def _give_back(self) -> None:
-        """Have all pods hand over and go: the queue has taken the minimum back.
+        """Make all pods hand over and end, since the queue has taken the minimum back.
 
-        They were not asked to end by the job, which therefore asks for others at once; those wait.
+        The job did not ask them to end, so it requests other pods at once, and those wait in the
+        queue.
         """
         with self._lock:
             if self._is_handing_over:
@@ -501,7 +505,7 @@ class KubernetesLauncher:
         self._submit(partial(self._hand_over, len(END_ORDER) * GRACE_SECONDS))
 
     def _hand_over(self, seconds: float) -> None:
-        """Have all pods go in order: what a worker has goes to ps replicas."""
+        """Make all pods end in order: workers hand over to ps replicas."""
         deadline = time.monotonic() + seconds
         for role in END_ORDER:
             with self._lock:
@@ -548,7 +552,7 @@ class KubernetesLauncher:
             self._take(pod, False)
 
     def _take(self, found: Pod, is_deleted: bool) -> None:
-        """Take in how a pod is now."""
+        """Take in the present state of a pod."""
         if not self._is_ours(found):
             return
         name = found["metadata"]["name"]
@@ -582,7 +586,7 @@ class KubernetesLauncher:
                     self._keep(pod.handle)
 
     def _take_gone(self, name: str, last: Pod | None) -> None:
-        """Take in that a pod was deleted while nobody watched."""
+        """Take in that a pod was deleted during a break of the watch."""
         if last is not None:
             self._take(last, True)
             return
@@ -594,7 +598,7 @@ class KubernetesLauncher:
         self._tell(Exited(pod.handle, ExitReason.UNKNOWN, None))
 
     def _look_at(self, name: str, or_gone: bool = True) -> None:
-        """Take in what was seen of a pod before it was spoken of."""
+        """Take in what was seen of a pod before the launcher knew its name."""
         with self._lock:
             found = self._seen.get(name)
         if found is not None:
@@ -603,7 +607,7 @@ class KubernetesLauncher:
             self._take_gone(name, None)
 
     def _is_ours(self, pod: Pod) -> bool:
-        """Whether a pod belongs to this job, and not to one before it of the same name."""
+        """Return whether a pod belongs to this job, and not to an earlier job of the same name."""
         job = self._owners[0]["uid"]
         return any(owner["uid"] == job for owner in pod["metadata"].get("ownerReferences", []))
 
@@ -621,7 +625,7 @@ class KubernetesLauncher:
             log.warning("each further %s gets %s of memory", role, wanted)
 
     def _keep(self, handle: ProcessHandle) -> None:
-        """Keep a pod that has ended, and delete the oldest of them."""
+        """Keep a pod that has ended, and delete the oldest pods that have ended."""
         kept = self._ended[handle.role]
         kept.append(handle.ref)
         if len(kept) > _KEPT:
@@ -650,7 +654,7 @@ class KubernetesLauncher:
 
 
 def _is_queued(pod: Pod) -> bool:
-    """Whether a pod is admitted by itself, and not as one of the minimum."""
+    """Return whether a pod is admitted by itself, and not as a part of the minimum."""
     return names.QUEUE_LABEL in pod["metadata"].get("labels", {})
 
 

@@ -1,9 +1,9 @@
-"""What is asked of Kubernetes to begin a job; `--dry_run` prints just this.
+"""Makes the objects of Kubernetes that begin a job; `--dry_run` prints exactly these.
 
-The Secret with the job's token is not among it: the first pod of the master makes it, so that no
-secret passes through a terminal or a file. Passwords that the user has put into the settings of the
-data reader are; such a job is not printed. The values of `--envs` are in a Secret too, which is not
-printed.
+The Secret with the job's token is not among them. The first pod of the master makes that Secret, so
+no secret passes through a terminal or a file. If the user has put passwords into the settings of
+the data reader, they are among the objects, and such a job is not printed. The values of `--envs`
+are in a Secret too, which is not printed.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from elasticdl.settings import reader_params
 from elasticdl.settings.pods import parse_annotations, values_of
 
 _MASTER_RETURNS = 1000
-"""How often the Job replaces a master's pod. The back-off between two grows to ten minutes."""
+"""The number of master pods that the Job makes. The pauses between them grow to ten minutes."""
 
 
 def manifests(config: JobConfig) -> list[Manifest]:
-    """Return the objects of a job in the order in which they are to be made; the Job is the last.
+    """Return the objects of a job in the order in which they must be made; the Job is the last.
 
     Args:
-        config: The settings as the user gave them; files that they name are read here.
+        config: The settings that the user gave; the files that they name are read here.
 
     Raises:
-        ConfigError: The job cannot run so, or a file cannot be read.
+        ConfigError: The job cannot run with these settings, or a file cannot be read.
     """
     settled = settle(config)
     flag = "--model_zoo" if config.model.script is None else "the folder of the script"
@@ -64,10 +64,10 @@ def manifests(config: JobConfig) -> list[Manifest]:
 
 
 def master_service(config: JobConfig) -> Manifest:
-    """Return the Service under whose name the job's pods find its master, whichever pod that is."""
+    """Return the Service with the name under which the job's pods find any pod of the master."""
     selector = {names.JOB_LABEL: config.cluster.job_name, names.ROLE_LABEL: str(Role.MASTER)}
     port = {"name": "master", "port": config.cluster.master_port, "targetPort": "master"}
-    # A node that is slow for a while makes its pods "not ready", and the master works all the same.
+    # A slow node makes its pods "not ready" for a while, but the master still works.
     spec = {
         "spec": {"selector": selector, "ports": [port], "publishNotReadyAddresses": True},
     }
@@ -75,11 +75,11 @@ def master_service(config: JobConfig) -> Manifest:
 
 
 def master_job(plan: Plan, spec: ClusterSpec) -> Manifest:
-    """Return the Job of the master's pod, which owns all else of the job.
+    """Return the Job of the master's pod; the Job owns all other objects of the job.
 
-    A pod on a node that is lost never ends, so another is made while it is being deleted; the
-    state of the job tells the two apart. A master whose state is in its pod is not made again:
-    another would begin the job anew.
+    A pod on a lost node never ends, so another pod is made while the first is being deleted. The
+    journal of the job tells the two masters apart. A master with its state in its pod is not made
+    again: a new master would begin the job anew.
     """
     config = plan.config
     module = "elasticdl.launchers.kubernetes.master_pod"
@@ -115,7 +115,7 @@ def master_job(plan: Plan, spec: ClusterSpec) -> Manifest:
 
 
 def as_yaml(objects: list[Manifest]) -> str:
-    """Return objects as `kubectl apply -f -` reads them."""
+    """Return objects as YAML for `kubectl apply -f -`."""
     import yaml
 
     class Dumper(yaml.SafeDumper):

@@ -1,8 +1,8 @@
-"""`python -m elasticdl.launchers.kubernetes.master_pod`: what the pod of a master does first.
+"""`python -m elasticdl.launchers.kubernetes.master_pod`: the first program in a master's pod.
 
-It makes the job's Job the owner of what was made before that had an identity. It makes the Secrets
-with the job's token and the authority for its certificates, if no pod before it has. Then it
-becomes the master.
+The program makes the job's Job the owner of the objects that were made before the Job. It makes the
+Secrets with the job's token and the authority for its certificates, if no earlier pod has made
+them. Then it becomes the master.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ def main() -> None:
 
 
 def own(api: Api, config: JobConfig, uid: str) -> str:
-    """Make the Job the owner of what `kubectl apply` has made beside it; harmless when repeated.
+    """Make the Job the owner of the objects that `kubectl apply` has made; this may be repeated.
 
     Returns:
-        The identity of the Service.
+        The uid of the Service.
 
     Raises:
-        LaunchError: It may not.
+        LaunchError: The pod has no right to do this.
     """
     job_name = config.cluster.job_name
     body = {"metadata": {"ownerReferences": [owner_reference(job_name, uid)]}}
@@ -103,12 +103,12 @@ def find_token(api: Api, config: JobConfig, uid: str, mounted: Path, place: Path
     Args:
         api: The namespace.
         config: The settings.
-        uid: The Job.
-        mounted: Where the pod sees the Secret, empty as long as there is none.
-        place: Where a new token is written.
+        uid: The uid of the Job.
+        mounted: The folder where the pod sees the Secret; empty as long as there is no Secret.
+        place: The file for a new token.
 
     Raises:
-        LaunchError: There is a Secret of this name, and it is not the job's.
+        LaunchError: A Secret of this name exists, and is not the job's.
     """
     place.unlink(missing_ok=True)
     made = token_secret(config, uid, process.write_token(place))
@@ -118,7 +118,7 @@ def find_token(api: Api, config: JobConfig, uid: str, mounted: Path, place: Path
 def find_authority(api: Api, config: JobConfig, uid: str, mounted: Path, place: Path) -> None:
     """Write the job's authority into a folder; the first master makes it, and the Secret.
 
-    The arguments and what is raised are as in `find_token`.
+    The arguments and the errors are as in `find_token`.
     """
     shutil.rmtree(place, ignore_errors=True)
     Authority.create(place, config.cluster.job_name)
@@ -128,10 +128,10 @@ def find_authority(api: Api, config: JobConfig, uid: str, mounted: Path, place: 
 
 
 def _is_there(api: Api, secret: Manifest, uid: str, mounted: Path) -> bool:
-    """Return whether the job has a Secret already, which is mounted; if not it is made.
+    """Return whether the job's Secret exists already, and is mounted; otherwise make it.
 
     Raises:
-        LaunchError: There is a Secret of this name, and it is not the job's.
+        LaunchError: A Secret of this name exists, and is not the job's.
     """
     name = secret["metadata"]["name"]
     never = threading.Event()
@@ -153,7 +153,7 @@ def _is_there(api: Api, secret: Manifest, uid: str, mounted: Path) -> bool:
                     f"the Secret {name} cannot be made: {error}; elasticdl rbac prints the rights "
                     "that the job needs"
                 ) from error
-        # Made by a pod before this one, and about to be shown; or of a job that is being deleted.
+        # An earlier pod has made the Secret, and it will be mounted soon; or an ending job has it.
         backoff.pause()
     raise LaunchError(
         f"there is a Secret {name} of something else in {api.namespace}: delete it, or give the "

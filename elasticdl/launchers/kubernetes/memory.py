@@ -1,4 +1,4 @@
-"""How much memory the next process gets after one has run out of it."""
+"""Computes the memory of the next process after a process has run out of memory."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _MIB = 1 << 20
 
 
 def grown(had: str, asked: str) -> str:
-    """Return what a process gets whose forerunner had too little: half as much again.
+    """Return the memory of a process whose forerunner had too little: half as much again.
 
     Args:
-        had: The limit of the one that ran out of memory, a quantity of Kubernetes.
-        asked: The limit of the settings. No process gets more than four times as much.
+        had: The memory limit of the forerunner, a quantity of Kubernetes.
+        asked: The memory limit in the settings; no process gets more than four times as much.
 
     Returns:
-        In MiB; as much as `had` at the limit.
+        The memory in MiB; the same as `had` if the limit is reached.
     """
     most = parse_quantity(asked) * _MAX_GROWTH
     wanted = min(parse_quantity(had) * _GROWTH, most)

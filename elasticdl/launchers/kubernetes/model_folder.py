@@ -1,4 +1,4 @@
-"""The model folder as a ConfigMap: it travels with the job, so no image of one's own is needed."""
+"""Packs the model folder as a ConfigMap; it travels with the job, so no own image is needed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ _SPARE_BYTES = 16 * 1024  # for its names
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Files as a ConfigMap holds them.
+    """Files in the form in which a ConfigMap holds them.
 
-    text, binary: key -> what is in the file, Base64 of what is no UTF-8.
-    paths: key -> where the file lies in the folder; a key may hold no "/".
+    text: key -> the content of a file in UTF-8.
+    binary: key -> any other content, in Base64.
+    paths: key -> the path of the file in the folder; a key may hold no "/".
     """
 
     text: dict[str, str] = field(default_factory=dict)
@@ -28,14 +29,14 @@ class Packed:
 
 
 def pack(folder: Path, what: str = "--model_zoo") -> Packed:
-    """Read a folder; hidden files and what Python compiled are left out.
+    """Read a folder; hidden files and files that Python compiled are left out.
 
     Args:
         folder: The folder.
-        what: What it is to the user.
+        what: The flag with which the user names the folder.
 
     Raises:
-        ConfigError: There is no such folder, or it is too large for a ConfigMap.
+        ConfigError: There is no such folder, or the folder is too large for a ConfigMap.
     """
     if not folder.is_dir():
         raise ConfigError(f"{what}: expected a folder, found none at {folder}")
@@ -61,7 +62,7 @@ def pack(folder: Path, what: str = "--model_zoo") -> Packed:
 
 
 def _key(place: str, taken: Container[str]) -> str:
-    """Return a key like the path: letters, digits, "-", "_" and "."."""
+    """Return a key that is like the path: letters, digits, "-", "_" and "."."""
     key = wanted = re.sub(r"[^A-Za-z0-9_.-]", ".", place).strip(".")[-200:]
     number = 1
     while key in taken:

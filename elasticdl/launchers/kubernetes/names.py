@@ -1,4 +1,4 @@
-"""What a job's objects on Kubernetes are called, and where its pods find things."""
+"""The names of a job's objects on Kubernetes, and the paths in its pods."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def labels_of_pod(config: JobConfig, role: Role, index: int) -> dict[str, str]:
 
 
 def selector_of_job(job_name: str) -> str:
-    """Return what selects the pods of a job."""
+    """Return the selector for the pods of a job."""
     return f"{JOB_LABEL}={job_name}"
 
 
 def selector_of_replicas(job_name: str) -> str:
-    """Return what selects the pods that a master has asked for."""
+    """Return the selector for the pods that a master has requested."""
     return f"{JOB_LABEL}={job_name},{ROLE_LABEL} in ({','.join(REPLICAS)})"
 
 
@@ -59,7 +59,7 @@ def model_map_of(job_name: str) -> str:
 
 
 def minimum_of(job_name: str) -> str:
-    """Return the name of the Job that stands in a queue for what the master asks for."""
+    """Return the name of the Job that stands in a queue for the master's pods."""
     return f"{job_name}-minimum"
 
 
@@ -71,7 +71,7 @@ def data_secret_of(job_name: str) -> str:
 def env_secret_of(job_name: str) -> str:
     """Return the name of the Secret with the values of `--envs`.
 
-    A job's own name has no dot, so no other job's Secret is called so.
+    A job's own name has no dot, so no Secret of another job has this name.
     """
     return f"{job_name}.envs"
 
@@ -79,11 +79,11 @@ def env_secret_of(job_name: str) -> str:
 def authority_of(job_name: str) -> str:
     """Return the name of the Secret with the job's authority.
 
-    A job's own name has no dot, so no other job's Secret is called so.
+    A job's own name has no dot, so no Secret of another job has this name.
     """
     return f"{job_name}.authority"
 
 
 def host_of_master(config: JobConfig, namespace: str) -> str:
-    """Return the name under which pods find the master, whichever pod that is."""
+    """Return the host name under which pods find the master in any pod."""
     return f"{config.cluster.job_name}.{namespace}.svc"

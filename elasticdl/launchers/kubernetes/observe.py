@@ -1,4 +1,4 @@
-"""What the status of a pod says about its process. Nothing here has an effect."""
+"""Reads the state of a process from the status of its pod. The functions have no effects."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _DISRUPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The process has not begun; `why` in the cluster's own words, "" if there is no news.
+    """The process has not begun; `why` is in the cluster's own words, "" if there is no news.
 
-    lacks_room: No node has room for it, or its queue has not admitted it.
+    lacks_room: No node has room for the process, or its queue has not admitted it.
     """
 
     why: str = ""
@@ -39,8 +39,9 @@ class PodRunning:
 class PodEnded:
     """The process has ended, or its node is lost.
 
-    code: its exit code, None if nobody knows. why: the cluster's own words, if they say more than
-    the reason. log: the end of its log, if it failed.
+    code: The exit code; None if unknown. why: The cluster's own words, if they say more than the
+        reason.
+    log: The end of the process's log, if the process failed.
     """
 
     reason: ExitReason
@@ -56,10 +57,10 @@ def observe(pod: Resource, is_deleted: bool = False, was_asked: bool = False) ->
     """Return what became of a pod's process.
 
     Args:
-        pod: The pod as the API has it.
-        is_deleted: It is gone; this is how it was last.
-        was_asked: We have asked it to end. Else, whoever deletes it takes it away from us: then
-            even an exit code of 0 does not say that its work is done.
+        pod: The pod as the API server returns it.
+        is_deleted: The pod is gone, and `pod` is its last state.
+        was_asked: The launcher has asked the pod to end. If not, a deletion takes the pod away from
+            the job: then even exit code 0 does not mean that the work is done.
     """
     status = pod.get("status", {})
     phase = status.get("phase", "Pending")
@@ -82,7 +83,7 @@ def _ended(pod: Resource, terminated: Resource, was_asked: bool) -> PodEnded:
         return PodEnded(ExitReason.OUT_OF_MEMORY, code, _limit_of(pod))
     if status.get("reason") == "Evicted":
         return PodEnded(ExitReason.PREEMPTED, code, f"evicted: {status.get('message', '')}")
-    # The second one is Kueue's.
+    # The second condition is Kueue's.
     disruption = _condition(status, "DisruptionTarget") or _condition(status, "TerminationTarget")
     if not terminated and (
         disruption.get("reason") in _OF_THE_NODE or status.get("reason") == "NodeLost"
@@ -96,7 +97,8 @@ def _ended(pod: Resource, terminated: Resource, was_asked: bool) -> PodEnded:
     if pod["metadata"].get("deletionTimestamp"):
         return PodEnded(ExitReason.PREEMPTED, code, "its pod was deleted")
     if code is None:
-        # Refused by its node, or lost with it: it never ran, or nobody saw its end.
+        # The node refused the pod, or was lost with it: the process never ran, or its end was not
+        # seen.
         words = [word for word in (status.get("reason"), status.get("message")) if word]
         return PodEnded(ExitReason.PREEMPTED, None, ": ".join(words))
     if code == 0:
@@ -107,7 +109,7 @@ def _ended(pod: Resource, terminated: Resource, was_asked: bool) -> PodEnded:
 
 
 def _is_on_lost_node(pod: Resource) -> bool:
-    """Whether a pod is being deleted because of its node, which says nothing."""
+    """Return whether a pod is being deleted because its node gives no sign of life."""
     status = pod.get("status", {})
     is_ready = _condition(status, "Ready")
     disruption = _condition(status, "DisruptionTarget")
@@ -115,7 +117,7 @@ def _is_on_lost_node(pod: Resource) -> bool:
 
 
 def _waiting(pod: Resource, state: Resource) -> Waiting:
-    """Return why a process does not begin: a queue, no room, no image, no volume."""
+    """Return why a process does not begin: a queue, no room, no image, or no volume."""
     status = pod.get("status", {})
     gates = [gate["name"] for gate in pod.get("spec", {}).get("schedulingGates", [])]
     if _GATE in gates:
@@ -138,7 +140,7 @@ def _words(found: Resource) -> str:
 
 
 def _state(status: Resource) -> Resource:
-    """Return the state of our container; a user's own sidecar is not ours."""
+    """Return the state of elasticdl's container; a sidecar of the user does not count."""
     containers = status.get("containerStatuses", [])
     for container in containers:
         if container["name"] == CONTAINER:
@@ -148,7 +150,7 @@ def _state(status: Resource) -> Resource:
 
 
 def _condition(status: Resource, kind: str) -> Resource:
-    """Return a condition that holds; {} if it does not."""
+    """Return a condition that is true; {} if it is not."""
     for condition in status.get("conditions", []):
         if condition["type"] == kind and condition["status"] == "True":
             found: Resource = condition
@@ -168,7 +170,7 @@ def _limit_of(pod: Resource) -> str:
 
 
 def memory_limit(pod: Resource) -> str:
-    """Return how much memory the process may use; "" if there is no limit."""
+    """Return the memory limit of the process; "" if there is no limit."""
     for container in pod.get("spec", {}).get("containers", []):
         if container["name"] == CONTAINER:
             return str(container.get("resources", {}).get("limits", {}).get("memory", ""))

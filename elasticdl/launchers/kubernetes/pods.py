@@ -1,8 +1,9 @@
-"""The pods of a job, as Kubernetes is asked for them: functions of the settings alone.
+"""Makes the pods of a job, as functions of the settings alone.
 
-They meet the Pod Security Standard `restricted`: no user root, no capability, no way to gain
-rights, the system's own seccomp profile; and their root file system is read-only, with folders of
-their own to write in. A volume of a host path, and what `--cluster_spec` does, are the user's.
+The pods meet the Pod Security Standard `restricted`: no user root, no capability, no way to gain
+rights, and the system's own seccomp profile. Their root file system is read-only, and they have
+their own folders to write in. The user is responsible for volumes of a host path and for
+`--cluster_spec`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _SECRET_MODE = 0o440
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What all pods of a job have in common.
+    """The parts that are equal in all pods of a job.
 
     config: The settings as pods have them (`settle`).
     model_files: Key in the ConfigMap of the model folder -> path in the folder.
@@ -42,10 +43,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class WantedPod:
-    """A process that its master has put into a pod: a worker, ps replica or model server.
+    """A process that its master wants in a pod: a worker, ps replica or model server.
 
-    priority_class: "" for the cluster's default. memory: what it requests and may use, if not as
-    the settings say. queue: the queue that it waits in by itself, if any.
+    priority_class: The priority; "" is the cluster's default. memory: The memory request and limit,
+        if the settings do not decide it. queue: The queue in which the pod waits by itself, if any.
     """
 
     role: Role
@@ -139,26 +140,27 @@ def scraped(config: JobConfig) -> dict[str, str]:
 
 
 def owner_reference(job_name: str, uid: str) -> Manifest:
-    """Return what makes a job's Job the owner of an object.
+    """Return the reference that makes a job's Job the owner of an object.
 
-    It is no controller of it: the Job's controller would take the pods for its own.
+    The reference does not name the Job as a controller: otherwise the Job's controller would count
+    the pods as its own.
     """
     return {"apiVersion": "batch/v1", "kind": "Job", "name": job_name, "uid": uid}
 
 
 def owners(job_name: str, job_uid: str, service_uid: str) -> tuple[Manifest, ...]:
-    """Return the owners of the pods that a master asks for: the Job, and a controller.
+    """Return the owners of the pods that a master requests: the Job, and a controller.
 
-    `kubectl drain` evicts only pods that have a controller, because somebody then makes others in
-    their place. That is the master here, which is known by its Service. The Service goes when the
-    job has ended; the Job stays, and with it the pods and their logs.
+    `kubectl drain` evicts only pods with a controller, because the controller makes others in their
+    place. Here the master does this, and its Service stands for it. The Service is deleted when the
+    job has ended; the Job stays, and so do the pods and their logs.
     """
     service = {"apiVersion": "v1", "kind": "Service", "name": job_name, "uid": service_uid}
     return owner_reference(job_name, job_uid), service | {"controller": True}
 
 
 def _of_lost_nodes() -> list[Manifest]:
-    """Return for how long a pod stays on a node that is not heard of; the default is 300 s."""
+    """Return how long a pod stays on a node that gives no sign of life; the default is 300 s."""
     return [
         {
             "key": f"node.kubernetes.io/{state}",
@@ -226,7 +228,7 @@ def _from_field(name: str, path: str) -> Manifest:
 
 
 def _volumes(plan: Plan, role: Role, name: str) -> tuple[list[Manifest], list[Manifest]]:
-    """Return the volumes of a pod, and where it mounts them."""
+    """Return the volumes of a pod, and the mount of each."""
     config = plan.config
     job = config.cluster.job_name
     token: Manifest = {"secretName": job, "defaultMode": _SECRET_MODE}
@@ -275,12 +277,12 @@ def _has_data_secret(config: JobConfig) -> bool:
 
 
 def _certificates(config: JobConfig, role: Role, name: str) -> tuple[Manifest, str]:
-    """Return the Secret with what a pod proves who it is, and where it is mounted."""
+    """Return the Secret with a pod's certificate, and the path of its mount."""
     if role is Role.MASTER:
         secret = names.authority_of(config.cluster.job_name)
         source = {"secretName": secret, "defaultMode": _SECRET_MODE}
         return source | {"optional": True}, names.AUTHORITY_DIR  # made as the token is
-    # Made once the pod has a node, which waits for it.
+    # The Secret is made once the pod has a node, and the pod waits for it.
     return {"secretName": name, "defaultMode": _SECRET_MODE}, names.TLS_DIR
 
 

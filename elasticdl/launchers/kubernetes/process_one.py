@@ -1,10 +1,10 @@
-"""`python -m elasticdl.launchers.kubernetes.process_one MODULE ...`: what runs first in each pod.
+"""`python -m elasticdl.launchers.kubernetes.process_one MODULE ...`: the first program of each pod.
 
-The kernel keeps signals from process 1 of a container that it has no handler for. Python has none
-for SIGTERM, and a role installs its own only when it has imported all that it needs, which takes
-seconds on a busy node. Until then a pod that makes room for others would hold its processors for
-the whole grace period. Here SIGTERM ends the process from the first moments on. A master may be
-asked to end because its Job was suspended: it looks for that before it ends.
+The kernel ignores a signal to process 1 of a container if the process has no handler for it. Python
+has no handler for SIGTERM. A role installs its own handler only after its imports, which take
+seconds on a busy node. Until then, a pod that must make room would hold its processors for the
+whole grace period. Here SIGTERM ends the process from the first moments on. A master may be asked
+to end because its Job was suspended, so it looks for that before it ends.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _end(_number: int, _frame: object) -> None:
 
 
 def _look_for_suspension(_number: int, _frame: object) -> None:
-    # In a new program: this one may be in the middle of an import.
+    # The check runs in a new program: this process may be in the middle of an import.
     os.execv(sys.executable, [sys.executable, "-P", "-u", "-m", _SUSPENSION])
 
 

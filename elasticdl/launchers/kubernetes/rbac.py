@@ -1,4 +1,4 @@
-"""The rights that a job's master needs, and who has them: a Role in one namespace."""
+"""The rights that a job's master needs: a Role in one namespace, and its account."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from elasticdl.launchers.kubernetes.pods import Manifest
 _NAME = "elasticdl"
 
 RULES: list[Manifest] = [
-    # Those of its processes. Others' pods in the namespace can be seen, too: Kubernetes has no
-    # right that ends at a label.
+    # The rights for the job's processes. They cover other pods of the namespace too, because
+    # Kubernetes has no right that is limited by a label.
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "list", "watch", "delete"]},
-    # The job's token, its authority, and the certificate of each pod. It makes them and reads none:
-    # a pod has its own mounted. They are deleted when the job has ended.
+    # The job's token, its authority, and the certificate of each pod. The master makes them and
+    # reads none: a pod has its own mounted. They are deleted when the job has ended.
     {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create", "delete"]},
-    # To make its Job the owner of what `kubectl apply` has made; deleted when the job has ended.
+    # The master makes its Job the owner of the objects that `kubectl apply` has made.
     {"apiGroups": [""], "resources": ["configmaps", "services"], "verbs": ["patch", "delete"]},
-    # To see that its Job is suspended; to tell it that the job has failed, so that it makes no
-    # other pod.
+    # The master sees that its Job is suspended. It also tells the Job that the job has failed, so
+    # that the Job makes no other pod.
     {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "patch"]},
 ]
 
-# To stand in a queue for its processes, to say whether they run, and to leave it.
+# The master stands in a queue for its processes, says whether they run, and leaves the queue.
 _OF_QUEUES: list[Manifest] = [
     {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["create", "delete"]},
     {"apiGroups": ["batch"], "resources": ["jobs/status"], "verbs": ["patch"]},
@@ -28,9 +28,9 @@ _OF_QUEUES: list[Manifest] = [
 
 
 def rights(namespace: str, service_account: str, with_queues: bool = False) -> list[Manifest]:
-    """Return the ServiceAccount of the pods, the Role, and what binds them.
+    """Return the ServiceAccount of the pods, the Role, and the binding of both.
 
-    With queues: also what jobs with `--queue_name` need.
+    With queues, the Role has the rights that jobs with `--queue_name` need.
     """
     rules = [*RULES, *_OF_QUEUES] if with_queues else RULES
 

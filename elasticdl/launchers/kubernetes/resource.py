@@ -1,6 +1,6 @@
-"""What the Kubernetes API takes and gives."""
+"""Types of the objects that the Kubernetes API takes and returns."""
 
 from typing import Any, TypeAlias
 
 Resource: TypeAlias = dict[str, Any]
-"""An object, or a part of one, as JSON has it: the API's reference says which fields it has."""
+"""An object, or a part of one, as JSON; the API's reference lists its fields."""

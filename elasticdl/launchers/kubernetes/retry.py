@@ -1,4 +1,4 @@
-"""Tries again what the API server could not do, each time a little later."""
+"""Repeats calls that the API server could not answer, with growing pauses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LONGEST_SECONDS = 10.0
 
 
 class Backoff:
-    """Pauses that grow, each of a random length, so that clients do not come all at once."""
+    """Pauses that grow, each with a random length, so that clients do not all come at once."""
 
     def __init__(self, closed: threading.Event) -> None:
         self._closed = closed
@@ -28,14 +28,14 @@ class Backoff:
         self._seconds = _FIRST_SECONDS
 
     def pause(self, at_least: float = 0.0) -> None:
-        """Wait, unless and until it is closed."""
+        """Wait; `closed` ends the waiting."""
         self._closed.wait(max(at_least, self._seconds * random.uniform(0.5, 1.0)))
         self._seconds = min(2 * self._seconds, _LONGEST_SECONDS)
 
 
 @contextlib.contextmanager
 def given_up_after(seconds: float) -> Iterator[threading.Event]:
-    """Give what ends `persistently` so many seconds after the block was entered."""
+    """Yield an event that ends `persistently` so many seconds after the block was entered."""
     given_up = threading.Event()
     timer = threading.Timer(seconds, given_up.set)
     timer.daemon = True
@@ -49,15 +49,15 @@ def given_up_after(seconds: float) -> Iterator[threading.Event]:
 def persistently(
     call: Callable[[], T], closed: threading.Event, failed: Callable[[ApiError], None]
 ) -> T:
-    """Call until it succeeds, or fails for good, or is closed.
+    """Call a function until it succeeds, fails for good, or is closed.
 
     Args:
-        call: What to try.
-        closed: Ends the trying.
-        failed: Is told of each failure that may pass.
+        call: The function.
+        closed: The event that ends the attempts.
+        failed: The receiver of each failure that may pass.
 
     Raises:
-        ApiError: The last one.
+        ApiError: The last failure.
     """
     backoff = Backoff(closed)
     while True:

@@ -1,4 +1,4 @@
-"""A job's settings as its pods have them: paths are those of a pod."""
+"""Changes a job's settings into those of its pods: paths are paths in a pod."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _FILE = "sqlite://"
 def settle(config: JobConfig) -> JobConfig:
     """Return the settings with which the pods of a job run.
 
-    What is secret in the settings of the data reader is in files, of a Secret. So are the values
-    of `--envs`.
+    Secrets in the settings of the data reader are in files of a Secret. The values of `--envs` are
+    in a Secret too.
 
-    Without a volume, each pod has a job folder of its own. Then a ps replica leaves no recovery
-    checkpoints where its successor could find them.
+    Without a volume, each pod has its own job folder. Then a ps replica leaves no recovery
+    checkpoints, because its successor could not find them.
 
     Raises:
-        ConfigError: Something is to be written where the pods cannot write, or nobody else reads;
-            or what the pods say would cross the network in clear text.
+        ConfigError: A result would be written where the pods cannot write or nobody reads it, or
+        the traffic of the pods would cross the network in clear text.
     """
     _check_destinations(config)
     _check_state(config)
@@ -76,7 +76,7 @@ def settle(config: JobConfig) -> JobConfig:
 
 
 def has_lasting_state(config: JobConfig) -> bool:
-    """Whether another master can go on with the job."""
+    """Return whether another master can resume the job."""
     state = config.cluster.state
     if state is None:
         return has_lasting_job_dir(config)
@@ -84,13 +84,13 @@ def has_lasting_state(config: JobConfig) -> bool:
 
 
 def has_lasting_job_dir(config: JobConfig) -> bool:
-    """Whether the job's folder is on a volume, where it outlives the pods and all see it."""
+    """Return whether the job's folder is on a volume, where it outlives the pods and all see it."""
     job_dir = config.cluster.job_dir
     return job_dir is not None and is_on_volume(config, str(job_dir))
 
 
 def is_on_volume(config: JobConfig, path: str) -> bool:
-    """Whether the pods see a path on one of the volumes."""
+    """Return whether the pods see a path on one of the volumes."""
     return any(
         PurePosixPath(path).is_relative_to(volume.mount_path)
         for volume in config.kubernetes.volumes()
@@ -121,7 +121,7 @@ def _check_no_recovery_is_asked_for(config: JobConfig) -> None:
 
 
 def _check_state(config: JobConfig) -> None:
-    """Refuse a state that was asked for, and would go with the pod of the master."""
+    """Refuse a state that was asked for, but would be lost with the master's pod."""
     state = config.cluster.state
     if state is not None and not has_lasting_state(config):
         raise ConfigError(
@@ -132,7 +132,7 @@ def _check_state(config: JobConfig) -> None:
 
 
 def _check_queue(config: JobConfig) -> None:
-    """Refuse a job that would begin anew each time that the queue lets it go."""
+    """Refuse a job that would begin anew whenever the queue resumes it."""
     queue = config.kubernetes.queue_name
     if queue and not (has_lasting_state(config) and has_lasting_job_dir(config)):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Starts jobs on a Kubernetes cluster, and finds them there, for a command."""
+"""Starts jobs on a Kubernetes cluster, and finds jobs there, for a command."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ T = TypeVar("T")
 
 
 class KubernetesSubmitter:
-    """`launchers.base.Submitter` of a cluster: the one that kubectl speaks to."""
+    """`launchers.base.Submitter` of a cluster: the cluster that kubectl uses."""
 
     def submit(self, config: JobConfig, is_tied: bool) -> SubmittedJob:
-        """Make the objects of a job: its Job first, which owns the others.
+        """Make the objects of a job: first the Job, which owns the other objects.
 
-        No job on a cluster is tied to a command.
+        A job on a cluster is never tied to a command.
         """
         api = Api.connect(config.kubernetes.namespace)
         if config.kubernetes.queue_name:
@@ -65,7 +65,7 @@ class KubernetesSubmitter:
         return KubernetesJob(api, job_name) if is_ours else None
 
     def places_of(self, name: str) -> str:
-        """Say where `find` has looked."""
+        """Return where `find` has looked."""
         namespace, _, job_name = name.rpartition("/")
         try:
             api = Api.connect(namespace)
@@ -75,9 +75,9 @@ class KubernetesSubmitter:
 
 
 def check_queue(api: Api, queue: str) -> None:
-    """Refuse a queue that is not there, in which a job would wait for ever.
+    """Refuse a queue that does not exist: a job would wait in it for ever.
 
-    Who may not look finds out by waiting.
+    If this user may not look at queues, the queue is not checked.
 
     Raises:
         LaunchError: The cluster has no queues, or none of this name in the namespace.
@@ -97,7 +97,7 @@ def check_queue(api: Api, queue: str) -> None:
 
 
 def _found(api: Api, path: str) -> Resource | None:
-    """Return what is at a path, None if nothing is, {} if that cannot be told."""
+    """Return the object at a path; None if there is none, {} if that cannot be told."""
     try:
         return api.get(path)
     except ApiError as error:
@@ -123,7 +123,7 @@ def _make(api: Api, job: Manifest) -> Manifest:
 
 
 def _make_part(api: Api, manifest: Manifest) -> None:
-    """Make what a job owns; one of a job of the same name before it may be about to go."""
+    """Make an object that a job owns; an object of an earlier job of this name may be going."""
     kind, name = manifest["kind"], manifest["metadata"]["name"]
     path = api.path(_KINDS[kind])
     backoff = Backoff(threading.Event())
@@ -142,6 +142,6 @@ def _make_part(api: Api, manifest: Manifest) -> None:
 
 
 def _try(call: Callable[[], T]) -> T:
-    """Call, and try again for a while what may pass."""
+    """Call a function; repeat it for a while if its failure may pass."""
     with given_up_after(30.0) as given_up:
         return persistently(call, given_up, lambda error: None)

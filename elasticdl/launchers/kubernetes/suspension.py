@@ -1,9 +1,9 @@
-"""A Job that is suspended: its pods are to go, and its processors are somebody else's meanwhile.
+"""Ends the pods of a Job that is suspended, so that others can use their processors.
 
-Kubernetes deletes the pod of the master then, and knows nothing of the pods that the master has
-asked for. So a master that is asked to end looks whether its Job is suspended, and if so has its
-workers and ps replicas hand over and go (`KubernetesLauncher.leave`). One that is asked to end
-before it has begun becomes this module instead (`process_one`).
+When a Job is suspended, Kubernetes deletes the pod of the master. It knows nothing of the pods that
+the master has requested. So a master that is asked to end looks whether its Job is suspended. If it
+is, the workers and ps replicas hand over and end (`KubernetesLauncher.leave`). A master that is
+asked to end before it has begun becomes this module instead (`process_one`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 def is_suspended(api: Api, job_name: str) -> bool:
-    """Whether somebody has suspended the Job of a master; False if nobody can be asked."""
+    """Return whether the Job of a master is suspended; False if the API server does not answer."""
     try:
         with given_up_after(_ASK_SECONDS) as given_up:
             job = persistently(
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def _end_replicas(api: Api, config: JobConfig, uid: str) -> None:
-    """Have workers hand over and go, then those that take what they hand over."""
+    """Make workers hand over and end, and after them the receivers of what they hand over."""
     job_name = config.cluster.job_name
     if not is_suspended(api, job_name):
         return

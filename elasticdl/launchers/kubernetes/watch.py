@@ -1,4 +1,4 @@
-"""A list of pods that is kept up to date: list, watch, and list again when the server says so."""
+"""Keeps a list of pods up to date: list, watch, and list again when the server says so."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ Pod = Resource
 class PodWatch:
     """Follows the pods that a selector selects, in a thread.
 
-    It calls `changed(pod, is_deleted)` for each pod and change, and `listed(pods)` with all pods
-    whenever it had to begin anew: those that are missing then are gone. `before_list()` is called
-    just before that, and what it returns is handed to `listed`. Several calls may say the same.
+    It calls `changed(pod, is_deleted)` for each pod and change. It calls `listed(pods)` with all
+    pods whenever it had to begin anew: pods that are missing then are gone. It calls
+    `before_list()` just before the list, and gives its result to `listed`. Several calls may say
+    the same.
     """
 
     def __init__(
@@ -47,11 +48,11 @@ class PodWatch:
         self._thread = threading.Thread(target=self._run, name="pods", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Begin to follow the pods."""
         self._thread.start()
 
     def close(self) -> None:
-        """End it; nothing is called once this has returned."""
+        """End the thread; no function is called after this has returned."""
         self._closed.set()
         with self._lock:
             if self._stream is not None:
@@ -82,7 +83,7 @@ class PodWatch:
         return str(answer["metadata"]["resourceVersion"])
 
     def _follow(self, version: str) -> str:
-        """Watch from a version on until the server ends it; return the last version seen."""
+        """Watch from a version on until the server ends the watch; return the last version seen."""
         stream = self._api.stream(
             self._api.path("pods"),
             watch=True,

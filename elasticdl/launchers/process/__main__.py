@@ -1,6 +1,7 @@
-"""`python -m elasticdl.launchers.process`: the root of a local job, started by `LocalSubmitter`.
+"""`python -m elasticdl.launchers.process`: the root of a local job; `LocalSubmitter` starts it.
 
-It closes its standard output when the job has begun, or writes there why it cannot.
+The root closes its standard output when the job has begun, or writes there why the job cannot
+begin.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def main() -> None:
 
 
 def _claim(config: JobConfig, job_dir: Path) -> contextlib.AbstractContextManager[str]:
-    """Hold what no other running job may write to."""
+    """Hold the places that no other running job may write to."""
     places = {
         "checkpoint_dir": config.checkpoint.checkpoint_dir,
         "export_dir": config.checkpoint.export_dir,
@@ -66,7 +67,7 @@ def _claim(config: JobConfig, job_dir: Path) -> contextlib.AbstractContextManage
 
 
 def _answer(problem: str) -> None:
-    """Say what is wrong, if anything; then let go of whoever reads it."""
+    """Print the problem, if any; then close the output, so that its reader goes on."""
     with contextlib.suppress(BrokenPipeError):
         os.write(1, problem.encode())
     null = os.open(os.devnull, os.O_WRONLY)

@@ -1,8 +1,8 @@
-"""Whatever the root of a job starts, and whatever that starts in turn, ends with it.
+"""Ends all processes that the root of a job starts, and their children, together with the root.
 
-Two means, each enough for most cases: the lifeline (`elasticdl.runtime.process`), which works even
-if the root is killed; and the kernel's *subreaper* mark, by which orphans (the workers of a master
-that was killed) become children of the root, which can wait for them and count them.
+There are two means, and each is enough for most cases. The lifeline (`elasticdl.runtime.process`)
+works even if the root is killed. The kernel's *subreaper* mark makes orphans (such as the workers
+of a master that was killed) children of the root, so the root can wait for them and count them.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def spawn(
     lifeline: int | None,
     variables: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a process in a session of its own, with its output added to `log`.
+    """Start a process in its own session, with its output added to `log`.
 
-    `variables` are those of its environment that differ from ours.
+    `variables` are the variables of its environment that differ from this process.
 
-    A session of its own keeps the terminal's Ctrl-C from it (the command line decides what that
-    means for the job) and makes its process group that of everything it starts.
+    In its own session the process does not get the terminal's Ctrl-C: the command decides what
+    Ctrl-C means for the job. And its process group is the group of all processes that it starts.
 
     Raises:
         OSError: The program or the log cannot be opened.
@@ -58,7 +58,7 @@ def spawn(
 
 
 def _opened(log: Path) -> BinaryIO:
-    """Open a log; where its disk has no room for it, what is printed is lost."""
+    """Open a log; if its disk is full, the output is lost."""
     try:
         log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         return log.open("ab")
@@ -70,10 +70,10 @@ def _opened(log: Path) -> BinaryIO:
 
 
 def become_subreaper() -> None:
-    """Have orphaned descendants become children of this process.
+    """Make the kernel give orphaned descendants to this process as children.
 
     Raises:
-        OSError: The kernel does not know how.
+        OSError: The kernel does not have this function.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
@@ -85,7 +85,7 @@ def reap() -> tuple[dict[int, int], bool]:
     """Reap every child that has ended.
 
     Returns:
-        pid -> exit code (minus the signal) of those, and whether any child is left.
+        Maps pid to exit code (minus the signal), and tells whether any child is left.
     """
     ended: dict[int, int] = {}
     while True:
@@ -101,15 +101,15 @@ def reap() -> tuple[dict[int, int], bool]:
 def end_all(
     wait: Callable[[float], object], patience_seconds: float, give_up_seconds: float
 ) -> bool:
-    """Wait until every child is gone, and kill those that still live after a while.
+    """Wait until every child is gone, and kill the children that still live after a while.
 
     Args:
         wait: Returns when a child may have ended, or after the seconds that it is given.
         patience_seconds: How long children may take to end by themselves.
-        give_up_seconds: When to stop waiting for children that even SIGKILL does not end.
+        give_up_seconds: When to stop waiting for children that do not end even by SIGKILL.
 
     Returns:
-        Whether none is left.
+        Whether no child is left.
     """
     started = time.monotonic()
     while True:
@@ -123,7 +123,7 @@ def end_all(
             for pid in children():
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
-            wait(0.1)  # the children of those we killed are ours now; look again
+            wait(0.1)  # their children are this process's now: look again
         else:
             wait(patience_seconds - waited)
 

@@ -1,4 +1,4 @@
-"""Why a process of this machine has ended, and what it said last."""
+"""Finds out why a process of this machine has ended, and its last words."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _ASKED_CODES = {-signal.SIGINT, -signal.SIGTERM, 128 + signal.SIGINT, 128 + sign
 def exited(
     handle: ProcessHandle, code: int | None, was_asked: bool, ooms: OutOfMemoryKills, log: Path
 ) -> Exited:
-    """Return what is to be told of the end of a process.
+    """Return the event for the end of a process.
 
     Args:
         handle: The process.
-        code: Its exit code, or minus the signal; None if nobody knows.
-        was_asked: It was asked to end.
-        ooms: Counts the kills for want of memory where it ran.
-        log: What it has printed.
+        code: The exit code, or minus the signal; None if unknown.
+        was_asked: The process was asked to end.
+        ooms: Counts the out-of-memory kills where the process ran.
+        log: The file with the process's output.
     """
     reason = _reason(code, was_asked, ooms)
     words = ""

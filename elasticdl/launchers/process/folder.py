@@ -1,6 +1,6 @@
-"""The folder of a local job: its settings, its secret, who runs it, and how it ended.
+"""The folder of a local job: its settings, its secret, the pid of its root, and its end.
 
-The folder is on this machine, or shared by a file system: everything in it is found by path.
+The folder is on this machine, or on a shared file system. All its files are found by path.
 """
 
 from __future__ import annotations
@@ -31,20 +31,22 @@ from elasticdl.runtime.locks import lock_holders
 from elasticdl.runtime.secret_files import make_private, private_opener
 
 JOBS = Path("jobs")
-"""Where jobs without --job_dir get their folders, below the current one."""
+"""Jobs without --job_dir get their folders here, below the current folder."""
 
 RUN_FILE = "running.json"
-"""The process that runs the job; locked while it lives."""
+"""The file with the process that runs the job; the file is locked while that process lives."""
 
 END_FILE = "end.json"
-"""How the job's processes ended, if the job itself did not."""
+"""The file that tells how the job's processes ended, if the job itself did not."""
 
 _log = logging.getLogger(__name__)
 
 
 MADE_FIRST = (RUN_FILE, process.TOKEN_FILE, TLS_FOLDER, f"{process.CONFIG_FILE}.*")
-"""What a command makes in a new folder before the settings, by which the folder is a job's. All of
-it is made anew for as long as there are none: the command before was killed."""
+"""A command makes these in a new folder before the settings, which make the folder a job's folder.
+
+As long as there are no settings they are made anew: the earlier command was killed.
+"""
 
 _TRIES = 50
 _WRITE_SECONDS = 0.01
@@ -52,27 +54,27 @@ _WRITE_SECONDS = 0.01
 
 @dataclass(frozen=True, slots=True)
 class HeldFolder:
-    """The folder of a job, and the open file whose lock keeps all others from running the job."""
+    """A job's folder, and the open file whose lock keeps other processes from running the job."""
 
     job_dir: Path
     lock: TextIO
 
 
 def prepare(config: JobConfig) -> Path:
-    """Return the folder of a job as `prepared` makes it; nobody holds it then."""
+    """Return the folder of a job as `prepared` makes it, and release its lock."""
     with prepared(config) as held:
         return held.job_dir
 
 
 @contextlib.contextmanager
 def prepared(config: JobConfig) -> Iterator[HeldFolder]:
-    """Hold the folder of a job within the block; a new one gets settings and a new secret.
+    """Hold the folder of a job within the block; a new folder gets settings and a new secret.
 
-    The lock comes before all else: of two commands one makes the folder. Who is given the open file
-    of the lock holds the folder on.
+    The lock is taken before all else, so of two commands only one makes the folder. A process that
+    inherits the open file of the lock keeps holding the folder.
 
     Raises:
-        ConfigError: It cannot be made, or has another job.
+        ConfigError: The folder cannot be made, or has another job.
         LaunchError: The job is running.
     """
     job_dir = (config.cluster.job_dir or JOBS).absolute()
@@ -89,7 +91,7 @@ def prepared(config: JobConfig) -> Iterator[HeldFolder]:
 
 
 def _fill(config: JobConfig, job_dir: Path) -> None:
-    """Write what a job has in its folder from the beginning; the settings come last."""
+    """Write the first files of a job's folder; the settings come last."""
     path, token = job_dir / process.CONFIG_FILE, job_dir / process.TOKEN_FILE
     before = JobConfig.read(path) if path.exists() else None
     if before is None or not token.exists():
@@ -98,17 +100,17 @@ def _fill(config: JobConfig, job_dir: Path) -> None:
     credentials.prepare(config.cluster, job_dir, is_new=before is None)
     settled = _settled(config, job_dir) if before is None else before.going_on(config)
     if settled != before:
-        # It may have a password of --data_reader_params.
+        # The settings may have a password of --data_reader_params.
         process.write_whole(path, settled.model_dump_json(indent=2), 0o600)
 
 
 def new_folder(config: JobConfig) -> Path:
-    """Return where a job without --job_dir has its folder; makes nothing."""
+    """Return the folder for a job without --job_dir; the folder is not made."""
     return next(each for each in _new_folders(config) if not each.exists())
 
 
 def _make_new(config: JobConfig) -> Path:
-    """Make the folder of a job without --job_dir, which no other command makes."""
+    """Make the folder of a job without --job_dir; no other command makes the same folder."""
     for job_dir in _new_folders(config):
         job_dir.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
@@ -126,10 +128,10 @@ def _new_folders(config: JobConfig) -> Iterator[Path]:
 
 
 def check_not_running(job_dir: Path) -> None:
-    """Check that nobody runs the job in a folder, nor prepares it.
+    """Check that no process runs the job in a folder, or prepares it.
 
     Raises:
-        LaunchError: Somebody does.
+        LaunchError: Another process does.
     """
     if (job_dir / RUN_FILE).exists():
         with _locked(job_dir):
@@ -137,7 +139,7 @@ def check_not_running(job_dir: Path) -> None:
 
 
 def find(name: str) -> Path | None:
-    """Return the folder that a user means: a path, or a job below `JOBS`, the newest of a name."""
+    """Return the folder that a user means: a path, or the newest job of a name below `JOBS`."""
     candidates = [Path(name)]
     if Path(name).name == name:
         candidates.append(JOBS / name)
@@ -152,14 +154,14 @@ def find(name: str) -> Path | None:
 
 @contextlib.contextmanager
 def held(job_dir: Path, lock: int | None = None) -> Iterator[None]:
-    """Be the one process that runs the job, within the block.
+    """Hold the lock of the one process that runs the job, within the block.
 
     Args:
         job_dir: The job's folder.
         lock: Descriptor of the open file of `HeldFolder`, which this process has inherited.
 
     Raises:
-        LaunchError: Another one runs it.
+        LaunchError: Another process runs the job.
     """
     with _locked(job_dir, lock):
         yield
@@ -202,10 +204,10 @@ def _locked(job_dir: Path, lock: int | None = None) -> Iterator[TextIO]:
 
 
 def _opened(job_dir: Path) -> TextIO:
-    """Open the file of the lock, and make the folder if it is not there.
+    """Open the file of the lock, and make the folder if it does not exist.
 
-    A command that only looks whether the folder can be made removes it again: then it is made
-    again here.
+    A command that only checks whether the folder can be made removes the folder again. Then it is
+    made again here.
     """
     for _ in range(_TRIES):
         make_private(job_dir)
@@ -215,7 +217,7 @@ def _opened(job_dir: Path) -> TextIO:
 
 
 def _running(job_dir: Path, path: Path) -> str:
-    """Say who keeps a job's folder: the process that runs the job, or a stranger."""
+    """Return who holds a job's folder: the process that runs the job, or an unknown process."""
     known: set[int] = set()
     pid = None
     for _ in range(_TRIES):
@@ -239,15 +241,15 @@ def _running(job_dir: Path, path: Path) -> str:
 
 
 def clear(job_dir: Path) -> None:
-    """Remove what an earlier run of the job has left of its end, and where its master was."""
+    """Remove the files about the end and about the master of an earlier run of the job."""
     for name in (process.ADDRESS_FILE, process.PICTURE_FILE, END_FILE):
         (job_dir / name).unlink(missing_ok=True)
 
 
 def _settled(config: JobConfig, job_dir: Path) -> JobConfig:
-    """Return the configuration with what must stay the same for as long as the job lives.
+    """Return the configuration with values that stay the same for the life of the job.
 
-    The newest checkpoint of a folder is another one later, perhaps one of this very job.
+    The newest checkpoint of a folder changes, and may even become a checkpoint of this job.
     """
     cluster = config.cluster.model_copy(update={"job_dir": job_dir})
     checkpoint = config.checkpoint

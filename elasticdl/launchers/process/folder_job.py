@@ -1,4 +1,4 @@
-"""A job whose folder can be read here, as a command sees it."""
+"""A job whose folder can be read here, as a command sees the job."""
 
 from __future__ import annotations
 
@@ -32,32 +32,32 @@ class JobRoot(Protocol):
 
     @property
     def is_tied(self) -> bool:
-        """Whether it ends with this process."""
+        """Return whether the root ends with this process."""
         ...
 
     def wait(self, timeout_seconds: float) -> bool:
-        """Wait for its end; return whether it has ended."""
+        """Wait for the end of the root; return whether it has ended."""
         ...
 
     def code(self) -> int | None:
-        """Return its exit code after its end; None if that is not known."""
+        """Return the exit code of the root after its end; None if unknown."""
         ...
 
     def waiting(self) -> str:
-        """Return why it does not run now, in words; "" if it does, or has ended."""
+        """Return why the root does not run now; "" if it runs, or has ended."""
         ...
 
     def page(self, url: str) -> str:
-        """Return the address of the job's page as seen from here, given the master's own."""
+        """Return the address of the job's page for this machine, given the master's own address."""
         ...
 
     def end(self, at_once: bool) -> None:
-        """Have it end the job's processes, in order or at once; returns at once."""
+        """Make the root end the job's processes, in order or at once; return at once."""
         ...
 
 
 class FolderJob:
-    """`launchers.base.SubmittedJob` of a folder, which is the job's name."""
+    """`launchers.base.SubmittedJob` of a folder; the folder is the job's name."""
 
     def __init__(self, job_dir: Path, root: JobRoot) -> None:
         self._job_dir = job_dir
@@ -65,14 +65,14 @@ class FolderJob:
 
     @property
     def name(self) -> str:
-        """The job's folder, as short as it can be said from here."""
+        """The job's folder, in the shortest form for this folder."""
         here = Path.cwd()
         is_below = self._job_dir.is_relative_to(here)
         return str(self._job_dir.relative_to(here) if is_below else self._job_dir)
 
     @property
     def is_tied(self) -> bool:
-        """Whether the job ends with this process."""
+        """Return whether the job ends with this process."""
         return self._root.is_tied
 
     @property
@@ -82,7 +82,7 @@ class FolderJob:
 
     @property
     def page(self) -> str:
-        """What the master has written of its page, which goes on with the next master."""
+        """The address that the master has written; the next master goes on with the page."""
         try:
             found = json.loads((self._job_dir / process.PAGE_FILE).read_text())
             return "" if self._wait(0.0) else self._root.page(str(found["url"]))
@@ -90,7 +90,7 @@ class FolderJob:
             return ""
 
     def connect(self, timeout_seconds: float) -> JobClient:
-        """Return a client of the master, once it has said where it listens."""
+        """Return a client of the master, once the master has written its address."""
         deadline = time.monotonic() + timeout_seconds
         while (address := process.master_address(self._job_dir)) is None:
             if self._wait(_LOOK_SECONDS) or time.monotonic() >= deadline:
@@ -107,7 +107,7 @@ class FolderJob:
         return JobClient(address, token, tls=tls)
 
     def end(self, timeout_seconds: float) -> JobStatus | None:
-        """Wait for the process that runs the job, which ends after all others."""
+        """Wait for the end of the root, which ends after all other processes."""
         if not self._wait(timeout_seconds):
             return None
         code = self._root.code()
@@ -116,7 +116,7 @@ class FolderJob:
         config = JobConfig.read(self._job_dir / process.CONFIG_FILE)
         status = no_status(config.cluster.job_name, config.training.num_epochs)
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            # What a master has said before it left, or was killed.
+            # The master's last picture before it left or was killed.
             status = messages.status_from_json((self._job_dir / process.BEFORE_FILE).read_text())
         try:
             end = json.loads((self._job_dir / folder.END_FILE).read_text())
@@ -128,7 +128,7 @@ class FolderJob:
         return dataclasses.replace(status, status=end["status"], message=end["message"])
 
     def waiting(self) -> str:
-        """Say what the launcher knows."""
+        """Return what the launcher knows."""
         return self._root.waiting()
 
     def processes(self) -> list[tuple[Role, int]]:
@@ -151,7 +151,7 @@ class FolderJob:
         yield from self._growing(tail.events, follow)
 
     def interrupt(self, at_once: bool = False) -> None:
-        """Have the root end the job."""
+        """Make the root end the job."""
         self._root.end(at_once)
 
     def delete(self) -> None:
@@ -159,11 +159,11 @@ class FolderJob:
         self.interrupt(at_once=True)
 
     def _wait(self, timeout_seconds: float) -> bool:
-        """Wait for the end of the process that runs the job; return whether it has ended."""
+        """Wait for the end of the root; return whether it has ended."""
         return self._root.wait(timeout_seconds)
 
     def _growing(self, read: Callable[[bool], Iterable[T]], follow: bool) -> Iterator[T]:
-        """Yield what can be read, and what is added up to the end of the job."""
+        """Yield what can be read now, and what is added until the end of the job."""
         while True:
             has_ended = not follow or self._wait(_TAIL_SECONDS)
             yield from read(has_ended)

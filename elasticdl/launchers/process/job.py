@@ -35,13 +35,13 @@ def start_root(
 
     Args:
         job_dir: The folder.
-        leash: A pipe's read end, which is closed here: the job ends with the other end. None if it
-            goes on without us.
-        bind_address: Where its master listens; "": at the loopback address.
-        lock: Descriptor of the folder's lock, if this process holds it: it is handed over.
+        leash: A pipe's read end, which is closed here: the job ends with the other end. None if the
+            job goes on without this process.
+        bind_address: The address at which the master listens; "": the loopback address.
+        lock: Descriptor of the folder's lock, if this process holds it; the lock is handed over.
 
     Raises:
-        LaunchError: It has not begun; says why.
+        LaunchError: The job has not begun; the error says why.
     """
     words = root_command(job_dir)
     if bind_address:
@@ -92,7 +92,7 @@ class LocalSubmitter:
         return None if job_dir is None else FolderJob(job_dir, _LocalRoot(_root_of(job_dir)))
 
     def places_of(self, name: str) -> str:
-        """Say where `find` has looked."""
+        """Return where `find` has looked."""
         return f"a folder {name} with a {process.CONFIG_FILE}, {folder.JOBS / name} and -TIME"
 
 
@@ -105,12 +105,13 @@ class _LocalRoot:
         child: subprocess.Popen[bytes] | None = None,
         leash: int | None = None,
     ) -> None:
-        """Look at a process.
+        """Keep the handles of a process.
 
         Args:
-            pidfd: Of it; None if there is none.
-            child: That process, if it is ours.
-            leash: A pipe's write end, with which the job ends; None if it goes on without us.
+            pidfd: A pidfd of the process; None if there is none.
+            child: The process, if it is a child of this process.
+            leash: A pipe's write end, with which the job ends; None if the job goes on without this
+                process.
         """
         self._pidfd = pidfd
         self._child = child
@@ -136,7 +137,7 @@ class _LocalRoot:
         return url
 
     def end(self, at_once: bool) -> None:
-        """Send signals: one for an end in order, two for now."""
+        """Send signals: one signal asks for an end in order, two signals for an end now."""
         numbers = [signal.SIGTERM, signal.SIGINT] if at_once else [signal.SIGTERM]
         for number in numbers:
             if self._pidfd is not None:
@@ -145,7 +146,7 @@ class _LocalRoot:
 
 
 def _root_of(job_dir: Path) -> int | None:
-    """Return a pidfd of the process that runs the job in a folder, None if nobody does.
+    """Return a pidfd of the process that runs the job in a folder; None if there is none.
 
     Raises:
         LaunchError: Another machine may run it.

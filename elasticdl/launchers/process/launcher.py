@@ -1,8 +1,9 @@
 """The launcher of this machine: each process of the job is a subprocess with its own session.
 
-One thread waits on a pidfd for each process, so an exit is known at once, also that of a process
-which an earlier master started and which is not our child. Each process gets the read end of the
-lifeline (`elasticdl.runtime.process`), so none outlives the `elasticdl` command.
+One thread waits on a pidfd for each process, so an exit is known at once. This works even for a
+process that an earlier master started, which is not a child of this process. Each process gets the
+read end of the lifeline (`elasticdl.runtime.process`), so no process outlives the `elasticdl`
+command.
 """
 
 from __future__ import annotations
@@ -58,10 +59,10 @@ class _Watched:
 
 
 class ProcessLauncher:
-    """Runs processes on this machine; `launchers.base.Launcher` is the contract.
+    """Runs processes on this machine; it implements `launchers.base.Launcher`.
 
-    `_lock` guards the shared state. Only the launcher's thread takes a process out of it, and it
-    calls `on_event` without the lock, so that the callback may start another process.
+    `_lock` guards the shared state. Only the launcher's thread removes a process from it. That
+    thread calls `on_event` without the lock, so the callback may start another process.
     """
 
     listening = Listening()
@@ -76,8 +77,8 @@ class ProcessLauncher:
     ) -> None:
         """Begin to watch; the authority makes a certificate for each process that is started.
 
-        Processes get the lifeline that this process was started with, if no other is given.
-        `is_shared`: the job's folder is one of several machines.
+        Processes get the lifeline with which this process was started, if no other is given.
+        `is_shared`: several machines share the job's folder.
         """
         self._temporary = TemporaryFolders(job_dir, is_shared)
         self._authority = authority
@@ -108,7 +109,7 @@ class ProcessLauncher:
                 child = spawn(spec.command, log, self._lifeline, self._temporary.make(name))
             except OSError as error:
                 raise LaunchError(f"{name}: cannot start {spec.command[0]}: {error}") from error
-            # Nobody has reaped the child yet, so pid and start time are its own.
+            # The child was not reaped yet, so the pid and the start time belong to it.
             handle = ProcessHandle(spec.role, spec.index, ref_of(child.pid))
             self._add(_Watched(handle, child.pid, os.pidfd_open(child.pid), child))
         given = {"started": name, "pid": child.pid}
@@ -143,10 +144,11 @@ class ProcessLauncher:
                 self._wake()
 
     def close(self, grace_seconds: float) -> None:
-        """Stop every process and wait until each is gone and reported. May be called again.
+        """Stop every process, and wait until each is gone and reported.
 
-        One that even SIGKILL does not end (it waits for a disk that does not answer) is left, and
-        named in the log. Not from `on_event`: the thread that calls it cannot wait for itself.
+        The method may be called again. A process that does not end even by SIGKILL (it waits for a
+        disk that does not answer) is left, and the log names it. `on_event` must not call this: the
+        thread that calls it cannot wait for itself.
         """
         with self._lock:
             self._closing = True
@@ -163,7 +165,7 @@ class ProcessLauncher:
     def leave(self, grace_seconds: float) -> None:
         """Do as `close` does: on one machine the job's processes end with its master.
 
-        Workers end first. What they have computed goes to the ps replicas, which hand it over.
+        Workers end first, because they hand their results to the ps replicas.
         """
         with self._lock:
             self._closing = True
@@ -211,7 +213,7 @@ class ProcessLauncher:
             self._wake_write = -1
 
     def _take_in(self, selector: selectors.BaseSelector) -> list[_Watched]:
-        """Have the selector watch the new processes; return them. Some are gone already."""
+        """Make the selector watch the new processes; return them. Some have ended already."""
         with self._lock:
             arrivals, self._arrivals = self._arrivals, []
         for watched in arrivals:
@@ -220,7 +222,7 @@ class ProcessLauncher:
         return arrivals
 
     def _kill_overdue(self, now: float) -> float | None:
-        """Kill the processes whose grace is over; return the seconds until the next one's is."""
+        """Kill the processes whose grace has ended; return the seconds until the next kill."""
         waits = []
         for watched in self._watched.values():
             if watched.kill_at is None:
@@ -258,7 +260,7 @@ def _ask_to_end(watched: _Watched, grace_seconds: float) -> None:
 
 
 def _send(watched: _Watched, number: signal.Signals) -> None:
-    """Send a signal by pidfd, which cannot reach another process that got the pid since."""
+    """Send a signal by pidfd, so that it cannot reach a later process with the same pid."""
     if watched.pidfd is not None:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(watched.pidfd, number)
@@ -273,11 +275,11 @@ def _kill(watched: _Watched) -> None:
 
 
 def _reap(watched: _Watched) -> int | None:
-    """Reap a process that has ended, take along what it left in its group; return its code."""
+    """Reap a process that has ended, kill the rest of its group, and return its exit code."""
     if watched.child is None:
         code = None  # only its parent is told
     else:
-        # Still a zombie, whose pid is therefore still the group's and nobody else's.
+        # The process is still a zombie, so its pid still names the group and no other process.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(watched.pid, signal.SIGKILL)
         code = watched.child.wait()

@@ -1,4 +1,4 @@
-"""The logs of a local job: one file for each role and index, over all incarnations."""
+"""The logs of a local job: one file for each role and index, over all restarts."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def of_a_build(path: Path) -> str:
 
 
 def last_error(path: Path, start: int) -> str:
-    """Return the message of the last error in a log from a position on; "" if there is none."""
+    """Return the message of the last error after a position in a log; "" if there is none."""
     return re.sub(r"^\w+Error: ", "", words.last_error(_tail(path, start)))
 
 
 def _before(path: Path) -> list[str]:
-    """Return the last lines of the file that was full before this one, if there is one."""
+    """Return the last lines of the full log file before this one, if there is one."""
     return _tail(path.with_name(path.name + BEFORE), 0)
 
 

@@ -1,11 +1,11 @@
 """Tells the kernel's out-of-memory kills from any other SIGKILL.
 
-The kernel counts them: for the control group of this process, which is that of the processes it
-starts (a container, a service, a session with a limit), or, where that cannot be read, for the
-machine. It does not name the victim. So a `kill -9` from outside is taken for one if something else
-in the group, or on the machine, was killed for want of memory before, and no exit was explained by
-it. What cannot be told at all: a process that is killed by another program that looks after memory
-(earlyoom, systemd-oomd), and one in a control group of its own.
+The kernel counts its kills for a control group: this process and the processes that it starts (a
+container, a service, a session with a limit). If this count cannot be read, the count of the
+machine is used. The kernel does not name the victim. So a `kill -9` from outside counts as an
+out-of-memory kill if another process in the group, or on the machine, was killed for want of memory
+before, and no exit was explained by that kill. Two kills cannot be recognised: one by another
+program that looks after memory (earlyoom, systemd-oomd), and one in a control group of its own.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pathlib import Path
 
 
 class OutOfMemoryKills:
-    """Counts the kills. Each explains one exit."""
+    """Counts the out-of-memory kills; each kill explains one exit."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """Count from now on; in a file with a line `oom_kill NUMBER`, by default this process'."""
+        """Count from now on, in a file with a line `oom_kill NUMBER`; by default this process's."""
         self._path = path or counter_file()
         self._explained = self._count()
 
     def take_one(self) -> bool:
-        """Return whether there was a kill that has not explained an exit yet."""
+        """Return whether there was a kill that explains no exit yet."""
         if self._count() <= self._explained:
             return False
         self._explained += 1

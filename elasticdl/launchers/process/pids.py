@@ -1,7 +1,7 @@
-"""A process of this machine under a name that no other process ever has.
+"""Names a process of this machine so that no other process ever has the same name.
 
-A pid is given again after its process is gone. Together with the time at which the process began,
-and what the kernel has drawn when the machine was started, it is unique.
+A pid is used again after its process is gone. The name has the pid, the time at which the process
+began, and the kernel's random id of the boot. Together they are unique.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from elasticdl.runtime.proc import boot_id, start_time
 
 _NO_PROCESS = (errno.ESRCH, errno.ENOENT, errno.EINVAL)
-"""Nobody has the pid, or a thread has: that is ENOENT, and EINVAL before Linux 6.15."""
+"""No process has the pid, or a thread has it: that is ENOENT, and EINVAL before Linux 6.15."""
 
 
 class _Ref(NamedTuple):
@@ -24,15 +24,15 @@ class _Ref(NamedTuple):
 
 
 def ref_of(pid: int) -> str:
-    """Return the name of a process that cannot go away now: a child, or this one."""
+    """Return the name of a process that cannot end unnoticed: a child, or this process."""
     return json.dumps({"pid": pid, "start_time": start_time(pid), "boot": boot_id()})
 
 
 def parse_ref(ref: str) -> _Ref:
-    """Read what `ref_of` returned.
+    """Parse the result of `ref_of`.
 
     Raises:
-        ValueError: It is something else.
+        ValueError: The text has another form.
     """
     try:
         fields = json.loads(ref)
@@ -42,10 +42,10 @@ def parse_ref(ref: str) -> _Ref:
 
 
 def open_same(ref: str) -> int | None:
-    """Return a pidfd of the process, or None if it is gone, whoever has its pid now.
+    """Return a pidfd of the process; None if it is gone, even if another has its pid.
 
     Raises:
-        ValueError: `ref` is not of `ref_of`.
+        ValueError: `ref` is not a result of `ref_of`.
     """
     pid, began, boot = parse_ref(ref)
     if boot != boot_id():
@@ -56,7 +56,7 @@ def open_same(ref: str) -> int | None:
         if error.errno not in _NO_PROCESS:
             raise
         return None
-    # Looked up after the pidfd was opened: if it is right now, the pidfd is of that process.
+    # The start time is read after the pidfd is open: if it matches, the pidfd is of that process.
     if start_time(pid) == began:
         return pidfd
     os.close(pidfd)

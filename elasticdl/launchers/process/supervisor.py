@@ -1,7 +1,7 @@
-"""The root of a local job: it starts the master, again if that is lost, and ends whatever is left.
+"""The root of a local job: it starts the master, restarts a lost master, and ends what is left.
 
-It alone holds the lifeline of the job's processes (`elasticdl.runtime.process`): however it ends,
-none of them is left. It knows nothing of what the job does, and needs nobody who looks on.
+Only the root holds the lifeline of the job's processes (`elasticdl.runtime.process`), so no process
+is left after any end of the root. The root knows nothing of the job's work, and needs no viewer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from elasticdl.runtime import process
 from elasticdl.runtime.addresses import Listening
 
 NAME = "supervisor"
-"""The root in the event log."""
+"""The name of the root in the event log."""
 
 _LOOK_SECONDS = 1.0  # how often to look whether the job has ended; what else happens wakes
 _STOP_SECONDS = 20.0  # what a master gets to end its job in order
@@ -43,14 +43,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ProcessesEnd:
-    """How a job's processes ended, if the master left no picture of the job's own end."""
+    """The end of a job's processes, if the master left no picture of the job's own end."""
 
     status: str  # "failed" or "stopped"
     message: str
 
 
 class Supervisor:
-    """The processes of one job, from the first master to the last; for the main thread."""
+    """Runs the processes of one job, from the first master to the last, in the main thread."""
 
     def __init__(
         self,
@@ -62,9 +62,9 @@ class Supervisor:
     ) -> None:
         """Prepare to run the job in a folder.
 
-        With `tls_dir`, the folder of its certificates, its processes speak TLS. The master listens
-        at the loopback address, or where `listening` says. `is_shared`: the folder is one of
-        several machines.
+        `tls_dir` is the folder of the job's certificates; with it the processes speak TLS. The
+        master listens at the loopback address, or at the address of `listening`. `is_shared`:
+        several machines share the folder.
         """
         self._temporary = TemporaryFolders(job_dir, is_shared)
         self._job_dir = job_dir
@@ -87,7 +87,7 @@ class Supervisor:
         """Start the master; a warning goes to the event log.
 
         Raises:
-            LaunchError: It cannot be started.
+            LaunchError: The master cannot be started.
         """
         if warning:
             self._events.write(kinds.Warned(), warning)
@@ -110,7 +110,7 @@ class Supervisor:
         """Keep a master alive until the job has ended or is stopped; leave no process behind.
 
         Returns:
-            How it ended, or None if the master has left the last picture of the job.
+            The end of the processes; None if the master has left the last picture of the job.
         """
         try:
             end = self._until_ended()
@@ -153,7 +153,7 @@ class Supervisor:
 
     @property
     def _has_ended(self) -> bool:
-        """Whether the job itself has ended: its last picture is there."""
+        """Return whether the job itself has ended: its last picture exists."""
         return (self._job_dir / process.PICTURE_FILE).exists()
 
     def _start_master(self) -> None:
@@ -167,7 +167,7 @@ class Supervisor:
             raise LaunchError(f"the master: cannot start {command[0]}: {error}") from error
 
     def _stop(self, number: signal.Signals) -> None:
-        """The first signal asks the master to end the job; the second ends everything."""
+        """Take a signal: the first asks the master to end the job, the second ends everything."""
         if self._stopped_by is None:
             self._stopped_by = number
             self._kill_at = time.monotonic() + _STOP_SECONDS
@@ -182,7 +182,7 @@ class Supervisor:
             os.kill(self._master.pid, number)
 
     def _reap_master(self) -> int | None:
-        """Reap all that has ended, orphans too; return the master's exit code if it has."""
+        """Reap all ended children, orphans too; return the master's exit code if it has one."""
         ended, _ = children.reap()
         assert self._master is not None
         if self._master.pid in ended:
@@ -190,7 +190,7 @@ class Supervisor:
         return self._master.returncode
 
     def _goes_on_after(self, code: int) -> bool:
-        """Have the master started again if it was lost: it has not decided to end, nor have we."""
+        """Have a lost master started again, unless the master or the user has decided to end."""
         if is_decided(code) or self._stopped_by is not None or self._has_ended:
             return False
         why = "" if code < 0 else last_error(self._log_path, self._log_start)
@@ -210,10 +210,10 @@ class Supervisor:
         return True
 
     def _start_again(self) -> None:
-        """Start the master again; what keeps it from being started may pass.
+        """Start the master again; a problem that prevents the start may pass.
 
         Raises:
-            LaunchError: It cannot be started, for too long.
+            LaunchError: The master could not be started for too long.
         """
         self._start_at = None
         try:
@@ -223,7 +223,7 @@ class Supervisor:
                 raise
 
     def _end(self, code: int) -> ProcessesEnd | None:
-        """Say how a job ended whose master has exited."""
+        """Return how a job ended, after its master has exited."""
         if self._has_ended:
             return None
         if self._stopped_by is not None or code == process.STOPPED_EXIT_CODE:
@@ -236,7 +236,7 @@ class Supervisor:
         return ProcessesEnd("failed", f"{message} (log: {self._log_path})")
 
     def _end_all(self) -> None:
-        """Leave no process behind. The lifeline has been cut before."""
+        """Leave no process behind; the lifeline has been cut before."""
         self._signal_master(signal.SIGKILL)
         if not children.end_all(self._signals.wait, _PATIENCE_SECONDS, _GIVE_UP_SECONDS):
             left = ", ".join(map(str, children.children()))
@@ -248,7 +248,7 @@ class Supervisor:
 
 
 def _how(code: int) -> str:
-    """Say how a process ended, by its exit code or minus the signal."""
+    """Return words for the end of a process, given its exit code or minus the signal."""
     if code < 0:
         is_named = -code in set(signal.Signals)  # not all real-time signals are
         return f"was killed by {signal.Signals(-code).name if is_named else f'signal {-code}'}"

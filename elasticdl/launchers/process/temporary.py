@@ -1,8 +1,7 @@
-"""Where the processes of a job have their temporary files: a folder each, which others empty.
+"""Gives each process of a job a folder for temporary files, which others empty.
 
-A process that is killed leaves what it has there, such as the functions that TensorFlow has
-rewritten. Its folder is emptied when a process of the same name begins, and removed at the job's
-end.
+A killed process leaves its temporary files, such as the functions that TensorFlow has rewritten.
+Its folder is emptied when a process of the same name begins, and removed at the job's end.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from elasticdl.job import Role
 from elasticdl.runtime.secret_files import make_private
 
 FOLDER = "tmp"
-"""In a job's folder."""
+"""The name of the folder in a job's folder."""
 
 _BEFORE = "ELASTICDL_TMPDIR"  # in a process with a folder of its own: the TMPDIR of the command
 _SYSTEM = "/tmp"
@@ -33,10 +32,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TemporaryFolders:
-    """The folders of a job on this machine.
+    """The temporary folders of a job on this machine.
 
-    They are in the job's folder, unless that is shared by machines or has a long name, or the user
-    names another place by TMPDIR.
+    They are in the job's folder. They are elsewhere if machines share the folder, if its name is
+    long, or if the user names another place by TMPDIR.
     """
 
     job_dir: Path
@@ -52,9 +51,9 @@ class TemporaryFolders:
         return Path(named or _SYSTEM, f"elasticdl-{digest}")
 
     def make(self, name: str) -> Mapping[str, str]:
-        """Make an empty folder for a process; return the variables that have it use the folder.
+        """Make an empty folder for a process; return the variables that make the process use it.
 
-        Where it cannot be made, as on a full disk, the process uses that of the system.
+        If the folder cannot be made, as on a full disk, the process uses the system's folder.
         """
         self.remove(name)
         folder = self.root / name
@@ -75,7 +74,7 @@ class TemporaryFolders:
             self.root.rmdir()
 
     def remove_all(self) -> None:
-        """Remove the folders of all processes; on a cluster others of the job may run here."""
+        """Remove the folders of all processes; on a cluster, others of the job may run here."""
         if self.is_shared:
             self.remove(Role.MASTER)
         else:

@@ -1,4 +1,4 @@
-"""The connection of this process to a Ray cluster, and what it asks there."""
+"""Connects this process to a Ray cluster, and asks the cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from elasticdl.errors import ConfigError, LaunchError
 from elasticdl.launchers.ray.resources import Amounts, RayNode
 
 NAMESPACE = "elasticdl"
-"""That of the actors of all jobs."""
+"""The Ray namespace of the actors of all jobs."""
 
 _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 10.0
@@ -29,7 +29,7 @@ _INIT_SECONDS = 30.0  # together less than a minute
 
 _WHO_IT_IS = "/ray.rpc.NodeInfoGcsService/GetClusterId"
 _REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
-"""Of a cluster that wants to know who asks; Ray tells it."""
+"""The variables of a cluster that wants authentication; Ray sends them."""
 
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ def library() -> ModuleType:
     """Import Ray.
 
     Raises:
-        ConfigError: It is not installed.
+        ConfigError: Ray is not installed.
     """
     try:
         import ray
@@ -59,7 +59,7 @@ def connect(address: str) -> None:
 
     Raises:
         ConfigError: Ray is not installed.
-        LaunchError: No cluster answers there.
+        LaunchError: No cluster answers at the address.
     """
     ray = library()
     if ray.is_initialized():
@@ -83,10 +83,10 @@ def connect(address: str) -> None:
 
 
 def _within(seconds: float, work: Callable[[], object]) -> None:
-    """Do work that may not come to an end, in a thread that is left then.
+    """Do work that may never end, in a thread that is left running then.
 
     Raises:
-        TimeoutError: It has not come to an end in time.
+        TimeoutError: The work did not end in time.
     """
     done: Future[None] = Future()
 
@@ -110,12 +110,12 @@ def _answering(address: str) -> str:
     """Return HOST:PORT of a cluster that answers there; Ray itself would wait for minutes.
 
     Raises:
-        OSError: Nobody answers, or what answers is no cluster, or no cluster is known here.
-        ValueError: It is an address of another kind.
+        OSError: There is no answer, or not from a cluster, or no cluster is known here.
+        ValueError: The address has another form.
     """
     from ray._private import services
 
-    # Ray takes the address of this machine for 127.0.0.1.
+    # Ray uses the address of this machine in place of 127.0.0.1.
     place: str = services.canonicalize_bootstrap_address_or_die(address)
     host, _, port = place.rpartition(":")
     try:
@@ -131,7 +131,7 @@ def _ask_who_it_is(place: str) -> None:
     """Ask a cluster for its identity.
 
     Raises:
-        ConnectionError: It does not know what that is.
+        ConnectionError: The other end does not know the request.
     """
     if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
         return  # it answers whom it knows
@@ -147,12 +147,12 @@ def _ask_who_it_is(place: str) -> None:
 
 
 def last_line(error: Exception) -> str:
-    """Return the last line of what Ray says of an error; the others are where it came from."""
+    """Return the last line of Ray's error text; the other lines are its traceback."""
     return str(error).strip().split("\n")[-1]
 
 
 def find_actor(name: str) -> Any | None:
-    """Return an actor that was or will be started, None if there is none, or no more."""
+    """Return an actor that was or will be started; None if it does not exist, or has ended."""
     try:
         return library().get_actor(name, namespace=NAMESPACE)
     except ValueError:
@@ -160,7 +160,7 @@ def find_actor(name: str) -> Any | None:
 
 
 def actors_below(prefix: str) -> list[str]:
-    """Return the names of the actors whose names begin alike."""
+    """Return the names of the actors that begin with a prefix."""
     found = library().util.list_named_actors(all_namespaces=True)
     return sorted(
         each["name"]
@@ -170,7 +170,7 @@ def actors_below(prefix: str) -> list[str]:
 
 
 def kill_actor(name: str) -> None:
-    """End an actor at once, and for good."""
+    """End an actor at once, and prevent its restart."""
     actor = find_actor(name)
     if actor is not None:
         library().kill(actor, no_restart=True)
@@ -187,15 +187,15 @@ def nodes() -> list[RayNode]:
 
 
 def free() -> Amounts:
-    """Return what is free on all nodes together."""
+    """Return the free resources of all nodes together."""
     found: Amounts = library().available_resources()
     return found
 
 
 def draining_nodes() -> dict[str, float]:
-    """Return the nodes that are being taken away: identity -> seconds left, at most a day.
+    """Return the nodes that are being drained: identity -> seconds left, at most a day.
 
-    Ray has no public question for it; its own trainers ask this one.
+    Ray has no public function for this; Ray's own trainers use the same call.
     """
     library()
     from ray._private.state import state
@@ -209,7 +209,7 @@ def draining_nodes() -> dict[str, float]:
 
 
 def ask_autoscaler(wanted: Sequence[Amounts]) -> None:
-    """Ask for nodes that hold what is wanted, in place of what was asked for before."""
+    """Ask for nodes with room for these amounts, in place of the request before."""
     library()
     from ray.autoscaler.sdk import request_resources
 
@@ -220,7 +220,7 @@ def ask_autoscaler(wanted: Sequence[Amounts]) -> None:
 
 
 def _quieten() -> None:
-    """Have Ray not print what its nodes complain of: what became of our processes we say."""
+    """Keep Ray from printing its nodes' messages; the launcher tells of its processes."""
     from ray._private import worker
 
     worker.print_to_stdstream = lambda data, *_, **__: log.debug("Ray says: %s", data.get("lines"))
@@ -228,7 +228,7 @@ def _quieten() -> None:
 
 @contextlib.contextmanager
 def _signals_kept() -> Iterator[None]:
-    """Keep the handlers of signals: a driver of Ray sets its own for SIGTERM."""
+    """Keep the handlers of signals: Ray's driver installs its own handler for SIGTERM."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""Jobs on a Ray cluster, as a command sees them: their folder is shared, their keeper an actor."""
+"""Jobs on a Ray cluster, as a command sees them: the folder is shared, the keeper is an actor."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ class RaySubmitter:
         return FolderJob(job_dir, _Keeper(config, job_dir, has_ended))
 
     def places_of(self, name: str) -> str:
-        """Say nothing: its folders are those of this machine."""
+        """Return "": the launcher of this machine names the same folders."""
         return ""
 
 
 class _Keeper:
-    """`JobRoot` of a job on Ray: the actor that keeps its root."""
+    """`JobRoot` of a job on Ray: the actor that keeps the job's root."""
 
     is_tied = False
 

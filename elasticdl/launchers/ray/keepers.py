@@ -1,10 +1,11 @@
-"""The actors of a job: each keeps one process, which ends with it by the lifeline.
+"""The actors of a job: each keeps one process, which ends with the actor by the lifeline.
 
-The job keeper has the root of the job (`elasticdl.launchers.process`), which starts the master. It
-is named and detached, and Ray starts it again on another node when it is lost. A role keeper has a
-worker or a ps replica; nobody starts it again but the master, by another one.
+The job keeper keeps the root of the job (`elasticdl.launchers.process`), which starts the master.
+The job keeper is named and detached, and Ray starts it again on another node when it is lost. A
+role keeper keeps a worker or a ps replica. Ray does not start a role keeper again; the master makes
+another one.
 
-Nothing secret is told to Ray: the job's token and keys are in its folder.
+Ray is told no secret: the job's token and keys are in its folder.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from elasticdl.launchers.ray import cluster
 from elasticdl.runtime import process
 
 NODE_IP = "$(NODE_IP)"
-"""In a command: the address of the node where it is started."""
+"""Stands in a command for the address of the node where the command is started."""
 
 _LOOK_SECONDS = 1.0
 _LOOK_FOR_JOB_SECONDS = 5.0
@@ -50,9 +51,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Where the processes of a job run, as every node must see it.
+    """The surroundings of a job's processes, which every node must see.
 
-    current: The folder in which the command was given: paths of the job may begin there.
+    current: The folder in which the command was given; relative paths of the job begin there.
     """
 
     job_name: str
@@ -60,7 +61,7 @@ class Surroundings:
     current: str
 
     def enter(self) -> None:
-        """Have this process, and what it starts, run there.
+        """Make this process, and its children, run in the surroundings.
 
         Raises:
             LaunchError: This node does not see the folders.
@@ -84,7 +85,7 @@ class RoleKeeper:
     """The actor of a worker or ps replica."""
 
     def __init__(self, where: Surroundings, role: str, index: int, command: list[str]) -> None:
-        """Start the process; if that fails `end` says why."""
+        """Start the process; if this fails, `end` returns the reason."""
         self._problem = ""
         self._ended: Future[tuple[str, int | None, str]] = Future()
         self._job_name = where.job_name
@@ -112,7 +113,7 @@ class RoleKeeper:
         return await asyncio.wrap_future(self._ended)
 
     async def stop(self, grace_seconds: float) -> None:
-        """Ask the process to end, and end it after the grace period."""
+        """Ask the process to end, and kill it after the grace period."""
         if not self._problem:
             self._launcher.stop(self._handle, grace_seconds)
 
@@ -121,7 +122,7 @@ class RoleKeeper:
             self._ended.set_result((event.reason, event.code, event.last_words))
 
     def _end_with_job(self) -> None:
-        """End this actor if the job has no keeper any more: nobody will adopt the process."""
+        """End this actor if the job has no keeper any more: no master will adopt the process."""
         misses = 0
         while misses < _LOOKS:
             time.sleep(_LOOK_FOR_JOB_SECONDS)
@@ -135,10 +136,10 @@ class RoleKeeper:
 
 
 class JobKeeper:
-    """The actor of a job's root, and so of its master."""
+    """The actor that keeps a job's root, and so the job's master."""
 
     def __init__(self, where: Surroundings) -> None:
-        """Begin to keep the root; `begun` says whether there is one."""
+        """Begin to keep the root; `begun` tells whether the root has begun."""
         self._where = where
         self._job_dir = Path(where.job_dir)
         self._begun: Future[str] = Future()
@@ -152,11 +153,11 @@ class JobKeeper:
         threading.Thread(target=self._keep, name="keep", daemon=True).start()
 
     async def begun(self) -> str:
-        """Wait until the root has begun; return what is wrong, "" if nothing is."""
+        """Wait until the root has begun; return the problem, or ""."""
         return await asyncio.wrap_future(self._begun)
 
     async def send(self, numbers: list[int]) -> None:
-        """Send signals to the root: one for an end in order, two for now."""
+        """Send signals to the root: one for an end in order, two for an end now."""
         if self._root is None:
             self._due += numbers
         elif self._root.poll() is None:
@@ -165,7 +166,7 @@ class JobKeeper:
 
     def _keep(self) -> None:
         try:
-            # An actor before may have been killed after the end of the job.
+            # An earlier actor may have been killed after the end of the job.
             is_over = self._is_second and (self._job_dir / process.PICTURE_FILE).exists()
             problem = "" if is_over else self._start()
             self._begun.set_result(problem)
@@ -183,7 +184,7 @@ class JobKeeper:
             cluster.library().kill(self._me, no_restart=True)
 
     def _start(self) -> str:
-        """Start the root; return what is wrong. One of an actor before may still be ending."""
+        """Start the root; return the problem. The root of an earlier actor may still be ending."""
         deadline = time.monotonic() + (_LOCK_SECONDS if self._is_second else 0.0)
         while True:
             try:
@@ -208,7 +209,7 @@ class JobKeeper:
             self._root.send_signal(number)
 
     def _start_again(self) -> str:
-        """Start a root that was lost; return what is wrong."""
+        """Start a lost root again; return the problem."""
         taken = self._restarts.take(time.monotonic())
         if taken is None:
             return "the root of the job was lost too often"
@@ -217,7 +218,7 @@ class JobKeeper:
         return self._start()
 
     def _has_ended(self) -> bool:
-        """Wait for the end of the root; return whether that is the end of the job."""
+        """Wait for the end of the root; return whether the job has ended too."""
         while self._root is not None and self._root.poll() is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._root.wait(_LOOK_SECONDS)
@@ -228,9 +229,10 @@ class JobKeeper:
         return any((self._job_dir / name).exists() for name in ends)
 
     def _move_if_drained(self) -> None:
-        """Leave a node that is being taken away, if there is another: Ray starts us again there.
+        """Leave a node that is being drained, if there is another node.
 
-        First others of the job hand over, to a master that answers: they have half of the notice.
+        Ray starts this actor again on the other node. First the job's other processes on the node
+        hand over, to a master that answers. They have half of the notice.
         """
         try:
             left = cluster.draining_nodes().get(self._node)
@@ -244,7 +246,7 @@ class JobKeeper:
             log.warning("the cluster cannot be asked about its nodes: %s", error)
 
     def _is_alone(self) -> bool:
-        """Whether no other process of the job is on this node."""
+        """Return whether no other process of the job is on this node."""
         ray = cluster.library()
         prefix = f"{cluster.keeper_name(self._where.job_name)}/"
         actors = [cluster.find_actor(name) for name in cluster.actors_below(prefix)]
@@ -274,7 +276,7 @@ def _is_dir(path: str) -> bool:
 
 
 def as_actor(kind: type, name: str, **options: Any) -> Any:
-    """Return what makes a named actor that outlives the process which makes it."""
+    """Return the maker of a named actor that outlives the process which makes it."""
     return (
         cluster.library()
         .remote(kind)

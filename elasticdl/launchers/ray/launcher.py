@@ -1,7 +1,8 @@
 """The launcher of a job's master on Ray: each worker and ps replica has an actor, its keeper.
 
-A handle is the name of an actor, which is drawn before it is made. One thread waits for what all
-actors answer, and looks now and then whether nodes are being taken away. `_lock` guards the state.
+A handle is the name of an actor, which is drawn before the actor is made. One thread waits for the
+answers of all actors, and looks now and then for nodes that are being drained. `_lock` guards the
+state.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Kept:
-    """A process whose end is still to be told."""
+    """A process whose end was not told yet."""
 
     handle: ProcessHandle
     actor: Any
@@ -76,7 +77,7 @@ class _Kept:
 
 
 class RayLauncher:
-    """Runs processes in actors; `launchers.base.Launcher` is the contract."""
+    """Runs processes in actors; it implements `launchers.base.Launcher`."""
 
     listening = Listening(NODE_IP)
 
@@ -110,7 +111,7 @@ class RayLauncher:
     # --- the contract ----------------------------------------------------------------------------
 
     def start(self, spec: ProcessSpec) -> ProcessHandle:
-        """Have an actor made for a process; returns before it is placed."""
+        """Make an actor for a process; return before the actor is placed."""
         name = process_name(spec.role, spec.index)
         prefix = f"{cluster.keeper_name(self._config.cluster.job_name)}/{name}/"
         handle = ProcessHandle(spec.role, spec.index, prefix + secrets.token_hex(_NAME_BYTES))
@@ -168,7 +169,7 @@ class RayLauncher:
             self._kept[handle.ref] = kept
 
     def stop(self, handle: ProcessHandle, grace_seconds: float) -> None:
-        """Ask a process to end, and end it after the grace period; one that waits is withdrawn."""
+        """Ask a process to end, and kill it after the grace period; withdraw a waiting one."""
         with self._lock:
             kept = self._kept.get(handle.ref)
             if kept is None:
@@ -178,7 +179,7 @@ class RayLauncher:
         kept.actor.stop.remote(grace_seconds)
 
     def close(self, grace_seconds: float) -> None:
-        """Stop every process and wait until each is gone and reported. May be called again."""
+        """Stop every process, and wait until each is gone and reported. It may be called again."""
         with self._lock:
             self._is_closing = True
             handles = [kept.handle for kept in self._kept.values()]
@@ -285,7 +286,7 @@ class RayLauncher:
         return Exited(kept.handle, ExitReason.NODE_LOST, None, f"node {kept.node[:12]}")
 
     def _is_node_lost(self, kept: _Kept, error: Any) -> bool:
-        """Whether an actor is gone with its node; Ray may say so a moment later."""
+        """Return whether an actor is gone with its node; Ray may say so a moment later."""
         if _OF_LOST_NODE in str(error):
             return True
         deadline = time.monotonic() + _NODE_SECONDS
@@ -323,7 +324,7 @@ class RayLauncher:
             self._asked_autoscaler = wanted
 
     def _hand_over(self, kept: Sequence[_Kept]) -> None:
-        """Have the processes of nodes that are being taken away hand over, and go."""
+        """Make the processes on nodes that are being drained hand over and end."""
         leaving = cluster.draining_nodes()
         for each in kept:
             if each.node in leaving and not each.is_on_leaving_node:
@@ -343,7 +344,7 @@ class RayLauncher:
             tell(self._on_event, PendingProcess(kept.handle, why, lacks_room=True))
 
     def _certify_again(self, kept: _Kept, now: float) -> None:
-        """Renew the certificate of a process that waits for longer than it is good."""
+        """Renew the certificate of a process that waits longer than the certificate is valid."""
         if now - kept.certified > self._config.cluster.tls_certificate_seconds / 3:
             self._certify(kept.handle.role, kept.handle.index)
             kept.certified = now

@@ -1,4 +1,4 @@
-"""What the actors of a job ask of a Ray cluster, and why they wait. Nothing here has an effect."""
+"""Computes the requests of a job's actors, and why they wait. The functions have no effects."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _NAMES = {"cpu": "CPU", "memory": "memory", "nvidia.com/gpu": "GPU"}
 _GIB = 1 << 30
 
 Amounts = Mapping[str, float]
-"""Names of resources as Ray has them (CPU, GPU, memory in bytes), and how much of each."""
+"""Names of resources as Ray has them (CPU, GPU, memory in bytes), and the amount of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class RayNode:
-    """A node of the cluster: its identity, what it has in all, and whether it is being drained."""
+    """A node of the cluster: its identity, all its resources, and whether it is being drained."""
 
     id: str
     amounts: Amounts
@@ -26,7 +26,7 @@ class RayNode:
 
 
 def asked_for(config: JobConfig, role: Role) -> dict[str, float]:
-    """Return what the actor of a process asks for, from `--worker_resource_request` and the like.
+    """Return the request of a process's actor, from `--worker_resource_request` and the like.
 
     Raises:
         ValueError: Ray has no such resource.
@@ -51,20 +51,20 @@ def options_of(asked: Amounts) -> dict[str, object]:
 
 
 def is_feasible(asked: Amounts, nodes: Sequence[RayNode]) -> bool:
-    """Whether a node could hold the actor, if nothing else were on it."""
+    """Return whether some node could hold the actor if it were empty."""
     return any(_fits(asked, node.amounts) for node in nodes if not node.is_draining)
 
 
 def why_it_waits(
     asked: Amounts, nodes: Sequence[RayNode], free: Amounts, is_late: bool = False
 ) -> str:
-    """Say why an actor is not started yet; "" if it may well be about to start.
+    """Return why an actor is not started yet; "" if it may be about to start.
 
     Args:
-        asked: What it asks for.
-        nodes: The cluster.
-        free: What is free on all nodes together.
-        is_late: It would have been started by now if one node had room.
+        asked: The actor's request.
+        nodes: The nodes of the cluster.
+        free: The free resources of all nodes together.
+        is_late: The actor would have been started by now if one node had room.
     """
     there = [node for node in nodes if not node.is_draining]
     count = f"{len(there)} node{'s' * (len(there) != 1)}"

@@ -1,7 +1,7 @@
 """`python -m elasticdl.launchers.slurm`: the task of Slurm that runs the master of a job.
 
-Slurm starts it again on another node when its own is lost or wanted by others. The workers and ps
-replicas go on meanwhile, in tasks of their own.
+Slurm starts the task again on another node if its node is lost or given to others. The workers and
+ps replicas go on meanwhile, in their own tasks.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ def main() -> None:
 
 
 def _hold(job_dir: Path, held: contextlib.ExitStack, signals: Signals) -> None:
-    """Be the one process that runs the job.
+    """Hold the lock of the one process that runs the job.
 
     Raises:
-        LaunchError: Another one runs it, and does not end.
+        LaunchError: Another process runs the job, and does not end.
     """
     deadline = time.monotonic() + _HELD_SECONDS
     while True:
@@ -85,7 +85,7 @@ def _hold(job_dir: Path, held: contextlib.ExitStack, signals: Signals) -> None:
 
 
 def _come_back(job_dir: Path, config: JobConfig) -> None:
-    """Have a master run elsewhere, if this task was asked to end and is not cancelled."""
+    """Make a master run elsewhere, if this task was asked to end and is not cancelled."""
     try:
         request = why_asked(own_task())
         _log.info("asked to end: %s", request.value)

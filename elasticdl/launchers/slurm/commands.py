@@ -1,4 +1,4 @@
-"""Slurm's own commands: what is asked of it, and what it answers."""
+"""Runs Slurm's own commands, and reads their answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COLUMNS = "ArrayJobID:32,ArrayTaskID:16,StateCompact:16,RestartCnt:16,Reason:16
 _ENDED = frozenset({"BF", "CA", "CD", "DL", "F", "NF", "OOM", "PR", "RV", "TO"})
 _WAITING = frozenset({"PD", "CF", "RH", "RQ", "RF", "SE", "RD"})
 _SUSPENDED = frozenset({"S", "ST"})
-# Of a controller that is away or busy, and of limits that let a job in when another one ends.
+# These errors mean that a controller is away or busy, or that a limit will let the job in later.
 _PASSES = re.compile(
     "Unable to contact|Socket timed out|Connection refused|try again|temporarily|"
     "MaxSubmit|submit limit|Slurm backup controller|error communicating",
@@ -30,10 +30,11 @@ class SlurmAwayError(LaunchError):
 
 @dataclass(frozen=True, slots=True)
 class SlurmTask:
-    """What Slurm says of a task.
+    """The state of a task, as Slurm reports it.
 
-    state: In Slurm's own letters, such as PD, R or CA. num_restarts: how often it was queued again.
-    reason: why it waits.
+    state: Slurm's own letters, such as PD, R or CA. num_restarts: How often the task was queued
+        again.
+    reason: Why the task waits.
     """
 
     state: str
@@ -42,32 +43,32 @@ class SlurmTask:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it will not run again."""
+        """Return whether the task will not run again."""
         return self.state in _ENDED
 
     @property
     def is_suspended(self) -> bool:
-        """Whether it stands still, in memory: somebody has suspended or stopped it."""
+        """Return whether the task stands still in memory: somebody has suspended or stopped it."""
         return self.state in _SUSPENDED
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it is in the queue."""
+        """Return whether the task is in the queue."""
         return self.state in _WAITING
 
 
 def submit(script: str, words: Sequence[str]) -> str:
-    """Have a script queued with these options of `sbatch`; return the number of its job.
+    """Queue a script with these options of `sbatch`; return the number of its job.
 
     Raises:
-        LaunchError: Slurm refuses it; says why.
-        SlurmAwayError: Later it may not.
+        LaunchError: Slurm refuses the script; the error says why.
+        SlurmAwayError: Slurm may accept the script later.
     """
     return _run("sbatch", "--parsable", *words, given=script).strip().partition(";")[0]
 
 
 def own_tasks() -> dict[str, SlurmTask]:
-    """Return all tasks of this user: JOB, or JOB_INDEX of an array; the ended ones for a while."""
+    """Return all tasks of this user: JOB, or JOB_INDEX of an array; ended tasks for a while."""
     lines = _run("squeue", "--me", "-h", "-r", "-t", "all", "-O", _COLUMNS).splitlines()
     return dict(parse(line) for line in lines if line.strip())
 
@@ -80,28 +81,28 @@ def parse(line: str) -> tuple[str, SlurmTask]:
 
 
 def send(number: signal.Signals, tasks: Iterable[str]) -> None:
-    """Have a signal sent to what the tasks run.
+    """Send a signal to the processes of tasks.
 
     Raises:
-        LaunchError: Slurm does not.
+        LaunchError: Slurm does not send it.
     """
     _run("scancel", "--quiet", "--batch", f"--signal={number.name.removeprefix('SIG')}", *tasks)
 
 
 def cancel(tasks: Iterable[str], is_waiting: bool = False) -> None:
-    """End tasks or jobs, or those of them that wait still.
+    """End tasks or jobs; with `is_waiting`, only those that still wait.
 
     Raises:
-        LaunchError: Slurm does not.
+        LaunchError: Slurm does not end them.
     """
     _run("scancel", "--quiet", *(["--state=PENDING"] if is_waiting else []), *tasks)
 
 
 def address_of_node(node: str) -> str:
-    """Return under which name or address Slurm itself reaches a node.
+    """Return the name or address at which Slurm itself reaches a node.
 
     Raises:
-        LaunchError: It does not know the node.
+        LaunchError: Slurm does not know the node.
     """
     said = _run("scontrol", "show", "node", "--oneliner", node)
     found = re.search(r"\bNodeAddr=(\S+)", said)

@@ -1,8 +1,8 @@
 """The launcher of a job's master on Slurm: its workers and ps replicas are tasks of job arrays.
 
-What is wanted and what has ended is in files (`roster`), which are looked at twice a second. Slurm
-itself is asked rarely, for all tasks at once: why they wait, and which have ended without a word.
-One thread speaks to Slurm. `_lock` guards what it shares with callers.
+The wanted and the ended processes are in files (`roster`), which are read twice a second. Slurm
+itself is asked rarely, for all tasks at once: why they wait, and which have ended without a
+message. One thread speaks to Slurm. `_lock` guards the data that it shares with callers.
 """
 
 from __future__ import annotations
@@ -62,21 +62,21 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Process:
-    """A process whose end is still to be told."""
+    """A process whose end was not told yet."""
 
     handle: ProcessHandle
     wanted_at: float  # monotonic time
     has_place: bool = False  # a place was asked for
     occupied: Occupied | None = None  # the place that it has taken
     was_asked: bool = False  # to end
-    num_requests: int = 0  # of those that have been made of what is to end
+    num_requests: int = 0  # the requests to end that were made
     kill_at: float = 0.0  # monotonic time
     why: str = ""  # what was told of its waiting
     num_silent: int = 0  # looks at which its task had ended and it had said nothing
 
 
 def silent_end(occupied: Occupied, found: SlurmTask | None) -> ExitReason | None:
-    """Return how a process has ended that has said nothing, by what Slurm says; None: it runs."""
+    """Return how a silent process has ended, according to Slurm; None: the process runs."""
     if found is None:
         return ExitReason.UNKNOWN
     if found.num_restarts > occupied.num_restarts or found.is_waiting:
@@ -98,7 +98,7 @@ def silent_end(occupied: Occupied, found: SlurmTask | None) -> ExitReason | None
 def superfluous(
     arrays: Mapping[str, Role], tasks: Mapping[str, SlurmTask], wanted: Mapping[Role, int]
 ) -> list[str]:
-    """Return the places in the queue that have no process to wait for, the youngest first."""
+    """Return the places in the queue without a process to wait for, the youngest first."""
     found = []
     for role in set(arrays.values()):
         waiting = [
@@ -117,11 +117,11 @@ def missing_places(
     wanted: Mapping[Role, int],
     taken: Container[str],
 ) -> dict[Role, int]:
-    """Return how many processes of each role wait for a place that nobody has asked for.
+    """Return how many processes of each role wait for a place that was not requested yet.
 
     Args:
         arrays: The jobs of Slurm that have places.
-        tasks: What Slurm says of all tasks.
+        tasks: The states of all tasks in Slurm.
         wanted: How many processes wait.
         taken: The tasks that have a process.
     """
@@ -134,7 +134,7 @@ def missing_places(
 
 
 class SlurmLauncher:
-    """Runs processes as tasks of Slurm; `launchers.base.Launcher` is the contract."""
+    """Runs processes as tasks of Slurm; it implements `launchers.base.Launcher`."""
 
     listening = Listening("0.0.0.0", HOST)
 
@@ -169,7 +169,7 @@ class SlurmLauncher:
     # --- the contract ----------------------------------------------------------------------------
 
     def start(self, spec: ProcessSpec) -> ProcessHandle:
-        """Want a process; it runs when Slurm has room for it."""
+        """Want a process; the process runs when Slurm has room for it."""
         name = process_name(spec.role, spec.index)
         ref = f"{spec.role}-{spec.index}-{secrets.token_hex(4)}"
         handle = ProcessHandle(spec.role, spec.index, ref)
@@ -224,7 +224,7 @@ class SlurmLauncher:
     def leave(self, grace_seconds: float) -> None:
         """Stop watching; the processes go on, and another master adopts them.
 
-        If the task of the master itself was cancelled there will be none.
+        If the master's own task was cancelled, there will be no other master, so the processes end.
         """
         try:
             is_cancelled = why_asked(own_task()) is Request.CANCELLED
@@ -242,7 +242,7 @@ class SlurmLauncher:
         self._thread.join(_ASK_SECONDS)
 
     def _end_workers(self, grace_seconds: float) -> None:
-        """End the workers before the ps replicas, which take what they have computed."""
+        """End the workers before the ps replicas, which take the results of the workers."""
         with self._lock:
             self._is_closing = True
             workers = {r: p for r, p in self._processes.items() if p.handle.role is Role.WORKER}
@@ -255,7 +255,7 @@ class SlurmLauncher:
             )
 
     def _end_strays(self, spec: ProcessSpec) -> None:
-        """End what a master has wanted that was killed before it could note that."""
+        """End the processes of a master that was killed before it could note them."""
         prefix = f"{spec.role}-{spec.index}-"
         with self._lock:
             known = set(self._processes)
@@ -298,7 +298,7 @@ class SlurmLauncher:
             self._give_back()
 
     def _want_places(self) -> None:
-        """Ask for one place for each process that has none coming: an array for each role."""
+        """Request a place for each process that has none coming: one array for each role."""
         with self._lock:
             if self._is_closing:
                 return
@@ -319,7 +319,7 @@ class SlurmLauncher:
                 return  # workers come into the queue after those that they wait for
 
     def _has_free(self, role: Role) -> bool:
-        """Whether the process of a place was killed just now, so that it takes the next one."""
+        """Return whether a place has just killed its process, so that it takes the next one."""
         now = time.monotonic()
         self._free = [(other, until) for other, until in self._free if until > now]
         found = next((one for one in self._free if one[0] is role), None)
@@ -349,7 +349,7 @@ class SlurmLauncher:
             self._tell_waiting(one, "it is in Slurm's queue")
 
     def _end_asked(self, now: float) -> None:
-        """End the processes that were asked to, each as far as it has come."""
+        """End the processes that were asked to end, each by its next step."""
         with self._lock:
             asked = [one for one in self._processes.values() if one.was_asked]
             strays, self._strays = self._strays, []
@@ -379,7 +379,7 @@ class SlurmLauncher:
                     log.info("%s: %s", ", ".join(tasks), error)  # they may be gone by now
 
     def _read(self) -> None:
-        """Tell what has changed in the files."""
+        """Tell the changes in the files."""
         with self._lock:
             several = list(self._processes.values())  # each of which is in a file by now
         wanted = self._roster.wanted()
@@ -400,7 +400,7 @@ class SlurmLauncher:
                 self._report(one, Exited(one.handle, ExitReason.UNKNOWN, None))
 
     def _ask_slurm(self, now: float) -> None:
-        """Tell why processes wait, and which have ended without a word; give places back."""
+        """Tell why processes wait, and which have ended without a message; give places back."""
         wanted = self._roster.wanted()
         tasks = commands.own_tasks()
         with self._lock:
@@ -428,7 +428,7 @@ class SlurmLauncher:
         self._forget_arrays(tasks, now)
 
     def _want_missing(self, missing: dict[Role, int]) -> None:
-        """Ask again for places that are gone, as when somebody has cancelled them in the queue."""
+        """Request lost places again, for example if somebody has cancelled them in the queue."""
         before, self._missing = self._missing, missing
         with self._lock:
             for one in self._processes.values():
@@ -455,7 +455,7 @@ class SlurmLauncher:
             self._roster.write_arrays(self._arrays)
 
     def _give_back(self) -> None:
-        """Cancel all places; those of processes that have ended are gone anyway."""
+        """Cancel all places; the places of ended processes are gone anyway."""
         try:
             if self._arrays:
                 commands.cancel(self._arrays)
@@ -485,7 +485,7 @@ def _ask(one: _Process, grace_seconds: float) -> None:
 
 
 def _why(arrays: Mapping[str, Role], tasks: Mapping[str, SlurmTask], role: Role) -> str:
-    """Return why processes of a role wait, in Slurm's word; "" if it says nothing yet."""
+    """Return why processes of a role wait, in Slurm's words; "" if Slurm says nothing yet."""
     for name, task in tasks.items():
         if task.is_waiting and arrays.get(name.partition("_")[0]) is role:
             return f"it is in Slurm's queue ({task.reason})"

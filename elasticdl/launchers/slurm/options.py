@@ -1,4 +1,4 @@
-"""What is asked of `sbatch` for the tasks of a role."""
+"""Makes the options of `sbatch` for the tasks of a role."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from elasticdl.settings.kubernetes import asks_as
 from elasticdl.settings.pods import parse_quantity
 
 NOTICE_SECONDS = 60
-"""Before its time limit a task is asked to end; Slurm itself may be a minute late."""
+"""A task is asked to end so long before its time limit; Slurm may be a minute late."""
 
 _MASTER_MODULE, _PLACE_MODULE = "elasticdl.launchers.slurm", "elasticdl.launchers.slurm.place"
 _GPU = "nvidia.com/gpu"
@@ -25,7 +25,7 @@ _MIB = 1024**2
 
 
 def words_of(config: JobConfig, role: Role, job_dir: Path, num_tasks: int = 0) -> list[str]:
-    """Return the options of `sbatch` for an array of tasks; 0: one task that is no array.
+    """Return the options of `sbatch` for an array of tasks; 0: a single task.
 
     Raises:
         ConfigError: Slurm has no such resource.
@@ -63,10 +63,10 @@ def script_of(role: Role, job_dir: Path) -> str:
 
 
 def submit_master(config: JobConfig, job_dir: Path) -> str:
-    """Have the task of the master queued; return the number of its job.
+    """Queue the task of the master; return the number of its job.
 
     Raises:
-        LaunchError: Slurm refuses it.
+        LaunchError: Slurm refuses the task.
     """
     return commands.submit(script_of(Role.MASTER, job_dir), words_of(config, Role.MASTER, job_dir))
 

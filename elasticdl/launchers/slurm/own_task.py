@@ -1,4 +1,4 @@
-"""The task of Slurm that this process is in: which it is, where, and why it is asked to end."""
+"""Finds the task of Slurm that this process is in, its node, and why it is asked to end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOST = "$(SLURM_NODE)"
 
 
 class Request(Enum):
-    """What it means that a task is asked to end."""
+    """The meaning of a request to end a task."""
 
     RETURNS = "returns"  # Slurm has queued it again
     CANCELLED = "cancelled"  # it is to be gone for good
@@ -28,7 +28,7 @@ def own_task(environment: Mapping[str, str] = os.environ) -> Occupied:
     """Return the task that this process is in.
 
     Raises:
-        LaunchError: It is in none.
+        LaunchError: The process is in no task.
     """
     job, index = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
     name = f"{job}_{index}" if job and index else environment.get("SLURM_JOB_ID")
@@ -38,7 +38,7 @@ def own_task(environment: Mapping[str, str] = os.environ) -> Occupied:
 
 
 def meaning(own: Occupied, found: SlurmTask | None) -> Request:
-    """Return what it means that this task is asked to end, by what Slurm says of it then."""
+    """Return why this task is asked to end, from its state in Slurm at that time."""
     if found is None:
         return Request.CANCELLED
     if found.num_restarts > own.num_restarts or found.is_waiting:
@@ -47,10 +47,10 @@ def meaning(own: Occupied, found: SlurmTask | None) -> Request:
 
 
 def why_asked(own: Occupied) -> Request:
-    """Ask Slurm why this task is asked to end; one that cannot be told is to come back.
+    """Ask Slurm why this task is asked to end; if Slurm does not know the task, it will come back.
 
     Raises:
-        LaunchError: Slurm does not say.
+        LaunchError: Slurm does not answer.
     """
     return meaning(own, commands.own_tasks().get(own.task))
 

@@ -1,7 +1,8 @@
 """`python -m elasticdl.launchers.slurm.place`: a task of Slurm, which has room for one process.
 
-It takes a process that is wanted, runs it, and says how it ended. SIGTERM, with which Slurm asks a
-task to end, is passed on: the process hands over. At SIGINT, which a master sends, it is killed.
+The task takes a wanted process, runs it, and reports how it ended. With SIGTERM Slurm asks a task
+to end. The task passes SIGTERM on, and the process hands over. With SIGINT, which a master sends,
+the process is killed.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def main() -> None:
 
 
 class SlurmPlace:
-    """A task of Slurm, from its begin to its end; for the main thread."""
+    """Runs a task of Slurm from its begin to its end, in the main thread."""
 
     def __init__(self, job_dir: Path, role: Role, signals: Signals) -> None:
         self._job_dir = job_dir
@@ -70,10 +71,10 @@ class SlurmPlace:
         self._beat, self._heard = 0.0, time.monotonic()  # the master's last one, and when it came
 
     def run(self) -> int:
-        """Run a process that is wanted, and another if that is killed; return the exit code.
+        """Run a wanted process, and another if that is killed; return the exit code.
 
         Raises:
-            LaunchError: This is no task of Slurm.
+            LaunchError: This process is in no task of Slurm.
             OSError: The job's folder cannot be used.
         """
         own = own_task()
@@ -98,7 +99,7 @@ class SlurmPlace:
                 return None
 
     def _run(self, handle: ProcessHandle, command: list[str]) -> tuple[int, Exited]:
-        """Run a process, and say how it ended; return what to exit with, and that."""
+        """Run a process, and report how it ended; return the exit code of the task, and the end."""
         log = log_path(self._job_dir, handle.role, handle.index)
         lifeline, write_end = os.pipe()
         here = address()
@@ -112,7 +113,7 @@ class SlurmPlace:
             return 1, end
         _log.info("%s runs as pid %d, log %s", handle.ref, child.pid, log)
         code = self._wait_for(child)
-        for descriptor in (write_end, lifeline):  # whatever it has started ends too
+        for descriptor in (write_end, lifeline):  # the processes that it has started end too
             os.close(descriptor)
         self._temporary.remove(handle.ref)
         end = exited(handle, code, self._was_asked, self._ooms, log)
@@ -130,7 +131,7 @@ class SlurmPlace:
             elif numbers:
                 child.send_signal(signal.SIGTERM)
             if time.monotonic() >= look_at:
-                # Not all places of a job at once.
+                # Each place waits for another time, so that not all places of a job ask at once.
                 look_at = time.monotonic() + _MASTER_SECONDS * random.uniform(1.0, 2.0)
                 if self._is_orphan():
                     _log.error("the job has no master any more, and gets none")
@@ -138,13 +139,13 @@ class SlurmPlace:
         return code
 
     def _asked(self, seconds: float) -> set[signal.Signals]:
-        """Wait for signals; return those that ask to end."""
+        """Wait for signals; return the signals that ask to end."""
         numbers = {number for number in self._signals.wait(seconds) if number in STOP_SIGNALS}
         self._was_asked = self._was_asked or bool(numbers)
         return numbers
 
     def _is_orphan(self) -> bool:
-        """Whether the job of Slurm that ran the master has ended for good."""
+        """Return whether the Slurm job of the master has ended for good."""
         beat, now = self._roster.last_beat(), time.monotonic()
         if beat != self._beat:  # the clocks of the node and of the file system may differ
             self._beat, self._heard = beat, now

@@ -1,11 +1,13 @@
-"""What processes of a job are wanted, run and have ended: files that its nodes share.
+"""Keeps the wanted, running and ended processes of a job in files that its nodes share.
 
-Slurm's tasks are **places** for processes. The master writes which process it wants, and asks for
-a place for it. A place that begins takes one of those that are wanted for its role. So a place that
-Slurm has queued again is as good as a new one, and none runs what nobody wants any more.
+Slurm's tasks are **places** for processes. The master writes which process it wants, and asks for a
+place for it. A place that begins takes one of the wanted processes of its role. So a place that
+Slurm has queued again is as good as a new one, and no place runs a process that is not wanted any
+more.
 
-A file is in one of three folders, by the name of its process' reference, and goes from one to the
-next by a rename, which only one place can do. They are looked at in this order, so none is missed.
+A process has one file, named by its reference, in one of three folders. The file goes from one
+folder to the next by a rename, which only one place can do. The folders are read in this order, so
+no file is missed.
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ from elasticdl.runtime import process
 from elasticdl.runtime.secret_files import make_private
 
 FOLDER = "slurm"
-"""In a job's folder."""
+"""The name of the folder in a job's folder."""
 
 FREE_SECONDS = 15.0
-"""A place whose process was killed waits so long for the next one."""
+"""A place whose process was killed waits so long for the next process."""
 
 _WANTED, _RUNNING, _ENDED = "wanted", "running", "ended"
 _ARRAYS, _MASTER, _ALIVE = "arrays", "master", "alive"
@@ -32,7 +34,7 @@ _ARRAYS, _MASTER, _ALIVE = "arrays", "master", "alive"
 
 @dataclass(frozen=True, slots=True)
 class Occupied:
-    """A place has taken a process: which task of Slurm it is, and how often that began anew."""
+    """A place has taken a process: the task of Slurm, and how often the task began anew."""
 
     task: str
     num_restarts: int
@@ -48,7 +50,7 @@ class Roster:
         """Make the folders.
 
         Raises:
-            OSError: They cannot be made.
+            OSError: The folders cannot be made.
         """
         for name in (_WANTED, _RUNNING, _ENDED):
             (self._folder / name).mkdir(parents=True, exist_ok=True)
@@ -60,15 +62,15 @@ class Roster:
         """Want a process.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: The file cannot be written.
         """
-        # Written elsewhere first: a place takes what it sees.
+        # The file is written elsewhere first, since a place takes any file that it sees.
         path = self._folder / ref
         process.write_whole(path, json.dumps(list(command)))
         path.rename(self._folder / _WANTED / ref)
 
     def unwant(self, ref: str) -> bool:
-        """Want a process no more; return False if a place has it already."""
+        """Want a process no more; return False if a place has taken it already."""
         try:
             (self._folder / _WANTED / ref).unlink()
         except FileNotFoundError:
@@ -80,7 +82,7 @@ class Roster:
         return set(self._names(_WANTED))
 
     def running(self) -> dict[str, Occupied]:
-        """Return the processes that have a place, and perhaps have ended."""
+        """Return the processes that have a place; some may have ended."""
         found = {}
         for name in self._names(_RUNNING):
             ref, task, restarts = name.split("@")
@@ -92,7 +94,7 @@ class Roster:
         return set(self._names(_ENDED))
 
     def end_of(self, handle: ProcessHandle) -> Exited:
-        """Return how a process of `ended` has."""
+        """Return how a process of `ended` has ended."""
         try:
             said = json.loads((self._folder / _ENDED / handle.ref).read_text())
             return Exited(handle, ExitReason(said["reason"]), said["code"], str(said["words"]))
@@ -100,13 +102,13 @@ class Roster:
             return Exited(handle, ExitReason.UNKNOWN, None)
 
     def forget(self, ref: str, occupied: Occupied | None) -> None:
-        """Remove what is there of a process that has ended."""
+        """Remove the files of a process that has ended."""
         (self._folder / _ENDED / ref).unlink(missing_ok=True)
         if occupied is not None:
             (self._folder / _RUNNING / _taken(ref, occupied)).unlink(missing_ok=True)
 
     def arrays(self) -> dict[str, Role]:
-        """Return the jobs of Slurm that have places, and for which role."""
+        """Return the jobs of Slurm that have places, each with its role."""
         try:
             lines = (self._folder / _ARRAYS).read_text().splitlines()
         except FileNotFoundError:
@@ -114,22 +116,22 @@ class Roster:
         return {job: Role(role) for job, role in (line.split() for line in lines)}
 
     def write_arrays(self, arrays: dict[str, Role]) -> None:
-        """Say which jobs of Slurm have places.
+        """Write which jobs of Slurm have places.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: The file cannot be written.
         """
         lines = "".join(f"{job} {role}\n" for job, role in arrays.items())
         process.write_whole(self._folder / _ARRAYS, lines)
 
     def beat(self) -> None:
-        """Say that the master lives."""
+        """Write that the master lives."""
         (self._folder / _ALIVE).touch()
 
     # --- the side of a place ---------------------------------------------------------------------
 
     def take(self, role: Role, occupied: Occupied) -> tuple[ProcessHandle, list[str]] | None:
-        """Take a process that is wanted, and return its command line; None if none is."""
+        """Take a wanted process, and return its command line; None if no process is wanted."""
         for handle in sorted(map(handle_of, self.wanted()), key=lambda one: one.index):
             if handle.role is not role:
                 continue
@@ -142,10 +144,10 @@ class Roster:
         return None
 
     def tell_end(self, end: Exited) -> None:
-        """Say how the process has ended that was taken.
+        """Write how the taken process has ended.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: The file cannot be written.
         """
         words = {"reason": str(end.reason), "code": end.code, "words": end.last_words}
         path = self._folder / end.handle.ref
@@ -153,7 +155,7 @@ class Roster:
         path.rename(self._folder / _ENDED / end.handle.ref)
 
     def last_beat(self) -> float:
-        """Return when a master lived last, by the clock of the file system; 0.0 for never."""
+        """Return the time of the last sign of a master, by the file system's clock; 0.0 if none."""
         try:
             return (self._folder / _ALIVE).stat().st_mtime
         except OSError:
@@ -169,10 +171,10 @@ class Roster:
             return ""
 
     def write_master(self, job: str) -> None:
-        """Say which job of Slurm runs the master.
+        """Write which job of Slurm runs the master.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: The file cannot be written.
         """
         process.write_whole(self._folder / _MASTER, f"{job}\n")
 
@@ -184,16 +186,16 @@ def handle_of(ref: str) -> ProcessHandle:
     """Return the process of a reference, ROLE-INDEX-DRAW.
 
     Raises:
-        ValueError: It is something else.
+        ValueError: The text has another form.
     """
     role, index, _ = ref.rsplit("-", 2)
     return ProcessHandle(Role(role), int(index), ref)
 
 
 def is_free_after(end: Exited) -> bool:
-    """Whether a place takes another process after one that ended so.
+    """Return whether a place takes another process after an end like this.
 
-    Not after one that failed: it may be for its node.
+    A place takes none after a failed process: the node may be the cause.
     """
     return end.reason in (ExitReason.KILLED, ExitReason.OUT_OF_MEMORY)
 

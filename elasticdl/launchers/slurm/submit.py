@@ -1,4 +1,4 @@
-"""Starts jobs on Slurm, and finds them by their folders, for a command."""
+"""Starts jobs on Slurm, and finds jobs by their folders, for a command."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SlurmSubmitter:
     """`launchers.base.Submitter` of a Slurm cluster."""
 
     def submit(self, config: JobConfig, is_tied: bool) -> SubmittedJob:
-        """Have the task of the master queued. No job on a cluster is tied to a command."""
+        """Queue the task of the master. A job on a cluster is never tied to a command."""
         commands.own_tasks()  # makes no folder where there is no Slurm
         for role in Role:  # nor where it cannot be asked for what the job needs
             words_of(config, role, Path())
@@ -56,12 +56,12 @@ class SlurmSubmitter:
         return FolderJob(job_dir, _MasterTask(job_dir))
 
     def places_of(self, name: str) -> str:
-        """Say nothing: it has looked at the same folders as the launcher of this machine."""
+        """Return "": the launcher of this machine has looked at the same folders."""
         return ""
 
 
 class _MasterTask:
-    """`JobRoot` of a job on Slurm: the task that runs its masters."""
+    """`JobRoot` of a job on Slurm: the task that runs the job's masters."""
 
     is_tied = False
 
@@ -99,13 +99,13 @@ class _MasterTask:
         return ""  # it is at the loopback address of the node
 
     def end(self, at_once: bool) -> None:
-        """Cancel the master's task, which ends the others; at once, or if it does not run: all."""
+        """Cancel the master's task, which ends the others; or cancel all tasks at once."""
         runs = self._found is not None and not self._found.is_waiting
         jobs = [] if runs and not at_once else list(self._roster.arrays())
         commands.cancel([*jobs, self._job])
 
     def _look(self) -> bool:
-        """Ask Slurm, if that was not done just now; return whether the task has ended."""
+        """Ask Slurm, if the last answer is old; return whether the task has ended."""
         with self._lock:
             now = time.monotonic()
             if not self._has_ended and now - self._asked_at >= _ASK_SECONDS:
