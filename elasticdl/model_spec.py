@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
 import functools
 import hashlib
@@ -11,7 +10,8 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -24,10 +24,11 @@ from elasticdl.distribution import how_to_get
 from elasticdl.errors import ModelError
 from elasticdl.runtime.deferred import SELDOM_USED, defer
 from elasticdl.runtime.start_up import quiet_tensorflow, without_collection
+from elasticdl.settings import reader_params
 from elasticdl.settings.model import KERAS_VARIABLE
-from elasticdl.settings.reader_params import found
 
 RATE = "negative_sampling_rate"
+_PARAMS = "--model_params"
 
 UserFunction: TypeAlias = Callable[..., Any]
 """A function of the model file: what it is given, and gives, is of its framework."""
@@ -121,7 +122,7 @@ def load_model_spec(section: ModelSection, learning_rate: float | None = None) -
         raise ModelError(_missing(module, section.feed))
     eval_metrics_fn = _metrics_of(find(section.eval_metrics_fn))
     check_metrics_fn(eval_metrics_fn, module.__file__)
-    params = parse_params(section.model_params, "--model_params")
+    params = parse_params(section.model_params)
     if section.negative_sampling_rate is not None:
         _add_rate(params, section.negative_sampling_rate, model, model_name)
     return ModelSpec(
@@ -195,24 +196,32 @@ def _table_of(module: ModuleType, feed: UserFunction, model: UserFunction) -> An
     return next(iter(found.values())) if len(found) == 1 else None
 
 
-def parse_params(text: str, flag: str) -> dict[str, Any]:
-    """Parse `name=value;name=value`; values are Python literals, or else strings.
+def parse_params(text: str) -> dict[str, Any]:
+    """Return the arguments that `--model_params` gives; references to secrets are followed.
+
+    Raises:
+        ModelError: An item has no `=`, or refers to what does not exist.
+    """
+    with _of_params():
+        return reader_params.parse(text, _PARAMS)
+
+
+def check_params(text: str) -> None:
+    """Look whether `--model_params` can be read; what it refers to may be elsewhere.
 
     Raises:
         ModelError: An item has no `=`; names the flag and the item.
     """
-    params: dict[str, Any] = {}
-    name = ""
-    for number, item in enumerate(filter(None, map(str.strip, text.split(";"))), start=1):
-        last = name.strip()
-        name, equals, value = item.partition("=")
-        if not equals or not name.strip().isidentifier():
-            raise ModelError(f"{flag}: expected name=value, found {found(item, number, last)}")
-        try:
-            params[name.strip()] = ast.literal_eval(value.strip())
-        except (ValueError, SyntaxError):
-            params[name.strip()] = value.strip()
-    return params
+    with _of_params():
+        reader_params.words_of(text, _PARAMS)
+
+
+@contextmanager
+def _of_params() -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise ModelError(str(error)) from error
 
 
 def model_key(section: ModelSection, *values: bytes) -> str:

@@ -22,12 +22,15 @@ def dry_run(config: JobConfig) -> int:
             "--dry_run prints what is asked of Kubernetes: give --image_name, or "
             "--launcher=kubernetes for the stock image"
         )
-    if secrets := reader_params.secrets_of(config.data.data_reader_params):
-        name = next(iter(secrets))
-        raise ConfigError(
-            f"--dry_run prints no secrets, and {name} of --data_reader_params is one: expected "
-            f"{name}=env:NAME with --envs=NAME=secret:SECRET/KEY, or {name}=file:PATH of a volume"
-        )
+    for flag, text in (
+        ("--data_reader_params", config.data.data_reader_params),
+        ("--model_params", config.model.model_params),
+    ):
+        for name in reader_params.secrets_of(text):
+            raise ConfigError(
+                f"--dry_run prints no secrets, and {name} of {flag} is one: expected {name}=env:"
+                f"NAME with --envs=NAME=secret:SECRET/KEY, or {name}=file:PATH of a volume"
+            )
     preflight.check(config)
     from elasticdl.launchers.kubernetes import names
     from elasticdl.launchers.kubernetes.client import library

@@ -34,7 +34,7 @@ from elasticdl.errors import ConfigError, DataError, ElasticdlError, ModelError
 from elasticdl.job import Strategy
 from elasticdl.launchers.process.folder import MADE_FIRST, check_not_running
 from elasticdl.locations import Location, is_remote, reaching
-from elasticdl.model_spec import parse_params
+from elasticdl.model_spec import check_params
 from elasticdl.settings.section import Needs, Section
 from elasticdl.state.open import check_state, state_file
 from elasticdl.statistics import read_statistics
@@ -75,7 +75,7 @@ def check(config: JobConfig) -> list[str]:
     if config.model.script is None:
         _check_model(config, model_file)
         _check_names(config, model_file)
-    parse_params(config.model.model_params, "--model_params")
+    check_params(config.model.model_params)
     check_topics(config.command, config.data, config.training, config.evaluation.evaluation_steps)
     every = config.checkpoint.checkpoint_event_time
     require_watermark("checkpoint_event_time", every, config.data.training_data)
@@ -129,7 +129,7 @@ def _check_packages(config: JobConfig) -> None:
 
 def _check_for_pods(config: JobConfig) -> None:
     """Check a job as far as this machine can: its data, and perhaps its model, are elsewhere."""
-    parse_params(config.model.model_params, "--model_params")
+    check_params(config.model.model_params)
     if not config.kubernetes.sends_model_zoo:
         return
     if config.model.script is not None:

@@ -51,7 +51,11 @@ class ModelSection(Section):
         _TRAIN,
     ] = False
     model_params: Annotated[
-        str, Field(description='Arguments of the model function: "units=64;dropout=0.1".')
+        str,
+        Field(
+            description='Arguments of the model function: "units=64;dropout=0.1"; a secret may be '
+            "given as name=env:NAME or name=file:PATH."
+        ),
     ] = ""
     negative_sampling_rate: Annotated[
         float | None,

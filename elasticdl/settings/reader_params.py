@@ -1,4 +1,4 @@
-"""Finds the secrets in `--data_reader_params`, and shows, moves and reads the settings.
+"""Finds the secrets in `--data_reader_params` and `--model_params`; shows, moves, reads both.
 
 A secret is the value of a setting with such a name (`password`, `db_password`, `access_key`), or a
 URL that contains a password. A reference gives the place of a value instead of the value itself:
@@ -45,8 +45,8 @@ _FILE = re.compile(r"file:(?P<path>/(?!/).*)")
 """This does not match `file://...`, which is a URL."""
 
 
-def parse(text: str) -> dict[str, Any]:
-    """Return the settings of a reader; values are Python literals, or else text.
+def parse(text: str, flag: str = FLAG) -> dict[str, Any]:
+    """Return the settings of a flag; values are Python literals, or else text.
 
     Secrets are always text, and references are followed.
 
@@ -54,16 +54,16 @@ def parse(text: str) -> dict[str, Any]:
         ValueError: An item is not `name=value`, or refers to something that does not exist. No
         message contains a secret.
     """
-    return {name: value_of(name, word) for name, word in words_of(text).items()}
+    return {name: value_of(name, word, flag) for name, word in words_of(text, flag).items()}
 
 
-def words_of(text: str) -> dict[str, str]:
+def words_of(text: str, flag: str = FLAG) -> dict[str, str]:
     """Return the settings in their written form; references are not followed.
 
     Raises:
         ValueError: An item is not `name=value`.
     """
-    return dict(_items(text))
+    return dict(_items(text, flag))
 
 
 def shown(text: str) -> str:
@@ -84,18 +84,21 @@ def secrets_of(text: str) -> dict[str, str]:
     return {name: _unquoted(word) for name, word in _items(text) if _is_secret(name, word)}
 
 
-def with_files(text: str, folder: Path) -> str:
-    """Return the settings with each secret replaced by a reference to its file."""
+def with_files(text: str, folder: Path, prefix: str = "") -> str:
+    """Return the settings with each secret replaced by a reference to its file.
+
+    A file is called like the setting, with a prefix.
+    """
     words = (
-        (name, f"file:{folder / name}" if _is_secret(name, word) else word)
+        (name, f"file:{folder / (prefix + name)}" if _is_secret(name, word) else word)
         for name, word in _items(text)
     )
     return ";".join(f"{name}={word}" for name, word in words)
 
 
-def names_of_files(text: str, folder: Path) -> list[str]:
-    """Return the settings whose values are in files of a folder, as `with_files` stores them."""
-    return [name for name, word in _items(text) if word == f"file:{folder / name}"]
+def has_files(text: str, folder: Path) -> bool:
+    """Whether values are in files of a folder, as `with_files` stores them."""
+    return any(word.startswith(f"file:{folder}/") for _, word in _items(text))
 
 
 def has_password(url: str) -> bool:
@@ -120,14 +123,14 @@ def without_login(text: str) -> str:
     return _TOKEN_OF_URL.sub(rf"\g<scheme>{HIDDEN}@", text)
 
 
-def _items(text: str) -> Iterator[tuple[str, str]]:
+def _items(text: str, flag: str = FLAG) -> Iterator[tuple[str, str]]:
     last = ""
     for number, item in enumerate(text.split(";"), start=1):
         if not item.strip():
             continue
         name, equals, word = (part.strip() for part in item.partition("="))
         if not equals or not name.isidentifier():
-            raise ValueError(f"{FLAG}: expected name=value, found {found(item, number, last)}")
+            raise ValueError(f"{flag}: expected name=value, found {found(item, number, last)}")
         last = name
         yield name, word
 
@@ -152,34 +155,34 @@ def _shown(name: str, word: str) -> str:
     return HIDDEN if _SECRET_NAME.fullmatch(name) else without_password(word)
 
 
-def value_of(name: str, word: str) -> Any:
+def value_of(name: str, word: str, flag: str = FLAG) -> Any:
     """Return the value of one setting, as `parse` does."""
     variable, file = _VARIABLE.fullmatch(word), _FILE.fullmatch(word)
     if variable is not None:
-        return _of_variable(name, variable["name"])
+        return _of_variable(name, variable["name"], flag)
     if file is not None:
-        return _of_file(name, Path(file["path"]))
+        return _of_file(name, Path(file["path"]), flag)
     # A password such as 0123 must not become a number.
     return _unquoted(word) if _is_secret(name, word) else _literal(word)
 
 
-def _of_variable(name: str, variable: str) -> str:
+def _of_variable(name: str, variable: str, flag: str) -> str:
     value = os.environ.get(variable)
     if value is None:
         raise ValueError(
-            f"{FLAG}: {name}=env:{variable}: this process has no such environment variable; set "
+            f"{flag}: {name}=env:{variable}: this process has no such environment variable; set "
             f"it where the job is started, on Kubernetes by --envs={variable}=secret:SECRET/KEY"
         )
     return value
 
 
-def _of_file(name: str, path: Path) -> str:
+def _of_file(name: str, path: Path, flag: str) -> str:
     try:
         return path.read_text().removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ValueError(
-            f"{FLAG}: {name}=file:{path}: cannot be read: {why}; every worker and the master read "
+            f"{flag}: {name}=file:{path}: cannot be read: {why}; every worker and the master read "
             "it"
         ) from None
 

@@ -19,8 +19,8 @@ from elasticdl.launchers.kubernetes.launcher import KubernetesLauncher
 from elasticdl.launchers.kubernetes.pods import Plan, owners
 from elasticdl.launchers.kubernetes.resource import Resource
 from elasticdl.launchers.kubernetes.retry import given_up_after, persistently
+from elasticdl.launchers.kubernetes.settle import has_secret
 from elasticdl.runtime import process
-from elasticdl.settings import reader_params
 from elasticdl.settings.pods import parse_variables
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def leftovers(api: Api, config: JobConfig) -> list[str]:
     pods = api.get(api.path("pods"), labelSelector=selector)["items"]
     secrets = [names.authority_of(job_name), job_name]
     secrets += [pod["metadata"]["name"] for pod in pods]
-    if reader_params.names_of_files(config.data.data_reader_params, Path(names.DATA_SECRET_DIR)):
+    if has_secret(config):
         secrets.append(names.data_secret_of(job_name))
     own = names.env_secret_of(job_name)
     if any(each.secret == own for each in parse_variables(config.kubernetes.envs)):

@@ -20,8 +20,7 @@ from elasticdl.launchers.kubernetes.cluster_spec import ClusterSpec
 from elasticdl.launchers.kubernetes.model_folder import Packed, pack
 from elasticdl.launchers.kubernetes.pods import Manifest, Plan, pod_spec, scraped
 from elasticdl.launchers.kubernetes.resource import Resource
-from elasticdl.launchers.kubernetes.settle import has_lasting_state, settle
-from elasticdl.settings import reader_params
+from elasticdl.launchers.kubernetes.settle import has_lasting_state, secrets_of, settle
 from elasticdl.settings.pods import parse_annotations, values_of
 
 _MASTER_RETURNS = 1000
@@ -52,7 +51,7 @@ def manifests(config: JobConfig) -> list[Manifest]:
         objects.append(_object(settled, "v1", "ConfigMap", names.model_map_of(job_name), model))
     objects.append(_object(settled, "v1", "ConfigMap", job_name, {"data": settings}))
     for name, secrets in (
-        (names.data_secret_of(job_name), reader_params.secrets_of(config.data.data_reader_params)),
+        (names.data_secret_of(job_name), secrets_of(config)),
         (names.env_secret_of(job_name), values_of(config.kubernetes.envs)),
     ):
         if secrets:

@@ -22,6 +22,7 @@ JOB_DIR = "/job"
 SETTINGS_DIR = "/etc/elasticdl/settings"  # the ConfigMap NAME
 SECRET_DIR = "/etc/elasticdl/secret"  # the Secret NAME
 DATA_SECRET_DIR = "/etc/elasticdl/data_secret"  # the Secret NAME-data, if there is one
+MODEL_PARAMS_PREFIX = "model_params."  # of its keys that --model_params had
 TLS_DIR = "/etc/elasticdl/tls"  # the Secret of the name of the pod, of any but the master
 AUTHORITY_DIR = "/etc/elasticdl/authority"  # the Secret NAME.authority, of the master
 MODEL_DIR = "/etc/elasticdl/model_zoo"  # the ConfigMap NAME-model
@@ -64,7 +65,7 @@ def minimum_of(job_name: str) -> str:
 
 
 def data_secret_of(job_name: str) -> str:
-    """Return the name of the Secret with the passwords of the data reader."""
+    """Return the name of the Secret with passwords of the data reader and the model."""
     return f"{job_name}-data"
 
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from elasticdl.config import JobConfig
 from elasticdl.job import Role
 from elasticdl.launchers.kubernetes import names
 from elasticdl.launchers.kubernetes.resource import Resource
+from elasticdl.launchers.kubernetes.settle import has_secret
 from elasticdl.settings import pods as words
-from elasticdl.settings import reader_params
 from elasticdl.settings.pods import Volume
 
 Manifest = Resource
@@ -256,7 +255,7 @@ def _volumes(plan: Plan, role: Role, name: str) -> tuple[list[Manifest], list[Ma
         model = {"name": names.model_map_of(job), "items": items}
         volumes.append({"name": "model", "configMap": model})
         mounts.append({"name": "model", "mountPath": names.MODEL_DIR, "readOnly": True})
-    if role is not Role.PS and _has_data_secret(config):
+    if role is not Role.PS and has_secret(config):
         data = {"secretName": names.data_secret_of(job), "defaultMode": _SECRET_MODE}
         volumes.append({"name": "data-secret", "secret": data})
         mounts.append({"name": "data-secret", "mountPath": names.DATA_SECRET_DIR, "readOnly": True})
@@ -269,11 +268,6 @@ def _volumes(plan: Plan, role: Role, name: str) -> tuple[list[Manifest], list[Ma
         mount = {"name": sources[key], "mountPath": volume.mount_path}
         mounts.append(mount | ({"subPath": volume.sub_path} if volume.sub_path else {}))
     return volumes, mounts
-
-
-def _has_data_secret(config: JobConfig) -> bool:
-    folder = Path(names.DATA_SECRET_DIR)
-    return bool(reader_params.names_of_files(config.data.data_reader_params, folder))
 
 
 def _certificates(config: JobConfig, role: Role, name: str) -> tuple[Manifest, str]:

@@ -19,8 +19,8 @@ _FILE = "sqlite://"
 def settle(config: JobConfig) -> JobConfig:
     """Return the settings with which the pods of a job run.
 
-    Secrets in the settings of the data reader are in files of a Secret. The values of `--envs` are
-    in a Secret too.
+    Secrets in the settings of the data reader and of the model are in files of a Secret. The values
+    of `--envs` are in a Secret too.
 
     Without a volume, each pod has its own job folder. Then a ps replica leaves no recovery
     checkpoints, because its successor could not find them.
@@ -58,8 +58,11 @@ def settle(config: JobConfig) -> JobConfig:
         kubernetes = kubernetes.model_copy(update={"cluster_spec": path})
     envs = from_secret(kubernetes.envs, names.env_secret_of(config.cluster.job_name))
     kubernetes = kubernetes.model_copy(update={"envs": envs})
-    params = reader_params.with_files(config.data.data_reader_params, Path(names.DATA_SECRET_DIR))
+    folder = Path(names.DATA_SECRET_DIR)
+    params = reader_params.with_files(config.data.data_reader_params, folder)
     data = config.data.model_copy(update={"data_reader_params": params})
+    params = reader_params.with_files(model.model_params, folder, names.MODEL_PARAMS_PREFIX)
+    model = model.model_copy(update={"model_params": params})
     checkpoint = config.checkpoint
     if not has_lasting_job_dir(config):
         _check_no_recovery_is_asked_for(config)
@@ -73,6 +76,21 @@ def settle(config: JobConfig) -> JobConfig:
             "checkpoint": checkpoint,
         }
     )
+
+
+def secrets_of(config: JobConfig) -> dict[str, str]:
+    """Return what the Secret of `--data_reader_params` and `--model_params` has, by its files."""
+    of_model = reader_params.secrets_of(config.model.model_params)
+    return {
+        **reader_params.secrets_of(config.data.data_reader_params),
+        **{f"{names.MODEL_PARAMS_PREFIX}{name}": value for name, value in of_model.items()},
+    }
+
+
+def has_secret(config: JobConfig) -> bool:
+    """Whether the pods of a settled job have that Secret."""
+    flags = config.data.data_reader_params, config.model.model_params
+    return any(reader_params.has_files(text, Path(names.DATA_SECRET_DIR)) for text in flags)
 
 
 def has_lasting_state(config: JobConfig) -> bool:

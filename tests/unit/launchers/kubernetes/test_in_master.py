@@ -15,7 +15,7 @@ def test_keys_settings_and_service_are_of_no_use_after_the_end(make_config):
         configuration.host = server.url
         api = Api(client.ApiClient(configuration), "team")
         server.put({"metadata": {"name": "test-edl-worker-0-ab"}}, "ADDED")
-        config = settle(make_config(data_reader_params="password=x"))
+        config = settle(make_config(model_params="password=x"))
         found = [path.removeprefix("/api/v1/namespaces/team/") for path in leftovers(api, config)]
     finally:
         server.close()

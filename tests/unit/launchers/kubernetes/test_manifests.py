@@ -75,15 +75,18 @@ def test_a_script_travels_with_the_files_beside_it_unless_it_is_in_the_image(tmp
     assert str(JobConfig.model_validate_json(data["job.json"]).model.script) == "/app/loop.py"
 
 
-def test_passwords_of_the_data_reader_travel_in_a_secret_alone(make_config):
-    config = make_config(data_reader_params="user=me;password=hunter2")
+def test_passwords_of_the_data_reader_and_the_model_travel_in_a_secret_alone(make_config):
+    params = "user=me;password=hunter2"
+    config = make_config(data_reader_params=params, model_params="units=2;password=hunter3")
     objects = by_kind(manifests(config))
     secret = objects.pop(("Secret", "test-edl-data"))
-    assert secret["stringData"] == {"password": "hunter2"}
-    assert "hunter2" not in json.dumps(list(objects.values()))
+    assert secret["stringData"] == {"password": "hunter2", "model_params.password": "hunter3"}
+    assert "hunter" not in json.dumps(list(objects.values()))
     settled = JobConfig.model_validate_json(objects["ConfigMap", "test-edl"]["data"]["job.json"])
     where = "/etc/elasticdl/data_secret"
     assert settled.data.data_reader_params == f"user=me;password=file:{where}/password"
+    of_model = f"units=2;password=file:{where}/model_params.password"
+    assert settled.model.model_params == of_model
     mount = {"name": "data-secret", "mountPath": where, "readOnly": True}
     for spec in (pod_spec_of(objects), pod_of(config)["spec"]):
         assert mount in spec["containers"][0]["volumeMounts"]
