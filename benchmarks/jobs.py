@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,23 +36,11 @@ class JobRun:
     stages: dict[str, float]
 
 
-def run_job(
-    *options: str,
-    model_zoo: Path = ROOT / "model_zoo",
-    variables: Mapping[str, str] | None = None,
-    before: Callable[[], None] | None = None,
-) -> JobRun:
-    """Run `elasticdl train` with these options to its end.
-
-    Args:
-        options: The options of the command.
-        model_zoo: Where the model file is.
-        variables: More of the environment.
-        before: Called in the new process, before the command begins.
-    """
+def run_job(*options: str) -> JobRun:
+    """Run `elasticdl train` with these options to its end, and return what was seen of it."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         job_dir = Path(folder, "job")
-        command = ["elasticdl", "train", f"--model_zoo={model_zoo}", *options]
+        command = ["elasticdl", "train", f"--model_zoo={ROOT / 'model_zoo'}", *options]
         command.append(f"--job_dir={job_dir}")
         done = subprocess.run(
             command,
@@ -60,8 +48,7 @@ def run_job(
             stderr=subprocess.STDOUT,
             text=True,
             timeout=DEADLINE_SECONDS,
-            env={**environment(), **(variables or {})},
-            preexec_fn=before,
+            env=environment(),
         )
         if done.returncode != 0:
             raise SystemExit(done.stdout)
