@@ -7,8 +7,8 @@ A test file is chosen if
 - it is of the core (`CORE`): these run each time;
 - it changed, or imports what changed, over any number of files. A function's imports count. What
   imports everything (`ENTRANCES`) is passed over, but the tests of its own room run;
-- it is named after a folder that changed, as `test_kafka_job.py` is: the processes of a job import
-  what the test itself does not;
+- its name or its folder is that of a folder that changed, as `test_kafka_job.py` is: the processes
+  of a job import what the test itself does not;
 - it names a changed file that is no code, such as a page or a list of packages.
 
 A changed crate is tested with the crates that depend on it; if the extension is one of them, so are
@@ -38,6 +38,7 @@ CORE = tuple(
 )
 EXTENSION = "elasticdl/_core.pyi"
 ENTRANCES = re.compile(r"elasticdl/(cli/.*|\w+/__main__|controller|__init__)\.py")
+OF_PAGES = re.compile(r"""["'][^"'\s]*\.md["']""")
 OF_A_FRAMEWORK = re.compile(r"test_(keras|torch|jax)_")
 
 
@@ -111,19 +112,14 @@ def choose(
         if is_test(path):
             why.setdefault(path, "it changed" if path == source else f"it imports {source}")
     rooms = {f"tests/unit/{path.split('/')[1]}/" for path in met if ENTRANCES.fullmatch(path)}
-    folders = {
-        folder
-        for path in changed
-        if path.startswith("elasticdl/")
-        for folder in Path(path).parent.parts[1:]
-    }
+    folders = set().union(*map(_folders, changed)) - {"packages"}
     others = {Path(path).name for path in changed if not path.endswith((".py", ".rs"))}
     for test in tests:
-        if words := folders & set(Path(test).stem.split("_")):
-            why.setdefault(test, f"it is named after {min(words)}")
+        if words := folders & {*Path(test).stem.split("_"), *_folders(test)}:
+            why.setdefault(test, f"it is of {min(words)}")
         if names := [name for name in others if name in texts[test]]:
             why.setdefault(test, f"it names {min(names)}")
-        if any(path.endswith(".md") for path in changed) and ".md" in texts[test]:
+        if any(path.endswith(".md") for path in changed) and OF_PAGES.search(texts[test]):
             why.setdefault(test, "it reads pages")
         if "edl-python" in compiled and EXTENSION in imports[test]:
             why.setdefault(test, "it imports the extension")
@@ -218,6 +214,15 @@ def run(choice: Choice, flags: list[str]) -> int:
             return done.returncode
     pytest = [sys.executable, "-m", "pytest", *flags, *choice.why]
     return subprocess.run(pytest, cwd=ROOT).returncode if choice.why else 0
+
+
+def _folders(path: str) -> set[str]:
+    """Return the folders of a file of Python without those that all its neighbours are in."""
+    first, *others = Path(path).parent.parts or [""]
+    if not path.endswith(".py"):
+        return set()
+    alone = {"benchmarks", "scripts"} & {first}
+    return alone | set(others[1:] if first == "tests" else others)
 
 
 def _module(path: str) -> str:
