@@ -152,7 +152,7 @@ def check_given(config: JobConfig, given: Container[str]) -> None:
 
     Raises:
         ConfigError: A flag concerns processes that the strategy does not start, or files that are
-        not written.
+            not written.
     """
     if "keep_checkpoint_max" in given and config.checkpoint.checkpoint_dir is None:
         raise ConfigError("--keep_checkpoint_max needs --checkpoint_dir, where they are written")

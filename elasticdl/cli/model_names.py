@@ -105,7 +105,7 @@ def check_names(path: Path, own: Mapping[str, str], others: Collection[str] = ()
 
     Raises:
         ModelError: A name has no effect; the error has the file, the line, the name, and the right
-        name.
+            name.
     """
     names = _Names()
     _read(path, names, {path})

@@ -35,7 +35,7 @@ def encode_examples(columns: _Columns, nearest: Collection[str] = ()) -> list[by
 
     Raises:
         ValueError: Columns differ in length, a type has no feature, or float32 does not hold a
-        number that may be an id or a time; names the column.
+            number that may be an id or a time; names the column.
     """
     if not columns:
         return []
@@ -73,7 +73,7 @@ def decode_examples(
 
     Raises:
         DataError: A record is not such a message, lacks a feature, or has another number of values;
-        names record and feature.
+            names record and feature.
     """
     for name, (_, dtype) in columns.items():
         if dtype not in _KINDS:

@@ -137,7 +137,7 @@ class Kafka:
 
         Raises:
             AwayError: The client refuses the credentials in their present form. DataError: The
-            client refuses them, and no broker has ever accepted the job.
+                client refuses them, and no broker has ever accepted the job.
         """
         self._read_credentials()
         try:
@@ -336,7 +336,7 @@ def parse_credentials(text: str) -> dict[str, str]:
 
     Raises:
         ConfigError: A line is not a setting, or sets what the job decides. No message shows a
-        value.
+            value.
     """
     found: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):

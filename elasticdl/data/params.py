@@ -18,7 +18,7 @@ class Params:
 
     Raises:
         ConfigError: A setting is not `name=value`, refers to something that is missing, has a value
-        of the wrong kind, or (when the reader is done) is unknown.
+            of the wrong kind, or (when the reader is done) is unknown.
     """
 
     def __init__(self, text: str) -> None:

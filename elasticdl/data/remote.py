@@ -152,7 +152,7 @@ def _cut(url: str, content: bytes, start: int, end: int) -> bytes:
 
     Raises:
         DataError: The answer is not the whole file, or the file is too large to be sent for each
-        range.
+            range.
     """
     # A small file may be sent whole each time; for a large one that would be far too slow.
     size = describe(url).num_bytes

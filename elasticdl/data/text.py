@@ -105,7 +105,7 @@ class TextReader(FileReader):
 
         Raises:
             DataError: A file has another header than the first, or the given columns in another
-            order.
+                order.
         """
         # Files of one data set may have their columns in different orders, which no later step
         # would notice.

@@ -1,1 +1,1 @@
-"""Ps replicas: where they start, and what they restore from."""
+"""Starts ps replicas, and restores what they begin with."""

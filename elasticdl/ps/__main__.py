@@ -1,4 +1,4 @@
-"""`python -m elasticdl.ps`: one ps replica. Python starts it; Rust serves."""
+"""`python -m elasticdl.ps`: one ps replica. Python starts the replica, and Rust serves it."""
 
 import gc
 import logging
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 def main() -> None:
-    """Restore or create the store, serve it, and tell the master where."""
+    """Restore or create the store, serve it, and tell the master the address."""
     arguments = process.start(Role.PS)
     master = GrpcMasterClient(
         arguments.master, arguments.token, tls=arguments.tls, where=arguments.master_now
@@ -63,6 +63,7 @@ def serve(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None
         labels.enter(Label.RECOVER if start.checkpoint else Label.STARTING)
         return start
 
+    # A restore may be long, so it must send heartbeats.
     with shown(progress, heartbeats.beat, seconds):
         config = arguments.config
         store = make_store(config, arguments.index, restore_point, progress, sender.folder)
@@ -109,18 +110,18 @@ def serve(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None
 
 
 def stats_of(server: PsServer) -> str:
-    """Return the counters of the store that is served; of none if there is none, as JSON."""
+    """Return the counters of the served store as JSON; without a store, those of an empty one."""
     store = server.store
     return Store().stats() if store is None else store.stats()
 
 
 def check_rows(server: PsServer) -> None:
-    """End this process if rows that were brought to `--ps_disk` cannot be read again.
+    """End this process if rows that were moved to `--ps_disk` cannot be read again.
 
-    Another one takes its place, and restores them from a checkpoint.
+    A new ps replica then restores the rows from a checkpoint.
 
     Raises:
-        StoreError: They cannot.
+        StoreError: The rows cannot be read.
     """
     store = server.store
     if store is not None and (problem := store.lost_rows) is not None:
@@ -128,16 +129,16 @@ def check_rows(server: PsServer) -> None:
 
 
 class RedoLog:
-    """Keeps a store's redo log short, and tells when nothing is noted in it."""
+    """Keeps a store's redo log short, and tells when the log notes nothing."""
 
     def __init__(self, server: PsServer) -> None:
         self._server = server
         self._problem: str | None = None
 
     def look(self) -> bool:
-        """Remove what is no longer needed; return whether a checkpoint should come soon.
+        """Remove what the log needs no longer; return whether a checkpoint should come soon.
 
-        A problem is told once.
+        Each problem is logged once.
         """
         store = self._server.store
         state = None if store is None else store.trim_redo_log()
@@ -153,11 +154,11 @@ class RedoLog:
 
 
 class Heartbeats:
-    """Tells the master that this ps replica is alive, and what it did with its time.
+    """Tells the master that this ps replica is alive, and how it spent its time.
 
-    Its store is served by threads that know nothing of Python. So while it serves, the time that
-    these worked counts as training, and the rest as idle: processor seconds, as far as there were
-    seconds.
+    Threads without Python serve the store, so no code can enter a label for them. While the replica
+    serves, the processor seconds count as training, up to the seconds that passed. The rest counts
+    as idle.
     """
 
     def __init__(
@@ -169,10 +170,10 @@ class Heartbeats:
         self._labels = labels
         self._idle_seconds = self._cpu_seconds = 0.0
         self.wants_checkpoint: Callable[[], bool] = lambda: False
-        """Asked before each."""
+        """Asked before each heartbeat."""
 
     def serve(self, events: EventLog, is_over: threading.Event, look: Callable[[], object]) -> None:
-        """Send heartbeats until this process has handed over what it holds; `look` after each."""
+        """Send heartbeats until this process has handed over its store; call `look` after each."""
         self._labels.enter(Label.IDLE)
         self._cpu_seconds = time.process_time()
         try:
@@ -184,7 +185,7 @@ class Heartbeats:
             events.write(kind_of(measure(self._labels, traffic)))
 
     def beat(self, events: EventLog | None = None) -> None:
-        """Send one."""
+        """Send one heartbeat."""
         self._split()
         used = replace(measure(self._labels, traffic), wants_checkpoint=self.wants_checkpoint())
         if events is not None:
@@ -195,11 +196,13 @@ class Heartbeats:
         self.interval_seconds = answer.interval_seconds
 
     def _split(self) -> None:
-        """Count what was worked since the last heartbeat as training."""
+        """Count the processor time since the last heartbeat as training."""
         if self._labels.label is not Label.IDLE:
             return
         worked = time.process_time() - self._cpu_seconds
         passed = self._labels.seconds()[Label.IDLE] - self._idle_seconds
+        # Several threads may work at once, so the processor time can be more than the time that
+        # passed.
         self._labels.move(Label.IDLE, min(worked, passed), to=Label.TRAIN)
         self._cpu_seconds += worked
         self._idle_seconds = self._labels.seconds()[Label.IDLE]
@@ -209,8 +212,8 @@ class Heartbeats:
 def shown(progress: Progress, heartbeat: Callable[[], object], seconds: float) -> Iterator[None]:
     """Send a heartbeat each `seconds` within the block, as long as there is progress.
 
-    A restore may take as long as it likes; one that hangs, on a disk that does not answer, is given
-    up by the master for its silence.
+    A restore may take any time. A restore that hangs, on a disk that does not answer, sends no
+    heartbeat, so the master gives the replica up.
     """
     ended = threading.Event()
 
@@ -244,16 +247,18 @@ def make_store(
 ) -> Store:
     """Return the replica's part of the checkpoint to start from, or an empty store.
 
-    What it has applied since, as its redo log says, is applied again; from now on the log goes on.
+    The updates since the checkpoint are in the replica's redo log. They are applied again, and the
+    log goes on.
 
     Args:
         config: The job's settings.
-        replica: Which replica.
-        restore_point: Given the replica, how many checkpoints it has tried in vain and the last
-            problem, returns where one of this job lies that was written before this replica was
-            lost, and where its redo log lies.
-        progress: Counts what is read.
-        scratch: For what is fetched from URLs.
+        replica: The index of the replica.
+        restore_point: Asks the master for a checkpoint. It is given the replica, the number of
+            checkpoints that could not be restored, and the last problem. It returns the place of a
+            checkpoint that this job wrote before the replica was lost, and the place of the
+            replica's redo log.
+        progress: Counts the pieces that are read.
+        scratch: The folder for files that are fetched from URLs.
     """
     store, start = _restored(config, replica, restore_point, progress, scratch)
     replicas, redo_log = _count(config, start), start.redo_log
@@ -262,6 +267,7 @@ def make_store(
     store = store or _first(config, replica, replicas, progress, scratch)
     if redo_log:
         limit = config.redo_log_bytes
+        # The log of another machine counts here only if it cannot be ahead of the master's journal.
         redo_folder.take_over(redo_log, start.journal_system)
         try:
             num_updates, num_minibatches = store.redo(redo_log, limit, progress)
@@ -282,9 +288,9 @@ def _restored(
     progress: Progress | None,
     scratch: Path | None,
 ) -> tuple[Store | None, ReplicaStart]:
-    """Return the replica's part of the newest sound checkpoint of this job, or None if none.
+    """Return the replica's part of the newest sound checkpoint of this job; None if there is none.
 
-    Also returns what the master said last.
+    Also returns the master's last answer.
     """
     num_unsound, problem = 0, ""
     while True:
@@ -310,14 +316,14 @@ def _restored(
 
 
 def _count(config: JobConfig, start: ReplicaStart) -> int:
-    """Return how many replicas share the model."""
+    """Return the number of replicas that share the model."""
     return start.num_replicas or config.cluster.num_ps_pods
 
 
 def _first(
     config: JobConfig, replica: int, replicas: int, progress: Progress | None, scratch: Path | None
 ) -> Store:
-    """Return what the replica had at the start of the job."""
+    """Return the replica's store as it was at the start of the job."""
     source = config.checkpoint.checkpoint_dir_for_init
     if source is None:
         store = Store(replica, replicas, config.cluster.ps_room)

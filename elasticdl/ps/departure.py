@@ -1,9 +1,9 @@
-"""How a ps replica leaves that was asked to end: it writes what it holds, and nothing is lost.
+"""Lets a ps replica leave that was asked to end: the replica writes its store, so nothing is lost.
 
-The master is told first; it says where to write. Then the replica answers nobody any more, so what
-it holds stays as it is. Clients take it for one that is away, and wait for its successor. That one
-begins with what was written. What is not written in time is given up: then the successor begins
-with the job's last checkpoint, and what it lacks is trained again.
+The replica tells the master first, and the master names a folder. Then the replica answers no
+request any more, so its store stays as it is. Clients treat the replica as away, and wait for its
+successor. The successor begins with the written store. If the store is not written in time, the
+successor begins with the job's last checkpoint, and the missing updates are trained again.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from elasticdl.runtime.process import STOPPED_EXIT_CODE
 
 log = logging.getLogger(__name__)
 
-# What asks a process to end kills it some time later: 30 s, as a rule.
+# Whoever asks a process to end usually kills it 30 s later.
 _LONGEST_SECONDS = 25.0
 _TELL_SECONDS = 3.0  # for the master to answer; it may be gone as well
 _EXIT_SECONDS = 2.0  # for the main thread to end the process in order
 
 
 class LeavingMaster(Protocol):
-    """What of the master's client a replica that leaves needs."""
+    """The calls to the master that a leaving replica needs."""
 
     def leave_ps(self, index: int, give_up_seconds: float) -> str:
-        """Say so; return the folder to write to, or ""."""
+        """Tell the master that the replica leaves; return the folder for its store, or ""."""
         ...
 
     def hand_over(self, index: int, version: int, give_up_seconds: float) -> None:
-        """Say that all is written."""
+        """Tell the master that the whole store is written."""
         ...
 
 
 class Written(Protocol):
-    """What of a `Store` is written."""
+    """The part of a `Store` that a leaving replica needs."""
 
     def checkpoint(self, directory: str) -> str:
         """Write files into a folder; return the manifest entry."""
@@ -49,15 +49,15 @@ class Written(Protocol):
 
 
 class StoppableServer(Protocol):
-    """What of a `PsServer` is ended."""
+    """The part of a `PsServer` that a leaving replica needs."""
 
     @property
     def store(self) -> Written | None:
-        """What is served now; None: nothing, since the model has moved, or is about to."""
+        """The served store; None if there is none, because the model has moved or will move."""
         ...
 
     def stop(self) -> None:
-        """Finish the requests in work, and answer none any more."""
+        """Finish the requests in work, and answer no more requests."""
         ...
 
 
@@ -71,26 +71,29 @@ class PsDeparture:
         writes: Callable[[], None],
         longest_seconds: float = _LONGEST_SECONDS,
     ) -> None:
-        """Given whom to tell when it begins to write."""
+        """Keep the master's client, and the function that is called before the store is written."""
         self._master = master
         self._index = index
         self._writes = writes
         self._longest_seconds = longest_seconds
         self.is_over = threading.Event()
-        """Then the main thread ends the process."""
+        """Once this is set, the main thread ends the process."""
         self.server: StoppableServer | None = None
-        """Set once it serves."""
+        """Set once the replica serves."""
 
     def begin(self) -> None:
-        """Hand over and end the process; in a limited time, whatever is waited for."""
+        """Hand over, and end the process in a limited time."""
         self.hand_over()
         self.is_over.set()
+        # The main thread ends the process in order; if it hangs, the process is ended here.
         threading.Event().wait(_EXIT_SECONDS)
         end_now(STOPPED_EXIT_CODE)
 
     def hand_over(self) -> None:
-        """Hand over, in a limited time."""
+        """Hand over in a limited time."""
         deadline = time.monotonic() + self._longest_seconds
+        # The hand-over runs in a thread, so that a disk or a master that hangs cannot hold the
+        # process.
         thread = threading.Thread(
             target=self._hand_over, args=(deadline,), name="hand-over", daemon=True
         )

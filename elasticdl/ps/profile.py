@@ -1,9 +1,9 @@
-"""Records what this ps replica does for requests, when `elasticdl profile` asks for it.
+"""Records the work of this ps replica for requests, when `elasticdl profile` asks for it.
 
-The request is a file in the job's folder, as it is for workers. A replica records from when it sees
-the request until that is gone: only the workers count the steps that were asked for. It says by a
-file that it records, and workers are asked once all replicas do: otherwise a fast worker has made
-its steps before a replica looks.
+The request is a file in the job's folder, as it is for workers. A replica records from the time
+when it sees the file until the file is removed, because only the workers count the requested steps.
+The replica writes a file once it records, and workers are asked when all replicas record. Otherwise
+a fast worker could make its steps before a replica looks.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ log = logging.getLogger(__name__)
 
 
 class PsProfiler:
-    """Looks for requests, and answers them."""
+    """Looks for requests of profiles, and answers them."""
 
     def __init__(self, server: PsServer, job_dir: Path, name: str) -> None:
-        """Record the requests of a server; `name` is that of the process."""
+        """Record the requests of a server; `name` is the name of the process."""
         self._server = server
         self._folder = job_dir / process.PROFILE_FOLDER
         self._name = name
         self._id = ""
 
     def look(self) -> None:
-        """Begin with a new request, and write what was recorded for one that is over."""
+        """Start recording for a new request, and write the records of a request that is over."""
         wanted = self._wanted()
         if wanted == self._id:
             return

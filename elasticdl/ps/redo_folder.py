@@ -1,9 +1,10 @@
-"""Which redo logs of other machines count.
+"""Decides which redo logs of other machines are valid.
 
-A log counts on the machine that has written it, until that is started anew (`boot`, which the store
-writes). On another machine, as when the one of the replica is lost, it counts if the system which
-writes the master's journal has run since the log was begun: then the log cannot be ahead of the
-journal. The folder says which system that was (`journal`).
+A log is valid on the machine that has written it, until that machine is started anew (the store
+writes the file `boot`). On another machine, for example after the replica's machine was lost, a log
+is valid in one
+case: the system that writes the master's journal has run since the log was begun. Then the log
+    cannot be ahead of the journal. The file `journal` in the log's folder names that system.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ _OWN_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def take_over(folder: str, journal_system: str) -> None:
-    """Have the log of another machine count on this one, if it may.
+    """Make the log of another machine valid on this machine, if that is allowed.
 
     Args:
-        folder: Of the log, which perhaps is not there.
-        journal_system: Which system writes the master's journal now; "": it is not known.
+        folder: The folder of the log; it may not exist.
+        journal_system: The system that writes the master's journal now; "": unknown.
     """
     with contextlib.suppress(OSError):  # then it does not count
         if journal_system and Path(folder, _JOURNAL).read_text() == journal_system:
@@ -28,6 +29,6 @@ def take_over(folder: str, journal_system: str) -> None:
 
 
 def note(folder: str, journal_system: str) -> None:
-    """Say with which system the log goes on from here."""
+    """Write which system writes the journal while the log goes on."""
     with contextlib.suppress(OSError):
         Path(folder, _JOURNAL).write_text(journal_system)

@@ -1,1 +1,1 @@
-"""Messages between processes: generated code, channels, and the master as its clients see it."""
+"""Messages between processes: generated code, channels, and clients of the master."""

@@ -1,4 +1,4 @@
-"""The seam to the master, for those who train for it: over gRPC, or in the same process."""
+"""The interface to the master for workers: over gRPC, or in the same process."""
 
 from __future__ import annotations
 
@@ -21,53 +21,53 @@ from elasticdl.job import (
 
 
 class MasterClient(Protocol):
-    """What a worker asks of the master, wherever they are.
+    """The calls of a worker to the master, over gRPC or in the same process.
 
-    What processes of their own ask beside is in `elasticdl.rpc.client.GrpcMasterClient`.
+    `elasticdl.rpc.client.GrpcMasterClient` has the further calls of separate processes.
 
-    Over gRPC (`elasticdl.rpc`), or directly in the same process (`--distribution_strategy=Local`).
-    Every call blocks until the master has answered: an unreachable master is retried with
-    back-off and never looks like "no more tasks".
+    The calls go over gRPC (`elasticdl.rpc`), or directly in the same process
+    (`--distribution_strategy=Local`). Every call blocks until the master has answered. An
+    unreachable master is called again after growing pauses, and never looks like "no more tasks".
     """
 
     def register_worker(self, worker_id: int, pid: int) -> float:
-        """Announce a worker process that is about to ask for tasks.
+        """Announce a worker process that will ask for tasks.
 
-        Returns how often it is to send a heartbeat, in seconds.
+        Returns the seconds between its heartbeats.
         """
         ...
 
     def has_callbacks(self, worker_id: int) -> None:
-        """Say that the model file has callbacks that the job is to call."""
+        """Tell the master that the model file has callbacks that the job must call."""
         ...
 
     def needs_program(self, worker_id: int, key: str) -> bool:
-        """Return whether this worker is to write its model's program for those who serve.
+        """Return whether this worker must write its model's program for serving.
 
         Args:
-            worker_id: Who asks.
-            key: What tells its model from others.
+            worker_id: The worker that calls.
+            key: The key of its model, which differs from the keys of other models.
         """
         ...
 
     def has_program(self, worker_id: int, key: str, program: ServedProgram) -> None:
-        """Say that the model's program is written, and what versions name it by."""
+        """Tell the master that the model's program is written, and under which name."""
         ...
 
     def data_check_turn(self, worker_id: int) -> DataCheckTurn:
-        """Return whether this worker is to look at the data before it asks for tasks."""
+        """Return whether this worker must look at the data before it asks for tasks."""
         ...
 
     def data_checked(self, worker_id: int, lines: Sequence[str], error: str = "") -> None:
-        """Say what the look at the data found; an error ends the job."""
+        """Tell the master what the look at the data found; an error ends the job."""
         ...
 
     def lease(self, worker_id: int, is_patient: bool = False) -> Lease | Wait | Finished:
         """Ask for a task.
 
         Args:
-            worker_id: Who asks.
-            is_patient: If there is none, the answer may come when there is one, or after some
+            worker_id: The worker that calls.
+            is_patient: If there is no task, the answer may come when there is one, or after some
                 seconds.
         """
         ...
@@ -77,7 +77,7 @@ class MasterClient(Protocol):
         ...
 
     def announce(self, worker_id: int, position: Position) -> None:
-        """Say where in a task the worker is, before it may die of it."""
+        """Tell the master the worker's position in a task, in case the worker dies there."""
         ...
 
     def heartbeat(
@@ -89,15 +89,15 @@ class MasterClient(Protocol):
         usage: Usage | None = None,
         interval_seconds: float = 0.0,
     ) -> HeartbeatAnswer:
-        """Say that the process is alive.
+        """Tell the master that the process is alive.
 
         Args:
             role: The role of the process.
-            index: Its number among those.
+            index: The index of the process in its role.
             progress: The progress of a worker.
-            generation: The generation of the `PsRoute` that it knows; -1 asks for none.
-            usage: What it did with its time.
-            interval_seconds: After which it sends the next one, if it is not told another; 0: as
-                the job is set up.
+            generation: The generation of the `PsRoute` that the process has; -1 asks for none.
+            usage: How the process spent its time.
+            interval_seconds: The seconds until its next heartbeat, unless the answer says another
+                number; 0: the job's setting.
         """
         ...

@@ -1,4 +1,4 @@
-"""How two processes of a job talk over gRPC: who may, how long, how often, and how much.
+"""Connects two processes of a job over gRPC, with credentials, deadlines, retries and size limits.
 
 Deadlines, back-off and size limits of the control plane are all here.
 """
@@ -44,22 +44,22 @@ _SIZE_LIMITS = [
 ]
 CLIENT_OPTIONS = [
     *_SIZE_LIMITS,
-    # `Connection` tries again by itself. What gRPC does of its own accord has lost calls: as a
-    # server stopped, 8 of 2,000 streams never ended, not even by their deadline (grpcio 1.85.1;
-    # without it none of 1,500).
+    # `Connection` repeats calls by itself. gRPC's own retries have lost calls: when a server
+    # stopped, 8 of 2,000 streams never ended, not even by their deadline (grpcio 1.85.1). Without
+    # gRPC's retries, none of 1,500 was lost.
     ("grpc.enable_retries", 0),
     # gRPC waits up to two minutes between two attempts to connect, but a master is back sooner.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    # How long one attempt may take, whatever its name says: nobody answers at the address of a
-    # machine that is gone.
+    # The limit of one attempt to connect: at the address of a machine that is gone, there is no
+    # answer at all.
     ("grpc.min_reconnect_backoff_ms", 3000),
-    # A master that comes back elsewhere has its old name. gRPC looks it up every 30 s at most.
+    # A master that comes back elsewhere keeps its name. gRPC looks the name up every 30 s at most.
     ("grpc.dns_min_time_between_resolutions_ms", 1000),
-    # A machine that vanished closes no socket; a stream has no deadline that would tell.
+    # A machine that vanished closes no socket, and a stream has no deadline that would find out.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
-    # A proxy of the environment has no business between two processes of a job.
+    # A proxy from the environment must not stand between two processes of a job.
     ("grpc.enable_http_proxy", 0),
 ]
 SERVER_OPTIONS = [
@@ -68,13 +68,13 @@ SERVER_OPTIONS = [
     ("grpc.so_reuseport", 0),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
     ("grpc.max_metadata_size", 8 * 1024),
-    # Who connects and says nothing, or shows no certificate, goes.
+    # A client that connects and sends nothing, or shows no certificate, is closed.
     ("grpc.server_handshake_timeout_ms", 5_000),
 ]
 
 
 def server_options() -> list[tuple[str, int]]:
-    """Return the options of a server whose connections leave its process files to work with."""
+    """Return the options of a server that limit connections, so that files remain for its work."""
     return [*SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", open_files.limit() // 2)]
 
 
@@ -83,25 +83,25 @@ _TRANSIENT = frozenset(
         grpc.StatusCode.UNAVAILABLE,
         grpc.StatusCode.DEADLINE_EXCEEDED,
         grpc.StatusCode.CANCELLED,  # by a server that stops
-        # By a proxy between the two: what a master refuses has another code.
+        # A proxy between the two answers so: a refusal of the master has another code.
         grpc.StatusCode.INTERNAL,
         grpc.StatusCode.UNKNOWN,
     }
 )
 
 DEFECT = grpc.StatusCode.ABORTED
-"""What the master answers if it fails while it works on a call: there is no point in another try.
+"""The master's answer if the master fails while it works on a call: another attempt would fail too.
 
-gRPC would say UNKNOWN, as proxies do that know no better.
+gRPC would answer UNKNOWN, as proxies do when they know no better code.
 """
 
 
 class Connection:
-    """A channel to the master that authenticates each call and repeats those that get no answer.
+    """A channel to the master that authenticates each call and repeats calls without an answer.
 
-    Every call of the service may be repeated, so there is one rule for all of them. gRPC's own
-    retry policy is not used: it ends after five attempts, and here an unreachable master is
-    waited for, however long it takes. Safe for any number of threads.
+    Every call of the service may be repeated, so one rule is enough for all of them. gRPC's own
+    retry policy is not used: it ends after five attempts, and this connection waits for an
+    unreachable master without limit. Any number of threads may use it.
     """
 
     def __init__(
@@ -118,11 +118,11 @@ class Connection:
         Args:
             address: `host:port`.
             token: The job's secret.
-            on_unreachable: Told now and then, in words, that the master does not answer.
+            on_unreachable: Receives a message now and then while the master does not answer.
                 Default: a warning in the log.
             attempt_seconds: Deadline of one attempt.
-            tls: What to speak TLS with; None: in clear text.
-            where: Asked after an attempt that failed; returns where the master is now, if it knows.
+            tls: The files of TLS; None: clear text.
+            where: Called after a failed attempt; returns the master's present address, if known.
 
         Raises:
             ConfigError: A file of TLS is missing.
@@ -141,25 +141,25 @@ class Connection:
         self.channel()
 
     def channel(self) -> Any:
-        """Return the channel; another one when the certificate is renewed, or the master moved."""
+        """Return the channel; it changes with a new certificate or a new address of the master."""
         with self._opening:
             stamp = (self.address, self._tls.stamp() if self._tls is not None else ())
             if self._channels and stamp == self._stamp:
                 return self._channels[-1]
             self._channels.append(open_channel(self.address, CLIENT_OPTIONS, self._tls))
             self._stamp = stamp
-            # The calls of the one before go on, as long as until the next renewal.
+            # The calls of the old channel go on until the next renewal.
             for old in self._channels[:-2]:
                 old.close()
             del self._channels[:-2]
             return self._channels[-1]
 
     def stub(self, make: Callable[[Any], Any]) -> Any:
-        """Return a stub; each of its calls takes the channel that is the newest at that time."""
+        """Return a stub; each of its calls uses the newest channel of that time."""
         return _Stub(self, make)
 
     def answered(self) -> None:
-        """Note that the master is there and accepts this process."""
+        """Note that the master answers, and accepts this process."""
         self._has_answered = True
 
     def call(self, method: Any, request: Any, give_up_seconds: float | None = None) -> Any:
@@ -167,14 +167,14 @@ class Connection:
 
         Args:
             method: A unary method of the stub.
-            request: Its message.
+            request: The message of the call.
             give_up_seconds: Raise UnavailableError after this time; None: never.
 
         Raises:
-            AuthenticationError: The master does not accept the token or the certificate, or its
-                own is not good.
-            UnavailableError: `close` was called, or time is up.
-            ElasticdlError: The master refused the request; says why.
+            AuthenticationError: The master does not accept the token or the certificate, or its own
+                certificate is not valid.
+            UnavailableError: `close` was called, or the time is over.
+            ElasticdlError: The master refused the request; the error says why.
         """
         retry = self.retry(give_up_seconds)
         while True:
@@ -183,6 +183,8 @@ class Connection:
                     request,
                     timeout=self._attempt_seconds,
                     metadata=self.metadata,
+                    # Without this the call fails at once while the channel connects, which is no
+                    # news.
                     wait_for_ready=True,
                 )
                 self.answered()
@@ -202,18 +204,18 @@ class Connection:
         )
 
     def _look_again(self) -> None:
-        """Take the master's address of now; the next attempt has a channel to it."""
+        """Read the master's present address; the next attempt uses a channel to it."""
         found = self._where() if self._where is not None else None
         if found and found != self.address:
             log.info("the master is at %s now, and was at %s", found, self.address)
             self.address = found
 
     def _why_refused(self) -> str:
-        """Return what is wrong with TLS; "" if nothing is known.
+        """Return the problem with TLS; "" if none is known.
 
         Raises:
-            AuthenticationError: The same, while no master has ever answered. Later the port of one
-                that has died may be another's, until the master is back.
+            AuthenticationError: There is a problem, and no master has ever answered. Later the port
+                of a dead master may belong to another program, until the master is back.
         """
         words = why_refused(self.address, self._tls)
         if words and not self._has_answered:
@@ -221,7 +223,7 @@ class Connection:
         return words
 
     def close(self) -> None:
-        """End all calls under way with UnavailableError."""
+        """End all running calls with UnavailableError."""
         self._closed.set()
         with self._opening:
             for channel in self._channels:
@@ -229,7 +231,7 @@ class Connection:
 
 
 class _Stub:
-    """Looks a method up when it is called."""
+    """Looks a method up when the method is called."""
 
     def __init__(self, connection: Connection, make: Callable[[Any], Any]) -> None:
         self._connection = connection
@@ -244,6 +246,7 @@ class _Stub:
 
     def _newest(self) -> Any:
         channel = self._connection.channel()
+        # One read of the pair: another thread may replace it at any moment.
         of, stub = self._made
         if of is not channel:
             stub = self._make(channel)
@@ -252,7 +255,7 @@ class _Stub:
 
 
 class Retry:
-    """The pauses of one call: 50 ms, doubled up to one second, and a complaint now and then."""
+    """The pauses of one call: 50 ms, doubled up to one second, and a message now and then."""
 
     def __init__(
         self,
@@ -276,12 +279,13 @@ class Retry:
         """Pause after a failed attempt.
 
         Raises:
-            ElasticdlError: There is no point in another attempt; see `Connection.call`.
+            ElasticdlError: Another attempt would fail too; see `Connection.call`.
         """
         if self._closed.is_set() or isinstance(error, ValueError):
-            # ValueError is how gRPC refuses a call on a closed channel.
+            # gRPC raises ValueError for a call on a closed channel.
             raise UnavailableError(f"the connection to the master at {self._address} is closed")
         _raise_unless_transient(error, self._address)
+        # Another master may run on another machine by now; its address is in the job's folder.
         if self._look_again is not None:
             self._look_again()
         now = time.monotonic()
@@ -304,7 +308,7 @@ class Retry:
         return f" ({words})" if words else ""
 
     def pause(self) -> None:
-        """Wait, and have the next pause be twice as long; `Connection.close` ends it."""
+        """Wait, and double the next pause; `Connection.close` ends the waiting."""
         self._closed.wait(self._pause_seconds)
         self._pause_seconds = min(2 * self._pause_seconds, _LONGEST_PAUSE_SECONDS)
 
@@ -329,7 +333,7 @@ def _raise_unless_transient(error: Exception, address: str) -> None:
 
 
 def _as_said(error: Exception) -> str:
-    """Say what stands in the way, if that is not mere silence."""
+    """Return the obstacle in words, if there is one besides silence."""
     code = error.code() if hasattr(error, "code") else None
     if code not in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN):
         return ""
@@ -338,7 +342,7 @@ def _as_said(error: Exception) -> str:
 
 
 class Defects(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is untyped here
-    """Has calls in which the master itself fails be answered with `DEFECT`."""
+    """Answers a call with `DEFECT` if the master itself fails in it."""
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
@@ -365,9 +369,9 @@ class Defects(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is unty
 
 
 class Authentication(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is untyped here
-    """Turns away calls without the job's token before anything of their content is read.
+    """Refuses calls without the job's token before any of their content is read.
 
-    Calls that the role of the caller's certificate gives no right to are turned away, too.
+    A call is also refused if the role in the caller's certificate has no right to it.
     """
 
     def __init__(self, token: bytes) -> None:
@@ -378,7 +382,7 @@ class Authentication(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
     ) -> Any:
-        """Return the handler of a call: the right one, or the one that refuses."""
+        """Return the handler of a call: the right handler, or the handler that refuses."""
         method = handler_call_details.method
         for key, value in handler_call_details.invocation_metadata:
             if key == TOKEN_KEY and hmac.compare_digest(value, self._token):
@@ -388,7 +392,7 @@ class Authentication(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc 
 
 
 def _for_roles(handler: Any, method: str) -> Any:
-    """Return a handler that first looks whether the caller has the right to call the method."""
+    """Return a handler that first checks the caller's right to call the method."""
     if handler is None:
         return None
     if handler.unary_unary is not None:

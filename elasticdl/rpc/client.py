@@ -1,4 +1,4 @@
-"""The master as its workers, ps replicas and the command line see it."""
+"""Clients of the master for workers, ps replicas and the command line."""
 
 from __future__ import annotations
 
@@ -46,8 +46,9 @@ ENDED = ("finished", "failed")
 class EventsPage:
     """Events that a master remembers.
 
-    has_more: the next page is not empty. has_gap: between the page before and this one there were
-    events that the master has forgotten, or another master has taken over.
+    has_more: The next page is not empty.
+    has_gap: There were events between the last page and this one that the master has forgotten, or
+        another master has taken over.
     """
 
     events: tuple[Event, ...]
@@ -60,13 +61,13 @@ class EventsPage:
 class GrpcMasterClient:
     """`elasticdl.rpc.base.MasterClient` over gRPC, for one worker or ps process.
 
-    Every call blocks until the master has answered; one that cannot be reached is retried with
-    back-off for as long as it takes. Safe for any number of threads.
+    Every call blocks until the master has answered. An unreachable master is called again after
+    growing pauses, without limit. Any number of threads may use the client.
 
     Raises (each method):
         AuthenticationError: The master does not accept the token.
         UnavailableError: `close` was called meanwhile.
-        ElasticdlError: The master refused the request; says why.
+        ElasticdlError: The master refused the request; the error says why.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class GrpcMasterClient:
         self._requests = itertools.count(1)
 
     def register_worker(self, worker_id: int, pid: int) -> float:
-        """Announce a worker process; return how often it is to send a heartbeat."""
+        """Announce a worker process; return the seconds between its heartbeats."""
         answer = self._connection.call(
             self._master.RegisterWorker,
             pb.RegisterWorkerRequest(worker_id=worker_id, pid=pid, session=self._session),
@@ -94,30 +95,30 @@ class GrpcMasterClient:
         return float(answer.heartbeat_seconds)
 
     def has_callbacks(self, worker_id: int) -> None:
-        """Say that the model file has callbacks that the job is to call."""
+        """Tell the master that the model file has callbacks that the job must call."""
         self._connection.call(
             self._master.HasCallbacks, pb.HasCallbacksRequest(worker_id=worker_id)
         )
 
     def needs_program(self, worker_id: int, key: str) -> bool:
-        """Return whether this worker is to write its model's program."""
+        """Return whether this worker must write its model's program."""
         request = pb.ModelProgramRequest(worker_id=worker_id, key=key)
         return bool(self._connection.call(self._master.ModelProgram, request).is_needed)
 
     def has_program(self, worker_id: int, key: str, program: ServedProgram) -> None:
-        """Say that the model's program is written."""
+        """Tell the master that the model's program is written."""
         request = pb.ModelProgramRequest(
             worker_id=worker_id, key=key, name=program.name, sha256=program.sha256
         )
         self._connection.call(self._master.ModelProgram, request)
 
     def data_check_turn(self, worker_id: int) -> DataCheckTurn:
-        """Return whether this worker is to look at the data."""
+        """Return whether this worker must look at the data."""
         request = pb.CheckDataRequest(worker_id=worker_id)
         return DataCheckTurn(self._connection.call(self._master.CheckData, request).turn)
 
     def data_checked(self, worker_id: int, lines: Sequence[str], error: str = "") -> None:
-        """Say what the look at the data found."""
+        """Tell the master what the look at the data found."""
         self._connection.call(
             self._master.CheckData,
             pb.CheckDataRequest(worker_id=worker_id, is_done=True, lines=lines, error=error),
@@ -126,7 +127,7 @@ class GrpcMasterClient:
     def register_ps(self, index: int, address: str, pid: int) -> float:
         """Announce a ps replica that listens at `address` and has restored its checkpoint.
 
-        Returns how often it is to send a heartbeat, in seconds.
+        Returns the seconds between its heartbeats.
         """
         answer = self._connection.call(
             self._master.RegisterPs,
@@ -135,12 +136,13 @@ class GrpcMasterClient:
         return float(answer.heartbeat_seconds)
 
     def restore_point(self, index: int, num_unsound: int = 0, problem: str = "") -> ReplicaStart:
-        """Return what of this job a ps replica that has been started is to restore.
+        """Return what a started ps replica must restore.
 
         Args:
-            index: Which replica.
-            num_unsound: How many it has tried in vain, newest first: they are torn or corrupt.
-            problem: What was wrong with the last of these.
+            index: The index of the replica.
+            num_unsound: How many checkpoints could not be restored, newest first: they are torn or
+                corrupt.
+            problem: The problem of the last of these checkpoints.
         """
         request = pb.RestorePointRequest(index=index, num_unsound=num_unsound, problem=problem)
         answer = self._connection.call(self._master.RestorePoint, request)
@@ -154,7 +156,7 @@ class GrpcMasterClient:
         )
 
     def ps_route(self) -> PsRoute:
-        """Return where every ps replica is; waits until all are there."""
+        """Return the addresses of all ps replicas; wait until all have registered."""
         while True:
             answer = self._connection.call(self._master.GetPsRoute, pb.GetPsRouteRequest())
             if answer.complete:
@@ -163,7 +165,7 @@ class GrpcMasterClient:
     def register_model_server(self, index: int, address: str, pid: int) -> float:
         """Announce a model server that listens at `address`.
 
-        Returns how often it is to send a heartbeat, in seconds.
+        Returns the seconds between its heartbeats.
         """
         answer = self._connection.call(
             self._master.RegisterModelServer,
@@ -174,15 +176,15 @@ class GrpcMasterClient:
         return float(answer.heartbeat_seconds)
 
     def model_servers(self) -> Sequence[str]:
-        """Return where each model server is, "" of one that is away; waits some seconds for one."""
+        """Return the address of each model server, "" if it is away; wait some seconds for one."""
         answer = self._connection.call(self._master.GetModelServers, pb.GetModelServersRequest())
         return list(answer.addresses)
 
     def lease(self, worker_id: int, is_patient: bool = False) -> Lease | Wait | Finished:
         """Ask for a task.
 
-        All attempts at one call carry one number, so that a master which had answered, and died
-        or was not heard, gives the same lease again.
+        All attempts at one call carry the same number. So a master whose answer was lost, or its
+        successor, gives the same lease again.
         """
         request = pb.LeaseRequest(
             worker_id=worker_id,
@@ -204,7 +206,7 @@ class GrpcMasterClient:
         )
 
     def announce(self, worker_id: int, position: Position) -> None:
-        """Say where in a task the worker is, before it may die of it."""
+        """Tell the master the worker's position in a task, in case the worker dies there."""
         request = pb.AnnounceRequest(
             worker_id=worker_id,
             session=self._session,
@@ -215,8 +217,8 @@ class GrpcMasterClient:
     def attend(self, worker_id: int, attendance: Attendance) -> Seat | Restore | Wait | Finished:
         """Come to the rendezvous of an all-reduce job.
 
-        Answers when there is a world with this worker, or after some seconds with `Wait`; then ask
-        again. `Finished`: the job needs this worker no longer.
+        The call returns when there is a world with this worker, or after some seconds with `Wait`;
+        then the worker calls again. `Finished`: the job does not need this worker any more.
         """
         request = pb.AttendRequest(
             worker_id=worker_id,
@@ -226,34 +228,35 @@ class GrpcMasterClient:
         return messages.SEATING.unpack(self._connection.call(self._master.Attend, request))
 
     def leave(self, role: Role, index: int, give_up_seconds: float) -> bool:
-        """Say that this process was asked to end, and not by the master.
+        """Tell the master that this process was asked to end, and not by the master.
 
-        Returns whether it is to hand over what it has; if not, the job has no more use for it.
+        Returns whether the process must hand over its state; if not, the job does not need the
+        state.
 
         Raises:
-            UnavailableError: The master does not answer for so long.
+            UnavailableError: The master does not answer in this time.
         """
         return bool(self._leave(role, index, give_up_seconds).is_awaited)
 
     def leave_ps(self, index: int, give_up_seconds: float) -> str:
-        """Say that a ps replica was asked to end.
+        """Tell the master that a ps replica was asked to end.
 
         Returns:
-            The folder that it is to write what it holds to; "": the job has no more use for it.
+            The folder for the replica's store; "": the job does not need the store.
 
         Raises:
-            UnavailableError: The master does not answer for so long.
+            UnavailableError: The master does not answer in this time.
         """
         return str(self._leave(Role.PS, index, give_up_seconds).folder)
 
     def leave_holder(self, worker_id: int, give_up_seconds: float) -> str:
-        """Say that a worker of a world has left it, because it was asked to end.
+        """Tell the master that a worker has left its world, because it was asked to end.
 
         Returns:
-            The folder that it is to write the parameters to; "": others have them too.
+            The folder for the parameters; "": other workers have them too.
 
         Raises:
-            UnavailableError: The master does not answer for so long.
+            UnavailableError: The master does not answer in this time.
         """
         return str(self._leave(Role.WORKER, worker_id, give_up_seconds).folder)
 
@@ -264,10 +267,10 @@ class GrpcMasterClient:
         return self._connection.call(self._master.Leave, request, give_up_seconds)
 
     def hand_over(self, index: int, version: int, give_up_seconds: float) -> None:
-        """Say that a process has written all that it holds, as of a version.
+        """Tell the master that a process has written its whole state, and the state's version.
 
         Raises:
-            UnavailableError: The master does not answer for so long.
+            UnavailableError: The master does not answer in this time.
         """
         request = pb.HandOverRequest(index=index, session=self._session, version=version)
         self._connection.call(self._master.HandOver, request, give_up_seconds)
@@ -281,7 +284,7 @@ class GrpcMasterClient:
         usage: Usage | None = None,
         interval_seconds: float = 0.0,
     ) -> HeartbeatAnswer:
-        """Say that the process is alive."""
+        """Tell the master that the process is alive."""
         request = pb.HeartbeatRequest(
             role=messages.role_to_message(role),
             index=index,
@@ -294,6 +297,7 @@ class GrpcMasterClient:
         if usage is not None:
             request.usage.CopyFrom(messages.USAGE.pack(usage))
         answer = self._connection.call(self._master.Heartbeat, request)
+        # The master sends the route only if this process knows another generation of it.
         has_route = answer.HasField("ps_route")
         return HeartbeatAnswer(
             answer.interval_seconds,
@@ -308,12 +312,12 @@ class GrpcMasterClient:
         return bytes(self._connection.call(self._certificates.Renew, message).certificate)
 
     def close(self) -> None:
-        """End all calls under way."""
+        """End all running calls."""
         self._connection.close()
 
 
 class JobClient:
-    """What the command line, and whoever steers a job from outside, may ask of its master."""
+    """The calls to a job's master from the command line, and from programs outside the job."""
 
     def __init__(
         self,
@@ -328,15 +332,15 @@ class JobClient:
         self._master = self._connection.stub(MasterStub)
 
     def status(self, give_up_seconds: float | None = None, with_members: bool = False) -> JobStatus:
-        """Return a picture of the job as it is now, with its processes if asked for."""
+        """Return the present picture of the job, with its processes if asked for."""
         request = pb.GetStatusRequest(with_members=with_members)
         answer = self._connection.call(self._master.GetStatus, request, give_up_seconds)
         return messages.STATUS.unpack(answer)
 
     def watch(self, give_up_seconds: float | None = None) -> Iterator[JobStatus]:
-        """Yield a picture at once and after each change, up to the last one of the job.
+        """Yield a picture at once, then one after each change, until the last one of the job.
 
-        A master that dies is waited for, and watched again when it is back.
+        If a master dies, the method waits for the next master and watches it.
 
         Args:
             give_up_seconds: Raise UnavailableError after so long without a master; None: never.
@@ -373,9 +377,9 @@ class JobClient:
         """Yield the events that the master remembers, from a time on (seconds since 1970).
 
         Args:
-            follow: Go on up to the end of the job; a master that dies is waited for.
-            since: The time.
-            with_beats: Also what comes with each heartbeat.
+            follow: Continue until the end of the job; wait for a new master if the master dies.
+            since: The first time, in seconds since 1970.
+            with_beats: Include the events of heartbeats.
             give_up_seconds: Raise UnavailableError after so long without a master; None: never.
         """
         retry = self._connection.retry(give_up_seconds)
@@ -390,6 +394,7 @@ class JobClient:
                 for message in stream:
                     retry = self._connection.retry(give_up_seconds)
                     event = json.loads(message.json)
+                    # After a break the stream begins anew, behind the last event that was yielded.
                     since = math.nextafter(event["time"], math.inf)
                     yield event
                 return
@@ -409,9 +414,9 @@ class JobClient:
         """Return the events that the master remembers, a page at a time.
 
         Args:
-            after: The page before; None: the first one.
-            limit: So many events at most; 0: as many as the master gives at once.
-            with_beats: Also what comes with each heartbeat.
+            after: The page before; None: return the first page.
+            limit: The maximal number of events; 0: as many as the master gives at once.
+            with_beats: Include the events of heartbeats.
             give_up_seconds: Raise UnavailableError after so long without a master; None: never.
         """
         request = pb.GetEventsRequest(limit=limit, with_beats=with_beats)
@@ -427,7 +432,7 @@ class JobClient:
         )
 
     def set_num_workers(self, num_workers: int, give_up_seconds: float | None = None) -> None:
-        """Have the job go on with this number of workers."""
+        """Set the number of workers of the job."""
         self._connection.call(
             self._master.SetNumWorkers,
             pb.SetNumWorkersRequest(num_workers=num_workers),
@@ -435,17 +440,17 @@ class JobClient:
         )
 
     def set_num_ps(self, num_ps: int, give_up_seconds: float | None = None) -> None:
-        """Have the model move to this number of ps replicas; it has not moved so far."""
+        """Ask for another number of ps replicas; the model moves after the call has returned."""
         self._connection.call(
             self._master.SetNumPs, pb.SetNumPsRequest(num_ps=num_ps), give_up_seconds
         )
 
     def stop(self, reason: str, give_up_seconds: float | None = None) -> None:
-        """Cancel the job: its processes are stopped and it ends as failed."""
+        """Cancel the job: its processes are stopped, and it ends as failed."""
         self._connection.call(self._master.Stop, pb.StopRequest(reason=reason), give_up_seconds)
 
     def drain(self, give_up_seconds: float | None = None) -> None:
-        """Have a job without end finish once it has trained what has arrived by now.
+        """Let a job without end finish once it has trained the data that have arrived by now.
 
         Raises:
             ElasticdlError: The job has an end.
@@ -453,5 +458,5 @@ class JobClient:
         self._connection.call(self._master.Stop, pb.StopRequest(drain=True), give_up_seconds)
 
     def close(self) -> None:
-        """End all calls under way."""
+        """End all running calls."""
         self._connection.close()

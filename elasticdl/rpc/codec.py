@@ -1,13 +1,13 @@
 """Dataclasses as protobuf messages, and back, by the names and types of their fields.
 
-A field has one name in both. What its annotation says, protobuf says in its own way:
+A field has the same name in both. The annotation of the field decides the field of the message:
 
 | annotation | field of the message |
 |---|---|
 | `int`, `float`, `bool`, `str` | of that type |
 | an enumeration of strings | an enumeration with a value for each member, or a string |
 | a dataclass | a message |
-| `X | None` | one that has presence; it is not set for None |
+| `X | None` | a field that has presence; it is not set for None |
 | `tuple[X, ...]` | a repeated field |
 | `tuple[X, Y]` | a message with a field for each, in that order |
 | `dict[str, X]` | a map |
@@ -37,17 +37,18 @@ Packed = TypeVar("Packed", bound=Message)
 
 
 class MessageError(ElasticdlError):
-    """A message whose content makes no sense; the other end runs another version, or is foreign."""
+    """A message without a meaning; the sender has another version, or is no part of elasticdl."""
 
 
 class Codec(Generic[Noun, Packed]):
     """Packs instances of one dataclass into messages of one kind, and unpacks them."""
 
     def __init__(self, noun: type[Noun], message: type[Packed]) -> None:
-        """Look up once how each field goes.
+        """Look up once how each field is packed.
 
         Raises:
-            TypeError: The two have other fields, or one has a type that is not in the table.
+            TypeError: The two have different fields, or a field has a type that is not in the
+                table.
         """
         self._noun, self._message = noun, message
         by_name = message.DESCRIPTOR.fields_by_name
@@ -69,7 +70,7 @@ class Codec(Generic[Noun, Packed]):
         """Return the instance of a message.
 
         Raises:
-            MessageError: A field has a value that means nothing.
+            MessageError: A field has a value without a meaning.
         """
         return self._noun(**{name: way.unpack(message, name) for name, way in self._ways.items()})
 
@@ -81,7 +82,7 @@ class OneOf(Generic[Noun, Packed]):
     """
 
     def __init__(self, message: type[Packed], *nouns: type[Noun]) -> None:
-        """Look up once how each goes."""
+        """Look up once how each class is packed."""
         self._message = message
         self._codecs = {}
         for noun in nouns:
@@ -98,7 +99,7 @@ class OneOf(Generic[Noun, Packed]):
         """Return the instance of a message.
 
         Raises:
-            MessageError: None is set, or a field has a value that means nothing.
+            MessageError: No field is set, or a field has a value without a meaning.
         """
         name = message.WhichOneof("answer")
         if name is None:
@@ -108,23 +109,24 @@ class OneOf(Generic[Noun, Packed]):
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How the value of a field goes into a message and comes out of one."""
+    """How the value of a field is packed into a message, and unpacked."""
 
     pack: Callable[[Any], object]
     of_value: Callable[[Any], object]
     is_optional: bool = False
 
     def unpack(self, message: Message, name: str) -> object:
+        # protobuf returns a default for a field that is not set.
         if self.is_optional and not message.HasField(name):
             return None
         return self.of_value(getattr(message, name))
 
 
 def _way(annotation: object, field: FieldDescriptor) -> _Way:
-    """Return how a field of this annotation goes.
+    """Return how a field with this annotation is packed.
 
     Raises:
-        TypeError: It is none of the table, or none that the field of the message can have.
+        TypeError: The annotation is not in the table, or does not fit the field of the message.
     """
     arguments = get_args(annotation)
     if field.message_type is pb.MetricState.DESCRIPTOR:
@@ -162,6 +164,7 @@ def _of_enumeration(enumeration: type[StrEnum], field: FieldDescriptor) -> _Way:
         packed = {member: str(member) for member in enumeration}
     else:
         numbers = field.enum_type.values_by_name
+        # The value 0 is PREFIX_UNSPECIFIED in each enumeration of the file.
         prefix = field.enum_type.values_by_number[0].name.removesuffix("UNSPECIFIED")
         packed = {member: numbers[prefix + member.name].number for member in enumeration}
     unpacked = {value: member for member, value in packed.items()}
@@ -217,7 +220,7 @@ def states_from_message(messages: Iterable[pb.MetricState]) -> MetricStates:
     for message in messages:
         arrays = states.setdefault(message.name, [])
         for array in message.arrays:
-            # Python's integers: a product of hostile dimensions must not wrap round.
+            # Python's integers cannot overflow: a hostile message may have huge dimensions.
             if any(n < 0 for n in array.shape) or len(array.data) != 8 * math.prod(array.shape):
                 raise MessageError(
                     f"metric {message.name!r}: expected float64 of shape {tuple(array.shape)}, "

@@ -1,4 +1,4 @@
-"""The nouns of `elasticdl.job` as messages of `proto/elasticdl.proto`, and back."""
+"""Converts the dataclasses of `elasticdl.job` to messages of `proto/elasticdl.proto`, and back."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def status_to_json(status: JobStatus) -> str:
 
 
 def status_from_json(text: str) -> JobStatus:
-    """Read what `status_to_json` wrote.
+    """Parse the text of `status_to_json`.
 
     Raises:
-        MessageError: It is something else.
+        MessageError: The text has another form.
     """
     try:
         message = json_format.Parse(text, pb.JobStatus(), ignore_unknown_fields=True)

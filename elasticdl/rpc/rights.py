@@ -1,8 +1,8 @@
-"""Who may call what: one table, by the role that the caller's certificate names.
+"""Decides which role may call which method, by the role in the caller's certificate.
 
-The token is the job's, so every process has it; what a process may do beyond that is here. Where
-the certificate is not of the job's own authority it names no role of one, and the token decides
-alone (`--tls=files`, `--tls=off`).
+Every process of a job has the job's token. The table here decides what a process may do with it. If
+the certificate is not from the job's own authority, it names no role of a job, and the token alone
+decides (`--tls=files`, `--tls=off`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ assert set(RIGHTS) == _METHODS, f"who may call {_METHODS ^ set(RIGHTS)}?"
 
 
 def role_of(uris: list[str]) -> str | None:
-    """Return the role that the names of a certificate tell; None if it is none of a job's own."""
+    """Return the role in the names of a certificate; None if it is not a job's own."""
     for uri in uris:
         parts = urlsplit(uri)
         if parts.scheme == "elasticdl":
@@ -66,5 +66,5 @@ def role_of(uris: list[str]) -> str | None:
 
 
 def may(role: str | None, method: str) -> bool:
-    """Whether a caller of a role may call a method."""
+    """Return whether a caller of a role may call a method."""
     return role is None or role in RIGHTS.get(method, ())

@@ -1,7 +1,7 @@
-"""TLS of the control plane: credentials for gRPC, and what is wrong when they are refused.
+"""TLS of the control plane: credentials for gRPC, and the reason when they are refused.
 
-gRPC says no more than that a server cannot be reached. So, once that has happened, one handshake is
-made with Python's own TLS, which says why.
+gRPC only says that a server cannot be reached. So after such a failure one handshake is made with
+Python's own TLS, which tells the reason.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def open_channel(
     tls: TlsFiles | None,
     name: str = MASTER_NAME,
 ) -> Any:
-    """Return a channel to a server; with TLS, one that shows the certificate as it is now.
+    """Return a channel to a server; with TLS, the channel shows the present certificate.
 
     Args:
         address: HOST:PORT.
-        options: Of gRPC.
-        tls: What to speak TLS with; None: in clear text.
-        name: What the server's certificate has to say.
+        options: The options of gRPC.
+        tls: The files of TLS; None: clear text.
+        name: The name that the server's certificate must have.
 
     Raises:
         ConfigError: A file of TLS cannot be read.
@@ -51,7 +51,7 @@ def open_channel(
 
 
 class ServerCertificate:
-    """The certificate of a server: every new connection gets it as its files are then."""
+    """The certificate of a server; every new connection gets the present content of its files."""
 
     def __init__(self, tls: TlsFiles) -> None:
         self._tls = tls
@@ -72,7 +72,7 @@ class ServerCertificate:
         return grpc.ssl_server_certificate_configuration([(key, certificate)], authority)
 
     def _newer(self) -> Any:
-        """Return another configuration if the files have changed; called for each connection."""
+        """Return a new configuration if the files have changed; called for each connection."""
         try:
             stamp = self._tls.stamp()
             if stamp == self._stamp:
@@ -81,15 +81,16 @@ class ServerCertificate:
         except ConfigError as error:
             log.warning("%s; going on with the certificate of before", error)
             return None
+        # The stamp is kept only after the files were read, so a failed read is repeated.
         self._stamp = stamp
         return configuration
 
 
 def add_port(server: Any, address: str, tls: TlsFiles | None) -> int:
-    """Have a server listen at HOST:PORT; return the port, if 0 was asked for the one it got.
+    """Make a server listen at HOST:PORT; return the port, which the system chooses for 0.
 
     Raises:
-        RuntimeError: It cannot listen there.
+        RuntimeError: The server cannot listen there.
         ConfigError: A file of TLS cannot be read.
     """
     if tls is None:
@@ -98,17 +99,19 @@ def add_port(server: Any, address: str, tls: TlsFiles | None) -> int:
 
 
 def why_refused(address: str, tls: TlsFiles | None) -> str:
-    """Return in words why the TLS of this process and that of a master do not fit; "" if they do.
+    """Return why the TLS of this process and of a master do not fit; "" if they do.
 
-    A server that cannot be reached, or is slow, is no matter of TLS.
+    A server that is slow or cannot be reached is no problem of TLS.
     """
     host, _, port = address.rpartition(":")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # A server of gRPC ends a handshake that does not ask for HTTP/2.
     context.set_alpn_protocols(["h2"])
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         if tls is None:
             context.check_hostname = False
+            # This process speaks clear text, so any handshake shows that the server speaks TLS.
             context.verify_mode = ssl.CERT_NONE
         else:
             context.load_verify_locations(tls.authority)
@@ -129,9 +132,10 @@ def why_refused(address: str, tls: TlsFiles | None) -> str:
 
 
 def _refused_after_all(secured: ssl.SSLSocket, tls: TlsFiles) -> str:
-    """Return whether a server refuses this process: it looks at a certificate last.
+    """Return whether a server refuses this process: a server checks the client's certificate last.
 
-    One that does not begins to speak HTTP/2; gRPC's ends the connection without a word of why.
+    A server that accepts the process begins to speak HTTP/2. A server of gRPC that refuses it ends
+    the connection without a reason.
     """
     try:
         if secured.recv(1):

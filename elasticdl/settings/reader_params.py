@@ -52,7 +52,7 @@ def parse(text: str, flag: str = FLAG) -> dict[str, Any]:
 
     Raises:
         ValueError: An item is not `name=value`, or refers to something that does not exist. No
-        message contains a secret.
+            message contains a secret.
     """
     return {name: value_of(name, word, flag) for name, word in words_of(text, flag).items()}
 

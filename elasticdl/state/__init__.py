@@ -1,1 +1,1 @@
-"""What the master must not forget: a journal of facts that outlives its process."""
+"""Keeps the facts that the master must not forget in a journal that outlives its process."""

@@ -1,4 +1,4 @@
-"""The seam between the master and the place where it keeps what it must not forget."""
+"""The interface between the master and its journal."""
 
 from __future__ import annotations
 
@@ -6,57 +6,58 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 Fact = list[Any]
-"""Something that became true, as a JSON list: its name, then its values."""
+"""A fact that became true, as a JSON list: its name, then its values."""
 
 Snapshot = dict[str, Any]
-"""All that was true at one moment, as a JSON object."""
+"""All facts that are true at one moment, as a JSON object."""
 
 
 class State(Protocol):
     """A journal: facts in the order in which they became true, the oldest folded into a snapshot.
 
-    What a caller may assume:
+    A journal promises to its caller:
 
     - One master writes at a time. Opening a journal that another process holds open is refused.
-    - When `append` returns, its facts survive the death of this process (kill -9 included), and
-      they are there all or none. It may be called with no facts, and then does nothing.
-    - `load` gives back exactly what was appended since the last `compact`, in order, as JSON
-      would (a tuple comes back as a list; a float is bit for bit what it was).
-    - `compact` is atomic: a crash leaves the journal as it was before or as it is after.
-    - Facts and snapshots that were given away are not changed afterwards, by either side.
-    - A call that fails raises StateError, naming the journal. What the caller holds in memory is
-      then ahead of the journal, so it must stop. It is a TakenOverError if another master writes
-      to the journal now.
-    - Calls come from any thread, one at a time; but `close` may come during another call, which
+    - When `append` returns, its facts survive the death of this process (even kill -9). Either all
+      facts of a call are in the journal, or none. A call without facts does nothing.
+    - `load` returns exactly the facts that were appended since the last `compact`, in order, as
+      JSON returns them (a tuple comes back as a list; a float keeps its bits).
+    - `compact` is atomic: after a crash the journal is as it was before, or as it is after.
+    - Neither side changes a fact or a snapshot after it was passed on.
+    - A call that fails raises StateError, and the error names the journal. The caller's memory is
+      then ahead of the journal, so the caller must stop. The error is a TakenOverError if another
+      master writes to the journal now.
+    - Calls come from any thread, one at a time. But `close` may come during another call. That call
       then ends, and raises if it is not done.
-    - A call waits for a journal that is away for a while, as long as it takes. `trouble` says
-      meanwhile what the matter is; "" if nothing is.
+    - A call waits without limit for a journal that is away for a while. Meanwhile `trouble` names
+      the reason; it is "" if there is none.
     """
 
     @property
     def trouble(self) -> str:
-        """Why the call that is under way takes so long; for any thread."""
+        """The reason why the present call takes so long; any thread may read it."""
         ...
 
     def append(self, facts: Sequence[Fact]) -> None:
-        """Write facts down."""
+        """Write facts into the journal."""
         ...
 
     def load(self) -> tuple[Snapshot | None, list[Fact]]:
-        """Return the last snapshot, if there is one, and the facts since."""
+        """Return the last snapshot, if there is one, and the facts after it."""
         ...
 
     def compact(self, snapshot: Snapshot) -> None:
-        """Replace all that was written by a snapshot which has the same effect."""
+        """Replace all facts by a snapshot which has the same effect."""
         ...
 
     def sync(self) -> None:
-        """Have what was appended outlast a machine that loses power; may come during any call.
+        """Make the appended facts survive a machine that loses power; may come during any call.
 
-        Asked before something is removed that only what was appended makes superfluous.
+        The master calls this before it removes something that only the appended facts make
+        superfluous.
         """
         ...
 
     def close(self) -> None:
-        """Let go of the journal; another process may open it then."""
+        """Close the journal; another process may open it then."""
         ...

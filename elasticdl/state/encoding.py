@@ -1,8 +1,7 @@
-"""Large values as JSON, a part at a time.
+"""Encodes large values as JSON, a part at a time.
 
-The encoder of the standard library keeps all other threads waiting for as long as it takes. For a
-snapshot of a million tasks that would be most of a second in which the master's event loop stands
-still.
+The encoder of the standard library blocks all other threads while it runs. For a snapshot of a
+million tasks the master's event loop would stand still for most of a second.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ _FEW = 100
 
 
 def encoded(value: Any) -> Iterator[str]:
-    """Yield the JSON of a value in parts; joined, they are what `json.dumps` gives.
+    """Yield the JSON of a value in parts; joined, they are the result of `json.dumps`.
 
     Raises:
-        TypeError: It holds what JSON cannot.
+        TypeError: The value holds an object that JSON does not have.
     """
     if isinstance(value, dict):
         yield from _entries(value)
@@ -63,6 +62,7 @@ def _entries(values: dict[Any, Any]) -> Iterator[str]:
             yield before + dumps(small)[1:-1]
             before, small = ",", {}
         if is_large:
+            # The 0 stands for the value, and is cut off again: only the key is encoded here.
             yield before + dumps({key: 0})[1:-2]
             yield from encoded(value)
             before = ","
@@ -73,7 +73,7 @@ def _entries(values: dict[Any, Any]) -> Iterator[str]:
 
 
 def _is_large(value: Any) -> bool:
-    """Whether a value has so much in it that it is encoded by itself, in parts."""
+    """Return whether a value is so large that it is encoded by itself, in parts."""
     if isinstance(value, dict):
         return len(value) > _FEW or any(map(_is_large, value.values()))
     if isinstance(value, list | tuple):

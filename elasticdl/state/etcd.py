@@ -2,19 +2,19 @@
 
 Below the prefix lie (numbers have leading zeros, so that keys sort as they do):
 
-    master              who writes; of a lease, and gone when that ends
-    epoch               put by each master that takes over; not of its lease
-    current             which snapshot holds, in how many parts, and up to which facts it goes
+    master              the process that writes; deleted when its lease ends
+    epoch               written by each master that takes over; without a lease
+    current             the current snapshot, its number of parts, and its last facts
     snapshots/G/I       part I of snapshot G
     facts/N             one batch of facts, or how many parts it has
     parts/N/I           part I of batch N
 
-Facts are numbered through, whatever becomes of snapshots. A new snapshot is written beside the old
-one; one small transaction makes it current; only then is deleted what it replaces. What a crash
-leaves in between is read by nobody, and deleted by the next snapshot.
+Facts are numbered in one sequence over all snapshots. A new snapshot is written beside the old one,
+and one small transaction makes it current. Only then the replaced facts are deleted. A crash in
+between may leave keys that no master reads; the next snapshot deletes them.
 
-Every write is a transaction that compares the create revision of `master` with the one that this
-master has made. See docs/designs/state.md.
+Every write is a transaction that compares the create revision of the key `master` with the revision
+that this master has made. See docs/designs/state.md.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ _REVOKE_SECONDS = 2.0
 class EtcdState:
     """`elasticdl.state.base.State` below a prefix of etcd.
 
-    What was appended is on the disks of a majority of etcd's members. The thread `etcd-lease` keeps
-    the lease alive; everything else happens in the thread that calls.
+    Appended facts are on the disks of a majority of etcd's members. The thread `etcd-lease` keeps
+    the lease alive; all other work happens in the calling thread.
     """
 
     def __init__(
@@ -62,18 +62,20 @@ class EtcdState:
     ) -> None:
         """Take the journal over.
 
-        A master that is known to be gone (it was on this machine) is not waited for. Of any other
-        the lease must end first, which takes `lease_seconds` from the last sign of life.
+        If the other master was on this machine and is known to be gone, this master does not wait
+        for it. For any other master the lease must end first, `lease_seconds` after the last sign
+        of life.
 
         Args:
-            endpoints: `host:port` of each member of etcd that may be asked.
-            prefix: Where the journal lies; no other job's.
+            endpoints: `host:port` of each member of etcd that may be used.
+            prefix: The prefix of the journal's keys; no other job may use it.
             lease_seconds: How long a master may be silent before another takes over.
-            access: How etcd and this master prove who they are; None: they do not.
+            access: The credentials of etcd and of this master; None: there are none.
 
         Raises:
             ConfigError: A file of `access` is not as it should be.
-            StateError: Another master has it, and is alive; it is damaged or of another version.
+            StateError: Another living master has the journal, or the journal is damaged or of
+                another version.
         """
         prefix = prefix.strip("/")
         name = f"etcd://{','.join(endpoints)}/{prefix}"
@@ -94,11 +96,11 @@ class EtcdState:
 
     @property
     def trouble(self) -> str:
-        """Why the call that is under way takes so long."""
+        """The reason why the present call takes so long."""
         return self._client.trouble
 
     def append(self, facts: Sequence[Fact]) -> None:
-        """Write facts down."""
+        """Write facts into the journal."""
         if not facts:
             return
         number = self._last + 1
@@ -106,6 +108,8 @@ class EtcdState:
         if len(parts) == 1:
             content = parts[0]
         else:
+            # The parts come first: a reader finds them only by the key of the facts, which comes
+            # last.
             for index, part in enumerate(parts):
                 self._write([_put(self._key("parts", number, index), part)])
             content = dumps({"parts": len(parts)}).encode()
@@ -113,7 +117,7 @@ class EtcdState:
         self._last = number
 
     def load(self) -> tuple[Snapshot | None, list[Fact]]:
-        """Return the last snapshot, if there is one, and the facts since."""
+        """Return the last snapshot, if there is one, and the facts after it."""
         snapshot = None
         if self._snapshot_number:
             snapshot = self._read_parts("snapshots", self._snapshot_number, self._num_parts)
@@ -132,8 +136,9 @@ class EtcdState:
         return snapshot, facts
 
     def compact(self, snapshot: Snapshot) -> None:
-        """Replace all that was written by a snapshot which has the same effect."""
+        """Replace all facts by a snapshot which has the same effect."""
         number, num_parts = self._snapshot_number + 1, 0
+        # A crash may have left parts of a snapshot that never became current.
         self._delete(self._key("snapshots", number), self._key("snapshots~"))
         for part in _in_parts(self._encoded(snapshot)):
             self._write([_put(self._key("snapshots", number, num_parts), part)])
@@ -145,16 +150,16 @@ class EtcdState:
         self._forget_history(switch)
 
     def sync(self) -> None:
-        """Do nothing: etcd has synced what it acknowledges."""
+        """Do nothing: etcd has synced all that it acknowledges."""
 
     def close(self) -> None:
-        """Let go of the journal; another process may open it then."""
+        """Close the journal; another process may open it then."""
         self._client.leave()
         self._mastership.end()
         self._client.close()
 
     def _find_place(self) -> None:
-        """Find out how far the journal goes."""
+        """Find the current snapshot and the last facts of the journal."""
         for _, content in self._read(self._prefix + "current", self._prefix + "current\0"):
             current = self._decoded(content, "current")
             if current.get("format") != _FORMAT:
@@ -197,7 +202,7 @@ class EtcdState:
     # --- reading and writing ---------------------------------------------------------------------
 
     def _read_parts(self, kind: str, number: int, num_parts: int) -> Any:
-        """Return what lies in parts 0 to `num_parts`; there may be more, of a torn write."""
+        """Return the value in parts 0 to `num_parts`; a torn write may have left more parts."""
         first, end = self._key(kind, number, 0), self._key(kind, number, num_parts)
         parts = [content for _, content in self._read(first, end)]
         what = f"{kind}/{number}"
@@ -206,7 +211,7 @@ class EtcdState:
         return self._decoded(b"".join(parts), what)
 
     def _read(self, first: str, end: str) -> Iterator[tuple[str, bytes]]:
-        """Iterate over keys from `first` to before `end`, and what they hold."""
+        """Yield the keys from `first` to before `end`, each with its value."""
         begin, stop = first.encode(), end.encode()
         while True:
             request = rpc.RangeRequest(key=begin, range_end=stop, limit=_READ_AT_ONCE)
@@ -215,10 +220,11 @@ class EtcdState:
                 yield kv.key.decode(), kv.value
             if not page.more:
                 return
+            # The next page begins with the first possible key after the last one of this page.
             begin = page.kvs[-1].key + b"\0"
 
     def _number_of(self, kind: str, is_last: bool) -> int:
-        """Return the first or last number there is of a kind; 0 if there is none."""
+        """Return the first or the last number of a kind; 0 if there is none."""
         order = rpc.RangeRequest.DESCEND if is_last else rpc.RangeRequest.ASCEND
         request = rpc.RangeRequest(
             key=self._key(kind).encode(),
@@ -249,9 +255,10 @@ class EtcdState:
                 self._delete(self._key(kind, number), self._key(kind, stop))
 
     def _forget_history(self, switch: int) -> None:
-        """Have etcd drop old versions of keys: those from before the snapshot before this one.
+        """Make etcd drop the versions of keys that are older than the snapshot before this one.
 
-        Etcd keeps them for whoever watches; not the very last, since it may serve others as well.
+        Etcd keeps old versions for its watchers. The newest ones stay, since etcd may serve others
+        as well.
         """
         revision, self._last_switch = self._last_switch, switch
         if revision:
@@ -264,7 +271,7 @@ class EtcdState:
 
 
 class _Mastership:
-    """The right to write: a key of a lease, whose create revision no other master's can equal."""
+    """The right to write: a key with a lease, whose create revision is this master's own."""
 
     def __init__(self, client: EtcdClient, prefix: str, lease_seconds: int) -> None:
         self._client = client
@@ -278,10 +285,10 @@ class _Mastership:
         self._keeper = threading.Thread(target=self._keep_alive, name="etcd-lease", daemon=True)
 
     def take(self) -> None:
-        """Become the master, once no other is.
+        """Become the master, once there is no other.
 
         Raises:
-            StateError: Another one is, and stays.
+            StateError: Another master lives, and stays.
         """
         self._grant()
         self._keeper.start()
@@ -298,6 +305,8 @@ class _Mastership:
             if is_gone(owner):
                 self._end_other(found)
                 continue
+            # The other master may have renewed its lease just now, so this waits for longer than
+            # the lease.
             patience = patience or 1.5 * self._lease_seconds_of(found.lease) + 1.0
             if waited >= patience:
                 raise StateError(
@@ -308,9 +317,9 @@ class _Mastership:
             waited += _LOOK_SECONDS
 
     def write(self, operations: list[Any]) -> int:
-        """Write in one transaction, if this is the master still; return etcd's revision.
+        """Write in one transaction, if this is still the master; return etcd's revision.
 
-        It may be repeated: the same keys get the same values.
+        The write may be repeated: the same keys get the same values.
 
         Raises:
             TakenOverError: Another master has taken over. Nothing was written.
@@ -324,7 +333,7 @@ class _Mastership:
             self._retake()
 
     def end(self) -> None:
-        """Give the right up; another master may have it at once."""
+        """Give the right up; another master may take it at once."""
         self._ended.set()
         if self._lease:
             self._client.revoke(self._lease, _REVOKE_SECONDS)
@@ -332,11 +341,13 @@ class _Mastership:
             self._keeper.join(_REVOKE_SECONDS)
 
     def _retake(self) -> None:
-        """Take a lapsed mastership again, if nobody was master meanwhile."""
+        """Take a lapsed mastership again, if no other process was master meanwhile."""
         found = self._find()
         if found is None:
             log.warning("%s: the master's lease has lapsed; renewing it", self._client.name)
             self._grant()
+            # Each master that takes over writes `epoch`, so an unchanged `epoch` means that there
+            # was none.
             unchanged = _compares(self._epoch, "mod_revision", self._revision)
             self._put([_compares(self._master, "version", 0), unchanged])
             found = self._find()
@@ -363,7 +374,7 @@ class _Mastership:
         self._transaction(conditions, puts)
 
     def _end_other(self, found: Any) -> None:
-        """Delete the key of a master that is gone, unless it is another's by now."""
+        """Delete the key of a master that is gone, unless another master has the key by now."""
         delete = rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=self._master))
         self._transaction([_compares(self._master, "mod_revision", found.mod_revision)], [delete])
 
@@ -382,7 +393,7 @@ class _Mastership:
         return self._client.call("Txn", request)
 
     def _keep_alive(self) -> None:
-        """Renew the lease, three times in its life; a write finds out if that was too late."""
+        """Renew the lease three times in its life; a write finds out if a renewal was too late."""
         while not self._ended.wait(self._lease_seconds / 3):
             self._client.keep_alive(self._lease, self._lease_seconds / 3)
 
@@ -393,7 +404,7 @@ def _put(key: str | bytes, value: bytes, lease: int = 0) -> Any:
 
 
 def _compares(key: bytes, what: str, number: int) -> Any:
-    """Return the condition that a key has this version or revision; 0: that there is none."""
+    """Return the condition that a key has this version or revision; 0: the key does not exist."""
     target = {
         "version": rpc.Compare.VERSION,
         "create_revision": rpc.Compare.CREATE,
@@ -403,7 +414,7 @@ def _compares(key: bytes, what: str, number: int) -> Any:
 
 
 def _in_parts(texts: Iterable[str]) -> Iterator[bytes]:
-    """Put texts together to parts that fit into a request; at least one."""
+    """Join texts to parts that fit into a request; there is at least one part."""
     part = bytearray()
     for text in texts:
         data = text.encode()

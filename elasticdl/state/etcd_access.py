@@ -1,4 +1,4 @@
-"""How a master and an etcd prove to each other who they are: by what follows `?` in `--state`."""
+"""The credentials of a master and an etcd, which `--state` names after its `?`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from elasticdl.runtime.secret_files import check_secret
 
 @dataclass(frozen=True, slots=True)
 class EtcdAccess:
-    """Files, each read when a connection is made.
+    """Files of credentials; they are read for each connection.
 
-    ca: Who signs the certificate of etcd, PEM; with it TLS is spoken.
-    cert, key: This process's own certificate, where etcd asks for one.
-    user_file: One line, USER:PASSWORD, which nobody else may read.
+    ca: The certificate of the authority that signs etcd's certificate, PEM; with it TLS is used.
+    cert, key: This process's own certificate, if etcd asks for one.
+    user_file: A file with one line, USER:PASSWORD, which no other user may read.
     """
 
     ca: Path | None = None
@@ -28,10 +28,10 @@ class EtcdAccess:
 
     @classmethod
     def of_query(cls, query: str) -> EtcdAccess:
-        """Read what follows `?` in `--state=etcd://...`.
+        """Parse the part after `?` in `--state=etcd://...`.
 
         Raises:
-            ConfigError: A name is another, or one needs another one.
+            ConfigError: A name is unknown, or a name needs another one.
         """
         names = [field.name for field in fields(cls)]
         found = parse_qsl(query, keep_blank_values=True)
@@ -54,10 +54,10 @@ class EtcdAccess:
         return access
 
     def tls(self) -> tuple[bytes | None, bytes | None, bytes | None] | None:
-        """Return authority, key and certificate, in PEM; None if no TLS is spoken.
+        """Return the authority, the key and the certificate in PEM; None if TLS is not used.
 
         Raises:
-            ConfigError: A file cannot be read, or others may read a secret one.
+            ConfigError: A file cannot be read, or other users may read a secret file.
         """
         if self.ca is None:
             return None
@@ -66,10 +66,10 @@ class EtcdAccess:
         return _read(self.ca), _read(self.key), _read(self.cert)
 
     def user(self) -> tuple[str, str] | None:
-        """Return name and password of the user of etcd, if there is one.
+        """Return the name and the password of the etcd user, if there is one.
 
         Raises:
-            ConfigError: The file cannot be read, others may read it, or it has another form.
+            ConfigError: The file cannot be read, other users may read it, or it has another form.
         """
         if self.user_file is None:
             return None
@@ -81,7 +81,7 @@ class EtcdAccess:
         return name, password
 
     def notes(self, endpoints: Sequence[str]) -> list[str]:
-        """Return what a user should know, a sentence each."""
+        """Return what a user should know, one sentence each."""
         hosts = [endpoint.rpartition(":")[0].strip("[]") for endpoint in endpoints]
         if self.ca is not None or all(map(is_loopback, hosts)):
             return []

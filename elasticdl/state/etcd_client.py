@@ -1,7 +1,7 @@
-"""Calls to etcd that are repeated until they are answered.
+"""Calls etcd, and repeats each call until it is answered.
 
-The messages and stubs are those of aetcd, called from threads: its own client is for an event loop,
-knows one endpoint, and would have to live in a loop and thread of its own beside the master's.
+The messages and stubs come from aetcd, but are called from threads. The client of aetcd needs an
+event loop and knows one endpoint. It would need its own loop and thread beside the master's.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ ATTEMPT_SECONDS = 5.0
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 1.0
 
-# What a server says that has lost its leader, is too busy or full, or is not there. A deadline
-# that has passed leaves open whether the call was carried out: each call may be repeated.
+# These codes mean that a server has lost its leader, is too busy or full, or is away. After a
+# deadline it is unknown whether the call was carried out, so each call may be repeated.
 _TRANSIENT = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
@@ -49,7 +49,7 @@ _REMEDIES = {
 
 
 class RefusedError(StateError):
-    """Etcd will not do what it was asked, however often it is asked."""
+    """Etcd refuses the request, and would refuse it again."""
 
     def __init__(self, message: str, code: grpc.StatusCode) -> None:
         super().__init__(message)
@@ -57,7 +57,7 @@ class RefusedError(StateError):
 
 
 class EtcdClient:
-    """Talks to one endpoint, and goes on to the next when it gives no answer. For any thread."""
+    """Talks to one endpoint, and to the next if it does not answer. Any thread may use it."""
 
     def __init__(
         self, endpoints: Sequence[str], name: str, access: EtcdAccess | None = None
@@ -65,9 +65,9 @@ class EtcdClient:
         """Prepare to connect; nothing is sent yet.
 
         Args:
-            endpoints: `host:port` of each.
-            name: What the journal is called in messages.
-            access: How etcd and this process prove who they are; None: they do not.
+            endpoints: `host:port` of each endpoint.
+            name: The name of the journal in messages.
+            access: The credentials of etcd and of this process; None: there are none.
 
         Raises:
             ConfigError: A file of `access` is not as it should be.
@@ -95,11 +95,11 @@ class EtcdClient:
         """Call until there is an answer, however long that takes.
 
         Args:
-            method: One of the services KV and Lease; what it does may be done again.
-            request: Its message.
+            method: A method of the services KV and Lease; its effect may be repeated.
+            request: The message of the call.
 
         Raises:
-            RefusedError: There is no point in another attempt.
+            RefusedError: Another attempt would fail too.
             StateError: `leave` was called meanwhile.
         """
         pause_seconds = _FIRST_PAUSE_SECONDS
@@ -121,7 +121,7 @@ class EtcdClient:
                 return answer
 
     def revoke(self, lease: int, seconds: float) -> None:
-        """Try to end a lease; also after `leave`."""
+        """Try to end a lease, even after `leave`."""
         request = rpc.LeaseRevokeRequest(ID=lease)
         with contextlib.suppress(grpc.RpcError, ValueError):
             at = self._at
@@ -137,10 +137,10 @@ class EtcdClient:
             next(self._method(at, "LeaseKeepAlive")(requests, timeout=seconds, metadata=proof))
 
     def _proof(self, at: int) -> tuple[tuple[str, str], ...]:
-        """Return what shows an endpoint who asks; a password is told by TLS alone (`EtcdAccess`).
+        """Return the token for an endpoint; a password is sent over TLS only (`EtcdAccess`).
 
         Raises:
-            grpc.RpcError: There is no answer, or the password is a wrong one.
+            grpc.RpcError: There is no answer, or the password is wrong.
         """
         if self._user is None:
             return ()
@@ -156,7 +156,7 @@ class EtcdClient:
         return getattr(lease if name.startswith("Lease") else kv, name)
 
     def wait(self, seconds: float) -> None:
-        """Pause; not longer than until `leave`."""
+        """Pause; `leave` ends the pause."""
         self._closed.wait(seconds)
 
     def check_open(self) -> None:
@@ -166,11 +166,11 @@ class EtcdClient:
             raise StateError(f"{self.name}: the job's journal was closed{why}")
 
     def leave(self) -> None:
-        """End all calls of `call`."""
+        """End all running calls of `call`."""
         self._closed.set()
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self.leave()
         for channel in self._channels:
             channel.close()

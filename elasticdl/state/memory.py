@@ -1,4 +1,4 @@
-"""A journal that lasts as long as its process: for jobs in one process, and for tests."""
+"""A journal that lasts as long as its process, for jobs in one process and for tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from elasticdl.state.base import Fact, Snapshot
 
 
 class MemoryState:
-    """`elasticdl.state.base.State` in a list. `close` keeps what was written, as a file would."""
+    """`elasticdl.state.base.State` in a list; after `close` the facts remain, as in a file."""
 
     def __init__(self) -> None:
         self._snapshot: Snapshot | None = None
@@ -19,15 +19,15 @@ class MemoryState:
         self.trouble = ""
 
     def append(self, facts: Sequence[Fact]) -> None:
-        """Write facts down."""
+        """Write facts into the journal."""
         self._facts.extend(facts)
 
     def load(self) -> tuple[Snapshot | None, list[Fact]]:
-        """Return the last snapshot, if there is one, and the facts since."""
+        """Return the last snapshot, if there is one, and the facts after it."""
         return _through_json(self._snapshot), _through_json(self._facts)
 
     def compact(self, snapshot: Snapshot) -> None:
-        """Replace all that was written by a snapshot which has the same effect."""
+        """Replace all facts by a snapshot which has the same effect."""
         self._snapshot = snapshot
         self._facts = []
 

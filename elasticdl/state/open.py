@@ -1,4 +1,4 @@
-"""Which journal `--state` names."""
+"""Opens the journal that `--state` names."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _ETCD = re.compile(
 
 
 def check_state(url: str | None) -> list[str]:
-    """Check that a journal of this kind can be opened; opens nothing.
+    """Check that a journal of this kind can be opened; the check opens nothing.
 
-    Return what a user should know of it, a sentence each.
+    Returns what a user should know of the journal, one sentence each.
 
     Raises:
-        ConfigError: It is none that we know, or needs what is not installed.
+        ConfigError: The URL is of an unknown kind, or needs a package that is not installed.
     """
     if url is None or _SQLITE.fullmatch(url):
         return []
@@ -42,7 +42,7 @@ def check_state(url: str | None) -> list[str]:
 
 
 def state_file(url: str | None, job_dir: Path) -> Path | None:
-    """Return the file of a journal that is one."""
+    """Return the file of a journal; None if the journal is not in a file."""
     if url is None:
         return job_dir / DEFAULT_FILE
     found = _SQLITE.fullmatch(url)
@@ -50,7 +50,7 @@ def state_file(url: str | None, job_dir: Path) -> Path | None:
 
 
 def system_of(url: str | None) -> str:
-    """Return what has to run on for a journal to have all that was ever told of it.
+    """Return the system that must run on so that a journal keeps all facts it was ever given.
 
     A file may lose its last facts when this machine loses power; etcd loses none.
     """
@@ -63,11 +63,11 @@ def open_state(url: str | None, job_dir: Path, patience_seconds: float = 0.0) ->
     Args:
         url: What `--state` names; None: a file in the job's folder.
         job_dir: The job's folder.
-        patience_seconds: For how long to wait for a master that leaves, and has a file open still.
+        patience_seconds: How long to wait for a leaving master that still has the file open.
 
     Raises:
         ConfigError: See `check_state`.
-        StateError: It is damaged, or another master has it.
+        StateError: The journal is damaged, or another master has it.
     """
     check_state(url)
     path = state_file(url, job_dir)

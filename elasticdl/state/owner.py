@@ -1,4 +1,4 @@
-"""Which process holds a journal, so that another on the same machine can tell if it is gone."""
+"""Describes the process that holds a journal, so that others on the machine see if it is gone."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from elasticdl.runtime.proc import boot_id, stat_fields
 
 
 def this_process() -> dict[str, Any]:
-    """Describe this process, as JSON has it."""
+    """Describe this process as a JSON object."""
     pid = os.getpid()
     return {"host": socket.gethostname(), "pid": pid, "started": _started(pid), **_machine()}
 
 
 def is_gone(owner: dict[str, Any]) -> bool:
-    """Whether a process is known to have ended: it was on this machine, and is there no more.
+    """Return whether a process is known to have ended: it was on this machine, and is gone.
 
-    Of a process on another machine, or in another container, nothing is known: False.
+    For a process on another machine, or in another container, nothing is known: False.
     """
     if any(owner.get(name) != value for name, value in _machine().items()):
         return False
@@ -27,12 +27,12 @@ def is_gone(owner: dict[str, Any]) -> bool:
 
 
 def name_of(owner: dict[str, Any]) -> str:
-    """Say which process it is."""
+    """Return the name of a process for messages."""
     return f"pid {owner.get('pid')} on {owner.get('host')}"
 
 
 def _machine() -> dict[str, str]:
-    """What the numbers of processes are good for: one boot of a machine, one container on it."""
+    """Return the scope in which a pid is unique: one boot of a machine, and one container on it."""
     return {"boot": boot_id(), "pids": os.readlink("/proc/self/ns/pid")}
 
 

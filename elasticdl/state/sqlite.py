@@ -32,8 +32,9 @@ _MAY_PASS = frozenset(
         sqlite3.SQLITE_BUSY,
     }
 )
-"""What a write is tried again after: a disk that is full, or was mounted to be read alone; a lock
-of another process on the file."""
+"""A write is repeated after these errors: a full disk, a disk that is mounted read-only, or another
+process's lock on the file.
+"""
 
 _UNUSABLE = frozenset({sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT})
 
@@ -49,11 +50,11 @@ CREATE TABLE snapshot (number INTEGER PRIMARY KEY CHECK (number = 0), content TE
 class SqliteState:
     """`elasticdl.state.base.State` in a SQLite file.
 
-    Write-ahead log with `synchronous=NORMAL`: what was appended survives the death of the
-    process, since it has been handed to the operating system. A write that fails since its disk is
-    full, or does not answer, is tried again until there is room. It does not wait for the disk, so
-    a machine that loses power may lose the facts since `sync` (never the file's consistency); on
-    such a machine the job's processes are gone too.
+    The file has a write-ahead log with `synchronous=NORMAL`. Appended facts survive the death of
+    the process, since the operating system has them. A write that fails because its disk is full,
+    or does not answer, is repeated until it succeeds. A write does not wait for the disk. So a
+    machine that loses power may lose the facts since `sync`, but the file stays consistent. On such
+    a machine the job's processes are gone too.
     """
 
     def __init__(self, path: Path, patience_seconds: float = 0.0) -> None:
@@ -61,7 +62,7 @@ class SqliteState:
 
         Args:
             path: The file.
-            patience_seconds: For how long to wait for a master that leaves, and has it open still.
+            patience_seconds: How long to wait for a leaving master that still has the file open.
 
         Raises:
             StateError: The file is damaged, foreign, of another version, or in use.
@@ -83,7 +84,7 @@ class SqliteState:
             raise
 
     def append(self, facts: Sequence[Fact]) -> None:
-        """Write facts down."""
+        """Write facts into the journal."""
         if not facts:
             return
         with self._errors("cannot be written"):
@@ -92,7 +93,7 @@ class SqliteState:
         self._write(lambda: self._db.execute("INSERT INTO journal (facts) VALUES (?)", (text,)))
 
     def load(self) -> tuple[Snapshot | None, list[Fact]]:
-        """Return the last snapshot, if there is one, and the facts since."""
+        """Return the last snapshot, if there is one, and the facts after it."""
         with self._lock, self._errors("cannot be read"):
             row = self._db.execute("SELECT content FROM snapshot").fetchone()
             snapshot = None if row is None else json.loads(row[0])
@@ -100,7 +101,7 @@ class SqliteState:
             return snapshot, [fact for (facts,) in batches for fact in json.loads(facts)]
 
     def compact(self, snapshot: Snapshot) -> None:
-        """Replace all that was written by a snapshot which has the same effect."""
+        """Replace all facts by a snapshot which has the same effect."""
         content = "".join(encoded(snapshot))
 
         def replace() -> None:
@@ -113,7 +114,7 @@ class SqliteState:
         self._write(replace)
 
     def _write(self, work: Callable[[], object]) -> None:
-        """Do work that changes the file, all or nothing; where its disk is full, when it is not."""
+        """Change the file as a whole or not at all; if its disk is full, wait until it is not."""
         pause_seconds = _FIRST_PAUSE_SECONDS
         with self._lock, self._errors("cannot be written"):
             while True:
@@ -135,15 +136,16 @@ class SqliteState:
                     return
 
     def sync(self) -> None:
-        """Have what was appended on the disk.
+        """Bring the appended facts to the disk.
 
-        It lies in the write-ahead log, unless SQLite has synced it itself. The log is opened anew;
-        the file beside it never is: to close it would end SQLite's lock on it.
+        They are in the write-ahead log, unless SQLite has synced it itself. The log is opened anew.
+        The database file is never opened anew: closing it would end SQLite's lock on it.
         """
         log = self._path.with_name(f"{self._path.name}-wal")
         try:
             with log.open("rb") as file:
                 os.fsync(file.fileno())
+            # A new log file survives a power loss only if its folder is synced too.
             folder = os.open(log.parent, os.O_RDONLY)
             try:
                 os.fsync(folder)
@@ -155,7 +157,7 @@ class SqliteState:
             raise StateError(f"{log}: the job's journal cannot be synced: {error}") from error
 
     def close(self) -> None:
-        """Let go of the journal; another process may open it then."""
+        """Close the journal; another process may open it then."""
         self._is_closed.set()
         with self._lock, self._errors("cannot be closed"):
             self._db.close()
@@ -214,7 +216,7 @@ class SqliteState:
             )
 
     def _holders(self, error: sqlite3.Error) -> str:
-        """Say who has a lock on the file, if that is what the error is about."""
+        """Return which processes lock the file, if the error is about a lock; else ""."""
         if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_BUSY:
             return ""
         others = [one for one in lock_holders(self._path) if one.pid != os.getpid()]

@@ -254,7 +254,7 @@ def _fed(
 
     Raises:
         ElasticdlError: `feed` fails with every piece, as with records of another kind. If only some
-        pieces fail, the task that meets them reports it.
+            pieces fail, the task that meets them reports it.
     """
     deadline: float | None = None
     gathered, errors = _Gathered(), []

@@ -125,7 +125,7 @@ def with_ends(minibatches: Iterator[Minibatch]) -> Iterator[tuple[Minibatch, boo
 
     Raises:
         ModelError: There is no minibatch. An update of a deterministic job needs some of each of
-        its tasks.
+            its tasks.
     """
     before = next(minibatches, None)
     if before is None:

@@ -149,7 +149,7 @@ class RingMember:
 
         Raises:
             Outdated: The gradient must be computed again. OutOfWorld: This worker does not take
-            part any more.
+                part any more.
         """
         with self._changed:
             self._protocol.hand_in(handing)
@@ -176,7 +176,7 @@ class RingMember:
 
         Raises:
             OutOfTurn: All workers of this job wait, so one of them must take the task that comes
-            first.
+                first.
         """
         with self._changed:
             protocol = self._protocol

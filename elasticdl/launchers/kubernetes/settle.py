@@ -27,7 +27,7 @@ def settle(config: JobConfig) -> JobConfig:
 
     Raises:
         ConfigError: A result would be written where the pods cannot write or nobody reads it, or
-        the traffic of the pods would cross the network in clear text.
+            the traffic of the pods would cross the network in clear text.
     """
     _check_destinations(config)
     _check_state(config)

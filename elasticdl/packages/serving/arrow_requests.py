@@ -32,7 +32,7 @@ def read_columns(
 
     Raises:
         RequestTooLargeError: The stream has more bytes or records. DataError: The content is not a
-        stream of Arrow, or has other columns, types or shapes.
+            stream of Arrow, or has other columns, types or shapes.
     """
     try:
         schema = _check_size(content, most_bytes, most_records)

@@ -60,7 +60,7 @@ class Scorer:
 
         Raises:
             RequestTooLargeError: The rows of all ids would take too many bytes. DataError: A record
-            cannot be scored; names the first such record.
+                cannot be scored; names the first such record.
         """
         try:
             return self._score(features)

@@ -39,7 +39,7 @@ class Unpacking:
 
         Raises:
             RequestTooLargeError: The body is larger than allowed. DataError: The piece is not in
-            this encoding.
+                this encoding.
         """
         if not self._is_packed:
             return piece
