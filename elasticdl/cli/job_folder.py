@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError, StateError
-from elasticdl.launchers.process.folder import held
+from elasticdl.launchers.process.folder import check_not_running, held
 from elasticdl.runtime import process
 
 if TYPE_CHECKING:
@@ -43,6 +43,19 @@ def holds_job(config: JobConfig) -> bool:
     _check_settings(job_dir, config)
     _check_not_ended(job_dir, config)
     return True
+
+
+def check_may_go_on(job_dir: Path) -> None:
+    """Check that the job in a folder, if there is one, does not run and has not ended.
+
+    Raises:
+        ConfigError: It has ended.
+        LaunchError: It runs.
+    """
+    check_not_running(job_dir)
+    path = job_dir / process.CONFIG_FILE
+    if path.is_file():
+        _check_not_ended(job_dir, JobConfig.read(path))
 
 
 def reopen(config: JobConfig) -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from elasticdl.cli import preflight
 from elasticdl.cli.display import Display
 from elasticdl.cli.flags import build_config, check_given, flags, unknown_flag
-from elasticdl.cli.interactive import models, notebook, tables
+from elasticdl.cli.interactive import inputs, models, notebook, tables
 from elasticdl.cli.interactive.models import Model, ModelPlace
 from elasticdl.cli.jobs import ANSWER_SECONDS, ask, picture_now
 from elasticdl.cli.run import submit
@@ -81,25 +81,25 @@ def train(
             raise ConfigError(f"{name}: expected the argument {_NAMED_OTHERWISE[name]}")
     model, settings = models.with_settings(model, settings)
     folder = Path(job_dir) if job_dir is not None else _new_folder()
-    inputs = folder.with_name(f"{folder.name}-inputs")
-    place = models.place_of(model, inputs)
-    words = {
-        **_words("train", settings),
-        **_words_of_model(place),
-        "training_data": tables.place_of(data, inputs, "training_data"),
-        "num_workers": str(workers),
-        "job_dir": str(folder),
-    }
-    words.setdefault("distribution_strategy", Strategy.PARAMETER_SERVER)
-    words.setdefault("output", str(folder / "model"))
-    _refuse_local(words["distribution_strategy"])
-    if words["distribution_strategy"] in (Strategy.PARAMETER_SERVER, Strategy.HYBRID):
-        words["num_ps_pods"] = str(ps)
-    if validation_data is not None:
-        words["validation_data"] = tables.place_of(validation_data, inputs, "validation_data")
-    config = build_config("train", words)
-    check_given(config, words)
-    return Job(config, words, submit(config))
+    with inputs.replaced(folder) as given:
+        place = models.place_of(model, given)
+        words = {
+            **_words("train", settings),
+            **_words_of_model(place),
+            "training_data": tables.place_of(data, given, "training_data"),
+            "num_workers": str(workers),
+            "job_dir": str(folder),
+        }
+        words.setdefault("distribution_strategy", Strategy.PARAMETER_SERVER)
+        words.setdefault("output", str(folder / "model"))
+        _refuse_local(words["distribution_strategy"])
+        if words["distribution_strategy"] in (Strategy.PARAMETER_SERVER, Strategy.HYBRID):
+            words["num_ps_pods"] = str(ps)
+        if validation_data is not None:
+            words["validation_data"] = tables.place_of(validation_data, given, "validation_data")
+        config = build_config("train", words)
+        check_given(config, words)
+        return Job(config, words, submit(config))
 
 
 class Job:

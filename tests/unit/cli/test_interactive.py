@@ -8,13 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from elasticdl.cli.interactive import models, notebook, tables
+from elasticdl.cli.interactive import inputs, models, notebook, tables
 from elasticdl.cli.interactive.job import history_of, settings_of_prediction, train
 from elasticdl.cli.interactive.predictor import imports_of
 from elasticdl.config import ModelSection
 from elasticdl.data.parquet import ParquetReader
-from elasticdl.errors import ConfigError, DataError, ModelError
+from elasticdl.errors import ConfigError, DataError, LaunchError, ModelError
 from elasticdl.job import EpochScores, no_status
+from elasticdl.launchers.process.folder import held
 from elasticdl.model_spec import load_model_spec
 
 
@@ -198,3 +199,28 @@ def test_the_history_has_a_value_for_each_epoch():
     assert (list(history), history["loss"]) == (["loss", "auc", "val_auc"], [0.5, 0.25])
     assert history["val_auc"] == [0.4, 0.3]
     assert (history["auc"][0], math.isnan(history["auc"][1])) == (0.6, True)
+
+
+def test_a_job_that_is_refused_keeps_its_inputs(tmp_path):
+    job_dir, given = tmp_path / "job", tmp_path / "job-inputs"
+
+    def write(text, error=None):
+        with inputs.replaced(job_dir) as folder:
+            folder.mkdir()
+            (folder / "model.py").write_text(text)
+            if error is not None:
+                raise error
+
+    with pytest.raises(ConfigError):
+        write("wrong", ConfigError("of a new job"))
+    assert not given.exists()
+    write("first")
+    job_dir.mkdir()
+    with held(job_dir), pytest.raises(LaunchError, match="is running"):
+        write("of another program")
+    with pytest.raises(ConfigError):
+        write("wrong", ConfigError("with other settings"))
+    assert (given / "model.py").read_text() == "first"
+    write("second")
+    assert (given / "model.py").read_text() == "second"
+    assert sorted(tmp_path.iterdir()) == [job_dir, given]
