@@ -223,8 +223,8 @@ def picture_now(job: SubmittedJob, name: str, with_members: bool = False) -> tup
         if (end := job.end(0.0)) is not None:  # it has ended meanwhile
             return end, False
         if why := job.waiting():
-            waiting = dataclasses.replace(no_status(name, 0), status="pending", message=why)
-            return waiting, True
+            before = job.before() or no_status(name, 0)
+            return dataclasses.replace(before, status="pending", message=why), True
         raise
 
 

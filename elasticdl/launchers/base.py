@@ -205,6 +205,10 @@ class SubmittedJob(Protocol):
         """Return why the job has no master now; "" if it has one, or has ended."""
         ...
 
+    def before(self) -> JobStatus | None:
+        """Return the picture that the master has left for when it does not answer, if any."""
+        ...
+
     def processes(self) -> list[tuple[Role, int]]:
         """Return the processes that have logs, in order of role and index."""
         ...

@@ -180,6 +180,12 @@ class KubernetesJob:
         message = self._words_of_master() or condition.get("message", "the job has failed")
         return dataclasses.replace(status, status="failed", message=message)
 
+    def before(self) -> JobStatus | None:
+        """Return what a master that was suspended has stored with its Job."""
+        job = self._job()
+        picture = _picture(job) if job else ""
+        return messages.status_from_json(picture) if picture else None
+
     def waiting(self) -> str:
         """Return why no master of the job runs now; "" if one runs, or the job has ended."""
         job = self._job()

@@ -234,10 +234,10 @@ def _running(job_dir: Path, path: Path) -> str:
             "does not run the job: end that process"
         )
     who = f" (process {pid})" if pid is not None else ""
-    return (
-        f"--job_dir={job_dir}: the job in this folder is running{who}; elasticdl attach {job_dir} "
-        "shows it"
-    )
+    # A job of one process (--distribution_strategy=Local) has no settings here, and no other view.
+    is_one_process = not (job_dir / process.CONFIG_FILE).is_file()
+    shows = "the command that runs it" if is_one_process else f"elasticdl attach {job_dir}"
+    return f"--job_dir={job_dir}: the job in this folder is running{who}; {shows} shows it"
 
 
 def clear(job_dir: Path) -> None:

@@ -114,10 +114,8 @@ class FolderJob:
         with contextlib.suppress(FileNotFoundError):
             return messages.status_from_json((self._job_dir / process.PICTURE_FILE).read_text())
         config = JobConfig.read(self._job_dir / process.CONFIG_FILE)
-        status = no_status(config.cluster.job_name, config.training.num_epochs)
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            # The master's last picture before it left or was killed.
-            status = messages.status_from_json((self._job_dir / process.BEFORE_FILE).read_text())
+        nothing = no_status(config.cluster.job_name, config.training.num_epochs)
+        status = self.before() or nothing
         try:
             end = json.loads((self._job_dir / folder.END_FILE).read_text())
         except FileNotFoundError:
@@ -130,6 +128,13 @@ class FolderJob:
     def waiting(self) -> str:
         """Return what the launcher knows."""
         return self._root.waiting()
+
+    def before(self) -> JobStatus | None:
+        """Return what the master has written at times, and when it left."""
+        try:
+            return messages.status_from_json((self._job_dir / process.BEFORE_FILE).read_text())
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     def processes(self) -> list[tuple[Role, int]]:
         """Return the processes that have logs in the job's folder."""

@@ -1,8 +1,10 @@
 """What a command says of a job that ends while it is asked something."""
 
+from dataclasses import replace
+
 import pytest
 
-from elasticdl.cli.jobs import ask
+from elasticdl.cli.jobs import ask, picture_now
 from elasticdl.errors import UnavailableError
 from elasticdl.job import no_status
 
@@ -35,3 +37,23 @@ def test_a_job_that_has_ended_is_told_from_a_master_that_does_not_answer(ends, w
 
     with pytest.raises(UnavailableError, match=words):
         ask(EndingJob(ends), question)
+
+
+class SuspendedJob(EndingJob):
+    """A job whose master stands still: the cluster has suspended it."""
+
+    def connect(self, timeout_seconds):
+        raise UnavailableError("the master did not answer")
+
+    def waiting(self):
+        return "the master is SUSPENDED in Slurm"
+
+    def before(self):
+        return replace(no_status("clicks", 2), status="running", records_done=7_000)
+
+
+def test_the_picture_of_a_suspended_master_is_the_last_one_that_it_has_written():
+    found, goes_on = picture_now(SuspendedJob(ends=False), "jobs/clicks")
+    assert goes_on
+    assert (found.status, found.records_done) == ("pending", 7_000)
+    assert found.message == "the master is SUSPENDED in Slurm"

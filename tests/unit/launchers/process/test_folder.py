@@ -53,10 +53,12 @@ def test_a_job_that_is_not_there_is_told_with_the_places(make):
 
 def test_one_process_runs_a_job(make):
     job = make("jobs/ads")
-    with folder.held(job), pytest.raises(LaunchError, match="the job in this folder is running"):
+    running = f"the job in this folder is running .*; elasticdl attach {job} shows it"
+    with folder.held(job), pytest.raises(LaunchError, match=running):
         folder.held(job).__enter__()
-    with folder.held(job):
-        pass
+    (job / process.CONFIG_FILE).unlink()  # as that of --distribution_strategy=Local
+    with folder.held(job), pytest.raises(LaunchError, match="the command that runs it shows it"):
+        folder.held(job).__enter__()
 
 
 def test_file_system_without_locks_is_told(tmp_path, monkeypatch, caplog):
