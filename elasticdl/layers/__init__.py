@@ -1,4 +1,4 @@
-"""Layers that users put in their models. TensorFlow is imported when the first one is used."""
+"""Layers for the models of users. TensorFlow is imported when the first layer is used."""
 
 from __future__ import annotations
 
@@ -53,6 +53,7 @@ _HOMES = {
 
 def __getattr__(name: str) -> object:
     if name in _HOMES:
+        # TensorFlow takes seconds to import, and a model in PyTorch does not need it.
         import importlib
 
         return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

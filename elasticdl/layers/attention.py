@@ -1,4 +1,4 @@
-"""Layers of the deep interest network: what of a user's history matters for one item."""
+"""Layers of the deep interest network: they weight a user's history by its fit to one item."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Dice(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
     """The activation `p s + (1 - p) alpha s`, with p the sigmoid of the standardised s.
 
     Zhou et al., "Deep Interest Network for Click-Through Rate Prediction", KDD 2018, equation 3.
-    Mean and variance are those of the minibatch in training and moving averages otherwise; alpha is
-    learnt for each unit.
+    In training the mean and the variance are the minibatch's, and otherwise moving averages. Alpha
+    is learnt for each unit.
     """
 
     def __init__(self, epsilon: float = 1e-8, momentum: float = 0.99, **kwargs: object) -> None:
@@ -29,7 +29,7 @@ class Dice(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
         )
 
     def build(self, input_shape: Shape) -> None:
-        """Make alpha, one number a unit."""
+        """Make alpha, one number for each unit."""
         self.standardise.build(input_shape)
         self.alpha = self.add_weight(shape=(input_shape[-1],), initializer="zeros", name="alpha")
 
@@ -43,20 +43,20 @@ class Dice(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
         return input_shape
 
     def get_config(self) -> dict[str, object]:
-        """Return what rebuilds the layer."""
+        """Return the arguments that rebuild the layer."""
         return {**super().get_config(), "epsilon": self.epsilon, "momentum": self.momentum}
 
 
 @keras.saving.register_keras_serializable(package="elasticdl")
 class TargetAttention(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
-    """The sum of a history's vectors, each weighted by how it fits the target.
+    """Sums a history's vectors, each with the weight of its fit to the target.
 
     Zhou et al., "Deep Interest Network for Click-Through Rate Prediction", KDD 2018, equation 3 of
-    section 4.3: the weight is what a small network gives for (vector, target, vector - target,
-    vector * target). It is no softmax: a user with many fitting items has a longer sum.
+    section 4.3. A small network computes the weight from (vector, target, vector - target, vector *
+    target). The weights are no softmax: a user with many fitting items has a longer sum.
 
-    Called with [target (records, dim), history (records, items, dim), is_item (records, items)],
-    where `is_item` is false for what only fills a history; gives (records, dim).
+    The layer is called with [target (records, dim), history (records, items, dim), is_item
+    (records, items)] and returns (records, dim). `is_item` is false for padding of a history.
 
     Args:
         units: The sizes of the hidden layers of the small network.
@@ -112,5 +112,5 @@ class TargetAttention(keras.layers.Layer):  # type: ignore[misc]  # keras has no
         return input_shape[0]
 
     def get_config(self) -> dict[str, object]:
-        """Return what rebuilds the layer."""
+        """Return the arguments that rebuild the layer."""
         return {**super().get_config(), "units": list(self.units), "activation": self.activation}

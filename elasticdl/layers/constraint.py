@@ -1,4 +1,4 @@
-"""Keras constraints of an embedding table as what the store does to a row."""
+"""Translates Keras constraints of an embedding table into the store's operation on a row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RowConstraint = tuple[str, dict[str, float]]
 def describe_constraint(
     constraint: keras.constraints.Constraint | None, layer: str
 ) -> RowConstraint | None:
-    """Return (kind, params) of what holds each row of a table, or None without a constraint.
+    """Return (kind, params) of the constraint for each row, or None without a constraint.
 
     Kinds and parameters are those of `ConstraintSpec` in `elasticdl/backends/base.py`.
 
@@ -22,6 +22,7 @@ def describe_constraint(
     kinds = keras.constraints
     if constraint is None:
         return None
+    # A subclass may do something else, so the exact type is compared.
     if type(constraint) is kinds.NonNeg:
         return "non_neg", {}
     if type(constraint) is kinds.UnitNorm:
@@ -42,5 +43,6 @@ def describe_constraint(
             f"axis={constraint.axis!r}, which is the norm over all rows of the table; no ps "
             "replica has them all: say axis=1, for the norm of each row"
         )
+    # The store divides by a norm as Keras does, with the same epsilon.
     norm = {"min": low, "max": high, "rate": rate, "epsilon": keras.config.epsilon()}
     return "norm", {name: float(value) for name, value in norm.items()}

@@ -25,39 +25,40 @@ _WHOLE_TABLE = "use keras.layers.Embedding, with a table below --embedding_thres
 class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
     """Turns ids into rows of a table that lives on the ps replicas.
 
-    Ids are non-negative integers, of any size up to 2**63 - 1: a row is created when its id is
-    first trained, so the table needs no size. They may also be strings: the id of a string is
-    `tf.strings.to_hash_bucket_fast(string, 2**63 - 1)`. One layer that is called several times
-    looks up one table. Floats are cut off to integers, as `keras.layers.Embedding` does.
+    Ids are non-negative integers up to 2**63 - 1. A row is created when its id is first trained, so
+    the table needs no size. Ids may also be strings: the id of a string is
+    `tf.strings.to_hash_bucket_fast(string, 2**63 - 1)`. Floats are cut off to integers, as
+    `keras.layers.Embedding` does. If a layer is called several times, all calls use one table.
 
     In a job the rows are inputs of the training step, and their gradients go to the ps replicas.
-    In a plain Python session (a unit test, a notebook) the layer works as well: with an
-    `input_dim` it owns an ordinary weight, which trains like any other; without one (or when
-    that weight would exceed 256 MiB) rows are created in this process when first used, with
-    the initial values that a job with seed 0 gives them, and are *not trained*.
+    The layer also works in a plain Python session (a unit test, a notebook). With an `input_dim`
+    the layer then owns an ordinary weight, which is trained like any other weight. Without one (or
+    if the weight would exceed 256 MiB) rows are created in this process when first used, with the
+    initial values of a job with seed 0, and are *not trained*.
 
     Args:
-        output_dim: Width of a row.
-        input_dim: Number of rows where known: ids are checked against it, and the export
-            holds an ordinary table. Without it the export holds the trained ids and their rows.
+        output_dim: The width of a row.
+        input_dim: The number of rows, if known. Ids are then checked against it, and the export has
+            an ordinary table. Otherwise the export has the trained ids and their rows.
         embeddings_initializer: A Keras initializer, or its name, that is a constant, or a
             uniform, normal or truncated normal distribution.
         mask_zero: Id 0, or the empty string, is padding: later layers get a mask, and a combiner
-            leaves it out.
-        input_length: Accepted for models written for older Keras; not used.
-        combiner: "sum", "mean" or "sqrtn" reduces all rows of one record to one, and gives
-            `(batch, output_dim)`; a record without ids gives zeros. Needed where ids are a
-            `tf.SparseTensor` or `tf.RaggedTensor`.
-        wire_dtype: "float32", "float16" or "bfloat16": how rows and their gradients travel between
-            workers and ps replicas. They are stored and updated in float32.
-        admission: Which ids get a row: all, or by `CountAdmission`, `ProbabilityAdmission` or
-            `StatisticAdmission`. A plain session trains them all.
-        expiry: Which rows go, by `Expiry`; none without it, nor in a plain session.
-        keep_names: Keep the strings that ids were made of beside the rows: exported tables then
-            show them. The layer is given strings, or what `tf.strings.to_hash_bucket_fast` has
-            made of them.
+            leaves the padding out.
+        input_length: Accepted for models that were written for older Keras; it has no effect.
+        combiner: "sum", "mean" or "sqrtn" reduces all rows of one record to one, and the layer
+            returns `(batch, output_dim)`. A record without ids gives zeros. A combiner is needed if
+            the ids are a `tf.SparseTensor` or `tf.RaggedTensor`.
+        wire_dtype: The type of rows and gradients between workers and ps replicas: "float32",
+            "float16" or "bfloat16". Rows are stored and updated in float32.
+        admission: The rule by which an id gets a row: `CountAdmission`, `ProbabilityAdmission` or
+            `StatisticAdmission`; None: each id gets one. A plain session trains all ids.
+        expiry: The rule by which rows are removed, an `Expiry`; None: they stay, as in a plain
+            session.
+        keep_names: Store the strings that ids were made of beside the rows, so that exported tables
+            show them. The layer is called with strings, or with the results of
+            `tf.strings.to_hash_bucket_fast`.
         embeddings_constraint: `NonNeg`, or `UnitNorm`, `MaxNorm` or `MinMaxNorm` with axis=1, of
-            `keras.constraints`: what each row is held to from its creation on.
+            `keras.constraints`: a constraint for each row from its creation on.
         statistics: Keep decayed sums of each id beside its row, by `RowStatistics`. A plain session
             keeps none, and reads zeros.
     """
@@ -114,16 +115,17 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
         self.supports_masking = self.mask_zero
         self._weight: tf.Tensor = None
         self._plain_table: PlainTable | None = None
-        # Ids come as they are: Keras would cast integers to the layer's float dtype, and has no
-        # word for sparse and ragged ones.
+        # Ids are passed on unchanged: Keras would cast integers to the layer's float dtype, and
+        # does not know sparse and ragged tensors.
         self._convert_input_args = False
         self._allow_non_tensor_positional_args = True
         self.supports_jit = self._fits_a_weight()  # a plain table is looked up outside XLA
 
     def build(self, input_shape: Shape | None = None) -> None:
-        """Create the ordinary weight of a plain session; in a job something stands for it."""
+        """Create the ordinary weight of a plain session; in a job a `TableVariable` replaces it."""
         if current_lookup() is not None:
             if self.input_dim is not None and not self.variables:
+                # Without it, the model's count of parameters would lack the table.
                 TableVariable.of(self, _WHOLE_TABLE, takes_rows=False)
         elif self._fits_a_weight() and self._weight is None:
             self._weight = self.add_weight(
@@ -172,7 +174,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
         return tf.cast(outputs, self.compute_dtype)
 
     def _call_on_arrays(self, inputs: keras.KerasTensor) -> keras.KerasTensor:
-        """Do the same where Keras is not on TensorFlow, of ids in a dense array of any integers."""
+        """Return the rows if Keras is not on TensorFlow; ids are a dense array of any integers."""
         ops = keras.ops
         ids = ops.convert_to_tensor(inputs)
         self._check_dtype(ids.dtype)
@@ -181,6 +183,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
             rows = ops.stop_gradient(rows)
         if self.combiner is not None:
             axes = list(range(1, len(ids.shape)))
+            # Without this a record of padding alone would be divided by zero.
             counts = ops.cast(ops.not_equal(ids, 0), "float32") if self.mask_zero else None
             rows = rows if counts is None else rows * counts[..., None]
             counts = ops.ones(ids.shape, "float32") if counts is None else counts
@@ -215,17 +218,17 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
         return (*input_shape, self._width)
 
     def compute_output_spec(self, inputs: keras.KerasTensor) -> keras.KerasTensor:
-        """Say what a symbolic call gives; no row is looked up for it."""
+        """Return the spec of a symbolic call; no row is looked up for it."""
         self._check_dtype(inputs.dtype)
         return keras.KerasTensor(self.compute_output_shape(inputs.shape), self.compute_dtype)
 
     @property
     def has_own_weight(self) -> bool:
-        """Whether it was built in a plain session, so that it holds its rows itself."""
+        """Return whether the layer holds its rows itself: it was built in a plain session."""
         return self._weight is not None
 
     def get_config(self) -> dict[str, object]:
-        """Return what rebuilds the layer, its rows excepted."""
+        """Return the arguments that rebuild the layer, without its rows."""
         return {
             **super().get_config(),
             "output_dim": self.output_dim,
@@ -244,7 +247,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
 
     @property
     def _width(self) -> int:
-        """Numbers that the layer returns for an id."""
+        """The number of floats that the layer returns for an id."""
         return self.output_dim + (self.statistics.num_features if self.statistics else 0)
 
     def _as_integers(self, ids: tf.Tensor) -> tf.Tensor:
@@ -255,7 +258,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
         return tf.cast(ids, tf.int64)
 
     def _read(self, ids: tf.Tensor, records: tf.Tensor | None, weights: tf.Tensor) -> tf.Tensor:
-        """Return the rows of ids, and behind them the statistics that are features."""
+        """Return the rows of ids, followed by the statistics that are features."""
         rows = self._rows(ids)
         if self.statistics_table is None:
             return rows
@@ -278,6 +281,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
                     describe_constraint(self.embeddings_constraint, self.name),
                 )
             rows = self._plain_table.lookup(ids)
+        # A frozen layer sends no gradients, since its rows must not change.
         return rows if self.trainable else tf.stop_gradient(rows)
 
     def _combine(
@@ -332,11 +336,11 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
 
 
 class StatisticsTable(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
-    """The table of the statistics of an `Embedding`, which alone calls it.
+    """The table of the statistics of an `Embedding`; only that layer calls it.
 
     Attributes:
-        said: What is kept.
-        expiry_of_rows: When the rows of the ids go.
+        said: The statistics that are kept.
+        expiry_of_rows: The rule by which the rows of the ids are removed.
     """
 
     embeddings_initializer = "zeros"
@@ -354,14 +358,15 @@ class StatisticsTable(keras.layers.Layer):  # type: ignore[misc]  # keras has no
     def read(
         self, ids: tf.Tensor, records: tf.Tensor | None, weights: tf.Tensor | None
     ) -> tf.Tensor | None:
-        """Look the statistics of ids up; return them if they are features.
+        """Look up the statistics of ids; return them if they are features.
 
         Args:
             ids: The ids.
-            records: The record of each; None: it is their first axis.
-            weights: What each counts; None: all count 1.
+            records: The record of each id; None: the first axis of the ids.
+            weights: The weight of each id; None: all weights are 1.
         """
         num_features = self.said.num_features
+        # A served model has no table of statistics that it does not return.
         if is_served() and not num_features:
             return None
         lookup, count = current_lookup(), current_count()
@@ -369,8 +374,10 @@ class StatisticsTable(keras.layers.Layer):  # type: ignore[misc]  # keras has no
             zeros = tf.zeros(tf.concat([tf.shape(ids), [num_features]], 0), tf.float32)
             return zeros if num_features else None
         if count is not None:
+            # The count is of the next lookup of statistics, so it comes first.
             count(records, weights)
         rows: tf.Tensor = lookup(self, ids)
+        # The last float of a row is the period of the sums, which is no feature.
         return tf.stop_gradient(rows[..., :num_features]) if num_features else None
 
 
@@ -380,7 +387,7 @@ def _is_string(ids: tf.Tensor) -> bool:
 
 
 def _ids_of_strings(strings: tf.Tensor) -> tf.Tensor:
-    """Return ids of the same structure; a backend finds the strings by this operation."""
+    """Return ids of the same structure; a backend recognises the strings by this operation."""
 
     def ids_of(values: tf.Tensor) -> tf.Tensor:
         return tf.strings.to_hash_bucket_fast(values, NUM_STRING_IDS)

@@ -1,4 +1,4 @@
-"""Keras initializers as what the store knows: a distribution by kind and parameters."""
+"""Translates Keras initializers into distributions that the store knows."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def describe_initializer(
 
 
 def has_array(initializer: keras.initializers.Initializer) -> bool:
-    """Whether an initializer is `Constant` of an array: it says each row, not a distribution."""
+    """Return whether an initializer is `Constant` of an array, with values for each row."""
     is_constant = isinstance(initializer, keras.initializers.Constant)
     return is_constant and not _is_number(initializer.value) and np.ndim(initializer.value) > 0
 
@@ -57,6 +57,7 @@ def has_array(initializer: keras.initializers.Initializer) -> bool:
 def _variance_scaling(
     initializer: keras.initializers.Initializer, layer: str, dim: int, input_dim: int | None
 ) -> tuple[str, dict[str, float]]:
+    # A row is the input of "fan_in", so only "fan_out" needs no number of rows.
     if input_dim is None and initializer.mode != "fan_out":
         raise ModelError(
             f"Embedding {layer!r}: {type(initializer).__name__} depends on the number of rows; "
@@ -72,6 +73,7 @@ def _variance_scaling(
         limit = math.sqrt(3.0 * scale)
         return "uniform", {"low": -limit, "high": limit}
     if initializer.distribution == "truncated_normal":
+        # As in Keras: the cut values, and not the normal ones, have the wanted deviation.
         return "truncated_normal", _normal(0.0, math.sqrt(scale) / TRUNCATED_STDDEV)
     return "normal", _normal(0.0, math.sqrt(scale))
 

@@ -1,4 +1,4 @@
-"""Layers of the papers on click prediction: how the features of a record meet each other.
+"""Layers of the papers on click prediction, which combine the features of a record.
 
 Each is a plain Keras layer on the vectors of a record's fields, (records, fields, dim), or on these
 side by side, (records, width). The model zoo's models share them.
@@ -18,7 +18,7 @@ ops = keras.ops
 
 @keras.saving.register_keras_serializable(package="elasticdl")
 class FactorizationMachine(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
-    """The sum of the inner products of all pairs of a record's vectors.
+    """Sums the inner products of all pairs of a record's vectors.
 
     Rendle, "Factorization Machines", ICDM 2010, in the linear time of its lemma 3.1; the second
     part of DeepFM (Guo et al., IJCAI 2017). (records, fields, dim) -> (records, 1).
@@ -40,12 +40,12 @@ class CompressedInteraction(keras.layers.Layer):  # type: ignore[misc]  # keras 
     """The compressed interaction network (CIN) of xDeepFM.
 
     Lian et al., "xDeepFM: Combining Explicit and Implicit Feature Interactions for Recommender
-    Systems", KDD 2018, equations 6 to 8: a row of layer k is a weighted sum of the products,
-    element by element, of each row of layer k - 1 with each of the record's vectors. All rows of
-    all layers are summed over dim. (records, fields, dim) -> (records, sum of `sizes`).
+    Systems", KDD 2018, equations 6 to 8. A row of layer k is a weighted sum of products, element by
+    element. The products are those of each row of layer k - 1 with each of the record's vectors.
+    All rows of all layers are summed over dim. (records, fields, dim) -> (records, sum of `sizes`).
 
     Args:
-        sizes: How many rows each layer has.
+        sizes: The number of rows of each layer.
         activation: The activation of each layer. The paper found the identity, the default, best.
     """
 
@@ -92,7 +92,7 @@ class CompressedInteraction(keras.layers.Layer):  # type: ignore[misc]  # keras 
         return (input_shape[0], sum(self.sizes))
 
     def get_config(self) -> dict[str, object]:
-        """Return what rebuilds the layer."""
+        """Return the arguments that rebuild the layer."""
         return {
             **super().get_config(),
             "sizes": list(self.sizes),
@@ -112,7 +112,8 @@ class CrossNetwork(keras.layers.Layer):  # type: ignore[misc]  # keras has no ty
     is the product of two thin matrices.
 
     Args:
-        num_layers: How many times the input meets what came of it.
+        num_layers: The number of layers; each combines the input with the output of the layer
+            before.
         version: 1 or 2.
         rank: The rank of the matrices of version 2; None: full.
     """
@@ -172,7 +173,7 @@ class CrossNetwork(keras.layers.Layer):  # type: ignore[misc]  # keras has no ty
         return input_shape
 
     def get_config(self) -> dict[str, object]:
-        """Return what rebuilds the layer."""
+        """Return the arguments that rebuild the layer."""
         return {
             **super().get_config(),
             "num_layers": self.num_layers,

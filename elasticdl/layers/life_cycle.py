@@ -1,4 +1,4 @@
-"""Which ids of a table get a row, and which rows go: said once, for models of all backends."""
+"""Rules for the rows of a table, for models of all backends: which ids get one, and until when."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _MAX_SKETCH_BYTES = _MIN_SKETCH_BYTES << 16
 
 @dataclass(frozen=True, slots=True)
 class CountAdmission:
-    """An id gets a row with the `count`-th minibatch that has it, and is trained from there on.
+    """Gives an id a row in the `count`-th minibatch with the id; from then on the id is trained.
 
-    Until then it reads as the centre of the table's initializer, as it does in an evaluation, and
-    its gradients are dropped.
+    Until then the id reads as the centre of the table's initializer, as in an evaluation, and its
+    gradients are dropped.
 
     Args:
-        count: Minibatches, at least 2.
+        count: The number of minibatches, at least 2.
         sketch_bytes: Count in a sketch of so many bytes (over all ps replicas) instead of 16 to 24
-            bytes for each id that waits. It never counts too few, and too many for some: after n
-            occurrences more than `10.9 n / sketch_bytes` too many for at most 1 id in 54. It
-            never forgets, so an id whose row has expired is admitted again at once. `count` is
-            at most 255 then, `sketch_bytes` at least 262,144.
+            bytes for each waiting id. The sketch never counts too few, but too many for some ids:
+            after n occurrences, more than `10.9 n / sketch_bytes` too many for at most 1 id in 54.
+            It never forgets, so an id whose row has expired is admitted again at once. With a
+            sketch `count` is at most 255, and `sketch_bytes` at least 262,144.
     """
 
     count: int
@@ -47,10 +47,10 @@ class CountAdmission:
 
 @dataclass(frozen=True, slots=True)
 class ProbabilityAdmission:
-    """Each minibatch that has an id without a row gives it one with this probability.
+    """Gives an id without a row one with this probability, in each minibatch with the id.
 
-    Takes no memory: an id is admitted after 1 / probability minibatches on average. The draw is a
-    function of the job's seed, the table, the id and the minibatch.
+    The rule takes no memory. An id is admitted after 1 / probability minibatches on average. The
+    draw is a function of the job's seed, the table, the id and the minibatch.
     """
 
     probability: float
@@ -65,14 +65,14 @@ class ProbabilityAdmission:
 
 @dataclass(frozen=True, slots=True)
 class StatisticAdmission:
-    """An id gets a row with the minibatch by which a statistic of it reaches `at_least`.
+    """Gives an id a row in the minibatch in which a statistic of the id reaches `at_least`.
 
-    The statistic is one of the layer's `statistics`, which are kept of ids without a row too. So a
-    decayed count admits an id that occurs often *now*, where `CountAdmission` adds up for ever.
+    The statistic is one of the layer's `statistics`, which ids without a row have too. So a decayed
+    count admits an id that occurs often *now*, while `CountAdmission` counts without decay.
 
     Args:
         name: One of the names of the layer's `RowStatistics`.
-        at_least: Above 0.
+        at_least: The limit, above 0.
     """
 
     name: str
@@ -87,19 +87,20 @@ class StatisticAdmission:
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """A row goes as soon as one of these holds when the job looks for such rows.
+    """Removes a row if one of these conditions holds when the job looks for such rows.
 
-    It looks before each checkpoint, at the end of each epoch and before an export. A row that has
-    gone reads as if its id had never been trained.
+    The job looks before each checkpoint, at the end of each epoch and before an export. An id whose
+    row was removed reads as if it had never been trained.
 
     Args:
-        steps: It was in none of the last `steps` updates of the model.
-        days: It was in none of the updates of so many days; of event time, in a job on a stream.
-        min_norm: The L2 norm of its weights is below this, and its first update was
+        steps: The row was in none of the last `steps` updates of the model.
+        days: The row was in none of the updates of so many days (of event time in a job on a
+            stream).
+        min_norm: The L2 norm of the row's weights is below this, and the row's first update was
             `grace_steps` updates of the model ago: a new row may begin near zero.
-        grace_steps: See `min_norm`; 0: none. Takes 8 bytes a row where there is a `min_norm`.
-        statistic: The name of one of the layer's `statistics`: it is below `below`. The statistics
-            of the id go too, with a row or without.
+        grace_steps: See `min_norm`; 0: none. With a `min_norm` it takes 8 bytes a row.
+        statistic: The name of one of the layer's `statistics`, whose value is below `below`. The
+            id's statistics are removed too, with or without a row.
         below: See `statistic`.
     """
 
@@ -133,15 +134,16 @@ _ADMISSIONS = (CountAdmission, ProbabilityAdmission, StatisticAdmission)
 
 
 def admission_of(value: object, whose: str) -> Admission | None:
-    """Return an admission given as such, or as `config_of` has written it.
+    """Return an admission from an admission, or from a result of `config_of`.
 
     Raises:
-        ModelError: It is neither.
+        ModelError: The value is neither.
     """
     if value is None or isinstance(value, _ADMISSIONS):
         return value
     if isinstance(value, dict):
         for kind in _ADMISSIONS:
+            # The three rules have no field name in common, so the fields tell the rule.
             if set(value) == set(kind.__dataclass_fields__):
                 return kind(**value)
     raise ModelError(
@@ -151,22 +153,22 @@ def admission_of(value: object, whose: str) -> Admission | None:
 
 
 def expiry_of(value: object, whose: str) -> Expiry | None:
-    """Return an expiry given as such, or as `config_of` has written it.
+    """Return an expiry from an expiry, or from a result of `config_of`.
 
     Raises:
-        ModelError: It is neither.
+        ModelError: The value is neither.
     """
     if value is None or isinstance(value, Expiry):
         return value
     fields = set(Expiry.__dataclass_fields__)
-    # What was saved before rows could go by a statistic does not say that they do not.
+    # Older models were saved without the fields of a statistic.
     if isinstance(value, dict) and set(value) in (fields, fields - {"statistic", "below"}):
         return Expiry(**value)
     raise ModelError(f"{whose}: expiry must be Expiry(...), not {value!r}")
 
 
 def config_of(value: Admission | Expiry | RowStatistics | None) -> dict[str, object] | None:
-    """Return what JSON can hold."""
+    """Return a rule as a dictionary for JSON."""
     return None if value is None else asdict(value)
 
 

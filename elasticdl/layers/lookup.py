@@ -1,4 +1,4 @@
-"""Where an embedding layer's rows come from: a function that a backend sets while it traces."""
+"""Holds the function that gives an embedding layer its rows; a backend sets it while it traces."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from contextvars import ContextVar
 from typing import TypeAlias
 
 Shape: TypeAlias = tuple[int | None, ...]
-"""The shape of a tensor; None where it depends on the minibatch."""
+"""The shape of a tensor; None in place of a size that depends on the minibatch."""
 
 Lookup = Callable[[object, object], object]
 """`lookup(layer, ids) -> rows`: `ids` an int64 tensor of any shape, rows `ids.shape + (dim,)`."""
 
 Count = Callable[[object, object], None]
-"""`count(records, weights)`: the record of each id of the lookup of statistics that comes next,
-None where that is the first axis of the ids, and what each counts, None where all count alike."""
+"""`count(records, weights)` is called before the lookup of statistics.
+
+`records` has the record of each id; None: it is the first axis of the ids. `weights` has the weight
+of each id; None: all are equal.
+"""
 
 _lookup: ContextVar[Lookup | None] = ContextVar("elasticdl_lookup", default=None)
 _count: ContextVar[Count | None] = ContextVar("elasticdl_count", default=None)
@@ -28,13 +31,13 @@ def current_lookup() -> Lookup | None:
 
 
 def current_count() -> Count | None:
-    """Return what is told which records statistics are of, or None where nothing is counted."""
+    """Return the function that is told the records of statistics; None if nothing is counted."""
     return _count.get()
 
 
 @contextmanager
 def counting(count: Count) -> Iterator[None]:
-    """Have each layer that keeps statistics, called meanwhile, say which records they are of."""
+    """Make each layer with statistics, called within the block, tell `count` its records."""
     token = _count.set(count)
     try:
         yield
@@ -43,13 +46,13 @@ def counting(count: Count) -> Iterator[None]:
 
 
 def is_served() -> bool:
-    """Say whether the model is called to serve: statistics that it does not read are not there."""
+    """Return whether the model is called for serving; unread statistics are absent then."""
     return _is_served.get()
 
 
 @contextmanager
 def serving() -> Iterator[None]:
-    """Have no layer look up statistics that it does not return."""
+    """Keep layers within the block from looking up statistics that they do not return."""
     token = _is_served.set(True)
     try:
         yield
@@ -59,10 +62,10 @@ def serving() -> Iterator[None]:
 
 @contextmanager
 def looking_up(lookup: Lookup) -> Iterator[None]:
-    """Have every distributed embedding layer that is called meanwhile take its rows from `lookup`.
+    """Make each distributed embedding layer, called within the block, take its rows from `lookup`.
 
-    The layers of a model are found by being called, wherever the model keeps them. That is why
-    this is a context and not an attribute that somebody would have to set on each layer.
+    A model's layers are found by calling the model, wherever the model keeps them. So this is a
+    context, and not an attribute that must be set on each layer.
     """
     token = _lookup.set(lookup)
     try:
@@ -75,13 +78,13 @@ _elsewhere: ContextVar[bool] = ContextVar("elasticdl_elsewhere", default=False)
 
 
 def towers_are_elsewhere() -> bool:
-    """Whether what towers give is looked up as rows are, and not computed here."""
+    """Return whether the outputs of towers are looked up as rows are, and not computed here."""
     return _elsewhere.get()
 
 
 @contextmanager
 def towers_elsewhere(are_elsewhere: bool) -> Iterator[None]:
-    """Have every `Remote` that is called meanwhile look its outputs up, or compute them here."""
+    """Make each `Remote`, called within the block, look its outputs up, or compute them here."""
     token = _elsewhere.set(are_elsewhere)
     try:
         yield

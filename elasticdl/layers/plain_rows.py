@@ -1,4 +1,4 @@
-"""Rows for a table in a plain Python session: an in-process store of one table."""
+"""Rows of a table in a plain Python session, from a store in this process."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ PLAIN_SEED = 0
 
 
 class PlainRows:
-    """Rows that are created when first looked up, as a job with seed 0 creates them.
+    """Creates rows when they are first looked up, as a job with seed 0 creates them.
 
     Args:
-        name: The name of the layer, for messages; and of the table.
-        dim: Width of a row.
-        input_dim: Number of rows, where it is limited.
-        initializer: Kind and parameters, as `Initializer` in `elasticdl/backends/base.py` has them.
-        constraint: The same of what rows are held to.
+        name: The name of the table, and of the layer in messages.
+        dim: The width of a row.
+        input_dim: The number of rows, if it is limited.
+        initializer: The kind and the parameters, as in `Initializer` of
+            `elasticdl/backends/base.py`.
+        constraint: The kind and the parameters of the constraint of rows.
     """
 
     def __init__(

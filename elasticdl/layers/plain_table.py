@@ -10,7 +10,7 @@ from elasticdl.layers.plain_rows import PlainRows
 
 
 class PlainTable:
-    """A table whose rows are created when first looked up, as a job with seed 0 creates them."""
+    """Creates rows when they are first looked up, as a job with seed 0 creates them."""
 
     def __init__(
         self,
@@ -28,6 +28,7 @@ class PlainTable:
         """Return the rows of an int64 tensor, `ids.shape + (dim,)`; eagerly or in a function."""
         if tf.executing_eagerly():
             return tf.convert_to_tensor(self._rows.pull(ids.numpy()))
+        # A lookup creates rows, so TensorFlow must not merge calls or leave one out.
         rows = tf.numpy_function(self._rows.pull, [ids], tf.float32, stateful=True)
         return tf.ensure_shape(
             rows, (*ids.shape, self._dim) if ids.shape.rank is not None else None

@@ -9,7 +9,7 @@ def require_rate(rate: float) -> float:
     """Return the share of negatives that was kept.
 
     Raises:
-        ModelError: It is none.
+        ModelError: The number is no such share.
     """
     if not 0.0 < rate <= 1.0:
         raise ModelError(

@@ -11,12 +11,12 @@ from elasticdl.layers.lookup import Shape, current_lookup, towers_are_elsewhere
 
 @keras.saving.register_keras_serializable(package="elasticdl")
 class Remote(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
-    """Turns ids into what a tower gives for them, wherever the tower is computed.
+    """Returns the outputs of a tower for ids; the tower may be computed elsewhere.
 
     A tower is a layer or model that takes ids of shape `(n,)`, int64, and gives `(n, dim)`. It
-    computes each id for itself: an id's output may not depend on the others. With
-    `--num_model_servers` it is computed on model servers, each id once for the workers that ask at
-    the same time; else, and in a plain Python session, in this process.
+    computes each id by itself: the output of an id must not depend on other ids. With
+    `--num_model_servers` model servers compute the tower, each id once for all workers that ask at
+    the same time. Otherwise, and in a plain Python session, this process computes it.
 
     Args:
         tower: The layer or model.
@@ -51,7 +51,7 @@ class Remote(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
         return tf.ensure_shape(tf.reshape(outputs, shape), [*ids.shape, self.output_dim])
 
     def of_ids(self, ids: tf.Tensor) -> tf.Tensor:
-        """Return what the tower gives for ids of shape (n,)."""
+        """Return the outputs of the tower for ids of shape (n,)."""
         outputs = self.tower(ids)
         shape = getattr(outputs, "shape", None)
         if shape is None or len(shape) != 2 or shape[1] is None:
@@ -63,13 +63,13 @@ class Remote(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
         return tf.cast(outputs, tf.float32)
 
     def compute_output_spec(self, inputs: keras.KerasTensor) -> keras.KerasTensor:
-        """Say what a symbolic call gives."""
+        """Return the spec of a symbolic call."""
         outputs = self.tower(keras.KerasTensor((None,), "int64"))
         self.output_dim = int(outputs.shape[-1])
         return keras.KerasTensor((*inputs.shape, self.output_dim), "float32")
 
     def get_config(self) -> dict[str, object]:
-        """Return what rebuilds the layer."""
+        """Return the arguments that rebuild the layer."""
         tower = keras.saving.serialize_keras_object(self.tower)
         return {**super().get_config(), "tower": tower}
 

@@ -1,4 +1,4 @@
-"""Statistics of ids, kept beside the rows of a table: said once, for models of all backends."""
+"""Statistics of ids, which are kept beside the rows of a table, for models of all backends."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ Value = TypeVar("Value")
 class RowStatistics:
     """Decayed sums of what occurs with each id, beside its row: `S = a + decay^n S`.
 
-    With each minibatch that is trained, `a` is the sum over the occurrences of the id in it, and n
-    is how many periods have passed since the id occurred the last time. They are counted exactly as
-    rows are updated: once for each minibatch, whatever is killed and comes again.
+    Each trained minibatch changes the sums of its ids. `a` is the sum over the occurrences of the
+    id in the minibatch, and n is the number of periods since the id's last occurrence. Like an
+    update of a row, each minibatch is counted exactly once, even if processes are killed.
 
-    Which period a minibatch is of follows from its place in the order of the job alone, and not
-    from a clock or the number of updates so far. So it does not matter which worker trains it,
-    when, and how often.
+    The period of a minibatch follows from its place in the order of the job alone, and not from a
+    clock or the number of updates so far. So it does not matter which worker trains the minibatch,
+    when, or how often.
 
     Args:
-        names: What is summed. "show" is 1 for each occurrence. Any other name is a value that
-            `feed` gives for each record: of that key of the labels, if these are a dict, or of the
-            features. "click" is the label, where there is but one and nothing of that name.
-        decay: What a period leaves of a sum, above 0 and at most 1. 1: sums only grow.
-        decay_steps: Minibatches of a period, counted over the whole job; every task is taken to
-            have `--num_minibatches_per_task`.
-        as_features: The layer returns them behind the row, in the order of `names`, as they were
-            when the row was pulled, decayed to the newest period. They have no gradient.
+        names: The names of the sums. "show" is 1 for each occurrence. Any other name is a value
+            that `feed` gives for each record, as a key of the labels (if they are a dict) or of the
+            features. "click" is the label, if there is only one label and no value of that name.
+        decay: The factor of a sum for each period, above 0 and at most 1. 1: sums only grow.
+        decay_steps: The minibatches of a period, counted over the whole job; every task counts as
+            `--num_minibatches_per_task`.
+        as_features: The layer returns the sums behind the row, in the order of `names`. They are
+            the sums at the time of the pull, decayed to the newest period. They have no gradient.
     """
 
     names: Sequence[str] = (SHOW, CLICK)
@@ -45,7 +45,7 @@ class RowStatistics:
     as_features: bool = False
 
     def __post_init__(self) -> None:
-        """Check what was said."""
+        """Check the fields."""
         if isinstance(self.names, str) or not all(isinstance(n, str) and n for n in self.names):
             raise ModelError(
                 "RowStatistics: names must be strings in a tuple or list, such as "
@@ -69,19 +69,19 @@ class RowStatistics:
 
     @property
     def table_dim(self) -> int:
-        """Floats of an id in the table of them: the sums, and the period they are decayed to."""
+        """The floats of an id in the table of statistics: the sums, and their newest period."""
         return len(self.names) + 1
 
     @property
     def num_features(self) -> int:
-        """How many more numbers the layer returns for an id."""
+        """The number of further floats that the layer returns for an id."""
         return len(self.names) if self.as_features else 0
 
     def column(self, name: str, whose: str) -> int:
-        """Return which of the sums has a name.
+        """Return the index of the sum with a name.
 
         Raises:
-            ModelError: None has.
+            ModelError: No sum has the name.
         """
         if name in self.names:
             return list(self.names).index(name)
@@ -91,10 +91,10 @@ class RowStatistics:
 
 
 def statistics_of(value: object, whose: str) -> RowStatistics | None:
-    """Return statistics given as such, or as `config_of` has written them.
+    """Return statistics from statistics, or from a result of `config_of`.
 
     Raises:
-        ModelError: They are neither.
+        ModelError: The value is neither.
     """
     if value is None or isinstance(value, RowStatistics):
         return value
@@ -104,18 +104,19 @@ def statistics_of(value: object, whose: str) -> RowStatistics | None:
 
 
 def table_name(name: str) -> str:
-    """Return the name of the table that has the statistics of another."""
+    """Return the name of the table with the statistics of another table."""
     return f"{name}_statistics"
 
 
 def value_of(
     name: str, labels: object, features: object, is_array: type[Value] | tuple[type[Value], ...]
 ) -> Value:
-    """Return what `feed` gives for each record under the name of a statistic other than "show".
+    """Return the values of `feed` for each record under the name of a statistic, except "show".
 
     Raises:
-        ModelError: It gives nothing of the name.
+        ModelError: `feed` gives nothing under the name.
     """
+    # The labels win if both have the name.
     for given in (labels, features):
         found = given.get(name) if isinstance(given, Mapping) else None
         if isinstance(found, is_array):

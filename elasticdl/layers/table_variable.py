@@ -1,4 +1,4 @@
-"""What stands in a model for the variable of a table that no process holds whole."""
+"""Stands in a model for the variable of a table that no process holds as a whole."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from elasticdl.errors import ModelError
 class TableVariable(keras.Variable):  # type: ignore[misc]  # keras has no types
     """The variable of a table on the ps replicas: name, path, shape and dtype, and no value.
 
-    It stands among the model's variables where Keras has the table, so that counts, names and
-    summaries are those of Keras. Whoever needs its value is refused; rows that are assigned to it
-    are those that the table begins with.
+    It stands among the model's variables where Keras has the table, so counts, names and summaries
+    are those of Keras. Reading its value is refused. Rows that are assigned to it become the first
+    rows of the table.
 
     Attributes:
-        remedy: What a user can do who needs the whole table; ends the message.
+        remedy: The advice for a user who needs the whole table; it ends the message.
         takes_rows: Whether rows may be assigned.
         given: The rows that were assigned, or None.
     """
@@ -27,7 +27,7 @@ class TableVariable(keras.Variable):  # type: ignore[misc]  # keras has no types
 
     @classmethod
     def of(cls, layer: keras.layers.Layer, remedy: str, takes_rows: bool) -> TableVariable:
-        """Put one among the variables of an embedding layer."""
+        """Put such a variable among the variables of an embedding layer."""
         with keras.name_scope(layer.name, caller=layer):
             made = cls(
                 layer.embeddings_initializer,
@@ -37,6 +37,7 @@ class TableVariable(keras.Variable):  # type: ignore[misc]  # keras has no types
             )
         made.remedy, made.takes_rows = remedy, takes_rows
         made.constraint = layer.embeddings_constraint
+        # Keras shows and counts only the variables that a layer tracks.
         layer._track_variable(made)
         return made
 
@@ -45,7 +46,7 @@ class TableVariable(keras.Variable):  # type: ignore[misc]  # keras has no types
         self._value = None
 
     def _deferred_initialize(self) -> None:
-        """Do so too where Keras initializes later."""
+        """Keep the table from being allocated when Keras initializes later."""
 
     @property
     def value(self) -> keras.KerasTensor:
@@ -56,10 +57,10 @@ class TableVariable(keras.Variable):  # type: ignore[misc]  # keras has no types
         )
 
     def begin_with(self, rows: keras.KerasTensor) -> None:
-        """Take the rows that the table begins with, of its shape.
+        """Take the first rows of the table, in the table's shape.
 
         Raises:
-            ModelError: This table is given rows in another way.
+            ModelError: This table gets its rows in another way.
         """
         if not self.takes_rows:
             raise ModelError(

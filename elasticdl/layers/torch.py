@@ -1,4 +1,4 @@
-"""`Embedding` and `EmbeddingBag` of PyTorch whose tables live on the ps replicas; other layers."""
+"""`Embedding` and `EmbeddingBag` of PyTorch with tables on the ps replicas, and other layers."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _INSTEAD = (
 )
 _VIEWS = frozenset({"T", "H", "mT", "mH", "real", "imag"})
 Distribution = tuple[str, dict[str, float]]
-"""Kind and parameters, as `Initializer` in `elasticdl/backends/base.py` has them."""
+"""The kind and the parameters, as in `Initializer` of `elasticdl/backends/base.py`."""
 
-# What may be asked of a table that is not here: its shape and the like, by name of the function.
+# These functions need no rows of the table: they ask for its shape and the like.
 _HARMLESS = frozenset(
     {
         "__get__", "__set__", "__delete__", "size", "dim", "numel", "is_floating_point", "detach",
@@ -45,22 +45,22 @@ _HARMLESS = frozenset(
 
 
 class RowInitializer(Protocol):
-    """The distribution of new rows, as `elasticdl.layers.torch` has them by name."""
+    """The distribution of new rows, with the fields of `elasticdl.Initializer`."""
 
     kind: str
     params: Mapping[str, float]
 
 
 class TableParameter(nn.Parameter):  # type: ignore[misc]  # torch has no types here
-    """Stands for a table that is on the ps replicas: a shape without memory.
+    """Stands for a table on the ps replicas: it has a shape, but no memory.
 
-    Functions of `torch.nn.init` and in-place initialisations say by what rows are filled. Whatever
-    else would read or write the table is refused.
+    Functions of `torch.nn.init`, and in-place initialisations, set the distribution of new rows.
+    Any other read or write of the table is refused.
 
     Attributes:
-        table_initializer: By what rows are filled when they are created.
-        given: All rows, where the model file sets them, shape (num_embeddings, dim).
-        owner: Says in messages whose weight it is.
+        table_initializer: The distribution of new rows.
+        given: All rows, if the model file sets them, shape (num_embeddings, dim).
+        owner: The name of the weight's owner in messages.
     """
 
     table_initializer: Distribution
@@ -76,7 +76,7 @@ class TableParameter(nn.Parameter):  # type: ignore[misc]  # torch has no types 
         return weight
 
     def __deepcopy__(self, memo: dict[int, torch.Tensor]) -> TableParameter:
-        """Return another weight that begins alike."""
+        """Return another weight with the same first rows."""
         rows, dim = self.shape
         copied = TableParameter.of(self.owner, rows, dim, self.table_initializer)
         copied.given = self.given
@@ -91,7 +91,7 @@ class TableParameter(nn.Parameter):  # type: ignore[misc]  # torch has no types 
         args: tuple[torch.Tensor, ...] = (),
         kwargs: Mapping[str, torch.Tensor] | None = None,
     ) -> torch.Tensor:
-        """Note how the table begins, let its shape be asked, and refuse the rest."""
+        """Note the initial values, answer questions about the shape, and refuse all other calls."""
         kwargs = kwargs or {}
         name = getattr(func, "__name__", str(func))
         weight = args[0] if args and isinstance(args[0], cls) else None
@@ -129,9 +129,12 @@ class TableParameter(nn.Parameter):  # type: ignore[misc]  # torch has no types 
                 )
             self.given = args[1].detach().to("cpu", torch.float32).numpy().copy()
             return
+        # The function is run on a tensor without memory, to see what it draws from.
         plain = torch.empty(tuple(self.shape), device="meta")
         with _Draws() as draws:
             func(plain, *args[1:], **{k: v for k, v in kwargs.items() if k != "tensor"})
+        # A row is created alone, so several draws that depend on each other cannot be repeated for
+        # it.
         if len(draws.found) != 1:
             raise ModelError(
                 f"the weight of {self.owner} is initialised by {name}, but rows are created one "
@@ -141,7 +144,7 @@ class TableParameter(nn.Parameter):  # type: ignore[misc]  # torch has no types 
 
 
 class _Draws(TorchDispatchMode):  # type: ignore[misc]  # torch has no types here
-    """Notes from which distributions a function fills a tensor."""
+    """Notes the distributions with which a function fills a tensor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -172,7 +175,7 @@ class _Draws(TorchDispatchMode):  # type: ignore[misc]  # torch has no types her
 
 
 def _two(numbers: list[float]) -> tuple[float, float]:
-    """Return two parameters of a distribution; those that are left out are 0 and 1."""
+    """Return two parameters of a distribution; the defaults are 0 and 1."""
     first, second = (*numbers, *(0.0, 1.0)[len(numbers) :])
     return float(first), float(second)
 
@@ -188,11 +191,11 @@ def _says_initial_values(func: torch._C._FunctionBase, name: str) -> bool:
 
 
 class StatisticsTable(nn.Module):  # type: ignore[misc]  # torch has no types here
-    """The table of the statistics of an embedding layer, which alone calls it.
+    """The table of the statistics of an embedding layer; only that layer calls it.
 
     Attributes:
-        said: What is kept.
-        expiry_of_rows: When the rows of the ids go.
+        said: The statistics that are kept.
+        expiry_of_rows: The rule by which the rows of the ids are removed.
     """
 
     num_embeddings = padding_idx = None
@@ -209,12 +212,12 @@ class StatisticsTable(nn.Module):  # type: ignore[misc]  # torch has no types he
     def read(
         self, ids: torch.Tensor, records: torch.Tensor | None, weights: torch.Tensor | None
     ) -> torch.Tensor | None:
-        """Look the statistics of ids up; return them if they are features.
+        """Look up the statistics of ids; return them if they are features.
 
         Args:
             ids: The ids.
-            records: The record of each; None: it is their first axis.
-            weights: What each counts; None: all count 1.
+            records: The record of each id; None: the first axis of the ids.
+            weights: The weight of each id; None: all weights are 1.
         """
         num_features = self.said.num_features
         if is_served() and not num_features:
@@ -229,7 +232,7 @@ class StatisticsTable(nn.Module):  # type: ignore[misc]  # torch has no types he
 
 
 class _Table:
-    """What both layers say of their table. In a plain session they are PyTorch's own layers."""
+    """The common part of both layers. In a plain session they are PyTorch's own layers."""
 
     num_embeddings: int | None
     embedding_dim: int
@@ -250,7 +253,7 @@ class _Table:
         name: str | None,
         statistics: RowStatistics | None,
     ) -> None:
-        """Check and keep what is said of the table."""
+        """Check and keep the settings of the table."""
         if max_norm is not None:
             raise ModelError(
                 f"{what}: max_norm={max_norm} is not applied: it changes rows whenever they are "
@@ -300,7 +303,7 @@ class _Table:
         return weight
 
     def _rows(self, ids: torch.Tensor, padding_idx: int | None) -> torch.Tensor:
-        """Return the rows of ids of any shape, those of the padding zero."""
+        """Return the rows of ids of any shape; the rows of padding are zero."""
         if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
             raise ModelError(
                 f"{type(self).__name__}: ids must be integers, found a tensor of {ids.dtype}"
@@ -309,6 +312,7 @@ class _Table:
         lookup = current_lookup()
         if lookup is not None:
             rows: torch.Tensor = lookup(self, ids)
+        # The rows exist only while a backend calls the model.
         elif self._is_of_job:
             raise ModelError(
                 f"{self.table_name or type(self).__name__}: the layer is called outside of the "
@@ -331,13 +335,13 @@ class _Table:
         padding_idx: int | None,
         records: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return rows and, behind them, the statistics that are features.
+        """Return rows, followed by the statistics that are features.
 
         Args:
             rows: The rows of ids.
             ids: The ids.
-            padding_idx: An id that counts nothing.
-            records: The record of each id; None: it is their first axis.
+            padding_idx: An id that is not counted.
+            records: The record of each id; None: the first axis of the ids.
         """
         if self.statistics is None:
             return rows
@@ -351,7 +355,7 @@ class _Table:
         return torch.cat([rows, features.to(rows)], -1)
 
     def _created_here(self) -> PlainRows:
-        """Return the rows of a plain session that knows no number of rows."""
+        """Return the rows of a plain session without a number of rows."""
         if self._plain_rows is None:
             name, initializer = self.table_name or "embedding", self.weight.table_initializer
             self._plain_rows = PlainRows(name, self.embedding_dim, self.num_embeddings, initializer)
@@ -361,31 +365,32 @@ class _Table:
 class Embedding(_Table, nn.Embedding):  # type: ignore[misc]  # torch has no types here
     """`torch.nn.Embedding` with its table on the ps replicas, and ids of up to 63 bits.
 
-    In a job no process of a worker holds the table: the layer's `weight` is a shape alone, and the
-    rows of a minibatch come when the layer is called. In a plain Python session the layer is
-    `torch.nn.Embedding`; without `num_embeddings` rows are then created in this process when first
-    used, with the initial values that a job with seed 0 gives them, and are *not trained*.
+    In a job no process of a worker holds the table: the layer's `weight` is only a shape, and the
+    rows of a minibatch are pulled when the layer is called. In a plain Python session the layer is
+    `torch.nn.Embedding`. Without `num_embeddings`, rows are then created in this process when first
+    used, with the initial values of a job with seed 0, and are *not trained*.
 
     Args:
-        num_embeddings: Number of rows, against which ids are checked; None: ids are any number
+        num_embeddings: The number of rows, against which ids are checked; None: an id is any number
             from 0 to 2**63 - 1, and a row is created when its id is first trained.
-        embedding_dim: Width of a row.
-        padding_idx: This id gives zeros, and is not trained.
+        embedding_dim: The width of a row.
+        padding_idx: An id that gives zeros, and is not trained.
         max_norm: Refused.
         norm_type: Not used.
         scale_grad_by_freq: Refused.
         sparse: Not needed: gradients are those of a minibatch's rows in any case.
-        _weight: The rows to begin with.
-        _freeze: Whether rows stay as they begin.
+        _weight: The first rows.
+        _freeze: Whether the rows stay unchanged.
         device: Not used.
         dtype: float32.
         name: The table's name in checkpoints and exports; default: the layer's place in the model.
-        initializer: An `elasticdl.Initializer`; default: the standard normal distribution, or what
-            `torch.nn.init` is called with.
-        wire_dtype: How rows and gradients travel: "float32", "float16" or "bfloat16".
-        admission: Which ids get a row: all, or by `CountAdmission`, `ProbabilityAdmission` or
-            `StatisticAdmission`.
-        expiry: Which rows go, by `Expiry`.
+        initializer: An `elasticdl.Initializer`; default: the standard normal distribution, or the
+            function of `torch.nn.init` that the model calls.
+        wire_dtype: The type of rows and gradients on the network: "float32", "float16" or
+            "bfloat16".
+        admission: The rule by which an id gets a row: `CountAdmission`, `ProbabilityAdmission` or
+            `StatisticAdmission`; None: each id gets one.
+        expiry: The rule by which rows are removed, an `Expiry`.
         statistics: Keep decayed sums of each id beside its row, by `RowStatistics`. A plain session
             keeps none, and reads zeros.
     """
@@ -427,7 +432,7 @@ class Embedding(_Table, nn.Embedding):  # type: ignore[misc]  # torch has no typ
             self.weight = _plain_weight(self, _weight, _freeze)
 
     def reset_parameters(self) -> None:
-        """Begin with the initial values again."""
+        """Set the initial values again."""
         _fill(self.weight, self._initializer)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
@@ -480,7 +485,7 @@ class EmbeddingBag(_Table, nn.EmbeddingBag):  # type: ignore[misc]  # torch has 
             self.weight = _plain_weight(self, _weight, False)
 
     def reset_parameters(self) -> None:
-        """Begin with the initial values again."""
+        """Set the initial values again."""
         _fill(self.weight, self._initializer)
 
     def forward(
@@ -489,13 +494,13 @@ class EmbeddingBag(_Table, nn.EmbeddingBag):  # type: ignore[misc]  # torch has 
         offsets: torch.Tensor | None = None,
         per_sample_weights: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return one row for each bag; arguments are those of `torch.nn.EmbeddingBag`."""
+        """Return one row for each bag; the arguments are those of `torch.nn.EmbeddingBag`."""
         if input.dim() == 2 and offsets is None:
             return self._equal_bags(input, per_sample_weights)
         rows = self._rows(input, None)
         records = None if offsets is None else _bags(input, offsets)
         rows = self._with_features(rows, input, self.padding_idx, records)
-        # Each occurrence has a row of its own: bags are made of places, not of ids.
+        # Each occurrence of an id has its own row, so bags are made of places and not of ids.
         rows = rows.reshape(-1, rows.shape[-1])
         places = torch.arange(1, rows.shape[0] + 1, device=rows.device).view(input.shape)
         rows = torch.cat([rows.new_zeros(1, rows.shape[-1]), rows])  # of the padding
@@ -530,21 +535,22 @@ class EmbeddingBag(_Table, nn.EmbeddingBag):  # type: ignore[misc]  # torch has 
         is_padding = ids == self.padding_idx
         if self.mode == "mean":
             return rows.sum(1) / (~is_padding).sum(1, keepdim=True).clamp(min=1)
+        # Padding must lose against each value, and a bag of padding alone gives zeros.
         rows = rows.masked_fill(is_padding.unsqueeze(-1), -torch.inf).max(1).values
         return rows.masked_fill(is_padding.all(1, keepdim=True), 0.0)
 
 
 class Remote(nn.Module):  # type: ignore[misc]  # torch has no types here
-    """Turns ids into what a tower gives for them, wherever the tower is computed.
+    """Returns the outputs of a tower for ids; the tower may be computed elsewhere.
 
     A tower is a module that takes ids of shape `(n,)`, int64, and gives `(n, dim)`. It computes
-    each id for itself: an id's output may not depend on the others. With `--num_model_servers` it
-    is computed on model servers, each id once for the workers that ask at the same time; else, and
-    in a plain Python session, in this process.
+    each id by itself: the output of an id must not depend on other ids. With `--num_model_servers`
+    model servers compute the tower, each id once for all workers that ask at the same time.
+    Otherwise, and in a plain Python session, this process computes it.
 
     Args:
         tower: The module.
-        name: In messages; default: "tower".
+        name: The name in messages; default: "tower".
     """
 
     num_embeddings = None  # ids are any number
@@ -571,7 +577,7 @@ class Remote(nn.Module):  # type: ignore[misc]  # torch has no types here
         return outputs.reshape(*ids.shape, outputs.shape[1])
 
     def of_ids(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return what the tower gives for ids of shape (n,)."""
+        """Return the outputs of the tower for ids of shape (n,)."""
         outputs = self.tower(ids)
         is_tensor = isinstance(outputs, torch.Tensor)
         if not is_tensor or outputs.dim() != 2 or len(outputs) != len(ids):
@@ -583,17 +589,18 @@ class Remote(nn.Module):  # type: ignore[misc]  # torch has no types here
         return outputs.to(torch.float32)
 
     def extra_repr(self) -> str:
-        """Say the name."""
+        """Return the name."""
         return f"name={self.name!r}"
 
 
 class SamplingCorrection(nn.Module):  # type: ignore[misc]  # torch has no types here
-    """Makes logits right again for data of which only a share of the negatives was kept.
+    """Corrects logits for data in which only a share of the negatives was kept.
 
-    As `elasticdl.layers.SamplingCorrection`: log(rate) is added unless the module is in training.
+    As in `elasticdl.layers.SamplingCorrection`, log(rate) is added unless the module is in
+    training.
 
     Args:
-        rate: Which share of the negatives was kept, above 0 and at most 1.
+        rate: The share of the negatives that was kept, above 0 and at most 1.
     """
 
     def __init__(self, rate: float) -> None:
@@ -605,12 +612,12 @@ class SamplingCorrection(nn.Module):  # type: ignore[misc]  # torch has no types
         return logits if self.training else logits + math.log(self.rate)
 
     def extra_repr(self) -> str:
-        """Say the rate."""
+        """Return the rate."""
         return f"rate={self.rate}"
 
 
 def _bags(ids: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-    """Return the bag of each id, by where bags begin."""
+    """Return the bag of each id, from the offsets at which bags begin."""
     places = torch.arange(ids.shape[0], device=ids.device)
     return torch.bucketize(places, offsets.to(torch.int64), right=True) - 1
 
