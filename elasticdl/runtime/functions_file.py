@@ -1,12 +1,16 @@
 """Functions of a program in a file, as the processes of its job load them.
 
 To load a pickle is to run what is in it. So a file is loaded only if it is the user's own, and has
-the SHA-256 that the model file beside it says. `cli/interactive/functions.py` writes both.
+the SHA-256 that the model file beside it says. `cli/interactive/functions.py` writes both. A
+process of a job whose secret is made by the command that starts it also wants a proof by that
+secret: then the file is the one that was there when the job was started.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import hmac
 import io
 import linecache
 import os
@@ -20,10 +24,16 @@ from pathlib import Path
 from typing import Any
 
 from elasticdl.errors import ModelError
-from elasticdl.runtime.secret_files import user_name
+from elasticdl.runtime.secret_files import private_opener, user_name
 
 PYTHON = "{}.{}".format(*sys.version_info)
 """The version that code in a file is for."""
+
+PROOF_FILE = "functions.proof"
+"""In the folder of a job: by the job's secret, the files that its processes may load."""
+
+_FILES = "*-????????????????.pickle"  # see `cli/interactive/functions.py`
+_trusted: tuple[Path, bytes] | None = None  # where the proof of this process' job is, and its key
 
 _loading: ContextVar[dict[str, types.ModuleType]] = ContextVar("_loading")
 
@@ -61,6 +71,56 @@ def load(model_file: str, name: str, digest: str, python: str) -> dict[str, Any]
     return functions
 
 
+def prove(model_zoo: Path, job_dir: Path, token: bytes) -> None:
+    """Note which files of functions the processes of a job may load: those of its model folder.
+
+    Args:
+        model_zoo: The folder of the model file.
+        job_dir: The folder of the job.
+        token: The secret of the job.
+    """
+    key, proofs = _key(token), []
+    for path in sorted(model_zoo.glob(_FILES)):
+        # What cannot be read here is another user's, and is not loaded.
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            proofs.append(_proof(key, hashlib.file_digest(file, "sha256").hexdigest()))
+    place = job_dir / PROOF_FILE
+    place.unlink(missing_ok=True)
+    if proofs:
+        with open(place, "wb", opener=private_opener) as file:
+            file.write(b"\n".join(proofs))
+
+
+def trust(job_dir: Path, token: bytes) -> None:
+    """Have this process load only what `prove` has noted for its job."""
+    global _trusted
+    _trusted = job_dir / PROOF_FILE, _key(token)
+
+
+def _key(token: bytes) -> bytes:
+    return hmac.digest(token, b"functions of a program", "sha256")
+
+
+def _proof(key: bytes, digest: str) -> bytes:
+    return hmac.digest(key, digest.encode(), "sha256").hex().encode()
+
+
+def _check_proof(path: Path, digest: str) -> None:
+    if _trusted is None:
+        return  # this process belongs to no job, or its job's secret was made after the files
+    place, key = _trusted
+    try:
+        proofs = place.read_bytes().split()
+    except OSError:
+        proofs = []
+    expected = _proof(key, digest)
+    if not any(hmac.compare_digest(expected, found) for found in proofs):
+        raise ModelError(
+            f"{path}: expected functions that were there when the job was started, as {place} "
+            "says, found others, which are not loaded: start the job again from Python"
+        )
+
+
 def _proved(path: Path, digest: str) -> io.BytesIO:
     """Return what is in a file of ours that nobody has changed."""
     try:
@@ -84,6 +144,7 @@ def _proved(path: Path, digest: str) -> io.BytesIO:
             f"{path}: expected the functions that elasticdl.train has written, found others "
             "(another SHA-256), which are not loaded: start the job again from Python"
         )
+    _check_proof(path, digest)
     return io.BytesIO(content)
 
 

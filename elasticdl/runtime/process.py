@@ -26,7 +26,7 @@ from typing import NoReturn
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError, ElasticdlError
 from elasticdl.job import Role
-from elasticdl.runtime import log_lines, open_files
+from elasticdl.runtime import functions_file, log_lines, open_files
 from elasticdl.runtime.addresses import LOOPBACK, Listening, is_loopback
 from elasticdl.runtime.credentials import job as credentials
 from elasticdl.runtime.credentials.files import TlsFiles
@@ -170,9 +170,12 @@ def start(role: Role, argv: Sequence[str] | None = None) -> ProcessArguments:
     logging.getLogger().setLevel(config.cluster.log_level)
     listening = _may_listen(words, config)
     makes_own = role is Role.MASTER and words.tls_dir is not None
+    token = read_token(words.token_file)
+    if not config.is_on_kubernetes:  # there the master makes the secret, after the command
+        functions_file.trust(words.job_dir, token)
     return ProcessArguments(
         config=config,
-        token=read_token(words.token_file),
+        token=token,
         job_dir=words.job_dir,
         master=words.master,
         index=words.index,

@@ -24,7 +24,7 @@ from elasticdl.checkpoints.versions import resolve
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError, LaunchError
 from elasticdl.launchers.process.pids import parse_ref, ref_of
-from elasticdl.runtime import process
+from elasticdl.runtime import functions_file, process
 from elasticdl.runtime.credentials import job as credentials
 from elasticdl.runtime.credentials.files import FOLDER as TLS_FOLDER
 from elasticdl.runtime.locks import lock_holders
@@ -102,6 +102,7 @@ def _fill(config: JobConfig, job_dir: Path) -> None:
     if settled != before:
         # The settings may have a password of --data_reader_params.
         process.write_whole(path, settled.model_dump_json(indent=2), 0o600)
+    functions_file.prove(settled.model.model_zoo, job_dir, process.read_token(token))
 
 
 def new_folder(config: JobConfig) -> Path:

@@ -14,6 +14,7 @@ import pytest
 
 from elasticdl.cli.interactive import by_value, functions
 from elasticdl.errors import ModelError
+from elasticdl.runtime import functions_file
 
 HELPERS = """
 import threading
@@ -237,6 +238,26 @@ def test_what_is_not_proved_is_not_loaded(change, words, tmp_path):
     with pytest.raises(ModelError, match=words):
         loaded(path)
     assert not hasattr(Ran, "did")
+
+
+def test_a_process_of_a_job_loads_only_what_was_there_when_the_job_was_started(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(functions_file, "_trusted", None)
+    job_dir, token = tmp_path / "job", b"of this job"
+    job_dir.mkdir()
+    path = written(tmp_path, forward=lambda: 3)
+    functions_file.prove(path.parent, job_dir, token)
+    functions_file.trust(job_dir, b"of another job")
+    with pytest.raises(ModelError, match="expected functions that were there when the job was"):
+        loaded(path)
+    functions_file.trust(job_dir, token)
+    assert loaded(path).forward() == 3
+    written(tmp_path, forward=lambda: 4)  # by another program, with a model file that fits
+    with pytest.raises(ModelError, match="start the job again from Python"):
+        loaded(path)
+    functions_file.prove(path.parent, job_dir, token)
+    assert loaded(path).forward() == 4
 
 
 def test_functions_that_are_written_again_take_the_place_of_those_before(tmp_path):
