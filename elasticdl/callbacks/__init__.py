@@ -1,6 +1,7 @@
-"""What a model file's `callbacks()` may return, whatever its framework is; without importing one.
+"""Callbacks for `callbacks()` of a model file in any framework; none is imported here.
 
-Models in PyTorch have all of these. Models in Keras have Keras' own, and `LearningRateScheduler`.
+Models in PyTorch can use all of these. Models in Keras use Keras' own callbacks, and
+`LearningRateScheduler`.
 """
 
 from elasticdl.callbacks.base import Callback, JobControl, LearningRateScheduler

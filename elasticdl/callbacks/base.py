@@ -1,4 +1,4 @@
-"""What a callback is told of a job, and what it may change."""
+"""The base of callbacks: what they are told of a job, and what they may change."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class LearningRateScheduler:
 
 
 class JobControl:
-    """What callbacks may read and set of a job while they are called.
+    """The part of a job that callbacks may read and set during a call.
 
     Args:
-        learning_rate: That steps are made with; None: it follows a schedule.
+        learning_rate: The learning rate of steps; None: the rate follows a schedule.
         num_epochs: The number of epochs of the job.
 
     Attributes:
-        changed: The learning rate that one has set; None if none has.
-        is_stopped: One has said that training is to stop.
+        changed: The learning rate that a callback has set; None if none has set one.
+        is_stopped: Whether a callback has said that training must stop.
     """
 
     def __init__(self, learning_rate: float | None, num_epochs: int) -> None:
@@ -42,7 +42,7 @@ class JobControl:
 
     @property
     def learning_rate(self) -> float:
-        """The rate that steps are made with; a number may be assigned."""
+        """The learning rate of steps; a callback may assign a number."""
         if self._rate is None:
             raise ModelError("a callback reads the learning rate, which is a schedule")
         return self._rate
@@ -52,43 +52,44 @@ class JobControl:
         value = float(rate)
         if not (math.isfinite(value) and value >= 0):
             raise ModelError(f"a callback sets the learning rate to {value}")
+        # `changed` tells the job which rate it must pass on.
         self._rate = self.changed = value
 
 
 class Callback:
     """A callback of a model in PyTorch: derive from it, and override what you need.
 
-    Workers come and go, so a callback is made anew for each call. Numbers, strings, arrays, lists,
-    tuples and dicts that are its attributes are remembered from call to call. A worker may be lost
-    in a call: then it is made again, with what was remembered before it.
+    Workers come and go, so a callback is made anew for each call. Its attributes that are numbers,
+    strings, arrays, lists, tuples or dicts are stored after each call and restored before the next.
+    If a worker is lost in a call, the call is repeated with the attributes from before it.
 
-    `logs` has `loss`, the mean over the records of the epoch so far, and `val_NAME`, the metric
-    NAME of the newest evaluation.
+    `logs` has `loss`, the mean over the records of the epoch so far. It also has `val_NAME`, the
+    metric NAME of the newest evaluation.
     """
 
     _control: JobControl | None = None
 
     def on_train_begin(self) -> None:
-        """Training begins."""
+        """Called when training begins."""
 
     def on_epoch_begin(self, epoch: int) -> None:
-        """Called with the first epoch (0), then when the last task of the one before is done."""
+        """Called for epoch 0 at the begin, then when the last task of the epoch before is done."""
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, float]) -> None:
-        """The last task of an epoch is done; the next epoch is under way by then."""
+        """Called when the last task of an epoch is done; the next epoch has begun by then."""
 
     def on_evaluation_end(self, evaluation: int, logs: Mapping[str, float]) -> None:
-        """An evaluation of the job has its metrics; evaluations count from 0."""
+        """Called when an evaluation has its metrics; evaluations count from 0."""
 
     def on_train_end(self, logs: Mapping[str, float]) -> None:
-        """No training and no evaluation follows."""
+        """Called when no training and no evaluation follows."""
 
     @property
     def learning_rate(self) -> float:
-        """The rate of training. A number that is assigned is that of tasks leased from then on.
+        """The learning rate. An assigned number is the rate of tasks that are leased from then on.
 
         Raises:
-            ModelError: It is read, and follows a schedule.
+            ModelError: The rate is read, but it follows a schedule.
         """
         return self._job.learning_rate
 
@@ -98,15 +99,15 @@ class Callback:
 
     @property
     def num_epochs(self) -> int:
-        """How many epochs the job has, if nothing stops it."""
+        """The number of epochs of the job, if nothing stops it earlier."""
         return self._job.num_epochs
 
     def stop_training(self) -> None:
-        """Begin no training task any more; those that are begun are finished."""
+        """Begin no further training task; tasks that are begun are finished."""
         self._job.is_stopped = True
 
     def join(self, control: JobControl) -> None:
-        """Give it the job, before it is called."""
+        """Give the callback the job, before it is called."""
         self._control = control
 
     @property

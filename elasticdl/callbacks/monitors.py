@@ -1,4 +1,4 @@
-"""Callbacks that watch one quantity of a job, and act when it gets no better."""
+"""Callbacks that watch one quantity of a job, and act when it stops getting better."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class MonitorCallback(Callback):
 
     Args:
         monitor: `"loss"` at the end of each epoch, or `"val_NAME"` at each evaluation, where NAME
-            is the name of a metric as `eval_metrics_fn` has it. `"val_loss"` is the loss of the
+            is the name of a metric in `eval_metrics_fn`. `"val_loss"` is the loss of the
             evaluation.
-        mode: Whether less ("min") or more ("max") is better. "auto": of losses less is; metrics of
-            torchmetrics say it; of others it cannot be told.
+        mode: Whether less ("min") or more ("max") is better. "auto": less is better for losses, and
+            metrics of torchmetrics know their mode; for other metrics the mode must be given.
     """
 
     def __init__(self, monitor: str = "val_loss", mode: str = "auto") -> None:
@@ -31,7 +31,7 @@ class MonitorCallback(Callback):
         self.mode = mode
 
     def watch(self, number: int, value: float) -> None:
-        """Called with each value; `number` of its epoch or evaluation, from 0."""
+        """Called with each value, and the number of its epoch or evaluation, from 0."""
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, float]) -> None:
         """See `Callback`."""
@@ -56,19 +56,19 @@ class MonitorCallback(Callback):
 
 
 class EarlyStopping(MonitorCallback):
-    """Stops training when a quantity gets no better; the settings mean what they do in Keras.
+    """Stops training when a quantity stops getting better; the settings are those of Keras.
 
-    A value that is no number is never better. Weights are not restored: start from a checkpoint of
-    the best evaluation.
+    NaN is never better. Weights are not restored: start from a checkpoint of the best evaluation.
 
     Args:
         monitor: See `MonitorCallback`.
-        min_delta: A value that is better by no more than this is not better.
-        patience: How many values in a row that are not better stop training.
+        min_delta: A value counts as better only if it is better by more than this.
+        patience: The number of values in a row without a better one that stops training.
         mode: See `MonitorCallback`.
-        baseline: What has to be reached too: values that are not better than it count as if they
-            were not better.
-        start_from_epoch: How many epochs, or evaluations with `"val_..."`, are left out first.
+        baseline: A further limit: a value that is not better than the baseline does not count as
+            better.
+        start_from_epoch: The number of first epochs (or evaluations with `"val_..."`) that are
+            ignored.
     """
 
     def __init__(
@@ -81,6 +81,7 @@ class EarlyStopping(MonitorCallback):
         start_from_epoch: int = 0,
     ) -> None:
         super().__init__(monitor, mode)
+        # Keras accepts a negative number too.
         self.min_delta = abs(min_delta)
         self.patience = patience
         self.baseline = baseline
@@ -97,6 +98,7 @@ class EarlyStopping(MonitorCallback):
             self.best = value
             if self._is_better(value, self.baseline):
                 self.wait = 0
+        # As in Keras, the first value alone never stops training.
         elif self.wait >= self.patience and number > 0:
             self.stop_training()
 
@@ -109,21 +111,21 @@ class EarlyStopping(MonitorCallback):
 
 
 class ReduceLROnPlateau(MonitorCallback):
-    """Lowers the learning rate when a quantity gets no better.
+    """Lowers the learning rate when a quantity stops getting better.
 
-    The settings mean what they do in `torch.optim.lr_scheduler.ReduceLROnPlateau`, and decide the
-    same on the same values. The new rate is that of tasks leased from then on.
+    The settings are those of `torch.optim.lr_scheduler.ReduceLROnPlateau`, and the same values lead
+    to the same rates. A new rate is the rate of tasks that are leased from then on.
 
     Args:
         monitor: See `MonitorCallback`.
         mode: See `MonitorCallback`.
-        factor: By which the rate is multiplied.
-        patience: How many values in a row may be no better; the next one lowers the rate.
-        threshold: By how much a better value is better.
-        threshold_mode: "rel": by that part of the best value; "abs": by that.
-        cooldown: How many values are not counted after the rate was lowered.
+        factor: The factor of the rate.
+        patience: The number of values in a row that may be no better; the next one lowers the rate.
+        threshold: The least improvement of a better value.
+        threshold_mode: "rel": the threshold is a part of the best value; "abs": it is a difference.
+        cooldown: The number of values that are not counted after a change of the rate.
         min_lr: The lowest rate.
-        eps: The rate stays if it would change by no more than this.
+        eps: The rate stays the same if it would change by this or less.
     """
 
     def __init__(
@@ -163,6 +165,7 @@ class ReduceLROnPlateau(MonitorCallback):
             self.num_bad = 0
         else:
             self.num_bad += 1
+        # As in PyTorch, values during the cooldown are not counted.
         if self.num_cooling > 0:
             self.num_cooling -= 1
             self.num_bad = 0

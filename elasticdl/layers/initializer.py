@@ -57,7 +57,7 @@ def has_array(initializer: keras.initializers.Initializer) -> bool:
 def _variance_scaling(
     initializer: keras.initializers.Initializer, layer: str, dim: int, input_dim: int | None
 ) -> tuple[str, dict[str, float]]:
-    # A row is the input of "fan_in", so only "fan_out" needs no number of rows.
+    # The fan-in is the number of rows, so only "fan_out" works without it.
     if input_dim is None and initializer.mode != "fan_out":
         raise ModelError(
             f"Embedding {layer!r}: {type(initializer).__name__} depends on the number of rows; "

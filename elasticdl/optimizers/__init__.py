@@ -1,4 +1,4 @@
-"""Optimizers that Keras does not have, rules of one's own, and in `.torch` clipping for PyTorch's.
+"""Optimizers that Keras lacks, own update rules, and clipping for PyTorch (in `.torch`).
 
 TensorFlow is imported when the first optimizer in Keras is used.
 """

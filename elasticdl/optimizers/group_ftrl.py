@@ -1,4 +1,4 @@
-"""FTRL-proximal with sparse group lasso: rows that are not worth their place become zero."""
+"""FTRL-proximal with sparse group lasso: rows with little effect become zero."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _EMBEDDINGS = "embeddings"  # what Keras and elasticdl call the weight of an Emb
 
 @keras.saving.register_keras_serializable(package="elasticdl")
 class GroupFtrl(keras.optimizers.Ftrl):  # type: ignore[misc]  # keras has no types
-    """Keras' `Ftrl`, of which each row of an embedding table is a group.
+    """Keras' `Ftrl`, in which each row of an embedding table is a group.
 
-    A row whose norm, in FTRL's linear terms, does not exceed
-    `group_lasso_strength * sqrt(width)` is set to zero as a whole; others are shrunk by it. From
-    "Adaptive Optimizers with Sparse Group Lasso for Neural Networks in CTR Prediction" (Yue et
-    al., ECML PKDD 2021), there Group Adagrad; with strength 0 it is `Ftrl`. Other variables have no
-    groups and are updated as by `Ftrl`.
+    A row becomes zero as a whole if its norm, in FTRL's linear terms, is at most
+    `group_lasso_strength * sqrt(width)`; other rows are shrunk by it. The method is from "Adaptive
+    Optimizers with Sparse Group Lasso for Neural Networks in CTR Prediction" (Yue et al., ECML PKDD
+    2021), there for Group Adagrad. With strength 0 it is `Ftrl`. Other variables have no groups,
+    and are updated as by `Ftrl`.
 
     Rows of zeros are left out by `--export_threshold=0`, and expire by `Expiry(min_norm=...)`.
 
     Args:
-        learning_rate: As in Keras.
-        group_lasso_strength: 0 or more.
+        learning_rate: The learning rate, as in Keras.
+        group_lasso_strength: The strength of the group lasso, 0 or more.
         **kwargs: Keras' arguments of `Ftrl`; `learning_rate_power` must be -0.5.
     """
 
@@ -53,7 +53,7 @@ class GroupFtrl(keras.optimizers.Ftrl):  # type: ignore[misc]  # keras has no ty
         variable: keras.Variable,
         learning_rate: keras.KerasTensor,
     ) -> None:
-        """Update a variable as `Ftrl` does, then its rows as groups if it has some."""
+        """Update a variable as `Ftrl` does, and then its rows as groups, if it is a table."""
         super().update_step(gradient, variable, learning_rate)
         if not self.group_lasso_strength or not _is_table(variable):
             return
@@ -63,14 +63,16 @@ class GroupFtrl(keras.optimizers.Ftrl):  # type: ignore[misc]  # keras has no ty
         remaining = ops.clip(linear, -l1, l1) - linear
         norm = ops.sqrt(ops.sum(ops.square(remaining), axis=-1, keepdims=True))
         bound = self.group_lasso_strength * math.sqrt(variable.shape[-1])
+        # The tiny number keeps a row of zeros from a division by zero.
         share = ops.where(norm > bound, 1.0 - bound / ops.maximum(norm, 1e-30), 0.0)
         self.assign(variable, ops.multiply(variable, ops.cast(share, variable.dtype)))
 
     def get_config(self) -> dict[str, object]:
-        """Return what rebuilds the optimizer."""
+        """Return the arguments that rebuild the optimizer."""
         return {**super().get_config(), "group_lasso_strength": self.group_lasso_strength}
 
 
 def _is_table(variable: keras.Variable) -> bool:
-    # TensorFlow's variable stands for Keras' here; its name has a ":0" and perhaps a path.
+    # TensorFlow's variable stands for Keras' variable here. Its name ends with ":0", and may have a
+    # path.
     return str(variable.name).split("/")[-1].split(":")[0] == _EMBEDDINGS

@@ -1,4 +1,4 @@
-"""An update rule as a program of element-wise operations, which the store compiles."""
+"""Describes an update rule as a program of element-wise operations, which the store compiles."""
 
 from __future__ import annotations
 
@@ -28,15 +28,17 @@ OPERATIONS = {
     "log": 1,
     "where": 3,
 }
-"""What the store computes element by element, and how many values each operation takes. Comparisons
-give 1 or 0."""
+"""The element-wise operations of the store, each with its number of values.
+
+Comparisons give 1 or 0.
+"""
 WEIGHT, GRADIENT, LEARNING_RATE, STEP = range(4)
-"""Numbers of the values that each program begins with; those of the slots follow."""
+"""The numbers of the first values of each program; the values of the slots follow."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramNode:
-    """An operation on values of these numbers, or a constant."""
+    """An operation on the values of some numbers, or a constant."""
 
     op: str
     args: tuple[int, ...] = ()
@@ -45,11 +47,12 @@ class ProgramNode:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A rule as the store is told it.
+    """An update rule in the form that the store reads.
 
-    slots: name and first value of each. nodes: values, each made of those before it; they are
-    numbered after weight, gradient, learning rate, step (from 1) and the slots. weight, new_slots:
-    numbers of the values that weight and slots become.
+    slots: The name and the first value of each slot.
+    nodes: The values, each made of values before it. Their numbers follow those of weight,
+        gradient, learning rate, step (from 1) and the slots.
+    weight, new_slots: The numbers of the new values of weight and slots.
     """
 
     slots: tuple[tuple[str, float], ...]
@@ -59,10 +62,10 @@ class Program:
 
 
 class ProgramBuilder:
-    """Puts a program together. What is asked for twice is computed once."""
+    """Builds a program; an operation that is used twice is computed once."""
 
     def __init__(self, slots: Mapping[str, float]) -> None:
-        """Begin with the slots, and the first value of each."""
+        """Begin with the slots, each with its first value."""
         self._slots = {name: float(first) for name, first in slots.items()}
         self._nodes: list[ProgramNode] = []
         self._known: dict[ProgramNode, int] = {}
@@ -76,14 +79,14 @@ class ProgramBuilder:
         return self._add(ProgramNode("constant", value=float(value)))
 
     def op(self, name: str, *args: int) -> int:
-        """Return the number of what an operation makes of values."""
+        """Return the number of an operation's result."""
         return self._add(ProgramNode(name, args))
 
     def program(self, weight: int, new_slots: Mapping[str, int]) -> Program:
-        """Return the program, without what nothing is made of.
+        """Return the program, without operations that have no effect.
 
         Raises:
-            ModelError: It is longer than the store takes.
+            ModelError: The program is longer than the store allows.
         """
         base = STEP + 1 + len(self._slots)
         ends = [weight, *(new_slots[name] for name in self._slots)]
@@ -94,6 +97,7 @@ class ProgramBuilder:
             if number >= base and number not in needed:
                 needed.add(number)
                 waiting += self._nodes[number - base].args
+        # A value is made of values before it, so the order must stay.
         kept = sorted(needed)
         new = dict(zip(kept, range(base, base + len(kept)), strict=True))
         nodes = [self._nodes[number - base] for number in kept]
@@ -117,7 +121,7 @@ class ProgramBuilder:
 
 
 def unsupported(name: str, of: str) -> ModelError:
-    """Return what to say of an operation that the store does not have."""
+    """Return the error for an operation that the store does not have."""
     return ModelError(
         f"the update rule {of} uses {name}, which the ps replicas do not compute element by "
         f"element; expected arithmetic, comparisons, and {', '.join(_named(OPERATIONS))}"

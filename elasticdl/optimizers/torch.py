@@ -1,7 +1,7 @@
-"""Clipping of gradients, for optimizers of PyTorch: `clip_grad_norm(torch.optim.Adam(...), 1.0)`.
+"""Clips gradients for optimizers of PyTorch, as in `clip_grad_norm(torch.optim.Adam(...), 1.0)`.
 
-A job clips the gradient of each minibatch before it is applied, in all-reduce their mean. In a
-plain loop of PyTorch the optimizer clips in its `step`.
+A job clips the gradient of each minibatch before it is applied, and with all-reduce their mean. In
+a plain loop of PyTorch, the optimizer clips in its `step`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from elasticdl.errors import ModelError
 
 @dataclass(frozen=True, slots=True)
 class Clipping:
-    """A hook of an optimizer's steps. `kind` and `limit` as `ClipSpec` in `backends/base.py`."""
+    """A hook of an optimizer's steps; `kind` and `limit` are those of `ClipSpec`."""
 
     kind: str
     limit: float
@@ -36,28 +36,28 @@ class Clipping:
 
 
 def clip_grad_norm(optimizer: torch.optim.Optimizer, max_norm: float) -> torch.Tensor:
-    """Have an optimizer clip as `torch.nn.utils.clip_grad_norm_` does; return the optimizer.
+    """Make an optimizer clip as `torch.nn.utils.clip_grad_norm_` does; return the optimizer.
 
     Args:
-        optimizer: One of `torch.optim`.
-        max_norm: Limit of the L2 norm of the gradients of all its parameters together, rows of
-            tables too.
+        optimizer: An optimizer of `torch.optim`.
+        max_norm: The limit of the L2 norm of the gradients of all parameters together, with the
+            rows of tables.
 
     Raises:
-        ModelError: One of them is something else, or the optimizer clips already.
+        ModelError: An argument has another type, or the optimizer clips already.
     """
     return _clipping(optimizer, "global_norm", "clip_grad_norm", "max_norm", max_norm)
 
 
 def clip_grad_value(optimizer: torch.optim.Optimizer, clip_value: float) -> torch.Tensor:
-    """Have an optimizer clip as `torch.nn.utils.clip_grad_value_` does; return the optimizer.
+    """Make an optimizer clip as `torch.nn.utils.clip_grad_value_` does; return the optimizer.
 
     Args:
-        optimizer: One of `torch.optim`.
-        clip_value: Limit of each element of a gradient, on both sides of 0.
+        optimizer: An optimizer of `torch.optim`.
+        clip_value: The limit of each element of a gradient, on both sides of 0.
 
     Raises:
-        ModelError: One of them is something else, or the optimizer clips already.
+        ModelError: An argument has another type, or the optimizer clips already.
     """
     return _clipping(optimizer, "value", "clip_grad_value", "clip_value", clip_value)
 
@@ -75,6 +75,7 @@ def _clipping(
             f"{function}(optimizer, {name}): expected {name} above 0, found {limit!r}; leave the "
             "call out for no clipping"
         )
+    # A job has one limit for all parameters, so a second hook is refused.
     if any(isinstance(hook, Clipping) for hook in optimizer._optimizer_step_pre_hooks.values()):
         raise ModelError(
             f"{function}(optimizer, {name}): the optimizer clips already; expected one limit"

@@ -1,4 +1,4 @@
-"""An update rule of one's own, written in NumPy's operations."""
+"""Own update rules, written in NumPy's operations."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Update = Callable[..., tuple["TracedValue", Mapping[str, "TracedValue"]]]
 
 
 class UpdateRule:
-    """What `optimizer` returns for a rule of one's own; for models on arrays and in PyTorch.
+    """An update rule of the user, which `optimizer` returns; for models on arrays and in PyTorch.
 
-    `update` is called once, with values that note what is done to them: operators, comparisons,
-    `np.sqrt`, `np.where` and the like. What it does becomes a program that ps replicas and workers
-    run over rows and vectors; Python has no part in an update. All is computed in float32, but for
-    what is made of numbers, `step` and `learning_rate` alone: that is computed in double precision.
+    `update` is called once, with values that note the operations on them: operators, comparisons,
+    `np.sqrt`, `np.where` and the like. The noted operations become a program that ps replicas and
+    workers run over rows and vectors, so no update runs Python. The program computes in float32.
+    Only results of numbers, `step` and `learning_rate` alone are computed in double precision.
 
     Example, Adagrad::
 
@@ -42,13 +42,14 @@ class UpdateRule:
             return UpdateRule(update, {"total": 0.1}, learning_rate=0.05)
 
     Args:
-        update: Takes weight, gradient, slots by name, the number of the update from 1, and the
-            learning rate; returns the new weight and the new slots.
-        slots: Name and first value of each number that is kept beside a weight.
-        learning_rate: Of all updates.
+        update: Is given the weight, the gradient, the slots by name, the number of the update from
+            1, and the learning rate; returns the new weight and the new slots.
+        slots: The name and the first value of each number that is stored beside a weight.
+        learning_rate: The learning rate of all updates.
 
     Raises:
-        ModelError: `update` raises, does what is not done element by element, or leaves out a slot.
+        ModelError: `update` raises, has an operation that is not element-wise, or leaves out a
+            slot.
     """
 
     def __init__(
@@ -66,10 +67,10 @@ class UpdateRule:
 
 
 def traced(update: Update, slots: Mapping[str, float]) -> Program:
-    """Return what a function does to a weight.
+    """Return the program of a function.
 
     Raises:
-        ModelError: It raises, or does what is not done element by element.
+        ModelError: The function raises, or has an operation that is not element-wise.
     """
     name = getattr(update, "__qualname__", repr(update))
     builder = ProgramBuilder(slots)
@@ -79,6 +80,7 @@ def traced(update: Update, slots: Mapping[str, float]) -> Program:
     )
     try:
         found = update(weight, gradient, given, step, rate)
+    # The values raise ModelError themselves, with a better message.
     except ModelError:
         raise
     except Exception as error:
@@ -101,17 +103,17 @@ def traced(update: Update, slots: Mapping[str, float]) -> Program:
 
 
 class TracedValue(NDArrayOperatorsMixin):
-    """Stands for the same value of each element, and notes what is done to it."""
+    """Stands for the same value of each element, and notes the operations on it."""
 
     def __init__(self, builder: ProgramBuilder, number: int, rule: str) -> None:
-        """Stand for the value of a number in a builder; `rule` is the function's name."""
+        """Stand for the value with a number in a builder; `rule` is the function's name."""
         self._builder, self._number, self._rule = builder, number, rule
 
     def number_of(self, value: object) -> int:
         """Return the number of a value, or of a constant.
 
         Raises:
-            ModelError: It is something else.
+            ModelError: The value is something else.
         """
         if isinstance(value, TracedValue):
             return value._number
@@ -167,22 +169,23 @@ class TracedValue(NDArrayOperatorsMixin):
         raise unsupported("the value as an array", self._rule)
 
     def __float__(self) -> NoReturn:
-        """Refuse to be one number."""
+        """Refuse to be a single number."""
         raise unsupported("the value as a number of Python", self._rule)
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Refuse what an array has."""
+        """Refuse the attributes of an array."""
+        # Python looks for special methods itself, and expects this error.
         if name.startswith("__"):
             raise AttributeError(name)
         raise unsupported(f".{name}", self._rule)
 
     def __getitem__(self, _key: object) -> NoReturn:
-        """Refuse to be taken apart."""
+        """Refuse an index."""
         raise unsupported("a part of a value", self._rule)
 
 
 def _power(builder: ProgramBuilder, base: int, exponent: int) -> int:
-    """Return a power; squares and roots are what they are called, which is faster and exact."""
+    """Return a power; "multiply" and "sqrt" replace two of them, faster and exactly."""
     for value, op, args in ((2.0, "multiply", (base, base)), (0.5, "sqrt", (base,))):
         if exponent == builder.constant(value):
             return builder.op(op, *args)

@@ -1,8 +1,9 @@
-"""Layers that make numbers and ids of raw features. TensorFlow is imported with the first one.
+"""Layers that make numbers and ids of raw features.
 
-All of them take dense, sparse and ragged tensors, and are saved inside an exported model.
-`Discretization` and `Hashing` are Keras' own. `elasticdl.preprocessing.statistics` tells what
-`elasticdl data analyze` found, and needs no TensorFlow.
+TensorFlow is imported with the first one. All of them take dense, sparse and ragged tensors, and
+are saved inside an exported model. `Discretization` and `Hashing` are Keras' own.
+`elasticdl.preprocessing.statistics` returns the results of `elasticdl data analyze`, and needs no
+TensorFlow.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What layers over dense, sparse and ragged tensors have in common."""
+"""The common base of layers over dense, sparse and ragged tensors."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from elasticdl.layers.lookup import Shape
 
 
 class RawLayer(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
-    """A layer whose inputs come as they are.
+    """A layer whose inputs are passed on unchanged.
 
-    Keras would cast them to the layer's float type, and take dense tensors alone.
+    Keras would cast them to the layer's float type, and accept only dense tensors.
     """
 
     def __init__(self, **kwargs: object) -> None:
         super().__init__(**kwargs)
         self._convert_input_args = False
         self._allow_non_tensor_positional_args = True
+        # XLA has neither strings nor ragged tensors.
         self.supports_jit = False
 
 
 class ElementLayer(RawLayer):
-    """A layer that treats each value by itself: the output has the structure of the input."""
+    """A layer that treats each value by itself, so the output has the structure of the input."""
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Return the values' results where the values were."""
+        """Return the results, each in the place of its value."""
         return map_values(self._of_values, inputs)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
@@ -36,7 +37,7 @@ class ElementLayer(RawLayer):
         return input_shape
 
     def compute_output_spec(self, inputs: keras.KerasTensor) -> keras.KerasTensor:
-        """Say what a symbolic call gives."""
+        """Return the spec of a symbolic call."""
         return like(inputs, inputs.shape, self._output_dtype())
 
     @abstractmethod
@@ -49,7 +50,7 @@ class ElementLayer(RawLayer):
 
 
 def as_tensor(inputs: tf.Tensor) -> tf.Tensor:
-    """Return a tensor of TensorFlow, sparse and ragged ones as they are."""
+    """Return a tensor of TensorFlow; sparse and ragged tensors stay unchanged."""
     if isinstance(inputs, tf.SparseTensor | tf.RaggedTensor):
         return inputs
     return tf.convert_to_tensor(inputs)
@@ -66,9 +67,9 @@ def map_values(function: Callable[[tf.Tensor], tf.Tensor], inputs: tf.Tensor) ->
 
 
 def strings_of(values: tf.Tensor) -> tf.Tensor:
-    """Return strings: truth values as `True` and `False`, integers in decimal.
+    """Return strings: truth values become `True` and `False`, integers their decimals.
 
-    Floats are cut off to integers as Keras' `Hashing` does.
+    Floats are cut off to integers, as Keras' `Hashing` does.
     """
     if values.dtype == tf.string:
         return values

@@ -1,7 +1,7 @@
 """Layers that make ids of categories.
 
-Their hash is that of string ids in the parameter store, FarmHash's Fingerprint64, which TensorFlow
-has as `tf.strings.to_hash_bucket_fast` and Rust as `crates/edl-store/src/fingerprint.rs`.
+Their hash is the hash of string ids in the parameter store: FarmHash's Fingerprint64. TensorFlow
+has it as `tf.strings.to_hash_bucket_fast`, and Rust in `crates/edl-store/src/fingerprint.rs`.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ SEPARATOR = "_X_"  # what tf.ragged.cross puts between the parts of a cross
 class HashedCross(RawLayer):
     """Makes one id of each combination of two or more features.
 
-    The id is Fingerprint64 of the values as strings, joined by `_X_`, modulo `num_bins`:
-    `keras.layers.Hashing(num_bins)` of that string gives the same.
+    The id is Fingerprint64 of the values as strings, joined by `_X_`, modulo `num_bins`. So
+    `keras.layers.Hashing(num_bins)` of that string gives the same id.
 
-    Dense features of one shape give an id for each place. If one feature is sparse or ragged, all
-    are taken as lists of values by record, and a record gets an id for each combination of its
-    values, as a ragged tensor; a record that lacks one of the features gets none.
+    Dense features of one shape give an id for each place. If a feature is sparse or ragged, all
+    features are treated as lists of values for each record. A record then gets an id for each
+    combination of its values, in a ragged tensor. A record without a value of some feature gets no
+    id.
 
     Args:
-        num_bins: How many ids there are, up to 2**63 - 1. An `elasticdl.layers.Embedding` without
-            `input_dim` has rows for those that occur alone.
+        num_bins: The number of ids, up to 2**63 - 1. An `elasticdl.layers.Embedding` without
+            `input_dim` has rows only for the ids that occur.
     """
 
     def __init__(self, num_bins: int, **kwargs: object) -> None:
@@ -48,12 +49,13 @@ class HashedCross(RawLayer):
         """Return the ids, int64."""
         features = [as_tensor(feature) for feature in self._checked(inputs)]
         if any(isinstance(feature, tf.SparseTensor | tf.RaggedTensor) for feature in features):
+            # tf.ragged.cross joins the strings; the hash is then the one of dense features.
             crossed = tf.ragged.cross([_lists(feature) for feature in features])
             return crossed.with_flat_values(self._ids(crossed.flat_values))
         return self._ids(tf.strings.join([strings_of(f) for f in features], SEPARATOR))
 
     def compute_output_spec(self, inputs: keras.KerasTensor) -> keras.KerasTensor:
-        """Say what a symbolic call gives."""
+        """Return the spec of a symbolic call."""
         features = self._checked(inputs)
         if any(f.sparse or getattr(f, "ragged", False) for f in features):
             return keras.KerasTensor((features[0].shape[0], None), "int64", ragged=True)
@@ -64,7 +66,7 @@ class HashedCross(RawLayer):
         return input_shape[0]
 
     def get_config(self) -> dict[str, object]:
-        """Return what rebuilds the layer."""
+        """Return the arguments that rebuild the layer."""
         return {**super().get_config(), "num_bins": self.num_bins}
 
     def _ids(self, strings: tf.Tensor) -> tf.Tensor:
@@ -81,15 +83,15 @@ class HashedCross(RawLayer):
 
 @keras.saving.register_keras_serializable(package="elasticdl")
 class IndexLookup(ElementLayer):
-    """Gives the place of a string in a vocabulary; what is not in it comes after.
+    """Gives the index of a string in a vocabulary; other strings come after it.
 
-    A string that is no word of the vocabulary gets `len(vocabulary) + Fingerprint64 modulo
+    A string that is not in the vocabulary gets `len(vocabulary) + Fingerprint64 modulo
     num_oov_tokens`. Integers are looked up as their decimals.
 
     Args:
-        vocabulary: Words, all different, or the path of a file with one a line. The layer keeps
-            the words, so that the exported model needs no file.
-        num_oov_tokens: How many ids there are for other strings.
+        vocabulary: The words, all different, or the path of a file with one word a line. The layer
+            stores the words, so that the exported model needs no file.
+        num_oov_tokens: The number of ids for other strings.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class IndexLookup(ElementLayer):
         super().__init__(**kwargs)
         self.vocabulary = _words(vocabulary, self.name)
         self.num_oov_tokens = positive("num_oov_tokens", num_oov_tokens, self)
+        # The table must not become part of a graph that is being traced.
         with tf.init_scope():
             words = tf.lookup.KeyValueTensorInitializer(
                 tf.constant(self.vocabulary, tf.string),
@@ -106,11 +109,11 @@ class IndexLookup(ElementLayer):
             self.table = tf.lookup.StaticVocabularyTable(words, self.num_oov_tokens)
 
     def vocab_size(self) -> int:
-        """Return how many ids there are: `input_dim` of an embedding of them."""
+        """Return the number of ids, which is the `input_dim` of an embedding of them."""
         return len(self.vocabulary) + self.num_oov_tokens
 
     def get_config(self) -> dict[str, object]:
-        """Return what rebuilds the layer."""
+        """Return the arguments that rebuild the layer."""
         return {
             **super().get_config(),
             "vocabulary": list(self.vocabulary),
@@ -118,7 +121,7 @@ class IndexLookup(ElementLayer):
         }
 
     def compute_output_spec(self, inputs: keras.KerasTensor) -> keras.KerasTensor:
-        """Say what a symbolic call gives."""
+        """Return the spec of a symbolic call."""
         return like(inputs, inputs.shape, "int64")
 
     def _of_values(self, values: tf.Tensor) -> tf.Tensor:
@@ -129,7 +132,7 @@ class IndexLookup(ElementLayer):
 
 
 def _lists(feature: tf.Tensor) -> tf.Tensor:
-    """Return the strings of a feature, one list of them for each record."""
+    """Return the strings of a feature as one list for each record."""
     if isinstance(feature, tf.SparseTensor):
         return feature.with_values(strings_of(feature.values))
     if isinstance(feature, tf.RaggedTensor):

@@ -1,4 +1,4 @@
-"""What layers of `elasticdl_preprocessing` of ElasticDL 0.x were called with, where it differs."""
+"""Layers of `elasticdl_preprocessing` of ElasticDL 0.x whose arguments differ from today's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import keras
 
 @keras.saving.register_keras_serializable(package="elasticdl")
 class Discretization(keras.layers.Discretization):  # type: ignore[misc]  # keras has no types
-    """Keras' layer, whose boundaries are called `bins`, and which says how many bins there are."""
+    """Keras' layer with the earlier name `bins` for its boundaries, and with `num_bins`."""
 
     def __init__(self, bins: Sequence[float], **kwargs: object) -> None:
         super().__init__([float(boundary) for boundary in bins], **kwargs)
@@ -17,11 +17,11 @@ class Discretization(keras.layers.Discretization):  # type: ignore[misc]  # kera
         del self.num_bins  # Keras' own, which says into how many bins `adapt` cuts; None here
 
     def num_bins(self) -> int:
-        """Return how many ids there are."""
+        """Return the number of ids."""
         return len(self.bins) + 1
 
     def get_config(self) -> dict[str, object]:
-        """Return what rebuilds the layer."""
+        """Return the arguments that rebuild the layer."""
         return {
             "bins": self.bins,
             "output_mode": self.output_mode,

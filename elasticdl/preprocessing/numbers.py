@@ -15,8 +15,8 @@ from elasticdl.preprocessing.base import ElementLayer
 class Normalizer(ElementLayer):
     """Gives `(x - subtractor) / divisor`.
 
-    With the mean and the standard deviation this standardises, with the minimum and the range it
-    scales to 0 to 1.
+    The mean and the standard deviation standardise a value. The minimum and the range scale it to 0
+    to 1.
 
     Args:
         subtractor: A number.
@@ -35,7 +35,7 @@ class Normalizer(ElementLayer):
             )
 
     def get_config(self) -> dict[str, object]:
-        """Return what rebuilds the layer."""
+        """Return the arguments that rebuild the layer."""
         return {
             **super().get_config(),
             "subtractor": self.subtractor,
@@ -52,12 +52,12 @@ class Normalizer(ElementLayer):
 
 @keras.saving.register_keras_serializable(package="elasticdl")
 class LogRound(ElementLayer):
-    """Gives `round(log(x))` as an integer, and `default_value` where that has no place.
+    """Gives `round(log(x))` as an integer, or `default_value` if that is out of range.
 
     Args:
-        num_bins: Results are below this.
-        default_value: For results that are negative, not below `num_bins`, or of no logarithm
-            (zero, a negative number, NaN).
+        num_bins: The limit of results; they are below it.
+        default_value: The result if the logarithm is negative, is not below `num_bins`, or does not
+            exist (for zero, a negative number, or NaN).
         base: The base of the logarithm; None: e.
     """
 
@@ -74,7 +74,7 @@ class LogRound(ElementLayer):
             )
 
     def get_config(self) -> dict[str, object]:
-        """Return what rebuilds the layer."""
+        """Return the arguments that rebuild the layer."""
         return {
             **super().get_config(),
             "num_bins": self.num_bins,
@@ -83,7 +83,8 @@ class LogRound(ElementLayer):
         }
 
     def _of_values(self, values: tf.Tensor) -> tf.Tensor:
-        # In float64: the logarithm of 1000 to the base 10 is 3, and that of 10**2.5 below 2.5.
+        # In float64 the logarithm of 1000 to the base 10 is 3, and the logarithm of 10**2.5 is
+        # below 2.5.
         logarithms = tf.math.log(tf.cast(values, tf.float64))
         if self.base is not None:
             logarithms /= math.log(self.base)
@@ -95,9 +96,9 @@ class LogRound(ElementLayer):
 
 @keras.saving.register_keras_serializable(package="elasticdl")
 class RoundIdentity(ElementLayer):
-    """Gives `round(x)` as an integer, and `default_value` where it is not in `[0, num_buckets)`.
+    """Gives `round(x)` as an integer, or `default_value` if it is not in `[0, num_buckets)`.
 
-    Halves go to the even neighbour, as in NumPy.
+    Halves are rounded to the even neighbour, as in NumPy.
     """
 
     def __init__(self, num_buckets: int, default_value: int = 0, **kwargs: object) -> None:
@@ -106,7 +107,7 @@ class RoundIdentity(ElementLayer):
         self.default_value = int(default_value)
 
     def get_config(self) -> dict[str, object]:
-        """Return what rebuilds the layer."""
+        """Return the arguments that rebuild the layer."""
         return {
             **super().get_config(),
             "num_buckets": self.num_buckets,
@@ -122,13 +123,13 @@ class RoundIdentity(ElementLayer):
 
 @keras.saving.register_keras_serializable(package="elasticdl")
 class ToNumber(ElementLayer):
-    """Reads numbers of strings; an empty string, or spaces, is `default_value`.
+    """Parses strings as numbers; an empty string, or spaces, gives `default_value`.
 
-    A string that is no number ends the step with TensorFlow's message, which quotes it.
+    A string that is no number ends the step with an error of TensorFlow, which quotes the string.
 
     Args:
         out_type: "float32", "float64", "int32" or "int64", also as a type of TensorFlow.
-        default_value: What stands for a missing value.
+        default_value: The result for a missing value.
     """
 
     def __init__(
@@ -144,7 +145,7 @@ class ToNumber(ElementLayer):
         self.default_value = default_value
 
     def get_config(self) -> dict[str, object]:
-        """Return what rebuilds the layer."""
+        """Return the arguments that rebuild the layer."""
         return {
             **super().get_config(),
             "out_type": self.out_type,
@@ -156,6 +157,7 @@ class ToNumber(ElementLayer):
             return tf.cast(values, self.out_type)
         values = tf.strings.strip(values)
         missing = tf.equal(values, "")
+        # Every element is parsed, so a missing value needs a number in its place.
         numbers = tf.strings.to_number(tf.where(missing, "0", values), self.out_type)
         return tf.where(missing, tf.constant(self.default_value, self.out_type), numbers)
 
@@ -164,12 +166,12 @@ class ToNumber(ElementLayer):
 
 
 def rounded_below(limit: int, values: tf.Tensor, default: int) -> tf.Tensor:
-    """Return `round(values)` as integers, and `default` where they are not in [0, limit)."""
+    """Return `round(values)` as integers, or `default` for those not in [0, limit)."""
     if values.dtype.is_integer:
         rounded = tf.cast(values, tf.int64)
         return tf.where((rounded >= 0) & (rounded < limit), rounded, tf.constant(default, tf.int64))
     rounded = tf.round(values)
-    # Comparisons with NaN are false; no integer is made of it.
+    # Comparisons with NaN are false, so no integer is made of NaN.
     inside = (rounded >= 0) & (rounded < tf.constant(limit, rounded.dtype))
     integers = tf.cast(tf.where(inside, rounded, tf.zeros_like(rounded)), tf.int64)
     return tf.where(inside, integers, tf.constant(default, tf.int64))
@@ -179,7 +181,7 @@ def positive(what: str, value: object, layer: keras.layers.Layer) -> int:
     """Return a setting of a layer that must be a positive whole number.
 
     Raises:
-        ModelError: It is not; names the layer.
+        ModelError: The setting is no such number; the error names the layer.
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ModelError(

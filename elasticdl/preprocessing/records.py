@@ -1,4 +1,4 @@
-"""Records of a table, as lines, `tf.train.Example`s or columns, to scalars of known types."""
+"""Parses records of a table (lines, `tf.train.Example`s or columns) into scalars of known types."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Parse = Callable[[tf.Tensor], dict[str, tf.Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """The type of a column, and what stands for a missing value.
+    """The type of a column, and the value for a missing one.
 
-    in_examples: The type that `tf.train.Example`s have, where it is another.
-    vocabulary: Words that are looked for: numbers and truth values are written as these are.
-    is_required: A missing value is an error.
+    in_examples: The type in `tf.train.Example`s, if it differs.
+    vocabulary: The words that are looked up; numbers and truth values are written in the same way.
+    is_required: Whether a missing value is an error.
     """
 
     dtype: str
@@ -34,17 +34,17 @@ class ColumnType:
 
 @dataclass(frozen=True, slots=True)
 class LineCheck:
-    """Checks lines before TensorFlow has them: it reads more as numbers than the rule of values."""
+    """Checks lines before TensorFlow reads them: TensorFlow accepts more text as numbers."""
 
     lines: CsvColumns
     numbers: dict[str, str]
     required: tuple[str, ...]
 
     def __call__(self, records: Records) -> None:
-        """Raise for the first record that does not parse.
+        """Raise for the first record that cannot be parsed.
 
         Raises:
-            DataError: It has the record.
+            DataError: The error has the record.
         """
         try:
             self.lines.check(records, "", self.numbers, self.required)
@@ -68,20 +68,20 @@ def parser_of(
     delimiter: str,
     missing: str,
 ) -> Parse:
-    """Return a function of one record, which gives a scalar for each name of `types`.
+    """Return a function of one record, which returns a scalar for each name of `types`.
 
     Args:
         element_spec: The element spec of the dataset.
-        types: The columns that are wanted.
-        metadata: What is known of the data; lines are checked by what is added to its `checks`.
-        names: The columns of a line, in its order.
-        records: "csv" or "example", where records are strings.
-        delimiter: Between the fields of a line.
-        missing: A word that stands for a missing number, beside the empty one.
+        types: The wanted columns.
+        metadata: The metadata of the data; a check of lines is added to its `checks`.
+        names: The columns of a line, in order.
+        records: "csv" or "example", if records are strings.
+        delimiter: The character between the fields of a line.
+        missing: A word for a missing number, besides the empty word.
 
     Raises:
         ModelError: The records do not have the columns.
-        DataError: A column that is wanted as numbers has times.
+        DataError: A column of times is wanted as numbers.
     """
     if isinstance(element_spec, dict):
         _check_names(types, tuple(element_spec))
@@ -117,7 +117,7 @@ def parser_of(
 
 
 def _default(kind: ColumnType, missing: str) -> tf.Tensor:
-    """Return what stands for an empty field; numbers are text where a word stands for none."""
+    """Return the value of an empty field; with a word for missing numbers, numbers are text."""
     if kind.dtype == "string" or missing:
         return tf.constant([""])
     return tf.constant([] if kind.is_required else [kind.missing], kind.dtype)
@@ -130,7 +130,7 @@ def _check_lines(
     delimiter: str,
     missing: str,
 ) -> None:
-    """Have lines checked, where a job runs the feed."""
+    """Add a check of lines, if a job runs the feed."""
     checks = getattr(metadata, "checks", None)
     numbers = {
         name: "float32" if kind.dtype == "float32" else "int64"
@@ -140,6 +140,7 @@ def _check_lines(
     required = tuple(name for name, kind in types.items() if kind.is_required)
     lines = CsvColumns(tuple(names), delimiter, frozenset(("", missing)))
     check = LineCheck(lines, numbers, required)
+    # The feed may run several times with the same columns, which need one check.
     if checks is not None and check not in checks:
         checks.append(check)
 
@@ -162,7 +163,7 @@ def _parser_of_examples(types: Mapping[str, ColumnType], metadata: Metadata) -> 
 def typed(
     name: str, value: tf.Tensor, kind: ColumnType, metadata: Metadata, missing: str = ""
 ) -> tf.Tensor:
-    """Return a value of a column as the type that is wanted."""
+    """Return a value of a column in the wanted type."""
     if kind.dtype == "string":
         is_kind = kind_of(name, value.dtype, metadata)
         unit = time_unit(name, metadata)
@@ -189,7 +190,7 @@ def typed(
 
 
 def _refuse_times(name: str, metadata: Metadata) -> None:
-    """Refuse times as numbers: which number one is depends on the unit that a file has it in."""
+    """Refuse times as numbers: the number depends on the unit of the file."""
     dtype = getattr(metadata, "column_dtypes", {}).get(name)
     if dtype is not None and dtype.kind in "mM":
         what = "durations" if dtype.kind == "m" else "dates or time stamps"
@@ -212,10 +213,11 @@ def _narrowed(name: str, value: tf.Tensor, dtype: str) -> tf.Tensor:
 
 
 def _number_of(name: str, text: tf.Tensor, kind: ColumnType, missing: str) -> tf.Tensor:
-    """Read a number by the rule of `docs/data.md`."""
+    """Parse a number by the rule of `docs/data.md`."""
     is_missing = tf.equal(text, "") | tf.equal(text, missing)
     rule = _WHOLE if tf.as_dtype(kind.dtype).is_integer else _REAL
     is_number = tf.strings.regex_full_match(text, rule)
+    # to_number fails on this sentence, and its error quotes it.
     said = tf.strings.join([f"the column {name!r} is numbers here, and has '", text, "'"])
     words = tf.where(is_number, tf.strings.strip(text), said)
     number = tf.strings.to_number(tf.where(is_missing, "0", words), kind.dtype)
@@ -223,6 +225,7 @@ def _number_of(name: str, text: tf.Tensor, kind: ColumnType, missing: str) -> tf
         number = _required(name, is_missing, number)
     filling = tf.constant(kind.missing, kind.dtype)
     if number.dtype.is_floating:
+        # A written "nan" is a missing value too, as in other formats.
         is_missing |= tf.math.is_nan(number)
     return tf.where(is_missing, filling, number)
 
@@ -231,7 +234,8 @@ def _required(name: str, is_missing: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
     return refused(is_missing, f"the label {name!r} is missing: expected a value", value)
 
 
-# What `crates/edl-recordio/src/numbers.rs` takes; TensorFlow by itself takes hexadecimal, too.
+# This is the form that `crates/edl-recordio/src/numbers.rs` accepts; TensorFlow also accepts
+# hexadecimal.
 _WHOLE = r"[ \t]*[+-]?[0-9]+[ \t]*"
 _REAL = r"[ \t]*[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|(?i:inf|infinity|nan))[ \t]*"
 

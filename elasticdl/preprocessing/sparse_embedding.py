@@ -1,4 +1,4 @@
-"""`SparseEmbedding`: the rows of a record's ids, combined."""
+"""`SparseEmbedding` combines the rows of a record's ids."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ from elasticdl.preprocessing.numbers import positive
 
 @keras.saving.register_keras_serializable(package="elasticdl")
 class SparseEmbedding(Embedding):
-    """An `elasticdl.layers.Embedding` for lists of ids, which are combined by record.
+    """An `elasticdl.layers.Embedding` for lists of ids, whose rows are combined for each record.
 
-    Ids are sparse or ragged, or dense with -1 (of strings: "") where a record has fewer.
+    Ids are sparse, ragged, or dense. In a dense tensor, -1 (or "" for strings) fills the places of
+    records with fewer ids.
 
     Args:
-        input_dim: Number of rows, or None: see `elasticdl.layers.Embedding`.
-        output_dim: Width of a row.
-        initializer: It makes the rows: `embeddings_initializer` of `elasticdl.layers.Embedding`.
-        combiner: "sum", "mean", "sqrtn" (the sum, divided by the root of how many), or "tile":
-            the first `max_ids` rows beside each other, zeros after a record's last one, which
-            gives `(batch, max_ids * output_dim)`.
-        max_ids: For "tile"; further ids of a record are not looked up.
-        **kwargs: Whatever else `elasticdl.layers.Embedding` takes.
+        input_dim: The number of rows, or None; see `elasticdl.layers.Embedding`.
+        output_dim: The width of a row.
+        initializer: The distribution of new rows: `embeddings_initializer` of
+            `elasticdl.layers.Embedding`.
+        combiner: "sum", "mean", "sqrtn" (the sum, divided by the root of the number of ids), or
+            "tile". "tile" puts the first `max_ids` rows beside each other, with zeros after a
+            record's last row. Its result has the shape `(batch, max_ids * output_dim)`.
+        max_ids: The number of ids for "tile"; further ids of a record are not looked up.
+        **kwargs: Further arguments of `elasticdl.layers.Embedding`.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class SparseEmbedding(Embedding):
                 f"{combiner!r}"
             )
         tiled = combiner == "tile"
+        # "tile" is no combiner of `Embedding`: `call` makes it of sums.
         super().__init__(output_dim, input_dim, combiner="sum" if tiled else combiner, **kwargs)
         if tiled != (max_ids is not None):
             raise ModelError(
@@ -60,7 +63,8 @@ class SparseEmbedding(Embedding):
         if self.max_ids is None:
             return super().call(lists)
         lists = lists[:, : self.max_ids]
-        # Each id is a list of its own here: its sum is its row, and that of an empty list zeros.
+        # Each id is its own list here: the sum of the list is the id's row, and an empty list gives
+        # zeros.
         single = tf.RaggedTensor.from_row_lengths(
             lists.values, tf.ones_like(lists.values, tf.int64)
         )
@@ -75,7 +79,7 @@ class SparseEmbedding(Embedding):
         return (input_shape[0], self.output_dim * (self.max_ids or 1))
 
     def get_config(self) -> dict[str, object]:
-        """Return what rebuilds the layer, its rows excepted."""
+        """Return the arguments that rebuild the layer, without its rows."""
         config = super().get_config()
         if self.max_ids is not None:
             config["combiner"] = "tile"
@@ -83,7 +87,7 @@ class SparseEmbedding(Embedding):
 
 
 def _lists(inputs: tf.Tensor) -> tf.Tensor:
-    """Return ids as a ragged tensor; of dense ones those that are no filling."""
+    """Return ids as a ragged tensor, without the filling of a dense one."""
     if isinstance(inputs, tf.RaggedTensor):
         return inputs.merge_dims(1, -1) if inputs.shape.rank > 2 else inputs
     if isinstance(inputs, tf.SparseTensor):

@@ -1,8 +1,8 @@
-"""What `elasticdl data analyze` found, for model files: numbers, boundaries, vocabularies.
+"""Returns the results of `elasticdl data analyze` to model files.
 
-The file is that of `--statistics`, or of the environment variable `ELASTICDL_STATISTICS` in a plain
-Python session. Without either, each function returns the default that it is given, so that a
-model file also works where nothing was analysed.
+The results are numbers, boundaries and vocabularies. Their file is that of `--statistics`, or of
+the environment variable `ELASTICDL_STATISTICS` in a plain Python session. If there is neither, each
+function returns its default, so that a model file also works without an analysis.
 
     from elasticdl.preprocessing import Discretization, Normalizer, statistics
 
@@ -44,7 +44,7 @@ def get_stddev(feature: str, default: Number) -> Number:
 
 
 def get_bucket_boundaries(feature: str, default: Sequence[Number]) -> list[Number]:
-    """Return where buckets of about equally many values begin, ascending."""
+    """Return the ascending boundaries of buckets with about equally many values."""
     column = _column(feature)
     if column is None:
         return list(default)
@@ -54,7 +54,7 @@ def get_bucket_boundaries(feature: str, default: Sequence[Number]) -> list[Numbe
 
 
 def get_distinct_count(feature: str, default: int) -> int:
-    """Return how many different values a feature has."""
+    """Return the number of different values of a feature."""
     column = _column(feature)
     return default if column is None else column.distinct.count
 
@@ -68,14 +68,13 @@ def get_vocabulary(
     """Return the values of a feature, the most frequent first.
 
     Args:
-        feature: Its name.
-        default: What to return where nothing was analysed.
+        feature: The name of the feature.
+        default: The result if there is no analysis.
         min_count: Leave out values that occur more rarely.
-        max_size: Return so many at most.
+        max_size: Return at most so many values.
 
     Raises:
-        ConfigError: The file has no vocabulary of this feature, or left out values that are asked
-            for.
+        ConfigError: The file has no vocabulary of this feature, or lacks values that are asked for.
     """
     column = _column(feature)
     if column is None:

@@ -1,4 +1,4 @@
-"""Layers that change how values lie: ragged, sparse, several features beside each other."""
+"""Layers that change the structure of values: to ragged or sparse, or several features joined."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from elasticdl.preprocessing.numbers import positive
 
 
 class _Lists(RawLayer):
-    """What `ToRagged` and `ToSparse` have in common: a list of values for each record."""
+    """The common base of `ToRagged` and `ToSparse`: a list of values for each record."""
 
     def __init__(
         self, sep: str | None = ",", ignore_value: object = None, **kwargs: object
@@ -24,7 +24,7 @@ class _Lists(RawLayer):
         self.ignore_value = ignore_value
 
     def get_config(self) -> dict[str, object]:
-        """Return what rebuilds the layer."""
+        """Return the arguments that rebuild the layer."""
         return {**super().get_config(), "sep": self.sep, "ignore_value": self.ignore_value}
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
@@ -32,10 +32,10 @@ class _Lists(RawLayer):
         return (input_shape[0], None)
 
     def _ragged(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Return the values of each record that are not ignored, in their order."""
+        """Return the values of each record in order, without ignored values."""
         lists = _as_lists(as_tensor(inputs))
         if lists.dtype == tf.string and self.sep:
-            # "1,2" beside "3" in one record gives three values.
+            # A record with "1,2" and "3" has three values.
             lists = tf.strings.split(lists, self.sep).merge_dims(1, 2)
         ignored = self.ignore_value
         if ignored is None:
@@ -46,11 +46,11 @@ class _Lists(RawLayer):
 
 @keras.saving.register_keras_serializable(package="elasticdl")
 class ToRagged(_Lists):
-    """Gives a ragged tensor of each record's values, leaving out those that only fill.
+    """Gives a ragged tensor of each record's values, without filling.
 
     Args:
-        sep: Strings are cut here: "a,b" is two values. None: they are taken as they are.
-        ignore_value: What fills; None: "" of strings, -1 of numbers.
+        sep: Strings are cut at this: "a,b" is two values. None: strings are not cut.
+        ignore_value: The filling; None: "" for strings, -1 for numbers.
     """
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
@@ -58,19 +58,19 @@ class ToRagged(_Lists):
         return self._ragged(inputs)
 
     def compute_output_spec(self, inputs: keras.KerasTensor) -> keras.KerasTensor:
-        """Say what a symbolic call gives."""
+        """Return the spec of a symbolic call."""
         return keras.KerasTensor((inputs.shape[0], None), inputs.dtype, ragged=True)
 
 
 @keras.saving.register_keras_serializable(package="elasticdl")
 class ToSparse(_Lists):
-    """Gives a sparse tensor of each record's values, leaving out those that only fill.
+    """Gives a sparse tensor of each record's values, without filling.
 
-    What is left keeps its column, except where strings were cut: then it is put to the left.
+    A remaining value keeps its column. If strings were cut, values move to the left instead.
 
     Args:
-        ignore_value: What fills; None: "" of strings, -1 of numbers.
-        sep: Strings are cut here; None: they are taken as they are.
+        ignore_value: The filling; None: "" for strings, -1 for numbers.
+        sep: Strings are cut at this; None: strings are not cut.
     """
 
     def __init__(
@@ -95,19 +95,19 @@ class ToSparse(_Lists):
         )
 
     def compute_output_spec(self, inputs: keras.KerasTensor) -> keras.KerasTensor:
-        """Say what a symbolic call gives."""
+        """Return the spec of a symbolic call."""
         shape = inputs.shape if len(inputs.shape) > 1 else (inputs.shape[0], None)
         return keras.KerasTensor(shape, inputs.dtype, sparse=True)
 
 
 @keras.saving.register_keras_serializable(package="elasticdl")
 class ToDense(RawLayer):
-    """Gives a dense tensor of each record's values, the same number for each, filled at the end.
+    """Gives a dense tensor of records' values, with the same number for each by filling at the end.
 
     Args:
-        filling: Stands after a record's last value; None: "" of strings, 0 of numbers.
-        newest: Keep so many values of a record at most, the last ones. None: all, and as many
-            places as the longest record of the minibatch has.
+        filling: The value after a record's last value; None: "" for strings, 0 for numbers.
+        newest: The number of values of a record that are kept, the last ones. None: all are kept,
+            and the longest record of the minibatch decides the width.
     """
 
     def __init__(self, filling: object = None, newest: int | None = None, **kwargs: object) -> None:
@@ -116,7 +116,7 @@ class ToDense(RawLayer):
         self.newest = None if newest is None else positive("newest", newest, self)
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Return a tensor of (records, places): at most `newest`, as many as the longest has."""
+        """Return a tensor of (records, places), as wide as the longest record or `newest`."""
         lists = _as_lists(as_tensor(inputs))
         if self.newest is not None:
             lists = lists[:, -self.newest :]
@@ -127,25 +127,25 @@ class ToDense(RawLayer):
         return (input_shape[0], None)
 
     def compute_output_spec(self, inputs: keras.KerasTensor) -> keras.KerasTensor:
-        """Say what a symbolic call gives."""
+        """Return the spec of a symbolic call."""
         return keras.KerasTensor((inputs.shape[0], None), inputs.dtype)
 
     def get_config(self) -> dict[str, object]:
-        """Return what rebuilds the layer."""
+        """Return the arguments that rebuild the layer."""
         return {**super().get_config(), "filling": self.filling, "newest": self.newest}
 
 
 @keras.saving.register_keras_serializable(package="elasticdl")
 class ConcatenateWithOffset(RawLayer):
-    """Moves the ids of each feature by a number of its own and puts them beside each other.
+    """Adds an offset to the ids of each feature, and joins the features.
 
     So several features share one table: with sizes 10 and 5 and offsets 0 and 10, the ids of the
-    second begin at 10. Features may be dense, sparse or ragged; with a ragged one the result is
-    ragged, else with a sparse one it is sparse.
+    second feature begin at 10. Features may be dense, sparse or ragged. If one is ragged, the
+    result is ragged; otherwise, if one is sparse, the result is sparse.
 
     Args:
-        offsets: A number for each feature; None: ids stay as they are.
-        axis: Along which they are put; the last one.
+        offsets: A number for each feature; None: ids are not changed.
+        axis: The axis along which features are joined; by default the last one.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class ConcatenateWithOffset(RawLayer):
         return tuple(shape)
 
     def compute_output_spec(self, inputs: keras.KerasTensor) -> keras.KerasTensor:
-        """Say what a symbolic call gives."""
+        """Return the spec of a symbolic call."""
         features = self._checked(inputs)
         shape = self.compute_output_shape([feature.shape for feature in features])
         ragged = any(getattr(feature, "ragged", False) for feature in features)
@@ -189,7 +189,7 @@ class ConcatenateWithOffset(RawLayer):
         return keras.KerasTensor(shape, dtype, sparse=sparse, ragged=ragged)
 
     def get_config(self) -> dict[str, object]:
-        """Return what rebuilds the layer."""
+        """Return the arguments that rebuild the layer."""
         return {**super().get_config(), "offsets": self.offsets, "axis": self.axis}
 
     def _checked(self, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:

@@ -1,4 +1,4 @@
-"""A table as a model sees it: which columns are numbers, which are ids, and what the label is.
+"""A table as a model sees it: the columns that are numbers or ids, and the label.
 
 from elasticdl.preprocessing.tabular import Bucket, Category, Cross, Label, Number, Table
 
@@ -47,13 +47,13 @@ from elasticdl.preprocessing.words import refused
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number, given to the model as `(x - mean) / stddev`.
+    """A number column; the model gets `(x - mean) / stddev`.
 
-    mean, stddev: None: those of `--statistics`, and 0 and 1 without it.
-    log: Take log(1 + x) first, of negative numbers 0; mean and stddev are then of that, and 0 and 1
-        where they are not given.
-    missing: Stands for what is missing.
-    dtype: "int64" where `tf.train.Example`s have whole numbers.
+    mean, stddev: None: the values of `--statistics`, and 0 and 1 without it.
+    log: Use log(1 + x), and 0 for negative numbers. Then mean and stddev are those of the
+        logarithm, and 0 and 1 by default.
+    missing: The value in place of a missing one.
+    dtype: "int64" if `tf.train.Example`s have whole numbers.
     """
 
     name: str
@@ -66,10 +66,11 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A number as the id of its bucket.
+    """A number column; the model gets the id of the number's bucket.
 
-    boundaries: Where buckets begin, ascending; None: those of `--statistics`, which must be given.
-    dtype: "int64" where `tf.train.Example`s have whole numbers.
+    boundaries: The ascending boundaries of buckets; None: those of `--statistics`, which is then
+        needed.
+    dtype: "int64" if `tf.train.Example`s have whole numbers.
     """
 
     name: str
@@ -80,10 +81,10 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Category:
-    """A string, or whole number, as an id.
+    """A column of strings or whole numbers; the model gets an id.
 
-    by: A number of hash buckets, or a vocabulary, which has one id more for other values.
-    dtype: "string" or "int64": how the value is in the data.
+    by: The number of hash buckets, or a vocabulary, which has one further id for other values.
+    dtype: The type of the value in the data, "string" or "int64".
     """
 
     name: str
@@ -93,20 +94,20 @@ class Category:
 
 @dataclass(frozen=True, slots=True)
 class Cross:
-    """The combination of columns as one id of `num_bins`; numbers take part with their bucket."""
+    """A combination of columns as one id below `num_bins`; a number is combined by its bucket."""
 
     names: Sequence[str]
     num_bins: int
 
     @property
     def name(self) -> str:
-        """What the column is called."""
+        """The name of the column."""
         return "_X_".join(self.names)
 
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """A string that lists values, cut at `sep`; the values are ids as those of a `Category`."""
+    """A string with several values, cut at `sep`; the values become ids as in a `Category`."""
 
     name: str
     by: int | Sequence[str]
@@ -119,13 +120,14 @@ Column = Number | Bucket | Category | Cross | Tags
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What is to be predicted.
+    """The label: the column that is predicted.
 
-    A record without it is an error, and so is one whose word differs from `positive` by its case.
+    A record without a label is an error. So is a word that differs from `positive` only by its
+    case.
 
-    positive: Words that mean 1.0, of which all others mean 0.0.
-    classes: Words that mean 0, 1, 2, ... (int64); another word is an error.
-    dtype: The type of a column of numbers, which it is with neither of both.
+    positive: The words that mean 1.0; all other words mean 0.0.
+    classes: The words that mean 0, 1, 2, ... (int64); another word is an error.
+    dtype: The type of a column of numbers; used without `positive` and `classes`.
     """
 
     name: str
@@ -135,18 +137,18 @@ class Label:
 
 
 class Table:
-    """The columns of a data set, how each reaches the model, and the label.
+    """The columns of a data set with their forms in the model, and the label.
 
     Args:
-        columns: What the model is given. A number may be there twice, as `Number` and `Bucket`.
-        label: What is predicted.
-        file_columns: Names of a CSV file's fields, where neither a header nor
-            `--data_reader_params="columns=..."` says them.
-        records: "csv": a record is a line. "example": it is a serialised `tf.train.Example`. Rows
-            of Parquet files and tables come as columns, and need neither.
-        delimiter: Between the fields of a line; None: what `--data_reader_params` says, a comma
-            without it.
-        missing: A word that stands for a missing number in a line, beside the empty one.
+        columns: The model's columns. A number may occur twice, as `Number` and as `Bucket`.
+        label: The label.
+        file_columns: The names of a CSV file's fields, if neither a header nor
+            `--data_reader_params="columns=..."` gives them.
+        records: "csv": a record is a line. "example": a record is a serialised `tf.train.Example`.
+            Rows of Parquet files and tables are columns already, and need neither.
+        delimiter: The character between the fields of a line; None: that of `--data_reader_params`,
+            or a comma.
+        missing: A word for a missing number in a line, besides the empty word.
     """
 
     def __init__(
@@ -202,7 +204,7 @@ class Table:
         return dataset.shuffle(1024) if mode == Mode.TRAINING else dataset
 
     def wanted(self) -> WantedTable:
-        """Return what is expected of the data, for whoever checks it."""
+        """Return the expectations of the data, for checks of the data."""
         described = {name: WantedColumn(name) for name in self._types}
         for column in self.columns:
             if isinstance(column, Category | Tags) and not isinstance(column.by, int):
@@ -219,7 +221,7 @@ class Table:
         )
 
     def inputs(self) -> dict[str, keras.KerasTensor]:
-        """Return a `keras.Input` of shape (1,) for each column of the data that is used."""
+        """Return a `keras.Input` of shape (1,) for each used column of the data."""
         return {name: _input(name, kind.dtype) for name, kind in self._types.items()}
 
     def encode(self, inputs: dict[str, keras.KerasTensor]) -> EncodedTable:
@@ -253,7 +255,7 @@ class Table:
     def _ids(
         self, column: Bucket | Category | Cross, inputs: dict[str, keras.KerasTensor]
     ) -> tuple[keras.KerasTensor, int]:
-        """Return the ids of a column, and how many there can be."""
+        """Return the ids of a column, and the number of possible ids."""
         if isinstance(column, Cross):
             parts = [self._part(name, inputs) for name in column.names]
             return HashedCross(column.num_bins)(parts), column.num_bins
@@ -300,11 +302,11 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class EncodedTable:
-    """What the columns of a table have become.
+    """The columns of a table in the form for a model.
 
     numbers: (records, n) or None.
-    ids: (records, m), int64; each column has a range of its own below `num_ids`. Or None.
-    lists: (column, ragged ids, how many there can be) of each `Tags`.
+    ids: (records, m), int64, or None; each column has its own range below `num_ids`.
+    lists: (column, ragged ids, number of possible ids) of each `Tags`.
     """
 
     numbers: keras.KerasTensor | None
@@ -316,7 +318,7 @@ class EncodedTable:
         """Return a vector for each id, and one for each list: (records, fields, dim).
 
         Args:
-            dim: Width of a vector.
+            dim: The width of a vector.
             name: The name of the embedding; lists have embeddings of their own, `NAME_COLUMN`.
             **settings: Arguments of `elasticdl.layers.Embedding`.
         """
@@ -389,7 +391,7 @@ def _number(column: Number, value: keras.KerasTensor) -> keras.KerasTensor:
 
 
 def _scale(column: Number) -> tuple[float, float]:
-    """Return mean and deviation of a column, (0, 1) where neither it nor statistics say them."""
+    """Return the mean and the deviation of a column; (0, 1) if they are unknown."""
     has_statistics = not column.log
     mean, stddev = column.mean, column.stddev
     if mean is None:
@@ -400,7 +402,7 @@ def _scale(column: Number) -> tuple[float, float]:
 
 
 def _is_as_it_is(column: Number) -> bool:
-    """Whether nothing scales a number, and nobody has said so."""
+    """Return whether a number is not scaled, and no setting asks for this."""
     is_said = column.log or column.mean is not None or column.stddev is not None
     return not is_said and _scale(column) == (0.0, 1.0)
 
@@ -418,7 +420,7 @@ def _boundaries(column: Bucket) -> list[float]:
 
 
 def _by(by: int | Sequence[str] | Sequence[int], name: str) -> tuple[keras.layers.Layer, int]:
-    """Return the layer that makes ids of values, and how many there can be."""
+    """Return the layer that makes ids of values, and the number of possible ids."""
     if isinstance(by, int):
         return keras.layers.Hashing(by, name=f"{_layer_name(name)}_id"), by
     layer = IndexLookup(by, name=f"{_layer_name(name)}_id")
@@ -426,26 +428,28 @@ def _by(by: int | Sequence[str] | Sequence[int], name: str) -> tuple[keras.layer
 
 
 def _input(column: str, dtype: str) -> keras.KerasTensor:
-    """Return an input that is called like a column, though Keras takes no `/` in a layer's name."""
+    """Return an input with the name of a column, although Keras allows no `/` in a layer's name."""
     tensor = keras.Input((1,), dtype=dtype, name=column.replace("/", "_"))
     tensor.name = column  # which Keras compares with the key of a dict
     return tensor
 
 
 def _layer_name(column: str) -> str:
-    """Return a name for the layers of a column; TensorFlow takes ASCII letters, digits and _.-."""
+    """Return a name for a column's layers; TensorFlow allows ASCII letters, digits and _.-."""
     plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", column)
     if plain == column:
         return column
-    # Names of other columns may leave as little: 年龄 and 城市 leave nothing.
+    # Several columns may lose all their characters: 年龄 and 城市 leave nothing, so a checksum is
+    # added.
     return f"{plain.strip('_') or 'column'}_{zlib.crc32(column.encode()):08x}"
 
 
 def _class_of(word: tf.Tensor, classes: list[str]) -> tf.Tensor:
-    """Return the place of a word among the classes; one that is none of them does not parse."""
+    """Return the index of a word among the classes; another word cannot be parsed."""
     is_one = tf.equal(word, classes)
     said = tf.strings.join(["the label '", word, f"' is none of the classes {classes}"])
     place = tf.as_string(tf.argmax(tf.cast(is_one, tf.int32), output_type=tf.int64))
+    # The sentence is no number, so parsing it fails with the sentence in the error.
     return tf.strings.to_number(tf.where(tf.reduce_any(is_one), place, said), tf.int64)
 
 
@@ -458,9 +462,9 @@ def _label_words(label: Label) -> tuple[str, ...]:
 
 
 def _is_positive(word: tf.Tensor, positive: list[str]) -> tf.Tensor:
-    """Return 1.0 for a positive word and 0.0 for others, but not for one that is nearly positive.
+    """Return 1.0 for a positive word and 0.0 for others; a nearly positive word is an error.
 
-    `yes` beside positive="Yes" would make every label 0.
+    With positive="Yes", the word `yes` would otherwise make every label 0.
     """
     is_one = tf.reduce_any(tf.equal(word, positive))
     is_near = tf.reduce_any(
@@ -471,5 +475,5 @@ def _is_positive(word: tf.Tensor, positive: list[str]) -> tf.Tensor:
 
 
 def _rows(num_ids: int, dim: int) -> int | None:
-    """Return `input_dim` where a table of all ids is small enough to be an ordinary one."""
+    """Return `input_dim` if a table of all ids is small enough to be an ordinary weight."""
     return num_ids if num_ids * dim * 4 <= PLAIN_WEIGHT_LIMIT_BYTES else None

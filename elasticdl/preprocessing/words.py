@@ -1,7 +1,7 @@
-"""The word that each value has as a category, a label or a part of a cross: one in every format.
+"""Gives each value its word as a category, a label or a part of a cross; the same for each format.
 
-`docs/data.md` has the rule. Text is its own word. The word of a typed value is what Python's `str`
-writes, so that a CSV file that pandas has written has the same words as the table it came from.
+`docs/data.md` has the rule. Text is its own word. The word of a typed value is the result of
+Python's `str`. So a CSV file that pandas has written has the same words as its table.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WHOLE_BELOW = 2.0**53
 
 
 class Spelling(Enum):
-    """How a vocabulary writes numbers and truth values, where all its words are of one kind."""
+    """The way a vocabulary writes numbers and truth values, if all its words are of one kind."""
 
     AS_IT_IS = "as str does"
     TRUTH = "True and False, or true and false, or 1 and 0"
@@ -29,7 +29,7 @@ class Spelling(Enum):
 
 
 def spelling_of(words: Sequence[str]) -> Spelling:
-    """Return how words write numbers: a column of numbers is written in the same way."""
+    """Return the way in which words write numbers; a column's numbers are written so."""
     if words and all(word.lower() in ("true", "false") for word in words):
         return Spelling.TRUTH
     if words and all(_is_whole(word) for word in words):
@@ -40,7 +40,7 @@ def spelling_of(words: Sequence[str]) -> Spelling:
 
 
 def truth_words(words: Sequence[str]) -> tuple[str, str]:
-    """Return the words for false and true, as the vocabulary writes them."""
+    """Return the words for false and true in the form of the vocabulary."""
     for false, true in (("False", "True"), ("false", "true"), ("FALSE", "TRUE"), ("0", "1")):
         if words and set(words) <= {false, true}:
             return false, true
@@ -48,7 +48,7 @@ def truth_words(words: Sequence[str]) -> tuple[str, str]:
 
 
 def kind_of(name: str, dtype: tf.DType, metadata: Metadata) -> str:
-    """Return what the values of a column are: text, truth, whole, real, date, ..."""
+    """Return the kind of a column's values: text, truth, whole, real, date, ..."""
     known: str | None = getattr(metadata, "column_kinds", {}).get(name)
     if known is not None:
         return known
@@ -66,12 +66,12 @@ def words_of(
 
     Args:
         value: Values of a column, as a tensor of any shape.
-        kind: What they are, as `Metadata.column_kinds` has it.
-        unit: The unit of dates and time stamps, which are whole numbers of it.
-        vocabulary: Words that are looked for; empty for hashes.
+        kind: The kind of the values, as in `Metadata.column_kinds`.
+        unit: The unit of dates and time stamps, which are whole numbers.
+        vocabulary: The words that are looked up; empty for hashes.
 
     Returns:
-        Strings; what has no value is empty.
+        Strings; a missing value is empty.
     """
     if value.dtype == tf.string:
         return _spelled_text(value, vocabulary)
@@ -98,12 +98,14 @@ def words_of(
 
 
 def refused(is_wrong: tf.Tensor, said: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    """Return a value; where it is wrong, running this is an error that says so.
+    """Return a value; if it is wrong, the running operation fails with the message.
 
-    It is an operation that has a form for many records at once, as `tf.debugging.Assert` has not.
+    Unlike `tf.debugging.Assert`, the operation has a form for many records at once.
     """
+    # The sentence is no number, so parsing it fails with the sentence in the error.
     number = tf.strings.to_number(tf.where(is_wrong, said, "0"), tf.float32)
     if value.dtype == tf.string:
+        # The result must depend on the number, or TensorFlow would not compute the number.
         return tf.strings.join([value, tf.where(tf.equal(number, 0.0), "", " ")])
     return value + tf.cast(number, value.dtype)
 
