@@ -22,6 +22,7 @@ from elasticdl.errors import ConfigError, JobFailedError, UnusableStateError
 from elasticdl.job import Shard
 from elasticdl.master.actions import Action
 from elasticdl.master.core import JobCore
+from elasticdl.master.features.callbacks import Callbacks
 from elasticdl.master.history import AT_REST
 from elasticdl.master.phases import ENDED
 from elasticdl.master.tasks import make_tasks
@@ -226,7 +227,7 @@ def open_job(
         core = _make_core(config, data)  # before anything is written: it may be refused
         init = config.checkpoint.checkpoint_dir_for_init
         if init is not None and config.command == "train":
-            core.callbacks.begin_with(begun_with(init), config.training.learning_rate)
+            core.features.of(Callbacks).begin_with(begun_with(init), config.training.learning_rate)
         created: Fact = ["created", config.shown(), _shards(data), uuid.uuid4().hex, _FORMAT]
         state.append([created])
         return DurableJob(core, state, created, 1, clock), True

@@ -15,6 +15,8 @@ _LAST_WORDS_KEPT = 100
 BEGUN_FIRST, AT_REST = "begun tasks first", "at rest"
 """Of a change of the model: the one before does the tasks that are begun; none is begun."""
 
+_RESTS = "the tasks that were begun are done by the model before"
+
 
 class JobHistory:
     """What is true of the job as a whole.
@@ -109,6 +111,10 @@ class JobHistory:
         """Note what became of the records."""
         self._journal.record("proof", [list(astuple(line)) for line in ledger], note)
 
+    def come_to_rest(self) -> None:
+        """Have what was trained written, since no task is begun: another model may go on then."""
+        self.fail_after_checkpoint(_RESTS)
+
     def model_is_at_rest(self) -> None:
         """Note that no task is begun: another model may go on."""
         self._journal.record("model at rest")
@@ -119,6 +125,21 @@ class JobHistory:
     def has_ended(self) -> bool:
         """Whether the job has finished or failed."""
         return self.phase in ENDED
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether the model changes, and none of the training tasks is begun: the master leaves."""
+        return self.model_change == AT_REST
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether nothing is begun any more: the job fails, or rests for another model."""
+        return bool(self.failing) or self.is_at_rest
+
+    @property
+    def comes_to_rest(self) -> bool:
+        """Whether what was trained is being written, so that another model may go on."""
+        return self.failing == _RESTS
 
     def has_heard(self, words: str) -> bool:
         """Whether another process has failed with the same last words."""

@@ -27,6 +27,9 @@ from elasticdl.job import (
 )
 from elasticdl.master.actions import Note
 from elasticdl.master.durable import JobData, open_job
+from elasticdl.master.features.callbacks import Callbacks
+from elasticdl.master.features.data_check import LookAtData
+from elasticdl.master.features.outputs import WrittenPrograms
 from elasticdl.master.interpreter import Effect, Interpreter, Line, ParameterAccess
 from elasticdl.master.status import learning_rate_of, picture
 from elasticdl.state.base import State
@@ -71,6 +74,7 @@ class InProcessMaster:
         self._session = uuid.uuid4().hex  # nothing that an earlier process held is this one's
         self._job, is_new = open_job(state or MemoryState(), config, lambda: data, clock)
         self._core = self._job.core
+        self._features = self._core.features
         self._interpreter = Interpreter(
             self._core,
             access,
@@ -93,24 +97,26 @@ class InProcessMaster:
 
     def has_callbacks(self, worker_id: int) -> None:
         """Say that the model file has callbacks that the job is to call."""
-        self._do(lambda: self._core.has_callbacks(self._now()))
+        self._do(lambda: self._features.of(Callbacks).declare(self._now()))
 
     def needs_program(self, worker_id: int, key: str) -> bool:
         """Return whether the worker is to write its model's program."""
-        return self._do(lambda: self._core.needs_program(worker_id, key))
+        return self._do(lambda: self._features.of(WrittenPrograms).is_needed(worker_id, key))
 
     def has_program(self, worker_id: int, key: str, program: ServedProgram) -> None:
         """Say that the model's program is written."""
-        self._do(lambda: self._core.has_program(key, program, self._now()))
+        written = self._features.of(WrittenPrograms).written
+        self._do(lambda: written(key, program, self._now()))
 
     def data_check_turn(self, worker_id: int) -> DataCheckTurn:
         """Return whether the worker is to look at the data."""
-        return self._do(lambda: self._core.data_check_turn(worker_id))
+        return self._do(lambda: self._features.of(LookAtData).turn(worker_id))
 
     def data_checked(self, worker_id: int, lines: Sequence[str], error: str = "") -> None:
         """Say what the look at the data found. An error ends the worker, and so this process."""
         if not error:
-            self._do(lambda: self._core.data_checked(worker_id, lines, error, self._now()))
+            look = self._features.of(LookAtData)
+            self._do(lambda: look.has_looked(worker_id, lines, error, self._now()))
 
     def lease(self, worker_id: int, is_patient: bool = False) -> Lease | Wait | Finished:
         """Ask for a task; the answer comes at once."""

@@ -27,6 +27,7 @@ from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.locations import Location
 from elasticdl.master import actions
 from elasticdl.master.core import JobCore
+from elasticdl.master.features.callbacks import Callbacks
 from elasticdl.master.missing_tasks import Applied
 from elasticdl.master.moving import Mover, MoveRefusedError, RedoLogPlace
 from elasticdl.master.parameters.answers import (
@@ -195,7 +196,7 @@ class Interpreter:
             case actions.StopProcess(handle):
                 self._its_processes.stop(handle)
             case actions.WriteCheckpoint():
-                rate = self._core.callbacks.learning_rate
+                rate = self._core.features.of(Callbacks).learning_rate
                 self._run(lambda: self._write_checkpoint(action, rate), Line.STORAGE)
             case actions.WriteExport(version, program):
                 self._run(lambda: self._write_export(version, program), Line.STORAGE)
@@ -305,7 +306,7 @@ class Interpreter:
         except LaunchError as error:
             exited = Exited(ProcessHandle(role, index, ""), ExitReason.FAILED, None, str(error))
             return lambda: processes.exited(exited)
-        return lambda: self._event(lambda now: self._core.process_started(handle, now))
+        return lambda: self._event(lambda now: self._core.processes.started(handle, now))
 
     def _adopt(self, handle: ProcessHandle) -> None:
         try:
@@ -395,7 +396,8 @@ class Interpreter:
         return _nothing
 
     def _expire_rows(self) -> Then:
-        now_seconds = self._core.event_seconds
+        watermark = self._core.features.event_seconds
+        now_seconds = None if watermark is None else int(watermark)
         if now_seconds == 0:  # no time of an event is known
             return _nothing
         try:

@@ -68,6 +68,18 @@ class Held:
     generation: int  # the ledger's, when it was handed out
 
 
+class LeaseRules:
+    """What others say of leases. The ledger asks them each time; what they say is no fact."""
+
+    def may_begin(self, num_tasks: int) -> int:
+        """Return how many training tasks may be begun by now, of so many."""
+        return num_tasks
+
+    def may_lease(self, task_id: int) -> bool:
+        """Whether a task may be leased beside those that are leased now."""
+        return True
+
+
 class Settled(Enum):
     """What a report did."""
 
@@ -101,8 +113,10 @@ class Ledger:
         max_retries: int,
         minibatch_size: int,
         updates: UpdateOrder | None = None,
+        rules: LeaseRules | None = None,
     ) -> None:
         self._tasks = tasks
+        self._rules = rules or LeaseRules()
         self._num_training, self._per_epoch = tasks.num_training, tasks.per_epoch
         self._updates = updates
         self._journal = journal
@@ -146,10 +160,6 @@ class Ledger:
         self._num_quarantined_before = 0  # of a stream: and are forgotten, with no words
         self._first_known = 0  # no training task before is known any more
         self.is_stopped = False  # no training task is begun any more
-        self.may_begin: Callable[[], int] = lambda: tasks.num_known
-        """How many training tasks may be begun by now. A question to others, not a fact."""
-        self.may_lease: Callable[[int], bool] = lambda task_id: True
-        """Whether a task may be leased beside those that are. A question to others, too."""
         self.num_done = 0  # tasks of any kind
         self.done_by_worker: dict[int, int] = {}
         self.training_settled = [0] * tasks.num_epochs  # tasks done or set aside, by epoch
@@ -356,9 +366,9 @@ class Ledger:
         if any(task_id in self._suspects for task_id in held):
             return None
         suspect, usual = self._next_suspect(), self._next_usual()
-        if usual is not None and not self.may_lease(usual):
+        if usual is not None and not self._rules.may_lease(usual):
             usual = None
-        if suspect is not None and not self.may_lease(suspect):
+        if suspect is not None and not self._rules.may_lease(suspect):
             suspect = None
         is_proven = worker_id is None or self.done_by_worker.get(worker_id, 0) > 0
         if suspect is None or not (is_proven or usual is None):
@@ -402,8 +412,10 @@ class Ledger:
     @property
     def _begins(self) -> bool:
         """Whether a training task may be begun now."""
-        count = self._handed.count
-        return not self.is_stopped and count < self._tasks.num_known and count < self.may_begin()
+        count, num_known = self._handed.count, self._tasks.num_known
+        if self.is_stopped or count >= num_known:
+            return False
+        return count < self._rules.may_begin(num_known)
 
     def is_current(self, worker_id: int, task_id: int, number: int) -> bool:
         """Whether a worker holds a task under this lease."""

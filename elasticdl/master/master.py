@@ -49,8 +49,9 @@ from elasticdl.launchers.base import (
 from elasticdl.master.actions import Action, Note
 from elasticdl.master.durable import DurableJob
 from elasticdl.master.effects import JobAccess, ReplicaAccess
+from elasticdl.master.features.intake import LONGEST_LOOK_SECONDS, SHORTEST_LOOK_SECONDS
+from elasticdl.master.features.sources import Source
 from elasticdl.master.group_commit import GroupCommit
-from elasticdl.master.intake import LONGEST_LOOK_SECONDS, SHORTEST_LOOK_SECONDS
 from elasticdl.master.interpreter import Effect, Interpreter, Line
 from elasticdl.master.loop_lag import Holds, LoopLag
 from elasticdl.master.page import JobPage
@@ -136,7 +137,8 @@ class Master:
         self._listening = listening or Listening()
         routes = self.core.parameters.routes
         self._access = JobAccess({role: make_access(find, role) for role, find in routes.items()})
-        self._tables = make_access(self.core.ps_route, Role.PS)  # its own: it waits for nobody else
+        # Its own access: it waits for nobody else.
+        self._tables = make_access(lambda: self.core.parameters.route, Role.PS)
         self._tables_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tables")
         self._tells_tables_at = 0.0
         self._asks_tables = False
@@ -246,7 +248,9 @@ class Master:
 
     async def restore_point(self, index: int, num_unsound: int, problem: str) -> ReplicaStart:
         """Return what a ps replica that has been started is to restore."""
-        point = await self.handle(lambda: self.core.restore_point(index, num_unsound, problem))
+        point = await self.handle(
+            lambda: self.core.parameters.restore_point(index, num_unsound, problem)
+        )
         place = self.core.parameters.replicas_with(index).place_of(index)
         # One that awaits a move is told with it where to keep its log.
         _, layout, awaits_move = place
@@ -374,7 +378,7 @@ class Master:
 
     async def _follow(self, stream: Stream) -> None:
         """Ask what has arrived, again and again, in a thread of its own."""
-        loop = asyncio.get_running_loop()
+        loop, source = asyncio.get_running_loop(), self.core.features.of(Source)
         with contextlib.ExitStack() as ends:
             pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="stream")
             ends.callback(pool.shutdown, wait=False, cancel_futures=True)
@@ -383,24 +387,24 @@ class Master:
                 try:
                     found = await loop.run_in_executor(pool, stream.look)
                 except AwayError as error:
-                    self.happen(partial(self.core.stream_is_away, str(error)))
+                    self.happen(partial(source.went_away, str(error)))
                 except DataError as error:
                     words = f"--training_data: {error}"
-                    self.happen(partial(self.core.stream_failed, words, self.now()))
+                    self.happen(partial(source.failed, words, self.now()))
                     return
                 else:
                     if (seconds := self.now() - began) > _SLOW_LOOK_SECONDS:
                         log.warning("the source of the stream answered after %.1f s", seconds)
                     await self.written()  # while the journal is away no task is cut
                     if isinstance(stream, Captured) and stream.is_over:
-                        self.happen(partial(self.core.stream_is_over, self.now()))
-                    self.happen(partial(self.core.arrived, found, self.now()))
-                await loop.run_in_executor(pool, stream.trained, self.core.trained_up_to())
+                        self.happen(source.came_to_end)
+                    self.happen(partial(source.arrived, found, self.now()))
+                await loop.run_in_executor(pool, stream.trained, source.trained_up_to())
                 if isinstance(stream, Captured):
-                    await loop.run_in_executor(pool, stream.forget, self.core.kept_from())
+                    await loop.run_in_executor(pool, stream.forget, source.kept_from())
                 await self._until_tasks_are_wanted()
                 await loop.run_in_executor(pool, stream.wait)
-            await loop.run_in_executor(pool, stream.trained, self.core.trained_up_to(), True)
+            await loop.run_in_executor(pool, stream.trained, source.trained_up_to(), True)
 
     async def _until_tasks_are_wanted(self) -> None:
         """Wait until no task waits for a worker, but neither too short nor too long."""
@@ -477,7 +481,7 @@ class Master:
         next_tick = self.now() + tick_seconds
         while not (self.core.has_ended or self._leaves_for or self._broken.done()):
             await self.changed(max(0.0, next_tick - self.now()))
-            if self.core.is_at_rest:
+            if self.core.history.is_at_rest:
                 self.leave("no task is begun by the model before")
             if self.now() < next_tick or self._broken.done():
                 continue
@@ -555,7 +559,7 @@ class Master:
 
     def _tell_tables(self) -> None:
         """Have the ps replicas asked what they hold, now and then and never twice at a time."""
-        is_there = self.core.config.num_ps and all(self.core.ps_route().addresses)
+        is_there = self.core.config.num_ps and all(self.core.parameters.route.addresses)
         if not is_there or self._asks_tables or self.now() < self._tells_tables_at:
             return
         self._asks_tables = True
@@ -689,9 +693,9 @@ class Master:
             return  # else it ends because we do
         match event:
             case PendingProcess():
-                self.happen(lambda: self.core.process_pending(event, self.now()))
+                self.happen(lambda: self.core.processes.waits(event, self.now()))
             case Started():
-                self.happen(lambda: self.core.process_runs(event, self.now()))
+                self.happen(lambda: self.core.processes.runs(event, self.now()))
             case Exited():
                 self._exited(event)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from elasticdl.config import JobConfig
 from elasticdl.job import Role
 from elasticdl.master.evaluation import Evaluations
@@ -10,7 +12,6 @@ from elasticdl.master.ledger import Ledger
 from elasticdl.master.membership import Membership
 from elasticdl.master.parameters.pair import JobParameters
 from elasticdl.master.phases import ORDER, Phase
-from elasticdl.master.training_metrics import TrainingMetrics
 
 
 class PhasePlan:
@@ -23,16 +24,16 @@ class PhasePlan:
         ledger: Ledger,
         members: Membership,
         evaluations: Evaluations,
-        training_metrics: TrainingMetrics,
         parameters: JobParameters,
+        holds: Callable[[Phase], bool],
     ) -> None:
         self._config = config
         self._history = history
         self._ledger = ledger
         self._members = members
         self._evaluations = evaluations
-        self._training_metrics = training_metrics
         self._parameters = parameters
+        self._holds = holds  # whether a feature has still something to do in a phase
 
     @property
     def is_trained(self) -> bool:
@@ -41,11 +42,14 @@ class PhasePlan:
 
     def is_over(self, phase: Phase) -> bool:
         """Whether a phase has nothing left; some are ended by an event of their own."""
+        return self._is_done(phase) and not self._holds(phase)
+
+    def _is_done(self, phase: Phase) -> bool:
         match phase:
             case Phase.PENDING:
                 return self._parameters.is_complete and self._members.num_alive(Role.WORKER) > 0
             case Phase.TRAINING:
-                return self.is_trained and not self._training_metrics.is_behind
+                return self.is_trained
             case Phase.EVALUATING | Phase.PREDICTING | Phase.EXPORTING:
                 return self._ledger.is_idle
             case _:

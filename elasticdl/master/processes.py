@@ -8,10 +8,9 @@ from dataclasses import asdict, dataclass, replace
 from elasticdl.config import JobConfig
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import Position, Role
-from elasticdl.launchers.base import Exited, ExitReason, PendingProcess, ProcessHandle
+from elasticdl.launchers.base import Exited, ExitReason, PendingProcess, ProcessHandle, Started
 from elasticdl.master import relaunch
 from elasticdl.master.actions import Action, AdoptProcess, Note, StartProcess, StopProcess
-from elasticdl.master.data_check import DataCheck
 from elasticdl.master.history import JobHistory
 from elasticdl.master.journal import Journal
 from elasticdl.master.ledger import Ledger, Settled
@@ -67,7 +66,7 @@ class Processes:
         meter: Meter,
         history: JobHistory,
         parameters: JobParameters,
-        data_check: DataCheck,
+        looks_at_data: Callable[[int], bool],
         act: Callable[[Action], None],
     ) -> None:
         self._settings = config.cluster
@@ -79,7 +78,7 @@ class Processes:
         self._meter = meter
         self._history = history
         self._parameters = parameters
-        self._data_check = data_check
+        self._looks_at_data = looks_at_data  # whether a worker does, before its first task
         self._act = act
         self._positions: dict[int, Position] = {}
         self._interval_seconds = config.cluster.heartbeat_seconds  # of heartbeats, as was told last
@@ -193,15 +192,27 @@ class Processes:
         """Another process registers at the index of one that was not known to be lost."""
         self._take_back(member, now)
 
-    def waits(self, member: Member, said: PendingProcess, now: float) -> None:
+    def started(self, handle: ProcessHandle, now: float) -> None:
+        """The launcher has taken a planned process on."""
+        self._members.started(handle.role, handle.index, handle.ref, now)
+        if handle.role is Role.PS:
+            self.end_superfluous()  # a move that it was for may have been called off
+
+    def waits(self, said: PendingProcess, now: float) -> None:
         """A process waits to be started."""
+        member = self.member_of(said.handle)
+        if member is None:
+            return
         if member.pending != said.why:
             text = f"{member.name} is pending: {said.why}"
             self._act(Note(kinds.ProcessPending(member.name, said.why), text))
         self._members.pending(member, said.why, said.lacks_room, now)
 
-    def runs(self, member: Member, now: float) -> None:
+    def runs(self, started: Started, now: float) -> None:
         """A process runs."""
+        member = self.member_of(started.handle)
+        if member is None:
+            return
         if member.pending:
             self._act(Note(kinds.ProcessRuns(member.name), f"{member.name} runs"))
         self._members.runs(member, now)
@@ -215,8 +226,12 @@ class Processes:
         if member.role is Role.WORKER and self.are_workers_needed and not member.is_stopping:
             self._plan(Role.WORKER, now)
 
-    def is_at(self, member: Member, position: Position) -> None:
-        """A worker says where in a task that it holds it is."""
+    def announced(self, worker_id: int, session: str, position: Position, now: float) -> None:
+        """A worker says where in a task it is."""
+        member = self._members.heard(Role.WORKER, worker_id, session, now)
+        is_its = self._ledger.is_current(worker_id, position.task_id, position.lease)
+        if member is None or not is_its:
+            return
         if not position.seconds or position.is_overdue:
             self._positions[member.index] = position
         else:  # slow, which says nothing of its end
@@ -308,6 +323,12 @@ class Processes:
             text = f"{count} processes send a heartbeat each {interval:.3g} s"
             self._act(Note(kinds.HeartbeatInterval(interval, count), text))
 
+    def member_of(self, handle: ProcessHandle) -> Member | None:
+        """Return the member that a process is, unless it is another one's, or has ended."""
+        member = self._members.find(handle.role, handle.index)
+        is_it = member is not None and member.is_process(handle.ref) and not member.has_exited
+        return member if is_it else None
+
     # --- decisions -------------------------------------------------------------------------------
 
     @property
@@ -356,7 +377,7 @@ class Processes:
 
     def _is_of_look(self, member: Member, exited: Exited) -> bool:
         """Whether a worker may have died of a record that it saw before the first task."""
-        is_looking = member.role is Role.WORKER and self._data_check.is_looking(member.index)
+        is_looking = member.role is Role.WORKER and self._looks_at_data(member.index)
         return is_looking and relaunch.may_be_of_task(exited.reason, exited.code)
 
     def _blame(self, member: Member, position: Position | None, how: str) -> Loss:

@@ -13,11 +13,15 @@ from elasticdl.errors import ElasticdlError, StateError
 from elasticdl.job import JobStatus, ReplicaStart, Restore, Role, ServedProgram, Wait
 from elasticdl.master.certificates import Renewals
 from elasticdl.master.core import JobCore
+from elasticdl.master.features.callbacks import Callbacks
+from elasticdl.master.features.data_check import LookAtData
+from elasticdl.master.features.model_servers import ModelServers
+from elasticdl.master.features.outputs import WrittenPrograms
+from elasticdl.master.features.sources import Source
 from elasticdl.master.parameters.answers import BeginWith, RestorePoint
 from elasticdl.master.phases import ENDED
 from elasticdl.master.process_reports import ProcessReports
 from elasticdl.master.status import members
-from elasticdl.master.training_metrics import TASK_ID as TRAINING_METRICS
 from elasticdl.rpc import elasticdl_pb2 as pb
 from elasticdl.rpc import messages
 from elasticdl.rpc.channel import Authentication, Defects, server_options
@@ -108,21 +112,22 @@ class Servicer(MasterServicer):
     ) -> pb.HasCallbacksResponse:
         """A worker says that the model file has callbacks."""
         core, now = self._master.core, self._master.now()
-        await self._event(context, lambda: core.has_callbacks(now))
+        await self._event(context, lambda: core.features.of(Callbacks).declare(now))
         return pb.HasCallbacksResponse()
 
     async def ModelProgram(
         self, request: pb.ModelProgramRequest, context: Context
     ) -> pb.ModelProgramResponse:
         """A worker asks whether to write its model's program, or says that it has."""
-        core, now = self._master.core, self._master.now()
+        programs = self._master.core.features.of(WrittenPrograms)
+        now = self._master.now()
 
         def ask() -> bool:
             if request.name:
                 program = ServedProgram(request.name, request.sha256)
-                core.has_program(request.key, program, now)
+                programs.written(request.key, program, now)
                 return False
-            return core.needs_program(request.worker_id, request.key)
+            return programs.is_needed(request.worker_id, request.key)
 
         return pb.ModelProgramResponse(is_needed=await self._event(context, ask))
 
@@ -130,12 +135,12 @@ class Servicer(MasterServicer):
         self, request: pb.CheckDataRequest, context: Context
     ) -> pb.CheckDataResponse:
         """A worker asks whether to look at the data, or says what it found."""
-        core, now = self._master.core, self._master.now()
+        look, now = self._master.core.features.of(LookAtData), self._master.now()
 
         def check() -> str:
             if request.is_done:
-                core.data_checked(request.worker_id, request.lines, request.error, now)
-            return str(core.data_check_turn(request.worker_id))
+                look.has_looked(request.worker_id, request.lines, request.error, now)
+            return str(look.turn(request.worker_id))
 
         return pb.CheckDataResponse(turn=await self._event(context, check))
 
@@ -175,7 +180,7 @@ class Servicer(MasterServicer):
         """Answer when every ps replica is there, or "not yet" after some seconds."""
         deadline = self._master.now() + _PS_ROUTE_SECONDS
         while True:
-            route = self._master.core.ps_route()
+            route = self._master.core.parameters.route
             if all(route.addresses):
                 await self._answer(context, self._master.written())
                 return pb.GetPsRouteResponse(complete=True, route=messages.ROUTE.pack(route))
@@ -191,7 +196,7 @@ class Servicer(MasterServicer):
         core, now = self._master.core, self._master.now()
         interval = await self._event(
             context,
-            lambda: core.register_model_server(
+            lambda: core.features.of(ModelServers).register(
                 request.index, request.session, request.pid, request.address, now
             ),
         )
@@ -202,12 +207,13 @@ class Servicer(MasterServicer):
     ) -> pb.GetModelServersResponse:
         """Answer when a model server is there, or after some seconds."""
         deadline = self._master.now() + _PS_ROUTE_SECONDS
-        while not any(self._master.core.model_servers()):
+        servers = self._master.core.features.of(ModelServers)
+        while not any(servers.addresses()):
             seconds_left = deadline - self._master.now()
             if seconds_left <= 0:
                 break
             await self._master.changed(seconds_left)
-        return pb.GetModelServersResponse(addresses=self._master.core.model_servers())
+        return pb.GetModelServersResponse(addresses=servers.addresses())
 
     async def Lease(self, request: pb.LeaseRequest, context: Context) -> pb.LeaseResponse:
         """A worker asks for a task."""
@@ -216,7 +222,7 @@ class Servicer(MasterServicer):
         def lease(goes_on: bool = False) -> pb.LeaseResponse:
             now = self._master.now()
             answer = core.lease(request.worker_id, session, request.request, now, goes_on)
-            if isinstance(answer, Wait) and core.lets_workers_wait:
+            if isinstance(answer, Wait) and core.leasing.lets_workers_wait:
                 answer = Wait(0.0)
             return messages.ANSWER.pack(answer)  # before the next event changes what is in it
 
@@ -224,9 +230,9 @@ class Servicer(MasterServicer):
         answer = await self._event(context, lease)
         while (
             request.is_patient
-            and core.lets_workers_wait
+            and core.leasing.lets_workers_wait
             and answer.HasField("wait")
-            and core.awaits(request.worker_id, session, request.request)
+            and core.leasing.awaits(request.worker_id, session, request.request)
             and self._master.now() < deadline
         ):
             await self._turn_of(request.worker_id, session, request.request, deadline)
@@ -236,11 +242,11 @@ class Servicer(MasterServicer):
     async def _turn_of(self, worker_id: int, session: str, request: int, deadline: float) -> None:
         """Wait until there is something for a worker, or as long as it may wait."""
         core = self._master.core
-        while self._master.now() < deadline and core.awaits(worker_id, session, request):
+        while self._master.now() < deadline and core.leasing.awaits(worker_id, session, request):
             # However much happens, and however many wait: the master has other things to do.
-            await asyncio.sleep(core.pace_seconds)
+            await asyncio.sleep(core.leasing.pace_seconds)
             now = self._master.now()
-            if core.has_word_for(worker_id, session, now):
+            if core.leasing.has_word_for(worker_id, session, now):
                 return
             await self._master.changed(max(0.0, deadline - now))
 
@@ -252,7 +258,7 @@ class Servicer(MasterServicer):
         def report() -> bool:
             said = messages.REPORT.unpack(request.report)
             is_accepted = core.report(worker_id, request.session, said, now)
-            if is_accepted and said.task_id != TRAINING_METRICS:
+            if is_accepted and said.task_id >= 0:
                 self._master.reports.reported(worker_id, core.tasks.task(said.task_id), said)
             return is_accepted
 
@@ -263,7 +269,7 @@ class Servicer(MasterServicer):
         core, now = self._master.core, self._master.now()
         await self._event(
             context,
-            lambda: core.announce(
+            lambda: core.processes.announced(
                 request.worker_id, request.session, messages.POSITION.unpack(request.position), now
             ),
         )
@@ -294,11 +300,11 @@ class Servicer(MasterServicer):
             self._master.reports.heartbeat(role, request.index, progress, usage)
             answer = pb.HeartbeatResponse(
                 interval_seconds=interval,
-                is_recovering=core.is_recovering,
-                ended_world=core.ended_world(role, request.index),
+                is_recovering=core.parameters.is_recovering,
+                ended_world=core.parameters.ended_world(role, request.index),
             )
-            if request.ps_generation not in (-1, core.ps_route().generation):
-                answer.ps_route.CopyFrom(messages.ROUTE.pack(core.ps_route()))
+            if request.ps_generation not in (-1, core.parameters.route.generation):
+                answer.ps_route.CopyFrom(messages.ROUTE.pack(core.parameters.route))
             return answer
 
         return await self._event(context, heartbeat)
@@ -312,7 +318,7 @@ class Servicer(MasterServicer):
         deadline = self._master.now() + _ATTEND_SECONDS
         while isinstance(answer, Wait) and self._master.now() < deadline:
             await self._master.changed(deadline - self._master.now())
-            answer = core.seating(worker_id, session, said)
+            answer = core.parameters.seating(worker_id, session, said)
         await self._answer(context, self._master.written())
         if isinstance(answer, BeginWith):
             restore = Restore(self._master.folder_of(answer.point))
@@ -339,7 +345,9 @@ class Servicer(MasterServicer):
         core, now = self._master.core, self._master.now()
         await self._event(
             context,
-            lambda: core.handed_over(request.index, request.session, request.version, now),
+            lambda: core.parameters.handed_over(
+                request.index, request.session, request.version, now
+            ),
         )
         return pb.HandOverResponse()
 
@@ -407,7 +415,7 @@ class Servicer(MasterServicer):
     ) -> pb.SetNumWorkersResponse:
         """Go on with the number of workers that is asked for."""
         core, now = self._master.core, self._master.now()
-        await self._event(context, lambda: core.set_num_workers(request.num_workers, now))
+        await self._event(context, lambda: core.processes.set_num_workers(request.num_workers, now))
         return pb.SetNumWorkersResponse()
 
     async def SetNumPs(self, request: pb.SetNumPsRequest, context: Context) -> pb.SetNumPsResponse:
@@ -420,7 +428,7 @@ class Servicer(MasterServicer):
         """Cancel the job, or finish it where that is asked for."""
         core, now = self._master.core, self._master.now()
         if request.drain:
-            await self._event(context, lambda: core.drain(now))
+            await self._event(context, lambda: core.features.of(Source).drain(now))
             return pb.StopResponse()
         await self._event(context, lambda: core.stop(request.reason or "by request", now))
         return pb.StopResponse()

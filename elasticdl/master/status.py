@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 
 from elasticdl.job import (
-    OF_MODEL,
     EpochScores,
     JobStatus,
     Label,
     MemberStatus,
-    PartitionStatus,
     Role,
     Task,
 )
 from elasticdl.master.core import JobCore
-from elasticdl.master.intake import partition_order
+from elasticdl.master.features.callbacks import Callbacks
 from elasticdl.master.phases import Phase
-from elasticdl.master.tasks import TaskTable
 
 _LABELS = {
     Phase.PENDING: Label.PENDING,
@@ -46,11 +41,7 @@ def picture(core: JobCore, now: float) -> JobStatus:
     }[core.config.command]
     total = table.num_records * (core.tasks.num_epochs if is_training else 1)
     total -= ledger.num_missing if is_training else 0
-    partitions = _partitions(core)
-    total += sum(each.end - each.position for each in partitions)  # of which no task was cut yet
-    diverged = [f"{OF_MODEL}{words}" for words in [core.divergence.words] if words]
-    measured = core.training_metrics.shown(core.phase is Phase.TRAINING)
-    return JobStatus(
+    status = JobStatus(
         job_name=core.config.cluster.job_name,
         status=_WORDS.get(core.phase, str(core.phase)),
         message=_message(core),
@@ -78,22 +69,13 @@ def picture(core: JobCore, now: float) -> JobStatus:
         staleness_histogram=tuple(meter.staleness_histogram),
         num_recomputed=meter.num_recomputed,
         epoch_loss=meter.epoch_loss(ledger.epoch) if is_training else None,
-        train_metrics=measured.metrics,
-        recent_train_metrics=measured.recent,
-        train_metrics_epoch=measured.epoch,
         evaluated_records=core.evaluations.num_records,
-        train_metrics_records=measured.num_records,
         counters=dict(core.counters.values),
-        data_check=(*core.data_check.lines, *diverged),
-        best=core.best,
-        overfitting="" if (found := core.overfitting) is None else found.words,
-        partitions=partitions,
         num_unreadable=ledger.num_unreadable,
         num_late=ledger.num_late,
-        watermark=0.0 if core.event_time is None else core.event_time.watermark,
-        windows=() if core.event_time is None else core.event_time.windows.statuses(),
         history=tuple(_history(core)) if is_training else (),
     )
+    return core.features.show(status)
 
 
 def _history(core: JobCore) -> Iterator[EpochScores]:
@@ -104,21 +86,21 @@ def _history(core: JobCore) -> Iterator[EpochScores]:
         within = [each.metrics for each in results if each.num_epochs == epoch]
         yield EpochScores(
             core.meter.epoch_loss(epoch),
-            core.training_metrics.by_epoch.get(epoch, {}),
+            {},  # metrics of training are a feature's to show
             next(iter(after), within[-1] if within else {}),
         )
 
 
 def learning_rate_of(core: JobCore) -> float | None:
     """Return that of the last step of which was heard; before, what was set; None: not known."""
-    set_by_callback = core.callbacks.learning_rate
+    set_by_callback = core.features.of(Callbacks).learning_rate
     given = core.config.training.learning_rate if set_by_callback is None else set_by_callback
     return given if core.meter.learning_rate is None else core.meter.learning_rate
 
 
 def label_of(core: JobCore) -> Label:
     """Return what the job as a whole is at: the label of the master's time."""
-    return Label.RECOVER if core.is_recovering else _LABELS[core.phase]
+    return Label.RECOVER if core.parameters.is_recovering else _LABELS[core.phase]
 
 
 def members(core: JobCore, now: float) -> tuple[MemberStatus, ...]:
@@ -142,51 +124,18 @@ def members(core: JobCore, now: float) -> tuple[MemberStatus, ...]:
     )
 
 
-def _partitions(core: JobCore) -> tuple[PartitionStatus, ...]:
-    gone = core.ledger.gone
-    if core.intake is not None:
-        found = core.intake.partitions(core.ledger.open_training())
-        return tuple(replace(one, skipped=one.skipped + gone.get(one.name, 0)) for one in found)
-    return _partitions_with_end(core) if gone else ()
-
-
-def _partitions_with_end(core: JobCore) -> tuple[PartitionStatus, ...]:
-    """Return the partitions of a topic that was cut into tasks before the job, if some are gone."""
-    table, ledger = core.tasks.training, core.ledger
-    if not isinstance(table, TaskTable):
-        return ()
-    left = table.records_of_shards(~ledger.done_of_epoch(ledger.epoch))
-    ends, lags = Counter[str](), Counter[str]()
-    for shard, lag in zip(table.shards, left, strict=True):  # a partition has many
-        ends[shard.name] = max(ends[shard.name], shard.end)
-        lags[shard.name] += lag
-    return tuple(
-        PartitionStatus(name, end, end, lags[name], ledger.gone.get(name, 0))
-        for name, end in sorted(ends.items(), key=lambda item: partition_order(item[0]))
-    )
-
-
 def _message(core: JobCore) -> str:
     if core.message or core.has_ended:
         return core.message
     replicas = 0 if core.parameters.replicas is None else core.parameters.replicas.number
     # Without ps replicas the workers hold the parameters: there is nobody else to wait for.
-    missing = sum(not address for address in core.ps_route().addresses) if replicas else 0
+    missing = sum(not address for address in core.parameters.route.addresses) if replicas else 0
     if core.phase is not Phase.PENDING:
         lost = [f"{missing} of {replicas} ps replicas are being restored"] if missing else []
-        intake = core.intake
-        away = [] if intake is None else [w for w in (intake.away, intake.trouble) if w]
-        away = away or _waiting(core)
-        return "; ".join([*core.plan.shortcomings(), *lost, *away, *_pending(core)])
+        troubles = core.features.troubles()
+        return "; ".join([*core.plan.shortcomings(), *lost, *troubles, *_pending(core)])
     whom = f"{missing} of {replicas} ps replicas" if missing else "workers"
     return "; ".join([f"waiting for {whom}", *_pending(core)])
-
-
-def _waiting(core: JobCore) -> list[str]:
-    """Say which workers can read nothing for a while, and why."""
-    waiting = [each for each in core.members.present(Role.WORKER) if each.waits_for]
-    names = [each.name for each in waiting]
-    return [f"{_several(names)} waiting: {waiting[0].waits_for}"] if waiting else []
 
 
 def _pending(core: JobCore) -> list[str]:

@@ -162,7 +162,7 @@ class Master(Node):
         staged = world.folder / f"parts-{world.scheduler.count('checkpoint')}"
         entries = []
         try:
-            for index in range(len(self.core.ps_route().addresses)):
+            for index in range(len(self.core.parameters.route.addresses)):
                 yield Sleep(0.05)
                 while waits := world.seconds_cut_off():
                     yield Sleep(waits)
@@ -309,7 +309,7 @@ class Master(Node):
     # --- `ParameterAccess` -----------------------------------------------------------------------
 
     def replicas(self):
-        route = self.core.ps_route()
+        route = self.core.parameters.route
         found = [self.world.by_address(address) for address in route.addresses]
         for node in found:
             if node is None:

@@ -175,7 +175,9 @@ class Replica(Node):
                 version = write_hand_over(folder, store.checkpoint)
             yield Sleep(WRITE_SECONDS * self.job.scheduler.random.random())
             yield self.job.ask(
-                lambda core, now: core.handed_over(self.index, self.session, version, now),
+                lambda core, now: core.parameters.handed_over(
+                    self.index, self.session, version, now
+                ),
                 LONGEST_SECONDS,
             )
         except ElasticdlError as error:
@@ -231,7 +233,7 @@ class Worker(Node):
         return self.job.ask(event)
 
     def follow(self):
-        self.route = yield self.ask(lambda core, now: core.ps_route())
+        self.route = yield self.ask(lambda core, now: core.parameters.route)
         self.exchange.hear(self.route)
 
     def beat(self):

@@ -235,7 +235,9 @@ class PsJob:
         """Return a call that asks for the folder that a replica is to begin with, or None."""
 
         def work(master):
-            point = master.do(lambda core, now: core.restore_point(index, num_unsound, problem))
+            point = master.do(
+                lambda core, now: core.parameters.restore_point(index, num_unsound, problem)
+            )
             place = master.core.parameters.replicas_with(index).place_of(index)
             return None if point is None else master.interpreter.folder_of(point), place
 
@@ -255,11 +257,11 @@ class PsJob:
 
             def look():
                 now = master.job.now()
-                if not core.awaits(index, session, request):
+                if not core.leasing.awaits(index, session, request):
                     return Wait(0.0)
                 if now >= deadline:
                     return attempt(goes_on=True)
-                if not core.has_word_for(index, session, now):
+                if not core.leasing.has_word_for(index, session, now):
                     return None
                 answer = attempt(goes_on=True)
                 return None if isinstance(answer, Wait) else answer
@@ -292,7 +294,7 @@ class PsJob:
         if role is Role.WORKER:
             node.when_dead.append(lambda: self.connection_lost(node.exchange.connection))
         self.scheduler.spawn(node, node.main())
-        self.tell_master(lambda core, now: core.process_runs(Started(handle), now))
+        self.tell_master(lambda core, now: core.processes.runs(Started(handle), now))
         return handle
 
     def watch(self, handle: ProcessHandle) -> bool:

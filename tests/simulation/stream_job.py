@@ -13,6 +13,7 @@ import numpy as np
 
 from elasticdl.errors import DataError
 from elasticdl.job import Shard, Task
+from elasticdl.master.features import sources
 from elasticdl.master.parameters import retired
 from tests.simulation.clockwork import Fault, Sleep
 from tests.simulation.ps_job import PsJob
@@ -96,17 +97,17 @@ class StreamJob(PsJob):
 
     def follow(self, master):
         """Ask what has arrived, again and again, as `Master._follow` does."""
-        source = self.source
+        source, told = self.source, master.core.features.of(sources.Source)
         while True:
             now = self.scheduler.now
             if source.away_until > now:
-                master.do(lambda core, now: core.stream_is_away("the source does not answer"))
+                master.do(lambda core, now: told.went_away("the source does not answer"))
             else:
                 if source.is_over(now):
-                    master.do(lambda core, now: core.stream_is_over(now))
+                    master.do(lambda core, now: told.came_to_end())
                 found = source.look(now)
-                master.do(lambda core, now: core.arrived(found, now))  # noqa: B023
-                source.forget(master.core.kept_from())
+                master.do(lambda core, now: told.arrived(found, now))  # noqa: B023
+                source.forget(told.kept_from())
             yield Sleep(LOOK_SECONDS)
 
     def source_is_away(self, seconds: float) -> None:

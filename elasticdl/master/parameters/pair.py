@@ -22,7 +22,15 @@ from typing import Any, Protocol
 
 from elasticdl.config import JobConfig
 from elasticdl.errors import ElasticdlError
-from elasticdl.job import JointGeneration, PsRoute, Recovery, Role, Strategy
+from elasticdl.job import (
+    Attendance,
+    Finished,
+    JointGeneration,
+    PsRoute,
+    Recovery,
+    Role,
+    Strategy,
+)
 from elasticdl.master.actions import AbandonMove, Action, LostInMove, Note
 from elasticdl.master.history import JobHistory
 from elasticdl.master.journal import Journal
@@ -35,6 +43,8 @@ from elasticdl.master.parameters.answers import (
     MoveFailed,
     MovePrepared,
     MoveTold,
+    RestorePoint,
+    Seating,
     Watermarks,
     WatermarksFailed,
 )
@@ -42,7 +52,9 @@ from elasticdl.master.parameters.moves import Moves, check_may_move
 from elasticdl.master.parameters.recoveries import Recoveries
 from elasticdl.master.parameters.replicas import PsReplicas
 from elasticdl.master.parameters.requests import Requests
+from elasticdl.master.parameters.schedule import CheckpointSchedule
 from elasticdl.master.parameters.worlds import WorkerWorlds
+from elasticdl.master.phases import Phase
 from elasticdl.master.progress import Meter
 from elasticdl.master.tasks import JobTasks
 from elasticdl.observe.kinds import PsMoved, PsMoveWanted, PsNotMoved
@@ -96,15 +108,20 @@ class JobParameters:
         members: Membership,
         ledger: Ledger,
         meter: Meter,
+        event_seconds: Callable[[], float | None],
         act: Callable[[Action], None],
     ) -> None:
         self._config = config
         self._members = members
         self._history = history
         self._act = act
-        requests = Requests(config, tasks, journal, history, ledger, meter, self, act)
+        self.schedule = CheckpointSchedule(
+            journal, config.checkpoint, members.want_checkpoint, event_seconds
+        )
+        requests = Requests(
+            config, tasks, journal, history, ledger, meter, self, self.schedule, act
+        )
         self._requests = requests
-        self.schedule = requests.schedule
         self.exports = requests.exports
 
         def recoveries(role: Role) -> Recoveries:
@@ -147,6 +164,19 @@ class JobParameters:
             )
         return self.worlds
 
+    def seating(self, worker_id: int, session: str, said: Attendance) -> Seating:
+        """Return what a worker that has come to the rendezvous is told now."""
+        member = self._members.find(Role.WORKER, worker_id)
+        is_it = member is not None and member.session == session
+        if member is None or not is_it or self._history.has_ended or self.worlds is None:
+            return Finished()
+        return self.worlds.seating(member, said)
+
+    def ended_world(self, role: Role, index: int) -> int:
+        """Return the world that a process is to leave at its next step; 0 if it may stay."""
+        member = self._members.find(role, index)
+        return 0 if member is None or self.worlds is None else self.worlds.ended_world(member)
+
     def lost(self, member: Member, now: float) -> None:
         """A process is lost, of whatever role."""
         if member.role is Role.PS and self.replicas and self.replicas.moves.is_going_on:
@@ -159,10 +189,20 @@ class JobParameters:
         part = self._by_role.get(member.role)
         return part is not None and part.wants_hand_over(member)
 
-    def handed_over(self, member: Member, version: int, now: float) -> None:
+    def handed_over(self, index: int, session: str, version: int, now: float) -> None:
         """A process that was asked to end has written all that it holds."""
-        if (part := self._by_role.get(member.role)) is not None:
-            part.recoveries.handed_over(member, version, now)
+        for role, part in self._by_role.items():
+            found = self._members.find(role, index)
+            if found is None or found.session != session or self._history.has_ended:
+                continue
+            if (member := self._members.heard(role, index, session, now)) is not None:
+                part.recoveries.handed_over(member, version, now)
+
+    def restore_point(
+        self, index: int, num_unsound: int = 0, problem: str = ""
+    ) -> RestorePoint | None:
+        """A ps replica that has been started asks what to begin with; see `PsReplicas`."""
+        return self.replicas_with(index).restore_point(index, num_unsound, problem)
 
     def resumed(self, now: float) -> None:
         """Another master goes on with the job: what the one before had asked is lost."""
@@ -178,6 +218,12 @@ class JobParameters:
     def is_complete(self) -> bool:
         """Whether all parameters are there: only then may a lease go out."""
         return all(part.is_complete for part in self._by_role.values())
+
+    @property
+    def is_recovering(self) -> bool:
+        """Whether parameters that training needs are lost, and not yet restored."""
+        is_begun = self._history.phase is not Phase.PENDING and not self._history.has_ended
+        return is_begun and not self.is_complete
 
     @property
     def generation(self) -> int:

@@ -106,6 +106,7 @@ class Requests:
         ledger: Ledger,
         meter: Meter,
         asked: Asked,
+        schedule: CheckpointSchedule,
         act: Callable[[Action], None],
     ) -> None:
         self._config = config
@@ -116,7 +117,7 @@ class Requests:
         self._meter = meter
         self._asked = asked
         self._act = act
-        self.schedule = CheckpointSchedule(journal, config.checkpoint)
+        self.schedule = schedule
         self.retired = Retired(journal, self._forget)
         self.exports = ExportSchedule(journal, config.checkpoint)
         self.moves: Moves | None = None

@@ -34,17 +34,28 @@ class CheckpointSchedule:
 
     kept: versions of the user's that are there. newest: the newest of both kinds. patience: with
     the last one, which must be written. is_last_private: that goes to the job's own folder.
-    event_seconds: asks how far a stream is in event time; 0: not known, or no stream.
-    is_wanted: asks whether the redo log of a ps replica is filling up.
     """
 
-    def __init__(self, journal: Journal, settings: CheckpointSection) -> None:
-        """Start without checkpoints."""
+    def __init__(
+        self,
+        journal: Journal,
+        settings: CheckpointSection,
+        is_wanted: Callable[[], bool] = lambda: False,
+        event_seconds: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        """Start without checkpoints.
+
+        Args:
+            journal: Of the job.
+            settings: When the user wants checkpoints.
+            is_wanted: Asks whether the redo log of a ps replica is filling up.
+            event_seconds: Asks how far the data is in event time; 0 or None: not known.
+        """
         self._journal = journal
         self._settings = settings
         self._next_version = settings.checkpoint_steps
-        self.event_seconds: Callable[[], float] = lambda: 0.0
-        self.is_wanted: Callable[[], bool] = lambda: False
+        self._event_seconds = event_seconds
+        self._is_wanted = is_wanted
         self._not_before = 0.0  # time, of one that is wanted; not journalled
         self._next_event: float | None = None  # event time at which the next one is due
         self._is_again = False  # the last one came to nothing, through no fault of the files
@@ -73,14 +84,12 @@ class CheckpointSchedule:
         """Plan the first recovery checkpoint and the first by event time, unless that was done."""
         if self._next_recovery is None:
             self._journal.record("recovery checkpoint due", now + self._settings.recovery_seconds)
-        if self._settings.event_seconds and self._next_event is None and self.event_seconds():
+        if self._settings.event_seconds and self._next_event is None and self._events:
             self._plan_by_event()
 
     def _plan_by_event(self) -> None:
         every = self._settings.event_seconds
-        self._journal.record(
-            "checkpoint due by event time", (self.event_seconds() // every + 1) * every
-        )
+        self._journal.record("checkpoint due by event time", (self._events // every + 1) * every)
 
     def begin(self, version: int) -> None:
         """Note that one for the user is being written; the next is due at the next multiple."""
@@ -153,13 +162,18 @@ class CheckpointSchedule:
 
     @property
     def _is_due_by_event(self) -> bool:
-        return self._next_event is not None and self.event_seconds() >= self._next_event
+        return self._next_event is not None and self._events >= self._next_event
+
+    @property
+    def _events(self) -> float:
+        """How far the data is in event time; 0: it is not known, or the data has no times."""
+        return self._event_seconds() or 0.0
 
     def is_recovery_due(self, version: int, now: float) -> bool:
         """Whether a recovery checkpoint should be written while training."""
         has_news = version > (0 if self.newest is None else self.newest.version)
         is_time = self._next_recovery is not None and now >= self._next_recovery
-        is_wanted = now >= self._not_before and self.is_wanted()
+        is_wanted = now >= self._not_before and self._is_wanted()
         return self._settings.recovery_seconds > 0 and has_news and (is_time or is_wanted)
 
     def candidates(self) -> list[WholeCheckpoint]:

@@ -104,7 +104,7 @@ class Play:
 
     def lease(self, worker_id=0, session="s"):
         self._requests += 1
-        has_word = self.core.has_word_for(worker_id, session, self.now)
+        has_word = self.core.leasing.has_word_for(worker_id, session, self.now)
         answer = self.core.lease(worker_id, session, self._requests, self.now)
         assert has_word == (not isinstance(answer, Wait))
         return answer
@@ -186,7 +186,7 @@ class Game:
         """A successor registers; return its session."""
         self.processes += 1
         session = f"successor {self.processes}"
-        self.core.restore_point(index)
+        self.core.parameters.restore_point(index)
         address = f"host:{10 + self.processes}"
         self.core.register_ps(index, session, 300, address, self.play.now)
         return session

@@ -43,7 +43,7 @@ def start(kit, command="train", shards=None, **settings):
     play.core.begin(play.now)
     for action in play.do(StartProcess):
         handle = ProcessHandle(action.role, action.index, f"{action.role} {action.index}")
-        play.core.process_started(handle, play.now)
+        play.core.processes.started(handle, play.now)
     play.register_ps(*range(play.core.config.num_ps))
     play.register(*range(settings.get("num_workers", 1)))
     return play
@@ -80,7 +80,7 @@ def test_workers_wait_for_ps_replicas(master_kit):
     assert not play.core.parameters.is_complete
     assert picture(play.core, 0).message == "waiting for 2 of 2 ps replicas"
     play.register_ps(1, 0)
-    assert play.core.ps_route() == PsRoute(0, ("host:0", "host:1"))
+    assert play.core.parameters.route == PsRoute(0, ("host:0", "host:1"))
     assert isinstance(play.lease(), Lease)
 
 
@@ -219,17 +219,17 @@ def test_an_attempt_that_waits_is_leased_nothing_once_its_worker_has_another_ans
     def hand_back(lease):
         assert core.report(0, "s", TaskReport(lease.task.id, 1, Outcome.RETURNED), 0.0)
 
-    assert core.awaits(0, "s", 3)
+    assert core.leasing.awaits(0, "s", 3)
     hand_back(leases[0])
     assert isinstance(again := core.lease(0, "s", 3, 0.0, goes_on=True), Lease)
     assert core.lease(0, "s", 3, 0.0) == again  # that answer was lost
     assert isinstance(core.lease(0, "s", 4, 0.0), Wait)
     assert isinstance(core.lease(0, "s", 4, 0.0), Wait)  # another attempt, which is answered
     hand_back(leases[1])
-    assert not core.awaits(0, "s", 4)
+    assert not core.leasing.awaits(0, "s", 4)
     assert isinstance(core.lease(0, "s", 4, 0.0, goes_on=True), Wait)
     assert isinstance(core.lease(0, "s", 5, 0.0), Lease)
-    assert not core.awaits(0, "s", 4)
+    assert not core.leasing.awaits(0, "s", 4)
 
 
 def test_worker_that_never_registered_is_refused(master_kit):
@@ -322,7 +322,7 @@ def test_lost_ps_replica_is_started_again_at_its_place(master_kit):
     play = start(master_kit, num_ps=2)
     exits(play, 1, Role.PS)
     assert play.do(StartProcess) == [StartProcess(Role.PS, 1)]
-    assert play.core.ps_route() == PsRoute(0, ("host:0", ""))
+    assert play.core.parameters.route == PsRoute(0, ("host:0", ""))
 
 
 def test_crashing_ps_replica_fails_the_job_after_some_relaunches(master_kit):
@@ -337,13 +337,13 @@ def test_crashing_ps_replica_fails_the_job_after_some_relaunches(master_kit):
 def test_ps_replica_that_never_got_ready_is_started_again_at_its_place(master_kit):
     play = master_kit.play(master_kit.config(num_ps=2))
     play.core.begin(0.0)
-    play.core.process_started(ProcessHandle(Role.PS, 1, "first"), 0.0)
+    play.core.processes.started(ProcessHandle(Role.PS, 1, "first"), 0.0)
     play.do(StartProcess)
     torn = (ExitReason.FAILED, 1, "CheckpointError: torn")
     first = Exited(ProcessHandle(Role.PS, 1, "first"), *torn)
     play.core.process_exited(first, 0.0)
     assert play.do(StartProcess) == [StartProcess(Role.PS, 1)]
-    play.core.process_started(ProcessHandle(Role.PS, 1, "second"), 0.0)
+    play.core.processes.started(ProcessHandle(Role.PS, 1, "second"), 0.0)
     play.core.process_exited(first, 0.0)  # told once more: nothing
     assert play.core.phase is Phase.PENDING
     second = Exited(ProcessHandle(Role.PS, 1, "second"), *torn)
@@ -368,27 +368,27 @@ def test_second_process_at_a_ps_replicas_place_is_refused(master_kit):
 
 def test_workers_are_added(master_kit):
     play = start(master_kit, num_workers=2)
-    play.core.set_num_workers(4, 0.0)
+    play.core.processes.set_num_workers(4, 0.0)
     assert play.do(StartProcess) == [StartProcess(Role.WORKER, 2), StartProcess(Role.WORKER, 3)]
 
 
 def test_workers_are_taken_away_when_they_have_done_what_they_hold(master_kit):
     play = start(master_kit, num_workers=3)
     held = play.lease(2)
-    play.core.set_num_workers(2, 0.0)
+    play.core.processes.set_num_workers(2, 0.0)
     assert isinstance(play.lease(2), Finished)
     play.work_off(held, 2)
     exits(play, 2, reason=ExitReason.FINISHED, code=0)
     assert play.do(StartProcess) == []
-    play.core.set_num_workers(3, 0.0)
+    play.core.processes.set_num_workers(3, 0.0)
     assert play.do(StartProcess) == [StartProcess(Role.WORKER, 3)]
 
 
 def test_a_worker_that_is_taken_away_while_it_starts_is_given_nothing(master_kit):
     play = start(master_kit, num_workers=1)
-    play.core.set_num_workers(2, 0.0)
+    play.core.processes.set_num_workers(2, 0.0)
     assert play.do(StartProcess) == [StartProcess(Role.WORKER, 1)]
-    play.core.set_num_workers(1, 0.0)
+    play.core.processes.set_num_workers(1, 0.0)
     play.register(1)
     assert isinstance(play.lease(1), Finished)
     exits(play, 1, reason=ExitReason.FINISHED, code=0)
@@ -397,10 +397,10 @@ def test_a_worker_that_is_taken_away_while_it_starts_is_given_nothing(master_kit
 
 def test_a_worker_that_has_not_spoken_yet_is_ended_when_it_is_taken_away(master_kit):
     play = start(master_kit, num_workers=1)
-    play.core.set_num_workers(2, 0.0)
+    play.core.processes.set_num_workers(2, 0.0)
     handle = ProcessHandle(Role.WORKER, 1, "worker 1")
-    play.core.process_started(handle, 0.0)
-    play.core.set_num_workers(1, 0.0)
+    play.core.processes.started(handle, 0.0)
+    play.core.processes.set_num_workers(1, 0.0)
     assert play.do(StopProcess) == [StopProcess(handle)]
     exits(play, 1, code=-15)
     assert [member.index for member in play.core.members.present(Role.WORKER)] == [0]
@@ -410,13 +410,13 @@ def test_a_worker_that_has_not_spoken_yet_is_ended_when_it_is_taken_away(master_
 def test_job_needs_a_worker(master_kit):
     play = start(master_kit)
     with pytest.raises(ElasticdlError, match="at least one worker, found 0"):
-        play.core.set_num_workers(0, 0.0)
+        play.core.processes.set_num_workers(0, 0.0)
 
 
 def test_a_number_of_workers_that_nobody_has_is_a_slip_of_the_finger(master_kit):
     play = start(master_kit)
     with pytest.raises(ElasticdlError, match="expected 10,000 workers at most, found 20,000"):
-        play.core.set_num_workers(20_000, 0.0)
+        play.core.processes.set_num_workers(20_000, 0.0)
 
 
 # --- failing tasks --------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """One worker looks at the data for the job; the others wait for it, but not for ever."""
 
 from elasticdl.job import DataCheckTurn
-from elasticdl.master.data_check import DataCheck
+from elasticdl.master.features.data_check import DataCheck
 
 
 def test_the_first_worker_looks_and_the_others_wait_until_it_has_said_what_it_found():

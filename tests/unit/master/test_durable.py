@@ -14,6 +14,7 @@ from elasticdl.master import durable
 from elasticdl.master.actions import AdoptProcess, AskAudit, StartProcess, WriteCheckpoint
 from elasticdl.master.core import Phase
 from elasticdl.master.durable import JobData, JobEnd, differing_flags, end_of_job, open_job
+from elasticdl.master.features.outputs import WaitsForStorage
 from elasticdl.master.parameters.answers import CheckpointWritten
 from elasticdl.master.status import picture
 from elasticdl.state.memory import MemoryState
@@ -54,7 +55,7 @@ def begun(master_kit, **settings):
     kit.do(lambda: core.begin(0.0))
     for action in kit.play.do(StartProcess):
         handle = ProcessHandle(action.role, action.index, f"{action.role} {action.index}")
-        kit.do(lambda handle=handle: core.process_started(handle, 0.0))
+        kit.do(lambda handle=handle: core.processes.started(handle, 0.0))
     kit.do(lambda: kit.play.register_ps(*range(core.config.num_ps)))
     kit.do(lambda: kit.play.register(*range(settings.get("num_workers", 1))))
     return kit
@@ -129,7 +130,7 @@ def test_snapshot_stands_for_the_facts_before_it(master_kit, monkeypatch):
 
 def test_processes_are_adopted_and_the_unstarted_are_started(master_kit):
     kit = begun(master_kit, num_workers=2, num_ps=1)
-    kit.do(lambda: kit.job.core.set_num_workers(3, 0.0))  # and dies before it starts one
+    kit.do(lambda: kit.job.core.processes.set_num_workers(3, 0.0))  # and dies before it starts one
     kit.restart()
     kit.do(lambda: kit.job.core.resume(5.0))
     assert kit.play.do(AdoptProcess) == [
@@ -253,7 +254,7 @@ def test_job_begun_again_after_all_its_processes_are_gone_spends_no_relaunches(m
         assert [a.role for a in started].count(Role.WORKER) == 2
         for action in started:
             handle = ProcessHandle(action.role, action.index, f"{action.role} {action.index}")
-            kit.do(lambda handle=handle: kit.job.core.process_started(handle, 1.0))
+            kit.do(lambda handle=handle: kit.job.core.processes.started(handle, 1.0))
 
 
 def test_workers_that_have_long_been_dead_are_forgotten(master_kit):
@@ -265,7 +266,7 @@ def test_workers_that_have_long_been_dead_are_forgotten(master_kit):
         exited = Exited(handle, ExitReason.KILLED, -9)
         kit.do(lambda exited=exited: kit.job.core.process_exited(exited, 0.0))
         kit.do(
-            lambda n=number + 1: kit.job.core.process_started(
+            lambda n=number + 1: kit.job.core.processes.started(
                 ProcessHandle(Role.WORKER, n, f"worker {n}"), 0.0
             )
         )
@@ -312,7 +313,7 @@ def test_journal_of_an_earlier_version_is_gone_on_with(master_kit, journal):
     again.restore(json.loads(json.dumps(snapshot)))
     assert not is_new
     assert again.snapshot() == snapshot
-    assert not job.core.patience.is_waiting
+    assert not job.core.features.of(WaitsForStorage).patience.is_waiting
     assert job.core.parameters.schedule.best is None
 
 

@@ -1,4 +1,4 @@
-"""Watermark, lateness and windows of event time (elasticdl/master/event_time.py, windows.py)."""
+"""Watermark, lateness and windows of event time (elasticdl/master/features/event_time.py)."""
 
 import json
 import random
@@ -12,13 +12,14 @@ from elasticdl.config import CheckpointSection
 from elasticdl.job import MeasuredWindow, Outcome, Shard, TaskReport
 from elasticdl.master.actions import ExpireRows, WriteCheckpoint
 from elasticdl.master.core import JobCore
-from elasticdl.master.event_time import EventTime
+from elasticdl.master.features.event_time import EventTime
+from elasticdl.master.features.sources import Source, TimedStream
+from elasticdl.master.features.training_metrics import TrainingMetrics
 from elasticdl.master.interpreter import Interpreter
 from elasticdl.master.journal import Journal
 from elasticdl.master.parameters.schedule import CheckpointSchedule
 from elasticdl.master.stream_table import StreamTable
 from elasticdl.master.tasks import make_tasks
-from elasticdl.master.training_metrics import TrainingMetrics
 from elasticdl.worker.event_times import TaskTimes, WindowSums, measured_windows
 
 MINUTE = 60.0
@@ -362,7 +363,7 @@ def test_rows_expire_by_the_time_of_events(master_kit):
     core, interpreter = interpreter_of(training_data="kafka://b/t")
     interpreter.carry_out(ExpireRows())
     assert asked == []
-    core.event_time.watermark = 1_000.5
+    core.features.of(TimedStream).times.watermark = 1_000.5
     interpreter.carry_out(ExpireRows())
     _, interpreter = interpreter_of(training_data="train/")
     interpreter.carry_out(ExpireRows())
@@ -380,7 +381,7 @@ def test_a_checkpoint_is_asked_for_by_the_report_that_passes_an_hour(master_kit)
     play.core.begin(0.0)
     play.register_ps(0)
     play.register(0)
-    play.core.arrived([Shard(shard.name, 0, 90) for shard in shards], 1.0)
+    play.core.features.of(Source).arrived([Shard(shard.name, 0, 90) for shard in shards], 1.0)
     for lease in [play.lease() for _ in range(6)]:  # three of each partition
         assert not play.do(WriteCheckpoint)
         hours = 0.25 + 0.5 * (lease.task.id // 2)
@@ -394,9 +395,7 @@ def test_checkpoints_are_due_at_multiples_of_event_time():
     journal, facts, watermark = Journal(), [], [0.0]
 
     def schedule_of(journal):
-        schedule = CheckpointSchedule(journal, settings)
-        schedule.event_seconds = lambda: watermark[0]
-        return schedule
+        return CheckpointSchedule(journal, settings, event_seconds=lambda: watermark[0])
 
     schedule, due = schedule_of(journal), []
     for watermark[0] in (0.0, 90.0, 119.0, 120.0, 130.0, 400.0, 419.0, 420.5):

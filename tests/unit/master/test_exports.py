@@ -6,6 +6,7 @@ import pytest
 
 from elasticdl.job import ServedProgram, TaskKind
 from elasticdl.master.actions import AskAudit, Note, WriteExport
+from elasticdl.master.features.outputs import WrittenPrograms
 from elasticdl.master.parameters.answers import ExportFailed, ExportWritten
 from elasticdl.master.phases import Phase
 
@@ -17,7 +18,7 @@ def make_game(recovery_game):
     def make(**settings):
         flags = {"export_dir": Path("exports"), "recovery_seconds": 0, "validation_data": ""}
         game = recovery_game(**flags, **settings)
-        game.core.has_program("key", PROGRAM, game.play.now)
+        game.core.features.of(WrittenPrograms).written("key", PROGRAM, game.play.now)
         return game
 
     return make
@@ -112,17 +113,19 @@ def test_what_another_model_has_trained_is_exported_with_its_program_alone(make_
     tick(game)
     assert game.play.do(WriteExport) == [WriteExport(3, PROGRAM)]
     written(game, 3)
-    assert not game.core.needs_program(1, "key")
-    assert game.core.needs_program(1, "another")  # of a file that was changed meanwhile
-    assert game.core.needs_program(0, "another")
+    programs = game.core.features.of(WrittenPrograms)
+    assert not programs.is_needed(1, "key")
+    assert programs.is_needed(1, "another")  # of a file that was changed meanwhile
+    assert programs.is_needed(0, "another")
     train(game)
     tick(game, 5.0)
     assert asked(game) == []
     game.master_restarts()
     tick(game, 5.0)
     assert asked(game) == []
-    game.core.has_program("another", ANOTHER, game.play.now)
-    game.core.has_program("another", PROGRAM, game.play.now)  # of one that was as fast
+    programs = game.core.features.of(WrittenPrograms)
+    programs.written("another", ANOTHER, game.play.now)
+    programs.written("another", PROGRAM, game.play.now)  # of one that was as fast
     tick(game)
     assert game.play.do(WriteExport) == [WriteExport(6, ANOTHER)]
 

@@ -25,7 +25,7 @@ def leaves(game, session="s", index=1):
 def hands_over(game, session="s", index=1):
     """The replica says that it is asked to end, that it has written all, and ends."""
     assert leaves(game, session, index)
-    game.core.handed_over(index, session, VERSION, game.play.now)
+    game.core.parameters.handed_over(index, session, VERSION, game.play.now)
     ends(game, index)
 
 
@@ -59,7 +59,7 @@ def test_successor_begins_with_what_was_handed_over_and_nothing_is_trained_again
 
     hands_over(game)
     assert StartProcess(Role.PS, 1) in game.play.do(StartProcess)
-    assert game.core.restore_point(1) == HandedOver(1, "s", VERSION, game.play.now)
+    assert game.core.parameters.restore_point(1) == HandedOver(1, "s", VERSION, game.play.now)
     game.back(minibatches=has)
 
     assert recovery(game).is_handed_over
@@ -75,7 +75,7 @@ def test_in_synchronous_training_leases_of_before_a_hand_over_do_not_end_as_done
     lease, has = done_and_leased(game)
 
     hands_over(game)
-    assert game.core.restore_point(1) == HandedOver(1, "s", VERSION, game.play.now)
+    assert game.core.parameters.restore_point(1) == HandedOver(1, "s", VERSION, game.play.now)
     game.back(minibatches=has)
 
     assert not recovery(game).is_handed_over
@@ -89,7 +89,7 @@ def test_lease_of_before_does_not_end_as_done_where_nothing_was_handed_over(game
 
     assert leaves(game)
     ends(game)
-    assert game.core.restore_point(1) is None
+    assert game.core.parameters.restore_point(1) is None
     game.back(minibatches=has)
 
     assert not recovery(game).is_handed_over
@@ -102,7 +102,7 @@ def test_other_replicas_begin_with_a_checkpoint(game):
     version = checkpoint(game)
     hands_over(game, index=1)
 
-    assert game.core.restore_point(0) == WholeCheckpoint(version, is_private=True)
+    assert game.core.parameters.restore_point(0) == WholeCheckpoint(version, is_private=True)
 
 
 def test_unsound_hand_over_falls_back_to_the_last_checkpoint(game):
@@ -110,8 +110,8 @@ def test_unsound_hand_over_falls_back_to_the_last_checkpoint(game):
     version = checkpoint(game)
     hands_over(game)
 
-    assert game.core.restore_point(1) == HandedOver(1, "s", VERSION, game.play.now)
-    again = game.core.restore_point(1, 1, "a file is torn")
+    assert game.core.parameters.restore_point(1) == HandedOver(1, "s", VERSION, game.play.now)
+    again = game.core.parameters.restore_point(1, 1, "a file is torn")
     assert again == WholeCheckpoint(version, is_private=True)
     game.core.register_ps(1, "b", 300, "host:11", game.play.now)
     game.back(minibatches=[0], session="b")
@@ -125,7 +125,7 @@ def test_master_that_comes_back_knows_what_was_handed_over(game):
     hands_over(game)
 
     game.master_restarts()
-    assert game.core.restore_point(1).session == "s"
+    assert game.core.parameters.restore_point(1).session == "s"
     session = game.comes_up()
     game.master_restarts()
     game.back(minibatches=has, session=session)
@@ -141,7 +141,7 @@ def test_successor_that_is_killed_later_has_lost_what_it_had_applied_itself(game
     game.play.report(lease, num_records=30, num_minibatches=3, end_index=3)
 
     game.lose()
-    assert game.core.restore_point(1).session == "s"  # no checkpoint is newer
+    assert game.core.parameters.restore_point(1).session == "s"  # no checkpoint is newer
     game.back(minibatches=has)
 
     assert not recovery(game).is_handed_over
@@ -166,7 +166,7 @@ def test_newer_checkpoint_replaces_what_was_handed_over(game):
 
     version = checkpoint(game)
 
-    assert game.core.restore_point(1) == WholeCheckpoint(version, is_private=True)
+    assert game.core.parameters.restore_point(1) == WholeCheckpoint(version, is_private=True)
     assert game.play.do(DeleteHandOvers) == [DeleteHandOvers()]
     assert game.core.parameters.kept_hand_overs(Role.PS) == set()
 
@@ -194,7 +194,7 @@ def test_checkpoint_that_began_before_is_older_than_what_was_handed_over(game):
     hands_over(game)
     game.core.answered(CheckpointWritten(write.version), game.play.now)
 
-    assert game.core.restore_point(1).session == "s"
+    assert game.core.parameters.restore_point(1).session == "s"
     assert game.play.do(DeleteHandOvers) == []
 
 
@@ -205,8 +205,8 @@ def test_nobody_hands_over_to_a_job_that_keeps_no_recovery_checkpoints(recovery_
 
 def test_process_that_was_given_up_hands_nothing_over(game):
     game.lose()
-    game.core.handed_over(1, "s", VERSION, game.play.now)
-    assert game.core.restore_point(1) is None
+    game.core.parameters.handed_over(1, "s", VERSION, game.play.now)
+    assert game.core.parameters.restore_point(1) is None
 
 
 def test_no_lease_and_no_checkpoint_while_a_replica_leaves(game):

@@ -1,4 +1,4 @@
-"""A stream becomes tasks (elasticdl/master/intake.py, stream_table.py), and their ledger."""
+"""A stream becomes tasks (elasticdl/master/features/intake.py), and their ledger."""
 
 import json
 import random
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from elasticdl.job import Outcome, Shard
-from elasticdl.master.intake import Intake
+from elasticdl.master.features.intake import Intake
 from elasticdl.master.journal import Journal
 from elasticdl.master.ledger import Ledger, Missing, Settled
 from elasticdl.master.missing_tasks import Applied
@@ -27,9 +27,15 @@ class Job:
         self.journal = Journal()
         flags = (skips_gaps, keeps_order, ends_at_once)
         self.intake = Intake(self.journal, self.table, PER_TASK, *flags)
-        self.ledger = Ledger(self.tasks, self.journal, 0, True, max_retries=1, minibatch_size=5)
-        if keeps_order:
-            self.ledger.may_lease = self.intake.is_in_order(self.ledger.leases)
+        self.ledger = Ledger(
+            self.tasks, self.journal, 0, True, max_retries=1, minibatch_size=5, rules=self
+        )
+
+    def may_begin(self, num_tasks):
+        return num_tasks
+
+    def may_lease(self, task_id):
+        return self.intake.is_in_order(task_id, [task for task, _ in self.ledger.leases()])
 
     def arrived(self, now=0.0, **ends):
         found = [

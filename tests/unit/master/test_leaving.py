@@ -14,7 +14,7 @@ def play(master_kit):
     core.begin(0.0)
     play.do(StartProcess)
     for index in (0, 1):
-        core.process_started(ProcessHandle(Role.WORKER, index, f"worker-{index}"), 0.0)
+        core.processes.started(ProcessHandle(Role.WORKER, index, f"worker-{index}"), 0.0)
     play.register(0, 1)
     return play
 
@@ -62,19 +62,19 @@ def test_nobody_waits_for_a_worker_that_was_given_up(play):
 
 
 def test_who_waits_for_room_is_the_first_to_be_let_go(play):
-    play.core.set_num_workers(3, 1.0)
+    play.core.processes.set_num_workers(3, 1.0)
     handle = ProcessHandle(Role.WORKER, 2, "worker-2")
-    play.core.process_started(handle, 1.0)
-    play.core.process_pending(PendingProcess(handle, "no room"), 1.0)
-    play.core.set_num_workers(2, 2.0)
+    play.core.processes.started(handle, 1.0)
+    play.core.processes.waits(PendingProcess(handle, "no room"), 1.0)
+    play.core.processes.set_num_workers(2, 2.0)
     assert play.do(StopProcess) == [StopProcess(handle)]
 
 
 def test_who_gets_room_is_expected_to_speak(play):
-    play.core.set_num_workers(3, 1.0)
+    play.core.processes.set_num_workers(3, 1.0)
     handle = ProcessHandle(Role.WORKER, 2, "worker-2")
-    play.core.process_started(handle, 1.0)
-    play.core.process_pending(PendingProcess(handle, "no room"), 1.0)
-    play.core.process_runs(Started(handle), 1000.0)
+    play.core.processes.started(handle, 1.0)
+    play.core.processes.waits(PendingProcess(handle, "no room"), 1.0)
+    play.core.processes.runs(Started(handle), 1000.0)
     assert play.core.members.find(Role.WORKER, 2).is_running
     assert not play.core.members.find(Role.WORKER, 2).pending

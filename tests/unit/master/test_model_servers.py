@@ -6,6 +6,7 @@ from elasticdl.errors import ElasticdlError
 from elasticdl.job import Role
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master.actions import StartProcess
+from elasticdl.master.features.model_servers import ModelServers
 from elasticdl.master.status import picture
 
 
@@ -15,14 +16,15 @@ def play(master_kit):
     played.core.begin(0.0)
     for action in played.do(StartProcess):
         handle = ProcessHandle(action.role, action.index, f"{action.role} {action.index}")
-        played.core.process_started(handle, played.now)
+        played.core.processes.started(handle, played.now)
     played.register_ps(0)
     played.register(0)
     return played
 
 
 def register(play, index, session="s"):
-    play.core.register_model_server(index, session, 300 + index, f"host:{20 + index}", play.now)
+    servers = play.core.features.of(ModelServers)
+    servers.register(index, session, 300 + index, f"host:{20 + index}", play.now)
 
 
 def exits(play, index, reason=ExitReason.KILLED, code=-9, words=""):
@@ -31,9 +33,9 @@ def exits(play, index, reason=ExitReason.KILLED, code=-9, words=""):
 
 
 def test_workers_are_told_where_model_servers_are(play):
-    assert play.core.model_servers() == ["", ""]
+    assert play.core.features.of(ModelServers).addresses() == ["", ""]
     register(play, 1)
-    assert play.core.model_servers() == ["", "host:21"]
+    assert play.core.features.of(ModelServers).addresses() == ["", "host:21"]
     with pytest.raises(ElasticdlError, match="--num_model_servers=2"):
         register(play, 2)
 
@@ -42,9 +44,9 @@ def test_one_that_is_killed_is_started_again_at_its_place_and_costs_nothing(play
     register(play, 0)
     exits(play, 0)
     assert play.do(StartProcess)[-1] == StartProcess(Role.MODEL_SERVER, 0)
-    assert play.core.model_servers() == ["", ""]
+    assert play.core.features.of(ModelServers).addresses() == ["", ""]
     register(play, 0, "another")
-    assert play.core.model_servers() == ["host:20", ""]
+    assert play.core.features.of(ModelServers).addresses() == ["host:20", ""]
     assert not play.core.has_ended
 
 
@@ -61,4 +63,4 @@ def test_a_master_that_takes_the_job_up_knows_them(play, master_kit):
     register(play, 0)
     members = play.core.members.snapshot()
     play.core.members.restore(members)
-    assert play.core.model_servers() == ["host:20", ""]
+    assert play.core.features.of(ModelServers).addresses() == ["host:20", ""]

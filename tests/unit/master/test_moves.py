@@ -48,7 +48,7 @@ class MovingGame:
         """Have the replicas that are to come register; return what is to be prepared."""
         self.want(count)
         for start in self.game.play.do(StartProcess):
-            assert self.core.restore_point(start.index) is None
+            assert self.core.parameters.restore_point(start.index) is None
             assert self.place(start.index) == (count, 0, True)
             self.game.play.register_ps(start.index)
         return self.one(PrepareMove)
@@ -67,7 +67,7 @@ class MovingGame:
         return done, tell
 
     def route(self):
-        return self.core.ps_route()
+        return self.core.parameters.route
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ def test_a_move_that_waits_for_its_processes_is_called_off_by_asking_for_as_many
     assert starts(job) == [2]
     assert job.game.play.do(StopProcess) == []  # it cannot be ended before it is there
     handle = ProcessHandle(Role.PS, 2, "pid")
-    job.core.process_started(handle, job.game.play.now)
+    job.core.processes.started(handle, job.game.play.now)
     assert job.one(StopProcess).handle == handle
     job.core.process_exited(Exited(handle, ExitReason.PREEMPTED, 143), job.game.play.now)
     assert starts(job) == []
@@ -201,10 +201,10 @@ def test_a_replica_that_is_lost_after_it_begins_with_the_checkpoint_of_the_move(
     job.answer(MovePrepared(done))
     for index in (0, 2):
         job.game.lose(index)
-        point = job.core.restore_point(index)
+        point = job.core.parameters.restore_point(index)
         assert point == WholeCheckpoint(done.version, is_private=True)
         assert job.place(index) == (3, done.layout, False)
-        assert job.core.restore_point(index, 1, "torn") is None
+        assert job.core.parameters.restore_point(index, 1, "torn") is None
     # It is asked what it lacks before anybody is told where it is.
     session = job.game.comes_up(2)
     assert job.route().addresses[2] == ""

@@ -7,7 +7,7 @@ import pytest
 from elasticdl.job import Finished, TaskKind
 from elasticdl.master.actions import Note
 from elasticdl.master.evaluation import EvaluationResult
-from elasticdl.master.overfitting import overfitting_of
+from elasticdl.master.features.overfitting import overfitting_of
 from elasticdl.master.status import picture
 from elasticdl.observe import kinds
 from elasticdl.settings.best import Best

@@ -9,6 +9,7 @@ from elasticdl.job import Lease, Outcome, Role, Shard, Strategy, TaskKind, Wait
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master.actions import AdoptProcess, Note, StartProcess, WriteCheckpoint
 from elasticdl.master.durable import JobData, JobEnd, end_of_job, open_job, reopen
+from elasticdl.master.features.outputs import WaitsForStorage
 from elasticdl.master.in_process import InProcessMaster
 from elasticdl.master.parameters.answers import CheckpointFailed, CheckpointWritten
 from elasticdl.master.patience import PATIENCE_SECONDS
@@ -53,9 +54,9 @@ class Kit:
         for action in self.play.do(StartProcess):
             play, session = self.play, f"s{self.session}"
             handle = ProcessHandle(action.role, action.index, f"{action.role}{action.index}")
-            self.core.process_started(handle, play.now)
+            self.core.processes.started(handle, play.now)
             if action.role is Role.PS:
-                self.core.restore_point(action.index)
+                self.core.parameters.restore_point(action.index)
                 play.register_ps(action.index, session=session)
                 self.watermarks(action.index, session)
             else:
@@ -209,7 +210,8 @@ def test_master_that_is_killed_while_it_waits_goes_on_waiting(kit):
     while isinstance(lease := job.lease(), Wait):
         job.wait(1.0)
     job.fails(lease)
-    assert not job.core.patience.may_try(job.play.now + 1.5)  # the second pause, not the first
+    patience = job.core.features.of(WaitsForStorage).patience
+    assert not patience.may_try(job.play.now + 1.5)  # the second pause, not the first
     assert job.play.now - began < 60
     job.wait(2.0)
     job._done(job.until(TaskKind.EXPORT))

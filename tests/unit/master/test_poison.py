@@ -26,7 +26,7 @@ class Fleet:
     def start(self):
         for action in self.play.do(StartProcess):
             handle = ProcessHandle(Role.WORKER, action.index, f"worker {action.index}")
-            self.core.process_started(handle, self.play.now)
+            self.core.processes.started(handle, self.play.now)
             self.play.register(action.index)
 
     @property
@@ -40,7 +40,7 @@ class Fleet:
 
     def announces(self, worker, lease, minibatch, stage, **values):
         position = Position(lease.task.id, lease.number, minibatch, stage, **values)
-        self.core.announce(worker, "s", position, self.play.now)
+        self.core.processes.announced(worker, "s", position, self.play.now)
 
     def notes(self, event):
         return [note.text for note in self.play.do(Note) if note.kind.event == event]

@@ -72,9 +72,9 @@ def test_nothing_is_leased_while_a_replica_is_missing(game):
     assert picture(job.core, 0.0).message == "1 of 2 ps replicas are being restored"
     session = job.comes_up()
     assert isinstance(job.play.lease(), Wait)
-    assert job.core.ps_route() == PsRoute(0, ("host:0", ""))
+    assert job.core.parameters.route == PsRoute(0, ("host:0", ""))
     job.back(session=session)
-    assert job.core.ps_route() == PsRoute(1, ("host:0", "host:11"))
+    assert job.core.parameters.route == PsRoute(1, ("host:0", "host:11"))
     assert isinstance(job.play.lease(), Lease)
 
 
@@ -132,7 +132,7 @@ def test_two_replicas_lost_at_once_are_served_by_one_replay(game):
         job.lose(index)
     job.back(0, minibatches=[3, 0, 3])
     job.back(1, minibatches=[3, 3, 2])
-    assert job.core.ps_route().generation == 2
+    assert job.core.parameters.route.generation == 2
     assert [r.tasks for r in picture(job.core, 0.0).recoveries] == [2, 1]
     assert sorted(job.ids(until=lambda task: job.core.ledger.is_whole)) == [1, 2, 3]
     assert is_exact(job.finish())
@@ -145,7 +145,7 @@ def test_replica_lost_again_before_it_was_taken_in_is_not_taken_in(game):
     session = job.comes_up()
     job.lose()
     job.back(session=session)  # the answer that was under way
-    assert job.core.ps_route().generation == 0
+    assert job.core.parameters.route.generation == 0
     job.back(minibatches=[3])
     assert job.ids(until=lambda task: True) == [1]
     assert is_exact(job.finish())
@@ -187,7 +187,7 @@ def test_replica_that_cannot_be_asked_is_replaced(game):
     job = game()
     job.lose()
     session = job.comes_up()
-    job.core.process_started(ProcessHandle(Role.PS, 1, "stuck"), 0.0)
+    job.core.processes.started(ProcessHandle(Role.PS, 1, "stuck"), 0.0)
     job.play.do(StartProcess)
     job.core.answered(WatermarksFailed(1, session, "no answer"), 1.0)
     assert job.play.do(StopProcess) == [StopProcess(ProcessHandle(Role.PS, 1, "stuck"))]
@@ -340,7 +340,7 @@ def test_job_keeps_a_checkpoint_of_its_own(game):
     job.ids(until=lambda task: task.id == 0)
     job.core.members.heard_all(300.0)
     job.core.tick(1.0)
-    assert job.core.restore_point(1) is None
+    assert job.core.parameters.restore_point(1) is None
     job.core.tick(62.0)
     assert job.play.do(WriteCheckpoint) == [WriteCheckpoint(3, is_private=True)]
     job.core.answered(CheckpointWritten(3), 82.0)  # ten seconds of work: the next one is far off
@@ -351,7 +351,7 @@ def test_job_keeps_a_checkpoint_of_its_own(game):
     job.core.tick(283.0)
     assert job.play.do(WriteCheckpoint) == [WriteCheckpoint(6, is_private=True)]
     job.core.answered(CheckpointFailed(6, "disk full"), 284.0)
-    assert job.core.restore_point(1).version == 3
+    assert job.core.parameters.restore_point(1).version == 3
     assert not picture(job.core, 0.0).message
 
 
@@ -374,7 +374,7 @@ def test_evaluation_job_goes_on_with_a_restored_replica(game):
     assert job.play.do(AskWatermarks)
     assert not job.core.parameters.is_complete
     job.back(session="successor 1")
-    assert job.core.ps_route() == PsRoute(1, ("host:0", "host:11"))
+    assert job.core.parameters.route == PsRoute(1, ("host:0", "host:11"))
     job.play.run()
     assert picture(job.core, 0.0).status == "finished"
 
@@ -384,7 +384,7 @@ def test_replica_goes_back_to_an_older_checkpoint_if_the_newest_is_unsound(game)
     for version in (4, 8):
         job.core.parameters.schedule.written(version)
     job.core.parameters.schedule.written_for_recovery(9)
-    tried = [job.core.restore_point(1, tries, "torn") for tries in range(4)]
+    tried = [job.core.parameters.restore_point(1, tries, "torn") for tries in range(4)]
     assert [point and point.version for point in tried] == [9, 8, 4, None]
     notes = [note.text for note in job.play.do(Note) if note.is_warning]
     assert notes == [

@@ -23,7 +23,7 @@ class Cluster:
         for action in self.play.do(StartProcess):
             handle = ProcessHandle(action.role, action.index, f"{self._number}")
             self._number += 1
-            self.play.core.process_started(handle, now)
+            self.play.core.processes.started(handle, now)
             self.queue.append(handle)
         for action in self.play.do(StopProcess):
             for handles in (self.queue, self.running):
@@ -36,12 +36,12 @@ class Cluster:
             self.start(self.queue[0], now)
         for handle in self.queue:
             pending = PendingProcess(handle, "exceeded quota", lacks_room=True)
-            self.play.core.process_pending(pending, now)
+            self.play.core.processes.waits(pending, now)
 
     def start(self, handle, now):
         self.queue.remove(handle)
         self.running.append(handle)
-        self.play.core.process_runs(Started(handle), now)
+        self.play.core.processes.runs(Started(handle), now)
         session = f"s{handle.ref}"
         if handle.role is Role.PS:
             self.play.core.register_ps(handle.index, session, 1, f"{handle.ref}:1", now)
@@ -104,9 +104,9 @@ def test_no_worker_ends_for_a_replica_that_waits_for_its_image(play):
     handle = cluster.running[0]
     cluster.lose(handle, 1.0)
     (again,) = play.do(StartProcess)
-    play.core.process_started(ProcessHandle(again.role, again.index, "again"), 1.0)
+    play.core.processes.started(ProcessHandle(again.role, again.index, "again"), 1.0)
     pending = PendingProcess(ProcessHandle(again.role, again.index, "again"), "pulling its image")
-    play.core.process_pending(pending, 1.0)
+    play.core.processes.waits(pending, 1.0)
     for now in range(2, 60):
         play.core.tick(float(now))
     assert play.do(StopProcess) == []

@@ -5,8 +5,8 @@ import pytest
 from elasticdl.job import EpochLedger, Finished, Lease, TaskAudit, Wait
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle, Role
 from elasticdl.master.actions import StartProcess, StopProcess
+from elasticdl.master.features.stragglers import Stragglers
 from elasticdl.master.phases import Phase
-from elasticdl.master.stragglers import Stragglers
 
 NUM_TASKS, TASK_SECONDS = 8, 10.0
 
@@ -66,7 +66,7 @@ def until_the_last(job):
 def test_the_job_ends_when_the_straggler_has_ended_and_tells_what_is_left(job):
     held = until_the_last(job)
     for worker_id, handle in enumerate(["w0", "w1", "w2", "w3"]):
-        job.core.process_started(ProcessHandle(Role.WORKER, worker_id, handle), job.now)
+        job.core.processes.started(ProcessHandle(Role.WORKER, worker_id, handle), job.now)
     job.core.tick(job.now)
     assert job.do(StopProcess) == []
     job.now = 200.0

@@ -6,8 +6,13 @@ import pytest
 from elasticdl.job import Lease, Outcome, Shard, Task, TaskKind, TaskReport
 from elasticdl.launchers.base import ProcessHandle
 from elasticdl.master.actions import Note, StartProcess
+from elasticdl.master.features.training_metrics import (
+    TASK_ID,
+    WINDOW_RECORDS,
+    MeasuredTraining,
+    TrainingMetrics,
+)
 from elasticdl.master.status import picture
-from elasticdl.master.training_metrics import TASK_ID, WINDOW_RECORDS, TrainingMetrics
 
 
 def trained(metrics, epoch=0, num_measured=10, right=5.0, num_records=10, number=0):
@@ -131,7 +136,7 @@ def start(kit, **settings):
     play.core.begin(play.now)
     for action in play.do(StartProcess):
         handle = ProcessHandle(action.role, action.index, "x")
-        play.core.process_started(handle, play.now)
+        play.core.processes.started(handle, play.now)
     play.register(0)
     return play
 
@@ -170,4 +175,4 @@ def test_what_a_lost_worker_measured_is_lost_with_it(master_kit):
     play.register(0, session="its successor")
     states = {"acc": [np.array([5.0, 10.0])]}
     assert not play.report(lease, num_records=30, num_measured=30, metric_states=states)
-    assert not play.core.training_metrics.is_behind
+    assert not play.core.features.of(MeasuredTraining).holds(play.core.phase)

@@ -24,6 +24,7 @@ from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master import status
 from elasticdl.master.actions import AskWatermarks
 from elasticdl.master.core import Phase
+from elasticdl.master.features.sources import Source
 from elasticdl.master.missing_tasks import Applied
 from elasticdl.master.parameters.answers import BeginWith, Watermarks
 from elasticdl.master.parameters.hand_overs import HandedOver
@@ -94,7 +95,7 @@ def test_all_members_hear_the_same_of_a_world(worlds):
     assert (first.world_id, first.rank, first.workers) == (1, 0, (0, 1))
     assert (second.world_id, second.rank, second.rings) == (1, 1, ("ring0", "ring1"))
     assert first.are_behind == second.are_behind == (False, True)
-    assert worlds.core.ps_route().addresses == ("store0",)
+    assert worlds.core.parameters.route.addresses == ("store0",)
 
 
 def test_the_loss_of_one_gives_its_task_to_another_and_rolls_nothing_back(worlds):
@@ -135,7 +136,7 @@ def test_when_all_are_lost_parameters_and_ledger_go_back_together(worlds):
 def test_workers_that_can_restore_nothing_fail_a_job_that_has_forgotten_tasks(master_kit):
     worlds = Worlds(master_kit, num_workers=2, training_data="kafka://b/t", validation_data="")
     worlds.begin()
-    worlds.core.arrived([Shard("a", 0, 300)], worlds.play.now)
+    worlds.core.features.of(Source).arrived([Shard("a", 0, 300)], worlds.play.now)
     for _ in range(2):
         worlds.core.report(0, "s0", _done(worlds.lease(0)), worlds.play.now)
     worlds.core.journal.record("retire", 2, [60, 60, 0, 0, 60], "")
@@ -159,11 +160,11 @@ def test_a_worker_that_was_given_up_is_told_so(worlds):
 
 def test_a_joiner_is_announced_with_the_heartbeats_of_the_others(worlds):
     worlds.begin()
-    assert worlds.core.ended_world(worlds.kit.Role.WORKER, 0) == 0
-    worlds.core.set_num_workers(3, worlds.play.now)
+    assert worlds.core.parameters.ended_world(worlds.kit.Role.WORKER, 0) == 0
+    worlds.core.processes.set_num_workers(3, worlds.play.now)
     worlds.register(2)
     worlds.attend(2)
-    assert worlds.core.ended_world(worlds.kit.Role.WORKER, 0) == 1
+    assert worlds.core.parameters.ended_world(worlds.kit.Role.WORKER, 0) == 1
 
 
 def test_another_master_goes_on_with_the_world(worlds):
@@ -246,7 +247,7 @@ def test_the_last_worker_with_parameters_hands_over_and_its_successor_goes_on_th
     worlds.attend(3)
     # It still hands over: nobody begins with what came before.
     assert isinstance(worlds.attend(2), Wait)
-    worlds.core.handed_over(0, "s0", 3, worlds.play.now)
+    worlds.core.parameters.handed_over(0, "s0", 3, worlds.play.now)
     worlds.lose(0)
     begins = worlds.attend(2)
     assert begins == BeginWith(HandedOver(0, "s0", 3, worlds.play.now, is_of_worker=True))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from elasticdl.job import DataCheckTurn
+from elasticdl.job import DataCheckTurn, JobStatus, Role
+from elasticdl.master.features.base import JobFeature, JobParts
+from elasticdl.observe import kinds
 
 _MOST_LINES = 40
 _MOST_CHARACTERS = 1000  # of a line, which has names and values of the data
@@ -54,3 +57,35 @@ class DataCheck:
         self._is_over = True
         self.lines = tuple(line[:_MOST_CHARACTERS] for line in lines[:_MOST_LINES])
         return True
+
+
+class LookAtData(JobFeature):
+    """Has one worker look at the data before the first task, and says what it found."""
+
+    def __init__(self, job: JobParts) -> None:
+        self._job = job
+        self._check = DataCheck()
+
+    def turn(self, worker_id: int) -> DataCheckTurn:
+        """Return whether a worker is to look at the data before it asks for tasks."""
+        holder = self._job.members.find(Role.WORKER, self._check.worker_id)
+        is_holder_alive = holder is not None and holder.is_alive
+        has_begun = self._job.history.has_ended or self._job.ledger.num_done > 0
+        return self._check.turn(worker_id, is_holder_alive, has_begun)
+
+    def has_looked(self, worker_id: int, lines: Sequence[str], error: str, now: float) -> None:
+        """A worker says what it found in the data; an error ends the job."""
+        if self._job.history.has_ended or not self._check.done(worker_id, lines):
+            return
+        if lines:
+            self._job.note(kinds.DataChecked(self._check.lines), "the data was looked at")
+        if error:
+            self._job.fail(error, now)
+
+    def is_looked_at_by(self, worker_id: int) -> bool:
+        """Whether a worker looks just now, as far as the master knows."""
+        return self._check.is_looking(worker_id)
+
+    def show(self, status: JobStatus) -> JobStatus:
+        """Show what was found."""
+        return replace(status, data_check=(*status.data_check, *self._check.lines))

@@ -12,11 +12,16 @@ of a task. A restarted master begins anew, and the number of records says so.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from elasticdl.job import Lease, MetricStates, Outcome, Shard, Task, TaskKind, TaskReport
+from elasticdl.job import JobStatus, Lease, MetricStates, Outcome, Shard, Task, TaskKind, TaskReport
+from elasticdl.master.features.base import JobFeature, JobParts
+from elasticdl.master.features.windows import Windows
+from elasticdl.master.ledger import Settled
 from elasticdl.master.metric_sums import add
-from elasticdl.master.windows import Windows
+from elasticdl.master.phases import Phase
+from elasticdl.master.results import Failure
+from elasticdl.observe import kinds
 
 TASK_ID = -1
 WINDOW_RECORDS = 20_000
@@ -172,6 +177,78 @@ class TrainingMetrics:
     def _is_epoch_behind(self) -> bool:
         told = (self.measured.epoch, self.measured.num_records)
         return bool(self._sums) and told != (self._epoch, self._num_records)
+
+
+class MeasuredTraining(JobFeature):
+    """Has a worker make numbers of the sums now and then, and shows them."""
+
+    def __init__(self, job: JobParts, metrics: TrainingMetrics) -> None:
+        self._job = job
+        self._metrics = metrics
+
+    def settled(self, task: Task, report: TaskReport, settled: Settled) -> Failure | None:
+        """Add what was measured of a task that is done."""
+        if task.kind is TaskKind.TRAINING and settled is Settled.DONE:
+            self._metrics.trained(task, report)
+        return None
+
+    def worker_lost(self, worker_id: int) -> None:
+        """Wait no longer for a worker that is lost."""
+        self._metrics.lost(worker_id)
+
+    def has_errand(self, now: float) -> bool:
+        """Whether it is time for somebody to compute the metrics of training."""
+        history, evaluations = self._job.history, self._job.evaluations
+        if history.phase is not Phase.TRAINING or history.failing:
+            return False
+        # They are compared with those of an evaluation that training waits for.
+        is_wanted = evaluations.follows_epochs and evaluations.running_id is not None
+        return self._metrics.is_due(now, self._job.plan.is_trained or is_wanted)
+
+    def errand(self, worker_id: int, now: float) -> Lease:
+        """Return a METRICS task."""
+        return self._metrics.lease(worker_id, now)
+
+    def errand_ended(self, report: TaskReport) -> bool:
+        """Take in the numbers of the metrics of training; return whether they were waited for."""
+        is_new = self._metrics.answered(report)
+        if is_new:
+            of, meter = self._metrics.measured, self._job.meter
+            text = ", ".join(f"{name} {value:.6g}" for name, value in sorted(of.metrics.items()))
+            self._job.note(
+                kinds.TrainingMetricsMeasured(
+                    epoch=of.epoch,
+                    loss=meter.epoch_loss(of.epoch),
+                    recent_loss=meter.loss,
+                    metrics=of.metrics,
+                    recent_metrics=of.recent,
+                    num_records=of.num_records,
+                ),
+                f"epoch {of.epoch + 1}, {of.num_records} records: {text}",
+            )
+        elif report.outcome is Outcome.FAILED:
+            self._job.note(kinds.TrainingMetricsFailed(), report.message, is_warning=True)
+        return is_new
+
+    def holds(self, phase: Phase) -> bool:
+        """Whether there are sums of which no numbers have been made."""
+        return phase is Phase.TRAINING and self._metrics.is_behind
+
+    def show(self, status: JobStatus) -> JobStatus:
+        """Show the numbers that were made last, and those of the epochs before."""
+        measured = self._metrics.shown(self._job.history.phase is Phase.TRAINING)
+        by_epoch = self._metrics.by_epoch
+        return replace(
+            status,
+            train_metrics=measured.metrics,
+            recent_train_metrics=measured.recent,
+            train_metrics_epoch=measured.epoch,
+            train_metrics_records=measured.num_records,
+            history=tuple(
+                replace(each, metrics=by_epoch.get(epoch, {}))
+                for epoch, each in enumerate(status.history)
+            ),
+        )
 
 
 def _scope(scope: str, metrics: dict[str, float]) -> dict[str, float]:

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from elasticdl.job import Role, Task, TaskReport
+from elasticdl.master.features.base import JobFeature, JobParts
+from elasticdl.master.ledger import Settled
+from elasticdl.master.phases import Phase
+from elasticdl.observe import kinds
+
 _TIMES = 2.0
 """A worker is a straggler that has held its task for so many times what a task takes."""
 _NEWEST_WEIGHT = 0.1  # of the newest task in what one takes
@@ -57,3 +63,42 @@ class Stragglers:
             return False
         began = [self._began.setdefault(task_id, now) for task_id in held]
         return now - max(began) >= _TIMES * self._seconds
+
+
+class LeftStragglers(JobFeature):
+    """Leaves the last tasks of a job to the workers that are slow with them, and ends those."""
+
+    def __init__(self, job: JobParts) -> None:
+        self._job = job
+        self._times = Stragglers(job.config.training.finish_rate)
+
+    def leased(self, task: Task, now: float) -> None:
+        """Note when a task begins."""
+        self._times.leased(task.id, now)
+
+    def ended(self, task: Task, report: TaskReport, settled: Settled, now: float) -> None:
+        """Note how long a task took."""
+        self._times.ended(task.id, now, settled is Settled.DONE)
+
+    def advance(self, now: float) -> None:
+        """Wait no longer for the last tasks, if so many workers have nothing left as have to."""
+        ledger, members = self._job.ledger, self._job.members
+        is_training = self._job.history.phase is Phase.TRAINING
+        if self._times.are_awaited or not is_training or ledger.num_todo:
+            return
+        held = ledger.held_in_training
+        busy, num_workers = set(held.values()), members.num_alive(Role.WORKER)
+        if not self._times.may_be_left(num_workers, len(busy), held, now):
+            return
+        ledger.leave(held)
+        for member in members.present(Role.WORKER):
+            if member.index in busy:
+                self._job.processes.end(member, "the job does not wait for it")
+        kind = kinds.LeftToStragglers(sorted(held))
+        self._job.note(kind, ledger.left_behind(), is_warning=True)
+
+    def holds(self, phase: Phase) -> bool:
+        """Whether a worker whose task was left is still there: it may have a step to push."""
+        is_left = phase is Phase.TRAINING and bool(self._job.ledger.left)
+        workers = self._job.members.present(Role.WORKER) if is_left else ()
+        return any(member.is_stopping for member in workers)

@@ -1,4 +1,4 @@
-"""Whether a model learns its training data and no longer what holds of other data. Pure."""
+"""Whether a model learns its training data and no longer what holds of other data."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from elasticdl.job import moment
-from elasticdl.master.best import BestSoFar, best_of
+from elasticdl.job import JobStatus, Task, TaskKind, TaskReport, moment
 from elasticdl.master.evaluation import EvaluationResult
+from elasticdl.master.features.base import JobFeature, JobParts
+from elasticdl.master.features.best import BestSoFar, best_of
+from elasticdl.master.ledger import Settled
+from elasticdl.master.results import Failure
+from elasticdl.observe import kinds
 from elasticdl.settings.best import Best
 
 LEAST_SINCE_BEST = 2
@@ -105,3 +109,34 @@ def _training_value(result: EvaluationResult, metric: Best) -> float | None:
     """Return what a metric of training was at an evaluation; None if that is not known."""
     value = metric.value_in(result.training)
     return value if value is not None and math.isfinite(value) else None
+
+
+class TellsOverfitting(JobFeature):
+    """Says it once when a model overfits, and shows it as long as it does."""
+
+    def __init__(self, job: JobParts) -> None:
+        self._job = job
+        self._kept = Best.of(job.config.checkpoint.keep_best)
+
+    def settled(self, task: Task, report: TaskReport, settled: Settled) -> Failure | None:
+        """Say it when it is seen for the first time."""
+        evaluations = self._job.evaluations
+        is_evaluated = task.kind is TaskKind.METRICS and settled is Settled.DONE
+        if not is_evaluated or evaluations.has_told_overfitting:
+            return None
+        found = overfitting_of(evaluations.results, self._kept)
+        if found is not None:
+            evaluations.tell_overfitting()
+            kind = kinds.Overfitting(
+                metric=found.metric.metric,
+                mode=found.metric.mode,
+                best=found.best.value,
+                value=found.last,
+            )
+            self._job.note(kind, found.words, is_warning=True)
+        return None
+
+    def show(self, status: JobStatus) -> JobStatus:
+        """Show how the model overfits, by the evaluations so far."""
+        found = overfitting_of(self._job.evaluations.results, self._kept)
+        return replace(status, overfitting="" if found is None else found.words)

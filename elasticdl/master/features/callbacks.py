@@ -7,39 +7,37 @@ them; what they remember then is a fact of the journal.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 
 from elasticdl.checkpoints.versions import Begun
-from elasticdl.job import CallbackCall, CallbackResult, Moment, MomentKind
-from elasticdl.master.actions import Action, Note
-from elasticdl.master.evaluation import Evaluations
-from elasticdl.master.journal import Journal
-from elasticdl.master.ledger import Ledger
+from elasticdl.job import (
+    CallbackCall,
+    CallbackResult,
+    Lease,
+    Moment,
+    MomentKind,
+    Task,
+    TaskKind,
+    TaskReport,
+)
+from elasticdl.master.features.base import JobFeature, JobParts
+from elasticdl.master.ledger import Settled
 from elasticdl.master.phases import Phase
-from elasticdl.master.progress import Meter
-from elasticdl.master.tasks import JobTasks
+from elasticdl.master.results import Failure
+from elasticdl.master.tasks import is_stream
 from elasticdl.observe.kinds import BegunWith, LearningRateSet, TrainingStopped
 from elasticdl.state.base import Snapshot
 
 
-class Callbacks:
+class Callbacks(JobFeature):
     """One CALLBACKS task at a time, in the order of what happened."""
 
-    def __init__(
-        self,
-        journal: Journal,
-        tasks: JobTasks,
-        ledger: Ledger,
-        evaluations: Evaluations,
-        meter: Meter,
-        act: Callable[[Action], None],
-    ) -> None:
-        self._journal = journal
-        self._tasks = tasks
-        self._ledger = ledger
-        self._evaluations = evaluations
-        self._meter = meter
-        self._act = act
+    def __init__(self, job: JobParts) -> None:
+        self._job = job
+        self._journal = journal = job.journal
+        self._tasks = job.tasks
+        self._ledger = job.ledger
+        self._evaluations = job.evaluations
         self._due: list[tuple[int, Moment]] = []  # by task id; the first one is queued
         self._state = ""
         self._has_begun = self._has_ended = False
@@ -74,28 +72,28 @@ class Callbacks:
                 f"; not the learning rate {of_checkpoint:.6g} that a callback had set, since "
                 f"--learning_rate={given_rate:.6g} is given"
             )
-        self._act(
-            Note(
-                BegunWith(begun.version, rate),
-                f"the job begins with {begun.folder}: {text}. Updates count on from "
-                f"{begun.version}, epochs from 0, and callbacks begin anew",
-            )
+        self._job.note(
+            BegunWith(begun.version, rate),
+            f"the job begins with {begun.folder}: {text}. Updates count on from "
+            f"{begun.version}, epochs from 0, and callbacks begin anew",
         )
 
-    def declare(self) -> None:
+    def declare(self, now: float) -> None:
         """A worker says that the model file has callbacks."""
+        if self._job.config.command != "train" or self._job.history.has_ended:
+            return
         if not self.is_declared:
             self._journal.record("callbacks")
+        self._job.advance(now)
 
-    def advance(self, phase: Phase, is_training_over: bool) -> None:
-        """Have callbacks told of what has happened since.
-
-        Args:
-            phase: The phase of the job.
-            is_training_over: Whether no training and no evaluation follows.
-        """
-        if not self.is_declared:
+    def advance(self, now: float) -> None:
+        """Have callbacks told of what has happened since."""
+        history, plan = self._job.history, self._job.plan
+        phase = history.phase
+        if not self.is_declared or history.is_stopping:
             return
+        is_last = phase is Phase.EVALUATING or not plan.needs(Phase.EVALUATING)
+        is_training_over = is_last and plan.is_over(phase)  # and no evaluation follows
         if phase is Phase.TRAINING and not self._has_begun:
             self._tell(Moment(MomentKind.TRAIN_BEGIN))
         while (epoch := self._complete_epoch()) is not None:
@@ -103,42 +101,65 @@ class Callbacks:
         if is_training_over and self._has_begun and not self._has_ended:
             self._tell(Moment(MomentKind.TRAIN_END, logs=self._logs(self._ledger.epoch)))
 
-    def evaluated(self, evaluation_id: int) -> None:
-        """An evaluation has its metrics."""
+    def settled(self, task: Task, report: TaskReport, settled: Settled) -> Failure | None:
+        """Take in what callbacks have decided, and tell them of an evaluation."""
+        match task.kind, settled:
+            case TaskKind.METRICS, Settled.DONE:
+                self._evaluated(task.evaluation_id)
+            case TaskKind.CALLBACKS, Settled.DONE:
+                assert report.callbacks is not None
+                self._ran(report.callbacks)
+            case TaskKind.CALLBACKS, Settled.QUARANTINED:  # one has failed too often
+                self._journal.record("callbacks dropped")
+        return None
+
+    def _evaluated(self, evaluation_id: int) -> None:
         if self.is_declared:
             logs = self._logs(self._ledger.epoch)
             self._tell(Moment(MomentKind.EVALUATION, evaluation_id, logs))
 
-    def ran(self, result: CallbackResult, phase: Phase) -> None:
-        """The callbacks were called: take over what they have decided."""
+    def _ran(self, result: CallbackResult) -> None:
         rate_before = self.learning_rate
         self._journal.record("callbacks ran", result.state, result.learning_rate, result.stop)
         self._queue_first()
         if result.learning_rate not in (None, rate_before):
             text = f"a callback sets the learning rate to {result.learning_rate:.6g}"
-            self._act(Note(LearningRateSet(result.learning_rate), text))
-        if result.stop and not self._ledger.is_stopped and phase is Phase.TRAINING:
+            self._job.note(LearningRateSet(result.learning_rate), text)
+        is_training = self._job.history.phase is Phase.TRAINING
+        if result.stop and not self._ledger.is_stopped and is_training:
             self._ledger.stop_training()
-            self._act(Note(TrainingStopped(), f"{result.stop} stops training"))
-
-    def drop(self) -> None:
-        """Call no callback any more: one of them has failed too often."""
-        self._journal.record("callbacks dropped")
+            self._job.note(TrainingStopped(), f"{result.stop} stops training")
 
     # --- questions -------------------------------------------------------------------------------
 
-    @property
-    def are_under_way(self) -> bool:
-        """Whether they are to be told of something that has happened."""
-        return bool(self._due)
+    def may_begin(self, num_tasks: int) -> int:
+        """Have an epoch wait for the evaluation of the one before, and for what follows from it.
 
-    def call(self) -> CallbackCall:
-        """Return what a worker needs for the task that is under way."""
-        moment = self._due[0][1]
-        return CallbackCall(self._state, self.learning_rate, moment, self._tasks.num_epochs)
+        In one process it waits for callbacks without an evaluation, too, as in Keras. The tasks
+        that are left where the model changes wait for nothing.
+        """
+        if self._job.history.model_change:
+            return num_tasks
+        if self._evaluations.follows_epochs:
+            num_ended = self._evaluations.num_epochs
+        elif self._job.config.is_local and self.is_declared and not is_stream(self._job.config):
+            num_ended = self.epochs_ended
+        else:
+            return num_tasks
+        is_busy = bool(self._due) or self._job.parameters.schedule.is_best_due
+        return min((num_ended + (not is_busy)) * self._tasks.per_epoch, num_tasks)
 
-    @property
-    def stopped(self) -> str:
+    def completed(self, lease: Lease) -> Lease:
+        """Give a worker what callbacks remember, or the rate that they have set."""
+        if lease.task.kind is TaskKind.CALLBACKS:
+            moment = self._due[0][1]
+            call = CallbackCall(self._state, self.learning_rate, moment, self._tasks.num_epochs)
+            return replace(lease, callbacks=call)
+        if lease.task.kind is TaskKind.TRAINING and self.learning_rate is not None:
+            return replace(lease, learning_rate=self.learning_rate)
+        return lease
+
+    def final_words(self) -> str:
         """Say which callback stopped training, and after how much; "" if none did."""
         if not self._stop_reason:
             return ""
@@ -170,7 +191,7 @@ class Callbacks:
 
     def _logs(self, epoch: int) -> dict[str, float]:
         """Return the mean loss of an epoch's records, and the newest evaluation."""
-        loss = self._meter.epoch_loss(epoch)
+        loss = self._job.meter.epoch_loss(epoch)
         newest = {f"val_{name}": value for name, value in self._evaluations.metrics.items()}
         return {**({} if loss is None else {"loss": loss}), **newest}
 
@@ -209,7 +230,7 @@ class Callbacks:
 
     def snapshot(self) -> Snapshot:
         """Return the state as JSON has it."""
-        return {
+        found = {
             "declared": self.is_declared,
             "due": [[task_id, str(m.kind), m.number, m.logs] for task_id, m in self._due],
             "state": self._state,
@@ -218,9 +239,11 @@ class Callbacks:
             "learning_rate": self.learning_rate,
             "stop_reason": self._stop_reason,
         }
+        return {"callbacks": found}
 
     def restore(self, snapshot: Snapshot) -> None:
         """Take over the state of a snapshot."""
+        snapshot = snapshot["callbacks"]
         self.is_declared = snapshot["declared"]
         self._due = [
             (task_id, Moment(MomentKind(kind), number, logs))

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from elasticdl.job import FIRST_LOSS, TaskReport
+from dataclasses import replace
+
+from elasticdl.job import FIRST_LOSS, OF_MODEL, JobStatus, Task, TaskKind, TaskReport
+from elasticdl.master.features.base import JobFeature, JobParts
+from elasticdl.master.ledger import Settled
+from elasticdl.observe import kinds
 
 FACTOR = 100.0
 """A loss above this multiple of the first one is no loss of a model that learns."""
@@ -49,3 +54,23 @@ class Divergence:
     def advice(self) -> str:
         """Say what to do."""
         return _ADVICE
+
+
+class DivergingLoss(JobFeature):
+    """Says it when training diverges."""
+
+    def __init__(self, job: JobParts) -> None:
+        self._job = job
+        self._divergence = Divergence()
+
+    def ended(self, task: Task, report: TaskReport, settled: Settled, now: float) -> None:
+        """Compare the loss of a training task."""
+        if task.kind is TaskKind.TRAINING and (words := self._divergence.trained(report)):
+            kind = kinds.Anomaly("diverging loss", "", self._divergence.advice)
+            self._job.note(kind, words, is_warning=True)
+
+    def show(self, status: JobStatus) -> JobStatus:
+        """Show it beside what was found in the data."""
+        words = self._divergence.words
+        found = (*status.data_check, f"{OF_MODEL}{words}") if words else status.data_check
+        return replace(status, data_check=found)

@@ -56,6 +56,7 @@ class Intake:
         keeps_order: bool = False,
         ends_at_once: bool = False,
         guessed_records: float = 1.0,
+        when_cut: Callable[[str, int], None] = lambda name, task_id: None,
     ) -> None:
         """Begin with what the table has.
 
@@ -67,6 +68,7 @@ class Intake:
             keeps_order: A piece of a partition is cut once the one before is done.
             ends_at_once: The stream ends where it is when the brokers are asked first.
             guessed_records: How many records a position has, until a task says.
+            when_cut: Told of each task, and the partition of which it was cut; a part of a fact.
         """
         self._journal = journal
         self._table = table
@@ -85,8 +87,7 @@ class Intake:
         self._back_at: float | None = None  # when it answered again; no fact
         self.trouble = ""
         """What is wrong with what it said; no fact either."""
-        self.when_cut: Callable[[str, int], None] = lambda name, task_id: None
-        """Told of each task, and the partition of which it was cut; a part of a fact."""
+        self._when_cut = when_cut
         journal.handle("partition", table.add)
         journal.handle("cut", self._apply_cut)
         journal.handle("gap", self._apply_gap)
@@ -235,17 +236,12 @@ class Intake:
         known, at = self._known.items(), self._table.next
         return frozenset(name for name, each in known if each.high > at[name])
 
-    def is_in_order(
-        self, leases: Callable[[], Iterable[tuple[int, object]]]
-    ) -> Callable[[int], bool]:
-        """Return what tells whether nobody holds another task of the partition of one."""
-        name_of = self._table.name_of
-
-        def is_in_order(task_id: int) -> bool:
-            held = (task for task, _ in leases() if task < MOST_PIECES)
-            return task_id >= MOST_PIECES or name_of(task_id) not in map(name_of, held)
-
-        return is_in_order
+    def is_in_order(self, task_id: int, leased: Iterable[int]) -> bool:
+        """Whether no other task of the partition of one is leased, if the order is to be kept."""
+        if not self.keeps_order or task_id >= MOST_PIECES:
+            return True
+        held = (self._table.name_of(task) for task in leased if task < MOST_PIECES)
+        return self._table.name_of(task_id) not in held
 
     def trained_up_to(self, open_tasks: Iterable[int]) -> dict[str, int]:
         """Return the position of each partition before which nothing is left to do.
@@ -287,7 +283,7 @@ class Intake:
         for name, end in pieces:
             number = len(self._table)
             self._table.cut(name, end)
-            self.when_cut(name, number)
+            self._when_cut(name, number)
 
     def _apply_drain(self) -> None:
         self._is_draining = True

@@ -1,0 +1,44 @@
+"""What the master does beside leases, processes and phases: features, and their list."""
+
+from __future__ import annotations
+
+from elasticdl.master.features.base import JobFeature, JobParts
+from elasticdl.master.features.best import KeepsBest
+from elasticdl.master.features.callbacks import Callbacks
+from elasticdl.master.features.data_check import LookAtData
+from elasticdl.master.features.divergence import DivergingLoss
+from elasticdl.master.features.evaluating import Evaluating
+from elasticdl.master.features.model_change import ModelChange
+from elasticdl.master.features.model_servers import ModelServers
+from elasticdl.master.features.outputs import WaitsForStorage, WrittenPrograms
+from elasticdl.master.features.overfitting import TellsOverfitting
+from elasticdl.master.features.sources import source_of
+from elasticdl.master.features.stragglers import LeftStragglers
+from elasticdl.master.features.training_metrics import MeasuredTraining, TrainingMetrics
+from elasticdl.settings.best import Best
+
+
+def features_of(job: JobParts) -> list[JobFeature]:
+    """Return the features that a job has by its settings.
+
+    The order counts. Training stops, or comes to rest, before an evaluation is started; callbacks
+    are told of an evaluation once it has its metrics, and before its checkpoint is wanted.
+    """
+    source = source_of(job)
+    metrics = TrainingMetrics(source.windows)
+    best = Best.of(job.config.checkpoint.keep_best)
+    return [
+        WaitsForStorage(job),
+        LookAtData(job),
+        DivergingLoss(job),
+        source,
+        LeftStragglers(job),
+        ModelChange(job),
+        MeasuredTraining(job, metrics),
+        ModelServers(job),
+        WrittenPrograms(job),
+        Evaluating(job, metrics),
+        Callbacks(job),
+        *([KeepsBest(job, best)] if best is not None else []),
+        TellsOverfitting(job),
+    ]
