@@ -194,6 +194,13 @@ class JobConfig(Section):
         """How many model servers the job has."""
         return self.cluster.num_model_servers
 
+    def does_for_all(self, worker_id: int) -> bool:
+        """Whether a worker does what one worker is to do: the first one, and any that came later.
+
+        A worker that came later may have taken the place of the first one.
+        """
+        return not 0 < worker_id < self.cluster.num_workers
+
     @property
     def has_worlds(self) -> bool:
         """Whether the workers hold parameters, all or the dense ones, and reduce gradients."""

@@ -199,13 +199,9 @@ class WorkerProcess:
         """
         checkpoint = self.config.checkpoint
         is_written = self.config.command == "train" and checkpoint.output is not None
-        if is_written and self._is_first and isinstance(trainer, ChecksExport):
+        does_it = is_written and self.config.does_for_all(self.worker_id)
+        if does_it and isinstance(trainer, ChecksExport):
             trainer.check_export(beside=checkpoint.output_tables == "parquet")
-
-    @property
-    def _is_first(self) -> bool:
-        """Return whether this worker does what one worker does; a later worker does it too."""
-        return not 0 < self.worker_id < self.config.cluster.num_workers
 
     def _write_program(self, trainer: Trainer) -> None:
         """Write the model without its parameters for those who serve, if the master lacks it.

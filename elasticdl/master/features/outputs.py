@@ -58,8 +58,8 @@ class WrittenPrograms(JobFeature):
 
     def is_needed(self, worker_id: int, key: str) -> bool:
         """Return whether a worker is to write its model's program."""
-        is_first = not 0 < worker_id < self._job.config.cluster.num_workers
-        return self._job.parameters.exports.needs_program(key, is_first)
+        does_for_all = self._job.config.does_for_all(worker_id)
+        return self._job.parameters.exports.needs_program(key, does_for_all)
 
     def written(self, key: str, program: ServedProgram, now: float) -> None:
         """A worker says that its model's program is written."""
