@@ -1,4 +1,4 @@
-"""The base of callbacks: what they are told of a job, and what they may change."""
+"""The base class of callbacks, and the part of a job that a callback may read and change."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class EarlyStopping(MonitorCallback):
             self.best = value
             if self._is_better(value, self.baseline):
                 self.wait = 0
-        # As in Keras, the first value alone never stops training.
+        # The first value alone never stops training, which is the rule of Keras.
         elif self.wait >= self.patience and number > 0:
             self.stop_training()
 
@@ -165,7 +165,7 @@ class ReduceLROnPlateau(MonitorCallback):
             self.num_bad = 0
         else:
             self.num_bad += 1
-        # As in PyTorch, values during the cooldown are not counted.
+        # Values during the cooldown are not counted, which is the rule of PyTorch.
         if self.num_cooling > 0:
             self.num_cooling -= 1
             self.num_bad = 0

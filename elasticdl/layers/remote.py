@@ -14,9 +14,9 @@ class Remote(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
     """Returns the outputs of a tower for ids; the tower may be computed elsewhere.
 
     A tower is a layer or model that takes ids of shape `(n,)`, int64, and gives `(n, dim)`. It
-    computes each id by itself: the output of an id must not depend on other ids. With
-    `--num_model_servers` model servers compute the tower, each id once for all workers that ask at
-    the same time. Otherwise, and in a plain Python session, this process computes it.
+    computes each id by itself: the output of an id must not depend on other ids. Model
+    servers compute the tower (`--num_model_servers`), each id once for all workers that ask at the
+    same time. If there are none, or in a plain Python session, this process computes it.
 
     Args:
         tower: The layer or model.

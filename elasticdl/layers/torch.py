@@ -544,9 +544,9 @@ class Remote(nn.Module):  # type: ignore[misc]  # torch has no types here
     """Returns the outputs of a tower for ids; the tower may be computed elsewhere.
 
     A tower is a module that takes ids of shape `(n,)`, int64, and gives `(n, dim)`. It computes
-    each id by itself: the output of an id must not depend on other ids. With `--num_model_servers`
-    model servers compute the tower, each id once for all workers that ask at the same time.
-    Otherwise, and in a plain Python session, this process computes it.
+    each id by itself: the output of an id must not depend on other ids. Model servers compute the
+    tower (`--num_model_servers`), each id once for all workers that ask at the same time. If there
+    are none, or in a plain Python session, this process computes it.
 
     Args:
         tower: The module.
@@ -596,8 +596,7 @@ class Remote(nn.Module):  # type: ignore[misc]  # torch has no types here
 class SamplingCorrection(nn.Module):  # type: ignore[misc]  # torch has no types here
     """Corrects logits for data in which only a share of the negatives was kept.
 
-    As in `elasticdl.layers.SamplingCorrection`, log(rate) is added unless the module is in
-    training.
+    The module adds log(rate), unless it is in training; see `elasticdl.layers.SamplingCorrection`.
 
     Args:
         rate: The share of the negatives that was kept, above 0 and at most 1.
