@@ -165,20 +165,3 @@ def test_a_model_without_such_state_is_traced_no_more_often(new_job, monkeypatch
 def test_one_that_is_evaluated_is_looked_at_alone(new_job):
     new_job({"x": X}, 4, mode=Mode.EVALUATION, model=lambda: functional("attribute"),
             loss=squared, feed=feed)  # fmt: skip
-
-
-def test_a_feed_is_called_on_its_sample_without_a_trace_and_what_it_counts_is_told(new_job, caplog):
-    order = []
-
-    def numbered(dataset, mode, metadata):
-        def parse(r):
-            order.append(len(order))
-            return r["x"], tf.constant([float(len(order))])
-
-        return dataset.map(parse)
-
-    job = new_job({"x": X}, 4, model=lambda: functional("none"), loss=squared, feed=numbered,
-                  run_eagerly=True, optimizer=lambda: keras.optimizers.SGD(0.1))  # fmt: skip
-    assert len(order) <= 4 + 1  # of the first minibatch alone, which the model was built on
-    assert "numbered changes" in caplog.text
-    del job

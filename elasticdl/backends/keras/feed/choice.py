@@ -26,7 +26,6 @@ from elasticdl.backends.keras.feed.ways import (
     ChosenWay,
     Compiled,
     OnRecords,
-    Pipeline,
     Plain,
     records_together,
 )
@@ -42,12 +41,11 @@ def choose(user: UserFeed, sample: RecordBatch) -> ChosenWay:
     structure = user.structure(dataset)
     noted = dataset.noted
     if noted is None:
-        traced, why = _trace(user, sample)
-        user.say_slow(dataset.why + why)
-        return Plain(user, structure, traced)
+        user.say_slow(dataset.why)
+        return Plain(user, structure)
     if draws_random_numbers(noted, sample.tensors()):
         user.say_slow("it draws random numbers, which only the plain pipeline repeats")
-        return Plain(user, structure, traced=None)
+        return Plain(user, structure)
     reference = on_tensors(compile_one_by_one(noted, sample))
     way = Compiled(user, structure, reference, noted.shuffled, bool(noted.batch_maps))
     expected = way.one_by_one(sample)
@@ -125,18 +123,6 @@ def _is_by_row(whole: Nested, parts: list[Nested]) -> bool:
     joined = [tf.concat(pair, 0) for pair in zip(*leaves[1:], strict=True)]
     cut_off = [leaf[: len(both)] for leaf, both in zip(leaves[0], joined, strict=True)]
     return not same(cut_off, joined)
-
-
-def _trace(user: UserFeed, sample: RecordBatch) -> tuple[Pipeline | None, str]:
-    """Return the traced pipeline, or None and why it is built anew for each task."""
-    try:
-        traced = Pipeline(user, sample)
-        if traced.draws:
-            return None, " and draws random numbers"
-        next(traced(sample, seed=0), None)
-    except Exception as error:  # what works when called may fail in many ways when traced
-        return None, f", and cannot be traced once for all tasks ({_first_line(error)})"
-    return traced, ""
 
 
 def _first_line(error: Exception) -> str:

@@ -42,14 +42,13 @@ class Noted:
 class Drawing:
     """How the plain pipeline runs: `seed` for shuffles; `one_by_one` if its maps draw too.
 
-    seed: A number, or a tensor while a pipeline is traced.
     numbered: Each element travels with the number of its record, and none is shuffled: what is
         made of a record is to stand beside it (prediction).
     in_order: None is shuffled either: records are trained as they come.
     eager: The dataset that `feed` is given where there is no pipeline; None: `NotedDataset`.
     """
 
-    seed: int | tf.Tensor = 0
+    seed: int = 0
     one_by_one: bool = False
     numbered: bool = False
     in_order: bool = False

@@ -267,15 +267,13 @@ def _records(batch: RecordBatch) -> Iterator[Example]:
 
 
 def _shuffled(examples: Iterator[Example], buffer_size: int, seed: int) -> Iterator[Example]:
-    """Yield them in the order in which the traced pipeline would (`feed/ways.py`)."""
+    """Yield them in the order in which the plain pipeline would (`feed/ways.py`)."""
     known = list(examples)
-    tf.random.set_seed(1)
+    tf.random.set_seed(seed)
     order = tf.data.Dataset.range(len(known)).shuffle(
         buffer_size, seed=seed, reshuffle_each_iteration=False
     )
-    places = list(order.as_numpy_iterator())
-    tf.random.set_seed(seed)
-    for place in places:
+    for place in list(order.as_numpy_iterator()):
         yield known[place]
 
 

@@ -1,9 +1,6 @@
-"""Whether the vectorised form of a `feed` gives the same: at first, and again during the job."""
+"""Whether the vectorised form of a `feed` gives the same for the first records of a job."""
 
 from __future__ import annotations
-
-import time
-from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -14,48 +11,7 @@ from elasticdl.data.strings import Array
 
 NUM_PROVED = 1024
 """Records that go both ways before the vectorised form goes alone; all, if a job has fewer."""
-_SPOT_RECORDS = 16
-_SHARE = 0.01
 _ULPS = 16
-
-
-class FeedProof:
-    """Says which records are to go both ways, so that it costs at most 1 % of the time.
-
-    Args:
-        num_proved: How many have gone both ways already, with the same result.
-        clock: Seconds; for tests.
-    """
-
-    def __init__(self, num_proved: int, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._num_proved = num_proved
-        self._clock = clock
-        self._began = 0.0
-        self._next_time = 0.0
-        self._generator = np.random.default_rng(0)
-
-    def choose(self, num_records: int, divisible: bool) -> range:
-        """Say which of the next records are to go both ways.
-
-        Args:
-            num_records: How many are parsed together next.
-            divisible: Whether some of them may go on their own; else all or none.
-        """
-        self._began = self._clock()
-        if self._num_proved < NUM_PROVED:
-            first, wanted = 0, NUM_PROVED - self._num_proved
-        elif self._began >= self._next_time:
-            wanted = _SPOT_RECORDS
-            first = int(self._generator.integers(max(1, num_records - wanted + 1)))
-        else:
-            return range(0)
-        return range(first, min(num_records, first + wanted)) if divisible else range(num_records)
-
-    def passed(self, chosen: range) -> None:
-        """Go on: the records that were chosen gave the same both ways."""
-        self._num_proved += len(chosen)
-        now = self._clock()
-        self._next_time = now + (now - self._began) / _SHARE
 
 
 def same(expected: Nested, found: Nested) -> str:

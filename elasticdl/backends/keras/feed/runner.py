@@ -4,13 +4,12 @@ Three ways, from the fastest to the most general; `docs/designs/feed.md` says ho
 
 - vectorised: the maps of `feed` run on whole minibatches (`tf.vectorized_map`);
 - compiled: the maps run record by record, in one compiled function a minibatch;
-- plain: TensorFlow runs the pipeline as the user wrote it, traced once.
+- plain: TensorFlow runs the pipeline as the user wrote it, built for each task.
 """
 
 from __future__ import annotations
 
 import itertools
-import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
 
@@ -20,16 +19,12 @@ from elasticdl.backends.keras.feed.eager import Eager
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
 from elasticdl.backends.keras.feed.proof import NUM_PROVED
 from elasticdl.backends.keras.feed.records import RecordBatch, as_batch, take_chunks
-from elasticdl.backends.keras.feed.user import Feed, UserFeed, side_effects
+from elasticdl.backends.keras.feed.user import Feed, UserFeed
 from elasticdl.backends.keras.feed.ways import ChosenWay, mix
-from elasticdl.backends.keras.model.trial import visit
-from elasticdl.backends.python_state import PythonState, shown
 from elasticdl.data.base import Metadata, Records
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import Mode
 from elasticdl.model_spec import is_batched
-
-logger = logging.getLogger(__name__)
 
 
 class FeedRunner:
@@ -87,22 +82,16 @@ class FeedRunner:
         with self._choosing:
             way = self._ways.get((mode, minibatch_size))
             if way is None:
-                if not self._ways and not self._run_eagerly:
-                    self._tell_side_effects()
                 metadata = self._metadata.of(mode)
                 metadata.checks.clear()
                 user = UserFeed(self._feed, mode, metadata, minibatch_size, self._tell_once)
                 sample = as_batch(first).part(0, NUM_PROVED)
-                with self._noted() as before:  # the records of the sample come again
-                    try:
-                        way = self._choose(user, sample)
-                    except ElasticdlError:
-                        for _ in _checked(first, metadata.checks):
-                            pass  # what a check says is plainer, and has the column
-                        raise
-                    changed = before.differences(self._noted())
-                if changed and self._run_eagerly and not self._ways:
-                    self._tell_changed(changed)
+                try:
+                    way = self._choose(user, sample)
+                except ElasticdlError:
+                    for _ in _checked(first, metadata.checks):
+                        pass  # what a check says is plainer, and has the column
+                    raise
                 self._checks[mode, minibatch_size] = list(metadata.checks)
                 self._ways[mode, minibatch_size] = way
             return way
@@ -112,33 +101,10 @@ class FeedRunner:
             self._told.add(way.text)
             self._tell(way)
 
-    def _noted(self) -> PythonState:
-        return PythonState({"feed": self._feed}, visit)
-
-    def _tell_changed(self, changed: list[str]) -> None:
-        logger.warning(
-            "%s changes %s, which only Python has: each worker has its own, and one that replaces "
-            "a lost one begins anew. Make what an example needs of its record alone",
-            getattr(self._feed, "__name__", "feed"),
-            shown(changed),
-        )
-
     def _choose(self, user: UserFeed, sample: RecordBatch) -> ChosenWay:
         if is_batched(self._feed):
             return choose_batched(user, sample, self._run_eagerly)
         return Eager(user, sample) if self._run_eagerly else choose(user, sample)
-
-    def _tell_side_effects(self) -> None:
-        found = side_effects(self._feed)
-        if found:
-            more = f" and {len(found) - 1} more of that kind" if len(found) > 1 else ""
-            logger.warning(
-                "%s has %s%s: it runs when feed is traced, not for each record; tf.print runs for "
-                "each, and with --run_eagerly everything does",
-                getattr(self._feed, "__name__", "feed"),
-                found[0],
-                more,
-            )
 
 
 def _checked(

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from dataclasses import replace
 
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from elasticdl.backends.keras.feed.compile import has_draws, relaxed
-from elasticdl.backends.keras.feed.dataset import seeds_reaching_into_maps
 from elasticdl.backends.keras.feed.faults import RUN_ERRORS, naming_the_record, reason
 from elasticdl.backends.keras.feed.minibatch import (
     Structure,
@@ -19,7 +15,7 @@ from elasticdl.backends.keras.feed.minibatch import (
     describe,
     num_records,
 )
-from elasticdl.backends.keras.feed.proof import FeedProof, same
+from elasticdl.backends.keras.feed.proof import NUM_PROVED, same
 from elasticdl.backends.keras.feed.records import RecordBatch, as_batch, cut
 from elasticdl.backends.keras.feed.user import UserFeed
 from elasticdl.backends.keras.types import Nested
@@ -100,7 +96,7 @@ class Compiled(ChosenWay):
         self.may_change_rows = may_change_rows
         self._one_by_one = reference
         self._vectorised: OnRecords | None = None
-        self._proof = FeedProof(0)
+        self._num_proved = 0
         self._records_together = 1
 
     def run(self, records: Iterator[Records], size: int, seed: int) -> Iterator[Parsed]:
@@ -121,7 +117,7 @@ class Compiled(ChosenWay):
             except RUN_ERRORS:
                 pass  # one minibatch fails; found below
             else:
-                if self._proves(batch, parsed):
+                if self._is_proved(batch, parsed):
                     yield from _cut(parsed, len(batch), size)
                     return
         for start in range(0, len(batch), size):
@@ -141,31 +137,25 @@ class Compiled(ChosenWay):
             parsed = self.one_by_one(batch)
             self._give_up(f"vectorised, a minibatch failed: {reason(error)}")
             return parsed
-        return parsed if self._proves(batch, parsed) else self.one_by_one(batch)
+        return parsed if self._is_proved(batch, parsed) else self.one_by_one(batch)
 
-    def _proves(self, batch: RecordBatch, parsed: Nested) -> bool:
-        """Compare what some records gave, if it is time to; with a difference, give up."""
-        divisible = self._records_together > 1
-        chosen = self._proof.choose(len(batch), divisible)
-        if not chosen:
+    def _is_proved(self, batch: RecordBatch, parsed: Nested) -> bool:
+        """Compare what the first records of the job gave; with a difference, give up."""
+        if self._num_proved >= NUM_PROVED:
             return True
-        part = slice(chosen.start, chosen.stop)
-        found = tf.nest.map_structure(lambda leaf: leaf[part], parsed) if divisible else parsed
-        difference = same(self.one_by_one(batch.part(part.start, part.stop)), found)
+        difference = same(self.one_by_one(batch), parsed)
         if difference:
-            numbers = batch.numbers[part]
             self._give_up(
-                f"vectorised, it gives something else for records {numbers.min()} to "
-                f"{numbers.max()} of a task: {difference}"
+                f"vectorised, it gives something else for records {batch.numbers.min()} to "
+                f"{batch.numbers.max()} of a task: {difference}"
             )
-        else:
-            self._proof.passed(chosen)
+        self._num_proved += len(batch)
         return not difference
 
     def vectorise(self, function: OnRecords, num_proved: int, records_together: int) -> None:
         """Run vectorised from now on; the first records have given the same."""
         self._vectorised = function
-        self._proof = FeedProof(num_proved)
+        self._num_proved = num_proved
         self._records_together = records_together
 
     def _give_up(self, why: str) -> None:
@@ -192,31 +182,21 @@ def _cut(parsed: Nested, num_records: int, size: int) -> list[Nested]:
 
 
 class Plain(ChosenWay):
-    """The pipeline as the user wrote it, seeded by each task.
+    """The pipeline as the user wrote it, built for each task and seeded by it.
 
-    It is traced once; one that draws is built anew for each task, with maps one after the other.
+    Its maps run one after the other, so that what they draw is the same for the same task.
     """
-
-    def __init__(self, user: UserFeed, structure: Structure, traced: Pipeline | None) -> None:
-        super().__init__(user, structure)
-        self._traced = traced
 
     def run(self, records: Iterator[Records], size: int, seed: int) -> Iterator[Parsed]:
         """See `Way.run`."""
         task = as_batch(list(records))
         is_prediction = self.user.mode == Mode.PREDICTION
-
-        def pipeline(batch: RecordBatch) -> tf.data.Iterator:
-            if self._traced is not None:
-                return self._traced(batch, mix(seed, 0))
-            return built_anew(self.user, batch, mix(seed, 0))
-
-        elements = pipeline(task)
+        elements = self._elements(task, seed)
         while True:
             try:
                 element = next(elements, None)
             except RUN_ERRORS:
-                naming_the_record(lambda b: list(pipeline(b)), task, self.user.name)
+                naming_the_record(lambda b: list(self._elements(b, seed)), task, self.user.name)
                 raise
             if element is None:
                 return
@@ -226,57 +206,11 @@ class Plain(ChosenWay):
             else:
                 yield element, None
 
-
-class Pipeline:
-    """A function of a task's records and its seed that gives the task's minibatches.
-
-    To build a pipeline of three functions takes 40 to 75 ms of processor time, since TensorFlow
-    traces each of them anew; to call this takes 12 to 40 ms.
-
-    Attributes:
-        draws: Whether a function of the user's draws random numbers. Then this is not to be used:
-            it would go on drawing from where the task before stopped.
-    """
-
-    def __init__(self, user: UserFeed, sample: RecordBatch) -> None:
-        def build(numbers: tf.Tensor, records: Nested, seed: tf.Tensor) -> tf.Tensor:
-            drawing = replace(user.drawing(), seed=seed)
-            with _autograph_in_maps():
-                dataset = user.batched(user.of(numbers, records, drawing))
-            self._element_spec = dataset.element_spec
-            return tf.data.experimental.to_variant(dataset)
-
-        numbers, records = relaxed(tf.constant(sample.numbers)), relaxed(sample.tensors())
-        # Else a shuffle would depend on what was run before; 0 may not be, with a seed of a tensor.
-        tf.random.set_seed(1)
-        with seeds_reaching_into_maps():
-            function = tf.function(build, autograph=False)
-            self._build = function.get_concrete_function(
-                numbers, records, tf.TensorSpec([], tf.int64)
-            )
-        self.draws = has_draws(self._build.graph)
-
-    def __call__(self, batch: RecordBatch, seed: int) -> tf.data.Iterator:
-        """Yield the minibatches of the records."""
-        variant = self._build(
-            tf.constant(batch.numbers), batch.tensors(), tf.constant(seed, tf.int64)
-        )
-        dataset = tf.data.experimental.from_variant(variant, self._element_spec)
+    def _elements(self, batch: RecordBatch, seed: int) -> tf.data.Iterator:
+        drawn = mix(seed, 0)
+        tf.random.set_seed(drawn)
+        dataset = self.user.batched(self.user(batch, self.user.drawing(drawn, one_by_one=True)))
         return iter(dataset.with_options(in_order()))
-
-
-def _autograph_in_maps() -> AbstractContextManager[object]:
-    """Return the context in which `tf.data` converts functions, as where nothing is traced."""
-    outer = tf.__internal__.autograph.control_status_ctx()
-    made: AbstractContextManager[object] = type(outer)(status=type(outer.status).ENABLED)
-    return made
-
-
-def built_anew(user: UserFeed, batch: RecordBatch, seed: int) -> tf.data.Iterator:
-    """Yield the minibatches of the records of a feed that draws: the same for the same seed."""
-    tf.random.set_seed(seed)
-    dataset = user.batched(user(batch, user.drawing(seed, one_by_one=True)))
-    return iter(dataset.with_options(in_order()))
 
 
 def in_order() -> tf.data.Options:
