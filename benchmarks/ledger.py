@@ -184,8 +184,8 @@ def sqlite_job_rate() -> float:
 
         def cycle(number: int) -> None:
             worker = number % NUM_WORKERS
-            lease, _ = job.handle(lambda: core.lease(worker, "s", number, 0.0))
-            assert isinstance(lease, Lease)
+            lease, _ = job.handle(lambda: core.lease(worker, "s", number + 1, 0.0))
+            assert isinstance(lease, Lease), lease
             report = TaskReport(lease.task.id, lease.number, Outcome.DONE, num_records=100)
             job.handle(lambda: core.report(worker, "s", report, 0.0))
 
@@ -256,7 +256,7 @@ async def event_loop_rate(state: State, in_groups: bool) -> tuple[float, float]:
     async def work(worker: int) -> None:
         await call(lambda: core.register_worker(worker, "s", 1, 0.0))
         for number in range(GROUP_CYCLES // NUM_ASKING):
-            lease = await call(lambda number=number: core.lease(worker, "s", number, 0.0))
+            lease = await call(lambda number=number: core.lease(worker, "s", number + 1, 0.0))
             report = TaskReport(lease.task.id, lease.number, Outcome.DONE, num_records=100)
             await call(lambda report=report: core.report(worker, "s", report, 0.0))
             await asyncio.sleep(0)
