@@ -34,7 +34,10 @@ def main() -> None:
     parser.add_argument("--every", type=float, default=0.3, help="seconds between versions")
     parser.add_argument("--poll", type=float, default=0.1, help="seconds between looks at CURRENT")
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--short", action="store_true", help="20,000 rows, for three seconds")
     words = parser.parse_args()
+    if words.short:
+        words.rows, words.seconds = 20_000, 3.0
     with tempfile.TemporaryDirectory() as folder:
         print(json.dumps(measure(words, Path(folder)), indent=1))
 
