@@ -22,7 +22,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the parts of the array backend when a model file asks for them."""
+    """Import the parts of the array backend, and of packages, when somebody asks for them."""
     if name in ("ArrayModel", "ArrayOptimizer", "ArrayTable"):
         from elasticdl.backends import numpy
 
@@ -39,12 +39,12 @@ def __getattr__(name: str) -> Any:
         from elasticdl.model_spec import batched
 
         return batched
-    if name in ("Job", "train"):
-        from elasticdl.cli import interactive
-
-        return getattr(interactive, name)
     if name == "Initializer":
         from elasticdl.backends.base import Initializer
 
         return Initializer
-    raise AttributeError(f"module 'elasticdl' has no attribute {name!r}")
+    from elasticdl.registry import load, places
+
+    if name.startswith("__") or name not in places("names"):
+        raise AttributeError(f"module 'elasticdl' has no attribute {name!r}")
+    return load(places("names")[name])

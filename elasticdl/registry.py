@@ -31,6 +31,7 @@ class Package:
 
     Attributes:
         commands: Commands of `elasticdl`, by their names: objects of Click.
+        names: What `elasticdl.NAME` is, as `elasticdl.train`.
         sections: Settings of a job, by the name of the section: subclasses of `PackageSection`.
         trackers: What begins a tracker, a function as `observe.tracker.Begin`.
         formats: Formats of files of data, by their names: each a `data.kinds.FileFormat`.
@@ -38,6 +39,7 @@ class Package:
     """
 
     commands: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
     sections: Mapping[str, str] = field(default_factory=dict)
     trackers: Mapping[str, str] = field(default_factory=dict)
     formats: Mapping[str, str] = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """Functions of a program in a file, as the processes of its job load them.
 
 To load a pickle is to run what is in it. So a file is loaded only if it is the user's own, and has
-the SHA-256 that the model file beside it says. `cli/interactive/functions.py` writes both. A
+the SHA-256 that the model file beside it says. `packages/notebooks/functions.py` writes both. A
 process of a job whose secret is made by the command that starts it also wants a proof by that
 secret: then the file is the one that was there when the job was started.
 """

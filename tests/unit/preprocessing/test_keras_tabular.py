@@ -8,8 +8,6 @@ import pytest
 import tensorflow as tf
 
 from elasticdl.backends.keras.feed.records import column_tensor
-from elasticdl.cli.interactive import functions
-from elasticdl.cli.interactive.predictor import imports_of
 from elasticdl.config import ModelSection
 from elasticdl.data.base import Metadata
 from elasticdl.data.messages import format_of
@@ -17,6 +15,8 @@ from elasticdl.data.params import Params
 from elasticdl.errors import ModelError
 from elasticdl.job import Mode
 from elasticdl.model_spec import load_model_spec
+from elasticdl.packages.notebooks import functions
+from elasticdl.packages.notebooks.predictor import imports_of
 from elasticdl.preprocessing import HashedCross, Hashing
 from elasticdl.preprocessing.tabular import Bucket, Category, Cross, Label, Number, Table, Tags
 

@@ -12,8 +12,8 @@ import types
 
 import pytest
 
-from elasticdl.cli.interactive import by_value, functions
 from elasticdl.errors import ModelError
+from elasticdl.packages.notebooks import by_value, functions
 from elasticdl.runtime import functions_file
 
 HELPERS = """

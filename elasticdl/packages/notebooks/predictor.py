@@ -13,12 +13,12 @@ import numpy as np
 from elasticdl.backends.base import Predictor
 from elasticdl.backends.exported import ExportKind, kind_of_export
 from elasticdl.backends.load import load_saved_model
-from elasticdl.cli.interactive.by_value import is_own
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader, Metadata
 from elasticdl.errors import DataError
 from elasticdl.job import Mode, Task, TaskKind
 from elasticdl.model_spec import ModelSpec, load_model_spec
+from elasticdl.packages.notebooks.by_value import is_own
 from elasticdl.settings.model import KERAS_VARIABLE, STATISTICS_VARIABLE
 from elasticdl.worker.data_check import metadata_of
 from elasticdl.worker.predictions import FileSink, Predicted

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from elasticdl.cli import preflight
 from elasticdl.cli.display import Display
 from elasticdl.cli.flags import build_config, check_given, flags, unknown_flag
-from elasticdl.cli.interactive import inputs, models, notebook, tables
-from elasticdl.cli.interactive.models import Model, ModelPlace
 from elasticdl.cli.jobs import ANSWER_SECONDS, ask, picture_now
 from elasticdl.cli.run import submit
 from elasticdl.cli.view import LeftError, view
@@ -28,9 +26,11 @@ from elasticdl.config import Command, JobConfig
 from elasticdl.errors import ConfigError, JobFailedError, UnavailableError
 from elasticdl.job import EpochScores, JobStatus, Strategy, no_status
 from elasticdl.launchers.base import SubmittedJob
+from elasticdl.packages.notebooks import inputs, models, notebook, tables
+from elasticdl.packages.notebooks.models import Model, ModelPlace
 
 if TYPE_CHECKING:
-    from elasticdl.cli.interactive.predictor import LoadedModel
+    from elasticdl.packages.notebooks.predictor import LoadedModel
 
 Predictions = NDArray[Any] | dict[str, NDArray[Any]]
 
@@ -236,7 +236,7 @@ class Job:
 
     def _loaded(self) -> LoadedModel | None:
         """Return the trained model in this program, if it can be loaded here."""
-        from elasticdl.cli.interactive import predictor  # and with it the whole worker
+        from elasticdl.packages.notebooks import predictor  # and with it the whole worker
 
         if self._model is None and predictor.may_load(self.output):
             self._model = predictor.LoadedModel()

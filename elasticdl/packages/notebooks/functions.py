@@ -17,15 +17,15 @@ from pathlib import Path
 from textwrap import shorten
 from typing import IO, Any
 
-from elasticdl.cli.interactive import by_value
-from elasticdl.cli.interactive.by_value import (
+from elasticdl.errors import ModelError
+from elasticdl.packages.notebooks import by_value
+from elasticdl.packages.notebooks.by_value import (
     OF_IMPORT,
     CountedWriter,
     Pickler,
     TooLargeError,
     own_modules_by_value,
 )
-from elasticdl.errors import ModelError
 from elasticdl.runtime.functions_file import PYTHON
 from elasticdl.runtime.secret_files import private_opener
 

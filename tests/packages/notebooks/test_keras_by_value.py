@@ -4,11 +4,11 @@ import keras
 import numpy as np
 import pytest
 
-from elasticdl.cli.interactive import functions
-from elasticdl.cli.interactive.predictor import imports_of
 from elasticdl.config import ModelSection
 from elasticdl.errors import ModelError
 from elasticdl.model_spec import load_model_spec
+from elasticdl.packages.notebooks import functions
+from elasticdl.packages.notebooks.predictor import imports_of
 
 pytestmark = [
     pytest.mark.keras,

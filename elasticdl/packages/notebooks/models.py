@@ -8,8 +8,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
-from elasticdl.cli.interactive import functions as functions_of_program
 from elasticdl.errors import ConfigError, ModelError
+from elasticdl.packages.notebooks import functions as functions_of_program
 from elasticdl.runtime.secret_files import make_private
 
 Model = str | Path | ModuleType | Mapping[str, object]

@@ -7,7 +7,7 @@ import pytest
 nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")
 
-NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook" / "first_job.ipynb"
+NOTEBOOK = Path(__file__).parents[3] / "examples" / "notebook" / "first_job.ipynb"
 
 
 @pytest.mark.timeout(300)

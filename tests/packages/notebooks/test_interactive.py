@@ -8,15 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from elasticdl.cli.interactive import inputs, models, notebook, tables
-from elasticdl.cli.interactive.job import history_of, settings_of_prediction, train
-from elasticdl.cli.interactive.predictor import imports_of
 from elasticdl.config import ModelSection
 from elasticdl.data.parquet import ParquetReader
 from elasticdl.errors import ConfigError, DataError, LaunchError, ModelError
 from elasticdl.job import EpochScores, no_status
 from elasticdl.launchers.process.folder import held
 from elasticdl.model_spec import load_model_spec
+from elasticdl.packages.notebooks import inputs, models, notebook, tables
+from elasticdl.packages.notebooks.job import history_of, settings_of_prediction, train
+from elasticdl.packages.notebooks.predictor import imports_of
 
 
 @pytest.fixture
