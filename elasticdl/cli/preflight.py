@@ -246,7 +246,10 @@ def _needs(config: JobConfig) -> Iterator[_Need]:
     if config.data.reader_state:
         yield _Need("custom_data_reader", (model.custom_data_reader,))
     if config.command == "evaluate":
-        yield _Need("eval_metrics_fn", (model.eval_metrics_fn, model.weighted_metrics_fn))
+        # Of a checkpoint the loss is measured too; an export has none.
+        of_loss = () if config.checkpoint.saved_model else (model.loss,)
+        names = model.eval_metrics_fn, model.weighted_metrics_fn, *of_loss
+        yield _Need("eval_metrics_fn", names)
 
 
 def _check_functions(config: JobConfig, path: Path, names: set[str]) -> None:

@@ -157,11 +157,18 @@ def make(place, *files):
         (place / file).touch()
 
 
-def test_an_evaluation_needs_metrics(place):
+def test_an_evaluation_needs_metrics_where_there_is_no_loss(place):
     (place / "zoo" / "mnist" / "model.py").write_text(MODEL.replace("eval_metrics_fn", "measures"))
     check(config("train"))
-    with pytest.raises(ModelError, match="expected a function 'eval_metrics_fn'"):
-        check(config("evaluate"))
+    with pytest.raises(ModelError, match=r"'eval_metrics_fn' or 'weighted_metrics_fn' .--eval"):
+        check(config("evaluate"))  # an export has no loss
+    of_checkpoint = {"saved_model": None, "checkpoint_dir_for_init": "none"}
+    with pytest.raises(ModelError, match=r"'weighted_metrics_fn' or 'loss' .--eval_metrics_fn"):
+        check(config("evaluate", **of_checkpoint))
+    with (place / "zoo" / "mnist" / "model.py").open("a") as file:
+        file.write("def loss(labels, predictions): ...\n")
+    with pytest.raises(CheckpointError, match="expected a checkpoint"):
+        check(config("evaluate", **of_checkpoint))
 
 
 def test_predictions_need_somewhere_to_go(place):
