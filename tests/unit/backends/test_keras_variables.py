@@ -1,5 +1,8 @@
 """Losses, metrics and layers that read variables: as in `compile` and `fit`, or refused by name."""
 
+import re
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ from keras.src.backend.common import global_state
 from keras.src.utils.naming import reset_uids
 
 from elasticdl import Mode
+from elasticdl.backends.base import change_of
 from elasticdl.errors import ModelError
 
 pytestmark = pytest.mark.keras
@@ -311,3 +315,31 @@ def test_predictions_and_metrics_are_those_of_keras(new_job, make):
 def test_what_would_be_another_model_is_refused_by_name(new_job, make, says):
     with pytest.raises(ModelError, match=says):
         ours(new_job, make())
+
+
+def test_a_traced_step_that_fails_says_where_the_operation_is_written(new_job):
+    def model():
+        given = inputs()
+        hidden = keras.layers.Lambda(
+            lambda x: x + tf.gather(tf.zeros(50), tf.cast(x[:, :1], tf.int32))  # the place
+        )(given["x"])
+        return keras.Model(given, keras.layers.Dense(1)(hidden))
+
+    good = data()
+    good["x"] = np.abs(good["x"])
+    job = new_job(good, MINIBATCH, model=model, loss=squared, optimizer=sgd(), feed=feed)
+    lines = Path(__file__).read_text().splitlines()
+    line = next(n for n, text in enumerate(lines, 1) if text.endswith("# the place"))
+    with pytest.raises(ModelError, match=rf"is not in \[0, 50\) \({re.escape(__file__)}:{line}\)$"):
+        job.train({**good, "x": 1000 + good["x"]}, MINIBATCH)
+
+
+@pytest.mark.parametrize("xp", [np, tf.experimental.numpy], ids=["NumPy", "TensorFlow"])
+def test_what_was_infinite_and_is_not_any_more_has_no_change(xp):
+    inf = np.inf
+    cases = [(3, 1, 0.5, 2.5), (inf, inf, 1, 0), (5, inf, 1, np.nan), (-inf, inf, 1, np.nan)]
+    cases += [(inf, 2, 1, inf), (5, inf, 0, 5)]
+    new, old, momentum, expected = np.array(cases, np.float32).T
+    found = change_of(*map(xp.asarray, (new, old, momentum)), xp)
+    np.testing.assert_array_equal(np.asarray(found), expected)
+    assert np.asarray(found).dtype == np.float32
