@@ -201,8 +201,15 @@ class Features(LeaseRules):
         self._features.extend(features)
 
     def of(self, kind: type[F]) -> F:
-        """Return the feature of a class."""
-        return next(feature for feature in self._features if isinstance(feature, kind))
+        """Return the feature of a class.
+
+        Raises:
+            LookupError: The job has none.
+        """
+        for feature in self._features:
+            if isinstance(feature, kind):
+                return feature
+        raise LookupError(f"this job has no {kind.__name__}")
 
     def may_begin(self, num_tasks: int) -> int:
         """Return how many training tasks may be begun; the last feature has the last word."""

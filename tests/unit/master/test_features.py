@@ -1,11 +1,14 @@
 """The core knows a list of features, and none of them by name (docs/designs/features.md)."""
 
+import ast
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from elasticdl.job import Shard
+from elasticdl.master import core as core_module
 from elasticdl.master.actions import Note
 from elasticdl.master.core import JobCore
 from elasticdl.master.features import features_of
@@ -64,6 +67,16 @@ def started(master_kit, core):
     core.begin(0.0)
     play.register(0)
     return play
+
+
+def test_no_part_of_the_core_imports_a_feature():
+    folder = Path(core_module.__file__).parent
+    around = ["servicer", "in_process", "master", "durable", "interpreter", "status"]
+    paths = {*folder.glob("*.py"), *(folder / "parameters").glob("*.py")}
+    for path in paths - {folder / f"{name}.py" for name in around}:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and "master.features." in str(node.module):
+                assert node.module == "elasticdl.master.features.base", path.name
 
 
 def test_a_job_without_any_feature_trains_and_is_proved(master_kit, make_core):
