@@ -40,8 +40,9 @@ class Noted:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """How the plain pipeline runs: `seed` for shuffles; `one_by_one` if its maps draw too.
+    """How the plain pipeline runs; its maps run one after the other, for they may draw.
 
+    seed: That of shuffles.
     numbered: Each element travels with the number of its record, and none is shuffled: what is
         made of a record is to stand beside it (prediction).
     in_order: None is shuffled either: records are trained as they come.
@@ -49,7 +50,6 @@ class Drawing:
     """
 
     seed: int = 0
-    one_by_one: bool = False
     numbered: bool = False
     in_order: bool = False
     eager: Callable[[tf.data.Dataset, Drawing], NotedDataset] | None = None
@@ -124,11 +124,9 @@ class NotedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no 
         **kwargs: object,
     ) -> NotedDataset:
         """Note `map_func`; the order of elements is kept whatever `deterministic` says."""
-        if self._drawing.one_by_one:
-            num_parallel_calls = None
         function = _beside_number(map_func) if self._drawing.numbered else map_func
         with seeds_reaching_into_maps():
-            plain = self.plain.map(function, num_parallel_calls, **kwargs)
+            plain = self.plain.map(function, **kwargs)
         noted = self.noted
         if noted is not None and self.batch_size is None:
             noted = replace(noted, record_maps=(*noted.record_maps, map_func))
@@ -184,12 +182,8 @@ class NotedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no 
         name: str | None = None,
     ) -> NotedDataset:
         """Make any number of examples of a record, in turn with those of the next records."""
-        if self._drawing.one_by_one:
-            num_parallel_calls = None
         function = self._of_one_record("interleave", map_func)
-        plain = self.plain.interleave(
-            function, cycle_length, block_length, num_parallel_calls, name=name
-        )
+        plain = self.plain.interleave(function, cycle_length, block_length, name=name)
         return self._ends_notes("interleave", plain)
 
     def ignore_errors(self, *args: object, **kwargs: object) -> NotedDataset:

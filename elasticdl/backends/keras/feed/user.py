@@ -56,10 +56,10 @@ class UserFeed:
         logger.warning("%s", text)
         self._tell(FeedWay(text, is_slow=True))
 
-    def drawing(self, seed: int = 0, one_by_one: bool = False) -> Drawing:
+    def drawing(self, seed: int = 0) -> Drawing:
         """Return how the plain pipeline runs in this mode."""
         in_order = self._metadata.keeps_order
-        return Drawing(seed, one_by_one, self.mode == Mode.PREDICTION, in_order)
+        return Drawing(seed, self.mode == Mode.PREDICTION, in_order)
 
     def __call__(self, batch: RecordBatch, drawing: Drawing) -> NotedDataset:
         """Run the function on a dataset of the records of `batch`; nothing is parsed yet."""

@@ -209,7 +209,7 @@ class Plain(ChosenWay):
     def _elements(self, batch: RecordBatch, seed: int) -> tf.data.Iterator:
         drawn = mix(seed, 0)
         tf.random.set_seed(drawn)
-        dataset = self.user.batched(self.user(batch, self.user.drawing(drawn, one_by_one=True)))
+        dataset = self.user.batched(self.user(batch, self.user.drawing(drawn)))
         return iter(dataset.with_options(in_order()))
 
 
