@@ -277,7 +277,7 @@ class JobCore:
             return self.members.interval_seconds
         member.usage = usage or member.usage
         if progress is not None:
-            for feature in self.features:
+            for feature in self.features.overriding(JobFeature.heard):
                 feature.heard(member, progress)
             self.meter.heard(index, progress, now)
             self._advance(now)
@@ -398,7 +398,7 @@ class JobCore:
         return True
 
     def _settle(self, task: Task, report: TaskReport, settled: Settled, now: float) -> None:
-        for feature in self.features:
+        for feature in self.features.overriding(JobFeature.ended):
             feature.ended(task, report, settled, now)
         failure = self.results.settle(task, report, settled)
         failure = failure or self.features.settled(task, report, settled)
@@ -432,11 +432,11 @@ class JobCore:
         """Go on to the next phase, if this one has nothing left; start what is due."""
         if self.has_ended:
             return
-        for feature in self.features:
+        for feature in self.features.overriding(JobFeature.advance):
             feature.advance(now)
         self.parameters.ask_what_is_due(now)
         is_over = not self.history.is_stopping and self.plan.is_over(self.phase)
-        for feature in self.features:
+        for feature in self.features.overriding(JobFeature.passing):
             feature.passing(is_over and self.phase is Phase.TRAINING)
         if is_over:
             self._enter(self.plan.after(self.phase), now)

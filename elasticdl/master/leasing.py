@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import Finished, Lease, Role, Wait
-from elasticdl.master.features.base import Features, JobParts
+from elasticdl.master.features.base import Features, JobFeature, JobParts
 from elasticdl.master.membership import Member
 from elasticdl.master.phases import Phase
 
@@ -64,7 +64,7 @@ class Leasing:
             return Wait(max(_WAIT_SECONDS, self.pace_seconds))
         self._history.begin(now)
         lease = self._ledger.lease(worker_id, request)
-        for feature in self._features:
+        for feature in self._features.overriding(JobFeature.leased):
             feature.leased(lease.task, now)
         return self._completed(lease)
 
@@ -104,7 +104,8 @@ class Leasing:
         if not (is_open and self._parameters.is_complete):
             return False
         next_id = self._ledger.next_id(worker_id)
-        return next_id is not None and all(f.may_try(next_id, now) for f in self._features)
+        asked = self._features.overriding(JobFeature.may_try)
+        return next_id is not None and all(f.may_try(next_id, now) for f in asked)
 
     def _completed(self, lease: Lease) -> Lease:
         """Return a lease with all that its worker has to know."""

@@ -192,6 +192,7 @@ class Features(LeaseRules):
     def __init__(self) -> None:
         """Begin without any: the ledger asks of them, and they ask the ledger."""
         self._features: list[JobFeature] = []
+        self._overriding: dict[str, list[JobFeature]] = {}
 
     def __iter__(self) -> Iterator[JobFeature]:
         return iter(self._features)
@@ -199,6 +200,16 @@ class Features(LeaseRules):
     def add(self, features: Iterable[JobFeature]) -> None:
         """Add features, which come after those that are here."""
         self._features.extend(features)
+        self._overriding.clear()
+
+    def overriding(self, hook: Callable[..., object]) -> list[JobFeature]:
+        """Return the features that have a hook of their own: most hooks do nothing in most."""
+        name = hook.__name__
+        found = self._overriding.get(name)
+        if found is None:
+            found = [f for f in self._features if getattr(type(f), name) is not hook]
+            self._overriding[name] = found
+        return found
 
     def of(self, kind: type[F]) -> F:
         """Return the feature of a class.
@@ -213,41 +224,42 @@ class Features(LeaseRules):
 
     def may_begin(self, num_tasks: int) -> int:
         """Return how many training tasks may be begun; the last feature has the last word."""
-        for feature in self._features:
+        for feature in self.overriding(JobFeature.may_begin):
             num_tasks = feature.may_begin(num_tasks)
         return num_tasks
 
     def may_lease(self, task_id: int) -> bool:
         """Whether a task may be leased beside those that are leased now."""
-        return all(feature.may_lease(task_id) for feature in self._features)
+        return all(f.may_lease(task_id) for f in self.overriding(JobFeature.may_lease))
 
     def checked(self, task: Task, report: TaskReport) -> TaskReport:
         """Return the report of a lease, as a failure if a feature finds it wrong."""
-        for feature in self._features:
+        for feature in self.overriding(JobFeature.checked):
             report = feature.checked(task, report)
         return report
 
     def outcome(self, task: Task, report: TaskReport, now: float) -> Outcome:
         """Return how the lease that a worker reports ends for the ledger."""
         outcome = report.outcome
-        for feature in self._features:
+        for feature in self.overriding(JobFeature.outcome):
             outcome = feature.outcome(task, report, outcome, now)
         return outcome
 
     def settled(self, task: Task, report: TaskReport, settled: Settled) -> Failure | None:
         """Have all features take in the end of a lease; return the first failure."""
-        found = [feature.settled(task, report, settled) for feature in self._features]
+        features = self.overriding(JobFeature.settled)
+        found = [feature.settled(task, report, settled) for feature in features]
         return next(filter(None, found), None)
 
     def completed(self, lease: Lease) -> Lease:
         """Return a lease with what its worker has to know."""
-        for feature in self._features:
+        for feature in self.overriding(JobFeature.completed):
             lease = feature.completed(lease)
         return lease
 
     def errands(self, now: float) -> list[JobFeature]:
         """Return the features that want a worker for something of their own."""
-        return [feature for feature in self._features if feature.has_errand(now)]
+        return [f for f in self.overriding(JobFeature.has_errand) if f.has_errand(now)]
 
     def errand_ended(self, report: TaskReport) -> bool:
         """An errand has ended; return whether the report was waited for."""
@@ -255,7 +267,7 @@ class Features(LeaseRules):
 
     def holds(self, phase: Phase) -> bool:
         """Whether the job stays in a phase."""
-        return any(feature.holds(phase) for feature in self._features)
+        return any(f.holds(phase) for f in self.overriding(JobFeature.holds))
 
     def is_looked_at_by(self, worker_id: int) -> bool:
         """Whether a worker looks at the data now, before its first task."""
