@@ -15,11 +15,11 @@ use crate::folder::folder_of;
 /// Floats that are collected before they are written.
 const CHUNK_FLOATS: usize = 1 << 20;
 
-/// Which cut, and what it is to be the difference to.
+/// The name of a cut, and the earlier cut from which it is a difference.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CutRequest {
-    /// Of no other cut.
+    /// The name; no other cut has it.
     pub name: String,
     /// The cut before, if only what has changed is wanted; a replica that does not know it writes
     /// all.
@@ -27,7 +27,7 @@ pub struct CutRequest {
     pub since: Option<String>,
 }
 
-/// What one replica has written.
+/// The files that one replica has written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReplicaCut {
     /// Its number.
@@ -53,7 +53,7 @@ pub struct CutTable {
     pub name: String,
     /// Floats in a row.
     pub dim: u32,
-    /// What each weight of a key reads as that has no row: the centre of the initializer.
+    /// The weight of a key without a row: the centre of the initializer.
     pub unseen: f32,
     /// Rows, if there are any.
     pub rows: Option<SummedFile>,

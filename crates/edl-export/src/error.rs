@@ -19,7 +19,7 @@ pub enum ExportError {
     File {
         /// The file or folder.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem of the file.
         problem: String,
     },
 }

@@ -26,7 +26,7 @@ const WEIGHTS: &str = "required group weights (LIST) {
 /// Between key and weights, in a table that keeps the strings of keys.
 const NAME: &str = "optional binary name (STRING);";
 
-/// What a file has beside keys.
+/// The columns of a file beside the keys.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Columns {
     /// Floats of the weights; 0: there are none.
@@ -34,7 +34,7 @@ pub(crate) struct Columns {
     pub(crate) has_names: bool,
 }
 
-/// What a file has become.
+/// The facts of a finished file.
 pub(crate) struct Finished {
     pub(crate) rows: u64,
     pub(crate) bytes: u64,
@@ -193,7 +193,7 @@ fn schema_of(columns: Columns) -> String {
     format!("message table {{ required int64 key; {name} {weights} }}")
 }
 
-/// Of definition and repetition.
+/// The levels of definition and of repetition.
 type Levels<'a> = (&'a [i16], &'a [i16]);
 
 fn write_group(

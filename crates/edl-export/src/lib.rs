@@ -1,10 +1,11 @@
-//! Writes the tables of a store as Parquet, for those who serve.
+//! Writes the tables of a store as Parquet, for serving.
 //!
-//! Each replica writes its own files, so all write at the same time. A table is a folder, and
-//! a replica's part of it a file with the columns `key` (INT64), `name` (STRING, where the table
-//! keeps those) and `weights` (LIST of FLOAT, as many as the table's dim), in plain encoding and without compression: any reader of Parquet
-//! reads it. Whoever asked the replicas writes the manifest and `_SUCCESS` when all have
-//! answered. `docs/designs/sparse-life-cycle.md` tells the whole of it.
+//! Each replica writes its own files, so all replicas write at the same time. A table is a folder,
+//! and a replica's part of it is a file. The file has the columns `key` (INT64), `name` (STRING, if
+//! the table keeps names) and `weights` (LIST of FLOAT, as many as the table's dim). It has plain
+//! encoding and no compression, so any reader of Parquet can read it. The process that asked the
+//! replicas writes the manifest and `_SUCCESS` when all have answered.
+//! `docs/designs/sparse-life-cycle.md` has the whole design.
 
 mod cut;
 mod error;

@@ -26,13 +26,13 @@ pub struct ExportRequest {
     /// Rows updated after this version; all without it.
     #[serde(default)]
     pub since_version: Option<u64>,
-    /// What the store holds at one instant, or what has changed; without it rows are written one
-    /// after the other, each as it is then.
+    /// The contents of the store at one instant, or the changes since another. Without it, rows are
+    /// written one after the other, each with its present weights.
     #[serde(default)]
     pub cut: Option<CutRequest>,
 }
 
-/// What one replica has written.
+/// The files that one replica has written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReplicaExport {
     /// Its number.

@@ -1,4 +1,4 @@
-//! What is done to weights before and after a rule, whichever it is.
+//! Operations on weights before and after any rule.
 
 use std::cell::Cell;
 
@@ -24,7 +24,7 @@ impl Decay {
     }
 }
 
-/// What weights are held to, after the rule: Keras' constraints of a vector.
+/// The constraint of weights after the rule: one of Keras' constraints of a vector.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Constraint {
     /// Negative weights become zero.
@@ -35,7 +35,7 @@ pub enum Constraint {
         min: f64,
         /// The upper bound; the unit norm has the same for both.
         max: f64,
-        /// How much of the way to the bounds is gone at a time, from 0 to 1.
+        /// The part of the way to the bounds that one step goes, from 0 to 1.
         rate: f64,
         /// Added to the norm that is divided by.
         epsilon: f64,
@@ -77,7 +77,7 @@ impl Constraint {
     }
 }
 
-/// What is done around a rule.
+/// The operations around a rule.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Around {
     pub(crate) decay: Option<Decay>,

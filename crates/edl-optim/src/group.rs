@@ -4,12 +4,12 @@ use std::cell::Cell;
 
 use crate::rules::{Ftrl, FtrlSqrt, Rule};
 
-/// FTRL-proximal, of which the weights of a row are a group.
+/// FTRL-proximal in which the weights of a row are a group.
 ///
-/// "Adaptive Optimizers with Sparse Group Lasso for Neural Networks in CTR Prediction" (Yue et
-/// al., ECML PKDD 2021), Group Adagrad: with `s = clip(z, -l1, l1) - z` of FTRL-proximal, the new
-/// weights are `max(0, 1 - l21 sqrt(dim) / |s|) s / quadratic`, where `|s|` is the L2 norm over
-/// the row. Without `l21` it is FTRL-proximal.
+/// The method is Group Adagrad from "Adaptive Optimizers with Sparse Group Lasso for Neural
+/// Networks in CTR Prediction" (Yue et al., ECML PKDD 2021). With `s = clip(z, -l1, l1) - z` of
+/// FTRL-proximal, the new weights are `max(0, 1 - l21 sqrt(dim) / |s|) s / quadratic`, where `|s|`
+/// is the L2 norm over the row. If `l21` is 0, it is FTRL-proximal.
 #[derive(Debug, Clone, Copy)]
 pub struct GroupFtrl {
     pub(crate) rule: FtrlSqrt,

@@ -331,7 +331,8 @@ impl Moments {
         }
     }
 
-    /// With the schedule of the momentum `u_t = beta_1 (1 - 0.96^t / 2)` and its products.
+    /// Returns the factors of a step, from the schedule of the momentum `u_t = beta_1 (1 - 0.96^t /
+    /// 2)` and its products.
     fn nadam(&self, learning_rate: f32, t: u64) -> Nadam {
         let [before, now, next] = [t.max(1) - 1, t, t + 1].map(damped);
         let product = |t: u64, damped: f64| self.beta_1.powf(t as f64) * damped;

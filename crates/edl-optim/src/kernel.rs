@@ -6,9 +6,9 @@ use crate::around::Around;
 use crate::prefetch::{prefetch_floats, work_ahead};
 use crate::rules::Rule;
 
-/// One row of an embedding table: what is updated, and by what.
+/// One row of an embedding table: its weights and slots, and their gradient.
 ///
-/// It is of cells, so that rows may be at hand together that lie side by side, or are the same.
+/// A row has cells, so that several borrowed rows may lie side by side, or be the same.
 #[derive(Debug, Clone, Copy)]
 pub struct Row<'a> {
     /// The weights, then the slots, one after the other, each as long as the gradient.
@@ -39,7 +39,7 @@ pub(crate) fn run_rows<const WIDTH: usize, const DIM: usize, const SLOTS: usize>
     });
 }
 
-/// Elements in a block: one AVX2 register. With AVX-512 a block may have twice as many.
+/// The elements in a block: one AVX2 register. AVX-512 allows blocks of twice this size.
 pub(crate) const LANES: usize = 8;
 
 /// Update `weights` and its slots by `gradients`, in blocks of `WIDTH` elements; all of one length,

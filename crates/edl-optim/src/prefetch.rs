@@ -1,7 +1,7 @@
 //! Hints to the cache, usable from safe code.
 
-/// Rows, or lines of an index, that a loop over many asks for ahead of the one that it works on: as
-/// many as a second-level cache has requests under way.
+/// The number of rows, or lines of an index, that a loop requests ahead of its present one: as many
+/// requests as a second-level cache can have under way.
 pub const AHEAD: usize = 64;
 
 /// Bytes of a cache line.
@@ -19,13 +19,14 @@ pub fn work_ahead<T>(items: &[T], ask: impl Fn(&T), mut work: impl FnMut(usize, 
     }
 }
 
-/// Ask for the cache line that `place` lies in; returns at once and changes nothing.
+/// Request the cache line of `place`; returns at once and changes nothing.
 ///
-/// It is asked into the second level. The first has few requests under way (24 on Zen 4), and they
-/// are all taken by what a loop over random lines reads next anyway; the second has a multiple, and
-/// what is there is soon in the first: random lines come up to twice as fast.
+/// The line goes into the second-level cache. The first level has few requests under way (24 on Zen
+/// 4), and the next reads of a loop over random lines take all of them. The second level has a
+/// multiple, and lines move from there to the first level quickly: random lines come up to twice as
+/// fast.
 ///
-/// It may be any address: the hint to one that is not mapped is ignored.
+/// `place` may be any address: a hint to an unmapped address is ignored.
 #[inline(always)]
 fn prefetch_address<T>(place: *const T) {
     #[cfg(target_arch = "x86_64")]

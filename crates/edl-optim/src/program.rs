@@ -1,8 +1,9 @@
-//! An update rule of the user's own: a program of element-wise operations.
+//! An update rule of the user: a program of element-wise operations.
 //!
-//! A program is checked and compiled once. At each step what follows from the learning rate and the
-//! step number alone is computed; the rest runs over blocks of elements, an operation after the other,
-//! so that choosing the operation costs little and each of them is vectorised ([`crate::own_rule`]).
+//! A program is checked and compiled once. Each step first computes the values that depend only on
+//! the learning rate and the step number. The other operations run over blocks of elements, one
+//! operation after the other. So the choice of an operation costs little, and each operation is
+//! vectorised ([`crate::own_rule`]).
 
 use std::sync::{Mutex, PoisonError};
 
@@ -21,10 +22,10 @@ const MOST_PROGRAMS: usize = 256;
 /// Values with a number of their own before those of the slots: weight, gradient, learning rate, step.
 const NUM_GIVEN: usize = 4;
 
-/// A program as a worker declares it.
+/// A program in the form in which a worker declares it.
 ///
-/// Values are numbered: 0 is the weight, 1 the gradient, 2 the learning rate, 3 the step number (from
-/// 1), then come the slots, then the nodes, each of which uses values before it.
+/// Values have numbers: 0 is the weight, 1 the gradient, 2 the learning rate, 3 the step number
+/// (from 1). Then come the slots, and then the nodes. Each node uses values before it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProgramSpec {
     /// Name and first value of each slot.
@@ -55,7 +56,7 @@ pub struct NodeSpec {
 #[error("the update rule is no program: {0}")]
 pub struct BadProgram(String);
 
-/// What a node does. Comparisons give 1 or 0.
+/// The operation of a node. Comparisons give 1 or 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Op {
     Add,
@@ -145,7 +146,7 @@ impl Op {
     }
 }
 
-/// Where an operation finds what it takes: a register of elements, or a number for all of them.
+/// The source of an operation's argument: a register of elements, or a number for all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operand {
     Register(usize),

@@ -12,7 +12,7 @@ pub struct BadSetting {
     pub kind: String,
     /// The setting given.
     pub name: &'static str,
-    /// What it may be, in words.
+    /// The allowed values, in words.
     pub expected: &'static str,
     /// Its value.
     pub found: f64,

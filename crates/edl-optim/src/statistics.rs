@@ -6,11 +6,11 @@ use crate::around::Around;
 use crate::kernel::Row;
 use crate::prefetch::{prefetch_floats, work_ahead};
 
-/// How the statistics of a row decay.
+/// The decay of the statistics of a row.
 ///
-/// A row has its sums, and as its last float the period that they are decayed to. What is added
-/// to it has the same form: the amounts, and the period that they are of. So a row needs nothing
-/// from outside, and what is late is added as if it had come in time.
+/// A row has its sums, and its last float is the period that they are decayed to. An added row has
+/// the same form: the amounts, and their period. So a row needs nothing from outside, and a late
+/// amount has the same effect as one in time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Statistics {
     decay: f64,
@@ -22,9 +22,10 @@ impl Statistics {
         (decay > 0.0 && decay <= 1.0).then_some(Self { decay })
     }
 
-    /// Return what is left of a sum after some periods.
+    /// Return the rest of a sum after some periods.
     ///
-    /// By repeated squaring in double precision, so that whoever computes it again has the same bits.
+    /// It is computed by repeated squaring in double precision, so that each computation gives the
+    /// same bits.
     pub fn left_after(&self, periods: f32) -> f32 {
         let (mut left, mut power, mut n) = (1.0, self.decay, periods.max(0.0) as u32);
         while n > 0 {

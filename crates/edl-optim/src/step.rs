@@ -50,8 +50,8 @@ pub(crate) enum FixedRule {
     Statistics(Statistics),
 }
 
-/// Call a function that is generic in the rule with the rule of a step, or one that is not of single
-/// elements: one of the user's own, or that of statistics.
+/// Call a generic function with the rule of a step. The rule may also be one that needs more than
+/// single elements: a rule of the user, or the rule of statistics.
 macro_rules! each_rule {
     ($step:expr, $rule:ident => $call:expr, own => $own_call:expr) => {
         match &$step.rule {
@@ -131,8 +131,8 @@ impl Step {
         self
     }
 
-    /// Take what is done element by element apart from the decay, and leave out what is done to
-    /// a row as a whole: a flat vector of dense variables is no row, and a part of it may decay.
+    /// Separate the element-wise decay, and leave out the operations on a row as a whole: a flat
+    /// vector of dense variables is no row, and only a part of it may decay.
     pub fn of_a_flat_vector(mut self) -> (Option<Decay>, Self) {
         if let FixedRule::GroupFtrl(group) = self.rule {
             self.rule = FixedRule::FtrlSqrt(group.rule);

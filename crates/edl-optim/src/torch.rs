@@ -1,7 +1,7 @@
-//! The update of one element by PyTorch's optimizers, where their formulas are not Keras'.
+//! The update of one element by PyTorch's optimizers, if their formulas differ from Keras'.
 //!
-//! From the algorithms in the documentation of `torch.optim` 2.x. What differs: epsilon is added
-//! outside the root; momentum holds gradients and not steps, and may be damped; Adagrad's sum
+//! The formulas are those of the documentation of `torch.optim` 2.x. The differences: epsilon is
+//! added outside the root; momentum holds gradients and not steps, and may be damped; Adagrad's sum
 //! begins at zero; `weight_decay` is an L2 term of the gradient, except in AdamW.
 
 use crate::rules::Rule;

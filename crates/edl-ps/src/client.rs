@@ -20,7 +20,7 @@ use crate::replicas::{GivenRows, Gradients, Minibatch, Pull, Replicas, Vectors, 
 use crate::several::{Sum, kept};
 use crate::tables::element_of;
 
-/// What one pull brought.
+/// The result of one pull.
 #[derive(Debug)]
 pub struct Pulled {
     /// For each site: a row per id.
@@ -29,11 +29,11 @@ pub struct Pulled {
     pub dense: Vec<f32>,
     /// The whole state vector, or empty if it was not asked for.
     pub state: Vec<f32>,
-    /// What the push needs to know.
+    /// The receipt that the push needs.
     pub receipt: Receipt,
 }
 
-/// What a push needs to know of its pull. Any number of pulls may be made before it is used.
+/// The facts of a pull that its push needs. Any number of pulls may be made before it is used.
 #[derive(Debug)]
 pub struct Receipt {
     pub(crate) plan: Plan,
@@ -55,7 +55,7 @@ impl Receipt {
     }
 }
 
-/// What is to be pulled.
+/// The request of a pull.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
     /// The ids of every site.
@@ -64,17 +64,17 @@ pub struct Wanted<'a> {
     pub mode: PullMode,
     /// Whether the dense and state vectors are wanted too.
     pub vectors: bool,
-    /// Of a pull whose gradient will be pushed; with bounded staleness it waits until that
-    /// gradient cannot come too late.
+    /// The step of a pull whose gradient will be pushed. With bounded staleness the pull waits
+    /// until that gradient cannot come too late.
     pub step: Option<Step>,
 }
 
-/// What a minibatch's backward pass gave.
+/// The results of a minibatch's backward pass.
 #[derive(Clone, Copy, Debug)]
 pub struct StepGradients<'a> {
     /// For each site of the pull, a gradient for each id.
     pub rows: &'a [&'a [f32]],
-    /// Of the dense vector.
+    /// The gradient of the dense vector.
     pub dense: &'a [f32],
     /// The change of the state vector.
     pub state: &'a [f32],
@@ -85,13 +85,13 @@ pub struct StepGradients<'a> {
 pub struct ComputedStep<'a> {
     /// Of its pull.
     pub receipt: &'a Receipt,
-    /// What its backward pass gave.
+    /// The results of the backward pass.
     pub gradients: StepGradients<'a>,
     /// Records in it.
     pub num_records: u32,
 }
 
-/// How far a scan of a table has come.
+/// The position of a scan in a table.
 #[derive(Clone, Copy, Debug)]
 pub struct Cursor {
     table: u32,
@@ -115,11 +115,11 @@ struct Shape {
     /// Names of the tables.
     names: Vec<String>,
     dims: Vec<usize>,
-    /// By table, how its rows travel.
+    /// For each table, the type in which its rows travel.
     elements: Vec<Element>,
-    /// By table, whether it is trained.
+    /// For each table, whether it is trained.
     trainable: Vec<bool>,
-    /// By table, how its rows are added if they are statistics.
+    /// For each table of statistics, how its rows are added.
     statistics: Vec<Option<Statistics>>,
     dense_len: usize,
     state_len: usize,
@@ -182,11 +182,11 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// Reads and updates a model spread over ps replicas.
 pub struct PsClient {
-    /// Those of the layout that is known; replaced when they say that it is over.
+    /// The replicas of the known layout; replaced when they say that the layout is over.
     replicas: RwLock<Arc<dyn Replicas>>,
     shape: OnceLock<Shape>,
     scratch: Mutex<Vec<Scratch>>,
-    /// Which strings of keys the replicas have; locked for the length of a call.
+    /// The strings of keys that the replicas have; locked for the length of a call.
     sent_names: Mutex<SentNames>,
 }
 
@@ -218,7 +218,7 @@ impl PsClient {
         }
     }
 
-    /// Those of the layout that is known.
+    /// Returns the replicas of the known layout.
     pub(crate) fn replicas(&self) -> Arc<dyn Replicas> {
         let replicas = self.replicas.read();
         replicas.unwrap_or_else(PoisonError::into_inner).clone()
@@ -289,10 +289,9 @@ impl PsClient {
         self.declare_with(model, dense, state, &[])
     }
 
-    /// The same, for a model of which tables begin with rows: all those with `given_rows`.
+    /// Declares a model some of whose tables begin with rows: all tables with `given_rows`.
     ///
-    /// # Errors
-    /// The same, or rows that do not fit their table.
+    /// # Errors Those of [`Self::declare`], or rows that do not fit their table.
     pub fn declare_with(
         &self,
         model: &str,
@@ -445,11 +444,11 @@ impl PsClient {
 
     /// Applies one minibatch's gradients exactly once; returns (version, staleness).
     ///
-    /// Args: `row_grads` for each site of the pull, a gradient for each id.
+    /// `row_grads` has, for each site of the pull, a gradient for each id.
     ///
-    /// # Errors
-    /// [`edl_store::StoreError::TooStale`], after which nothing has changed and the minibatch may be pulled and
-    /// computed again; a lease that is over, arrays that do not fit the pull, or an unreachable replica.
+    /// # Errors After [`edl_store::StoreError::TooStale`] nothing has changed, and the minibatch
+    /// may be pulled and computed again. Other errors: a lease that is over, arrays that do not fit
+    /// the pull, or an unreachable replica.
     pub fn push(
         &self,
         receipt: &Receipt,
@@ -527,7 +526,8 @@ impl PsClient {
             match both {
                 Ok((pulled, (pushed, true))) => Ok((pushed, Some(pulled))),
                 Ok((_, (pushed, false))) => Ok((pushed, None)),
-                // Which half was refused is not said. A push is known again, so it is asked alone.
+                // The replica does not say which half it refused. A repeated push is recognised, so
+                // it is sent alone.
                 Err(PsError::Remote { .. } | PsError::Invalid(_) | PsError::Store(_)) => {
                     let pushed = replicas.push(plan, merged, minibatch, versions)?;
                     Ok((pushed, None))
@@ -537,9 +537,9 @@ impl PsClient {
         })
     }
 
-    /// Checks gradients against their pull, adds those of equal ids, clips them if the model says
-    /// so, and cuts them for the replicas that there are now: it may have been others who were asked
-    /// by the pull.
+    /// Checks gradients against their pull, adds the gradients of equal ids, and clips them if the
+    /// model says so. Then cuts them for the present replicas, which may differ from the replicas
+    /// of the pull.
     fn merged<T>(
         &self,
         receipt: &Receipt,
@@ -605,8 +605,8 @@ impl PsClient {
         pushed
     }
 
-    /// What pulls and pushes have spent in the stores of replicas, as these measured it, all
-    /// together; in a push that waits for its round, the wait is in it.
+    /// The time that pulls and pushes have spent in the stores of all replicas, as the replicas
+    /// measured it. The time of a push includes its wait for a round.
     pub fn store_time(&self) -> Duration {
         self.replicas().store_time()
     }
@@ -692,11 +692,10 @@ impl PsClient {
         self.replicas().checkpoint(directory)
     }
 
-    /// Has every replica remove the rows that have come to their end, each by its own count of
-    /// updates and the time `now` in seconds since 1970; returns what went, as JSON by table.
+    /// Makes every replica remove the rows that have expired, by its own count of updates and the
+    /// time `now` in seconds since 1970. Returns the removed rows, as JSON by table.
     ///
-    /// # Errors
-    /// No model, or an unreachable replica.
+    /// # Errors No model, or an unreachable replica.
     pub fn expire(&self, now: u64) -> Result<Vec<String>, PsError> {
         self.replicas().expire(now)
     }
@@ -711,12 +710,11 @@ impl PsClient {
         self.replicas().export(request)
     }
 
-    /// Has the replicas know the strings that ids were made of, in tables that keep them: before the
-    /// push of a minibatch, its sites, also if there are none to be sent. Without sites, what was
-    /// sent the last time is confirmed.
+    /// Sends the replicas the strings that ids were made of, for tables that keep them. The call
+    /// comes before the push of a minibatch, with the minibatch's sites, even if no string has to
+    /// be sent. Without sites, the call confirms the strings of the last call.
     ///
-    /// # Errors
-    /// A table that keeps no names, no memory for them, or an unreachable replica.
+    /// # Errors A table that keeps no names, no memory for them, or an unreachable replica.
     pub fn name_keys(&self, sites: &[NameSite<'_>]) -> Result<(), PsError> {
         for site in sites {
             check_len("the array of names", site.names.len(), site.ids.len())?;

@@ -4,15 +4,16 @@ use std::ops::Range;
 
 use edl_store::{Clip, ModelSpec};
 
-/// How a model's gradients are clipped; as Keras does it with a gradient that is one tensor.
+/// The clipping of a model's gradients, as Keras clips a gradient that is one tensor.
 pub(crate) struct Clipping {
     clip: Clip,
-    /// Where each variable lies in the dense vector.
+    /// The range of each variable in the dense vector.
     variables: Vec<Range<usize>>,
 }
 
 impl Clipping {
-    /// Of a model whose dense variables have been checked, if it says so.
+    /// Returns the clipping of a model whose dense variables have been checked, if the model has
+    /// one.
     pub(crate) fn of(model: &ModelSpec) -> Option<Self> {
         let variable = |v: &edl_store::VariableSpec| {
             let first = v.offset as usize;
@@ -61,7 +62,7 @@ impl Clipping {
     }
 }
 
-/// What brings a norm down to the limit.
+/// Returns the factor that brings a norm down to the limit.
 fn factor(norm: f64, limit: f32) -> f32 {
     if norm <= f64::from(limit) {
         return 1.0;

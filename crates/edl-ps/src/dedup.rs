@@ -1,7 +1,7 @@
-//! From the ids of a minibatch to the rows that travel, and back.
+//! Converts the ids of a minibatch to the rows that travel, and back.
 //!
-//! The ids of all sites of one table are reduced to unique keys, ordered by replica, so that each
-//! replica's part of the keys and of the rows is one contiguous range: it is sent from, and
+//! The ids of all sites of one table are reduced to unique keys, ordered by replica. So each
+//! replica's part of the keys and of the rows is one contiguous range. The part is sent from, and
 //! received into, the place where it is used.
 
 use std::ops::Range;
@@ -37,11 +37,11 @@ pub struct TablePlan {
     pub table: u32,
     /// Elements of a row.
     pub dim: usize,
-    /// How its rows travel.
+    /// The type in which the table's rows travel.
     pub element: Element,
     /// Whether gradients of its rows are pushed.
     pub trainable: bool,
-    /// How its rows are added, if they are statistics: what is pushed ends with a period.
+    /// How the rows are added, if they are statistics; a pushed row then ends with a period.
     pub statistics: Option<Statistics>,
     sites: Vec<usize>,
     /// Shared by the tables that are looked up with the same ids.
@@ -54,12 +54,12 @@ impl TablePlan {
         &self.unique.keys
     }
 
-    /// Which of `keys` belong to a replica.
+    /// The range of `keys` that belongs to a replica.
     pub fn range(&self, replica: usize) -> Range<usize> {
         self.unique.bounds[replica]..self.unique.bounds[replica + 1]
     }
 
-    /// Which elements of this table's rows belong to a replica.
+    /// The range of elements of this table's rows that belongs to a replica.
     pub fn row_range(&self, replica: usize) -> Range<usize> {
         let keys = self.range(replica);
         keys.start * self.dim..keys.end * self.dim
@@ -99,7 +99,7 @@ impl TablePlan {
     }
 }
 
-/// What one minibatch asks of every table.
+/// The requests of one minibatch to every table.
 #[derive(Debug)]
 pub struct Plan {
     /// The tables that are looked up, each once.

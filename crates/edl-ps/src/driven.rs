@@ -1,8 +1,8 @@
-//! A replica without a server, for simulations: nobody waits in a thread.
+//! A replica without a server, for simulations, in which no thread waits.
 //!
-//! What would wait is answered "not yet" at once, and is asked again; meanwhile a gradient stays in
-//! its round, as if its thread still waited there. Whoever asks for something of a layout asks first
-//! whether it may come in ([`Driven::entrance`]).
+//! A request that would wait is answered "not yet" at once, and is sent again. Meanwhile a gradient
+//! stays in its round, as if its thread still waited there. A caller first asks whether it may use
+//! a layout ([`Driven::entrance`]).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::moving::{Entrance, Host, Hosted, Layout, Near, Served, Update};
 use crate::synchrony::{Coordinator, Peer, Pushed, Synchrony};
 use crate::tables::dim_of;
 
-/// What a replica serves, and who says when its updates are made.
+/// The served store, and the coordinator that decides when its updates are made.
 #[derive(Clone)]
 pub struct Driven {
     hosted: Arc<Hosted>,
@@ -39,7 +39,7 @@ pub struct Change<'a> {
     pub grads: &'a [f32],
 }
 
-/// What became of a push.
+/// The result of a push.
 #[derive(Clone, Debug)]
 pub enum Answer {
     /// It is applied, or had been: the version, and the gradient's staleness.
@@ -52,7 +52,7 @@ pub enum Answer {
     NotYet,
 }
 
-/// Who asks: the number of a connection.
+/// The caller: the number of a connection.
 struct Caller(u64);
 
 impl Peer for Caller {

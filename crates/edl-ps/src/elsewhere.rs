@@ -1,12 +1,12 @@
-//! What is said to those who ask of a layout that is over.
+//! The answer to requests for a layout that is over.
 
 use serde::{Deserialize, Serialize};
 
-/// Where everything is, for those who ask of a layout that is over.
+/// The present layout and its addresses, for a client of a layout that is over.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Elsewhere {
     /// The layout that is served.
     pub(crate) number: u64,
-    /// Of all its replicas.
+    /// The addresses of all replicas of the layout.
     pub(crate) addresses: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! What can go wrong between a worker and a ps replica.
+//! The errors between a worker and a ps replica.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub enum PsError {
     /// The store of a replica refused.
     #[error("{message} (said ps replica {replica} at {address})")]
     Remote {
-        /// Which refusal it is.
+        /// The kind of the refusal.
         kind: ErrorKind,
         /// The replica's number.
         replica: usize,
@@ -36,14 +36,14 @@ pub enum PsError {
     Unavailable {
         /// The replica's number.
         replica: usize,
-        /// Where it was sought last.
+        /// The last address at which the replica was sought.
         address: String,
         /// The deadline.
         seconds: f64,
         /// The last failure.
         cause: String,
     },
-    /// What was asked for is with other replicas now; as JSON, where.
+    /// Other replicas have the model now; the text is their layout as JSON.
     #[error("the model is with other ps replicas now: {0}")]
     Moved(String),
     /// The system gave no threads, or an answer cannot be written.
@@ -63,7 +63,7 @@ impl PsError {
         self
     }
 
-    /// Which refusal this is, however it came.
+    /// The kind of this refusal, local or remote.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Store(error) => kind_of(error),

@@ -1,7 +1,8 @@
-//! Which keys this process looks up most, for its heartbeats: a sketch over some minibatches.
+//! Finds the keys that this process looks up most, for its heartbeats, by a sketch over some
+//! minibatches.
 //!
 //! Only the client of a worker knows how often an id occurs: replicas are asked for each key once a
-//! minibatch. A sample of the minibatches is counted, so that it costs next to nothing.
+//! minibatch. Only a sample of the minibatches is counted, so the count costs next to nothing.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

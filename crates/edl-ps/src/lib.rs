@@ -1,7 +1,8 @@
 //! The parameter server and its client: a store behind connections.
 //!
-//! [`PsServer`] serves an [`edl_store::Store`]; [`PsClient`] reads and updates a model spread over
-//! several of them, or one in its own process. What travels between them is `edl-wire`'s.
+//! [`PsServer`] serves an [`edl_store::Store`]. [`PsClient`] reads and updates a model that is
+//! spread over several of them, or over one in its own process. `edl-wire` defines the messages
+//! between them.
 
 #![forbid(unsafe_code)]
 

@@ -40,7 +40,7 @@ pub(crate) fn refused(error: ExportError) -> PsError {
     match error {
         ExportError::BadRequest(problem) => PsError::Invalid(problem),
         ExportError::Store(error) => PsError::Store(error),
-        // To whoever asks, it is as a checkpoint that cannot be written.
+        // A caller sees the error as a checkpoint that cannot be written.
         ExportError::File { path, problem } => PsError::Store(edl_store::StoreError::Checkpoint {
             path,
             problem: format!("cannot be exported: {problem}"),

@@ -12,8 +12,8 @@ use crate::error::PsError;
 use crate::names::Batch;
 use crate::tables::scan_rows;
 
-/// Which minibatch a push is of, or which of a task that follow each other, and how it is to be
-/// applied.
+/// The minibatch of a push (or several minibatches of a task that follow each other), and how the
+/// push is applied.
 #[derive(Clone, Copy, Debug)]
 pub struct Minibatch {
     /// The task that it is of.
@@ -30,13 +30,13 @@ pub struct Minibatch {
     pub learning_rate: f32,
 }
 
-/// Where a pull puts the flat vectors.
+/// The places in which a pull puts the flat vectors.
 pub(crate) struct Vectors<'a> {
     pub(crate) dense: &'a mut [f32],
     pub(crate) state: &'a mut [f32],
 }
 
-/// What is pulled, and where it goes.
+/// The request of a pull, and the places of its answer.
 pub(crate) struct Pull<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) mode: PullMode,
@@ -108,7 +108,7 @@ pub(crate) fn check_given(model: &ModelSpec, given: &[GivenRows<'_>]) -> Result<
     Ok(())
 }
 
-/// What a push carries, all replicas together; each gets its ranges.
+/// The gradients of a push for all replicas; each replica gets its ranges.
 pub(crate) struct Gradients<'a> {
     /// For each table of the plan: the sum of gradients of each key.
     pub(crate) rows: &'a [Vec<f32>],
@@ -116,7 +116,7 @@ pub(crate) struct Gradients<'a> {
     pub(crate) state: &'a [f32],
 }
 
-/// Those who hold the model. Every method may be called from several threads.
+/// The holders of the model. Every method may be called from several threads.
 pub(crate) trait Replicas: Send + Sync {
     fn count(&self) -> usize;
 
@@ -161,7 +161,7 @@ pub(crate) trait Replicas: Send + Sync {
         next: Pull<'_>,
     ) -> Result<((u64, u64), bool), PsError>;
 
-    /// What pulls and pushes have spent in the stores so far, all replicas together.
+    /// The time that pulls and pushes have spent in the stores so far, for all replicas together.
     fn store_time(&self) -> Duration;
 
     fn skip(&self, task: u64, lease: u32, index: u32) -> Result<(), PsError>;
@@ -173,10 +173,10 @@ pub(crate) trait Replicas: Send + Sync {
     /// One JSON object per replica.
     fn stats(&self) -> Result<Vec<String>, PsError>;
 
-    /// What each replica removed; `now` in seconds since 1970.
+    /// Returns the rows that each replica removed; `now` is in seconds since 1970.
     fn expire(&self, now: u64) -> Result<Vec<String>, PsError>;
 
-    /// What each replica wrote, of an [`edl_export::ExportRequest`] as JSON.
+    /// Returns the files that each replica wrote for an [`edl_export::ExportRequest`] as JSON.
     fn export(&self, request: &str) -> Result<Vec<String>, PsError>;
 
     /// One manifest entry per replica.
@@ -187,10 +187,11 @@ pub(crate) trait Replicas: Send + Sync {
 
     fn set_address(&self, replica: usize, address: &str) -> Result<(), PsError>;
 
-    /// Which layout these are the replicas of.
+    /// Returns the layout of these replicas.
     fn layout(&self) -> u64;
 
-    /// Those of a later layout; whoever waits for one of these is told that it is over.
+    /// Returns the replicas of a later layout; calls that wait for these replicas are told that
+    /// their layout is over.
     fn of_layout(&self, there: &Elsewhere) -> Result<Arc<dyn Replicas>, PsError>;
 
     /// Has one replica do a step of a move; both as JSON.

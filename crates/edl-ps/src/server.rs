@@ -17,10 +17,10 @@ use crate::service::Service;
 use crate::spans::{Span, Spans};
 use crate::synchrony::{Coordinator, Synchrony};
 
-/// Where a store is served, and to whom.
+/// The address of a server, and its access rules.
 #[derive(Clone, Copy)]
 pub struct Door<'a> {
-    /// What serves it: a ps replica, or a worker its own copy.
+    /// The kind of server: a ps replica, or a worker with its own copy.
     pub service: &'static WireService,
     /// Where to listen.
     pub host: &'a str,
@@ -28,7 +28,7 @@ pub struct Door<'a> {
     pub port: u16,
     /// The job's.
     pub token: &'a [u8],
-    /// What to speak TLS with, on all but the Unix socket.
+    /// The TLS credentials for all sockets but the Unix socket.
     pub tls: Option<&'a Arc<Credentials>>,
 }
 
@@ -56,13 +56,12 @@ impl PsServer {
         Self::start_in(store, door, synchrony, far, 0, false)
     }
 
-    /// The same, in a job of which the number of replicas was another before.
+    /// Starts a server in a job whose number of replicas has changed.
     ///
-    /// Args: `layout` numbers that of the store. One that `awaits_move` serves nothing until a move
-    /// has come to its end.
+    /// `layout` is the number of the store's layout. A server that `awaits_move` serves nothing
+    /// until a move has ended.
     ///
-    /// # Errors
-    /// The same.
+    /// # Errors Those of [`Self::start`].
     pub fn start_in(
         store: Arc<Store>,
         door: &Door<'_>,
@@ -162,7 +161,7 @@ impl<F: Fn()> Paced<F> {
     }
 }
 
-/// What all connections of a server share.
+/// The data that all connections of a server share.
 struct Replica {
     hosted: Arc<Hosted>,
     synchrony: Synchrony,
@@ -214,7 +213,7 @@ impl Handler for Replica {
                         kind: error.kind(),
                         message,
                     })?;
-                    // What the peer means next cannot be known.
+                    // The peer's next bytes would have no known meaning.
                     if let PsError::Wire(error @ WireError::Malformed { .. }) = error {
                         return Err(error);
                     }

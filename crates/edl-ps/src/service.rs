@@ -1,4 +1,4 @@
-//! What a ps replica does with one request: read it, ask the store, answer.
+//! Serves one request of a ps replica: read it, call the store, answer.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -342,7 +342,7 @@ impl<'s> Service<'s> {
     }
 }
 
-/// What a client is told of a push that was not staged.
+/// Returns the answer to a push that was not staged.
 fn outcome_of(pushed: Pushed) -> Result<Outcome, PsError> {
     match pushed {
         Pushed::Applied(applied) => Ok(Outcome::Applied {

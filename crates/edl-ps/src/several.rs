@@ -81,7 +81,7 @@ pub(crate) fn kept(plan: &Plan, gradients: &Gradients<'_>) -> RoundGradient {
 }
 
 fn dense_sum(parts: &[(RoundGradient, f32)]) -> Vec<f32> {
-    // What adds nothing to anything: a variable without a gradient in any part has none in the sum.
+    // -0.0 changes no sum: a variable without a gradient in any part has none in the sum.
     let mut sum = vec![-0.0; parts.first().map_or(0, |(first, _)| first.dense.len())];
     for (part, _) in parts {
         for (sum, value) in sum.iter_mut().zip(&part.dense) {

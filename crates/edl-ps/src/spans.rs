@@ -1,4 +1,4 @@
-//! What a replica's threads did for requests, while somebody records it: for `elasticdl profile`.
+//! Records the work of a replica's threads for requests, for `elasticdl profile`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -16,7 +16,7 @@ pub struct Span {
     pub connection: u64,
     /// Task and minibatch, if the request is of one.
     pub minibatch: Option<(u64, u32)>,
-    /// When it began, since 1970.
+    /// The begin of the work, since 1970.
     pub began: Duration,
     /// How long it took.
     pub lasted: Duration,

@@ -1,4 +1,4 @@
-//! What a model says of its tables, as client and server need it.
+//! The model's settings of tables, in the form for client and server.
 
 use edl_store::{ModelSpec, StoreError, WireDtype};
 use edl_wire::frame::Element;
@@ -9,7 +9,7 @@ use crate::error::PsError;
 const SCAN_ROWS: usize = 65_536;
 const SCAN_BYTES: usize = 4 << 20;
 
-/// How the rows of a table travel.
+/// Returns the type in which the rows of a table travel.
 pub(crate) fn element_of(dtype: WireDtype) -> Element {
     match dtype {
         WireDtype::Float32 => Element::F32,

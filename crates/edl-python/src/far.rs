@@ -30,7 +30,7 @@ impl FarFiles for Sender {
     }
 }
 
-/// What an exception says.
+/// Returns the text of an exception.
 fn said(py: Python<'_>) -> impl Fn(PyErr) -> String {
     move |error| error.value(py).to_string()
 }

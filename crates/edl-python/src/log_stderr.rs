@@ -36,8 +36,8 @@ impl Log for Stderr {
             record.target(),
             record.args()
         );
-        // One write, so that lines of several threads do not mix. Where stderr is closed there is
-        // nobody to tell.
+        // One write, so that lines of several threads do not mix. A closed stderr leaves no place
+        // to report the error.
         let _ = std::io::stderr().write_all(line.as_bytes());
     }
 

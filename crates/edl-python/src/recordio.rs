@@ -46,7 +46,7 @@ fn to_list<'py>(py: Python<'py>, batch: &Batch) -> PyResult<Bound<'py, PyList>> 
     PyList::new(py, records)
 }
 
-/// What the header of a block says.
+/// The contents of a block's header.
 #[pyclass(frozen, get_all, module = "elasticdl._core")]
 struct BlockInfo {
     offset: u64,

@@ -6,10 +6,10 @@ use crate::codec::Codec;
 use crate::crc32c;
 use crate::format::{BlockHeader, MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS, MAX_RECORD_BYTES};
 
-/// How records are put into blocks.
+/// The rule by which records are put into blocks.
 #[derive(Clone, Copy, Debug)]
 pub struct WriterOptions {
-    /// How blocks are compressed; one that does not get smaller is stored as it is.
+    /// The compression of blocks; a block that does not get smaller is stored uncompressed.
     pub codec: Codec,
     /// A block ends when its records have so many bytes; at most [`MAX_BLOCK_BYTES`].
     pub block_bytes: usize,

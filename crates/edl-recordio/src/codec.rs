@@ -1,4 +1,4 @@
-//! How a block's payload is compressed.
+//! The compression of a block's payload.
 
 use std::cell::RefCell;
 use std::io::{Read, Write};

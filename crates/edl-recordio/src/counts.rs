@@ -1,7 +1,7 @@
-//! How often each value of each feature occurs in `tf.train.Example` messages.
+//! Counts the values of each feature in `tf.train.Example` messages.
 //!
-//! Any number of threads count at once, each some records: it gathers their values by column, then
-//! adds those of one column after the other to what all threads share.
+//! Any number of threads count at once, each some records. A thread gathers the values of its
+//! records by column. Then it adds the values of one column after the other to the shared counts.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -18,10 +18,10 @@ type Occurrences<T> = HashMap<T, u64, RandomState>;
 
 /// Texts of up to so many bytes are counted as a number.
 const SHORT_BYTES: usize = 8;
-/// What one different value costs: itself, its count, and room that a hash map has to spare.
+/// The cost of one different value: the value, its count, and the spare room of a hash map.
 const ENTRY_BYTES: usize = 34;
 
-/// What counting may cost. Whoever asks has a slower way, for which memory is enough.
+/// The limit of memory for counting. A caller has a slower way that needs less memory.
 #[derive(Clone, Copy, Debug)]
 pub struct CountLimits {
     /// The most different values of one column.
@@ -59,7 +59,7 @@ pub struct ExampleCounts {
 pub struct CountedColumn {
     /// Its name.
     pub name: String,
-    /// What its values are.
+    /// The kind of its values.
     pub kind: Kind,
     /// Whether a record has several.
     pub is_list: bool,
@@ -346,7 +346,7 @@ fn start_of(text: &[u8]) -> u64 {
     u64::from_be_bytes(start)
 }
 
-/// What one thread has found in the records that it counts.
+/// The values that one thread has found in its records.
 struct Gather<'c, 'a> {
     counts: &'c ExampleCounts,
     columns: Vec<Gathered<'a>>,

@@ -2,14 +2,14 @@
 
 use crate::numbers::{TextKind, kind_of, real, whole};
 
-/// What is wrong with a line, and in which of its fields.
+/// The problem of a line, and its field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// The number of the line among those that were given.
     pub line: usize,
     /// The number of the field, from 0; `None` if it is of the line as a whole.
     pub field: Option<usize>,
-    /// What was expected and found.
+    /// The expected and the found value.
     pub what: String,
 }
 
@@ -20,7 +20,7 @@ pub struct TextColumn {
     ends: Vec<usize>,
 }
 
-/// How the text of a column becomes numbers.
+/// The rule by which the text of a column becomes numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NumberKind {
     /// Whole numbers of 64 bits.
@@ -36,7 +36,7 @@ pub enum NumberKind {
 pub struct Numbers {
     /// Of [`NumberKind::Int64`].
     pub wholes: Vec<i64>,
-    /// Of the other kinds.
+    /// The numbers of the other kinds.
     pub reals: Vec<f64>,
     /// Whether there is a number.
     pub present: Vec<bool>,
@@ -75,7 +75,7 @@ impl TextColumn {
         &self.data
     }
 
-    /// Where each value ends.
+    /// Returns the end of each value.
     #[must_use]
     pub fn ends(&self) -> &[usize] {
         &self.ends
@@ -164,11 +164,11 @@ pub fn split<'a>(
     Ok(columns)
 }
 
-/// Checks lines of which some fields are numbers, without keeping anything.
+/// Checks lines in which some fields are numbers, without keeping the values.
 ///
 /// # Errors
 ///
-/// As [`split`], a field that is no number of its kind, and a required one that is missing.
+/// Those of [`split`], a field that is no number of its kind, and a missing field that is required.
 pub fn check<'a>(
     lines: impl Iterator<Item = &'a [u8]>,
     delimiter: u8,

@@ -1,15 +1,15 @@
-//! `tf.train.Example` messages to columns of numbers and bytes: what [`crate::encode_examples`]
-//! undoes.
+//! Decodes `tf.train.Example` messages to columns of numbers and bytes: the reverse of
+//! [`crate::encode_examples`].
 //!
-//! What is common is decoded here, and all else is refused by number of its record: a feature that
-//! a record has twice, one without a kind, fields that the messages do not have. Whoever asks then
-//! has TensorFlow's own parser, whose word is final on them.
+//! Only common messages are decoded. All others are refused by the number of their record: a
+//! feature that a record has twice, a feature without a kind, and unknown fields. A caller then
+//! uses TensorFlow's own parser, which decides about them.
 
 use std::collections::HashMap;
 
 use crate::protobuf::{Field, Fields, varint};
 
-/// What a feature's values are.
+/// The kind of a feature's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Whole numbers.
@@ -31,7 +31,7 @@ pub enum Decoded {
     Bytes {
         /// All of them together.
         data: Vec<u8>,
-        /// Where each begins, and the end of the last.
+        /// The begin of each value, and the end of the last.
         offsets: Vec<i64>,
     },
 }
@@ -41,7 +41,7 @@ pub enum Decoded {
 pub struct Wanted {
     /// Its name.
     pub name: String,
-    /// What its values must be.
+    /// The required kind of its values.
     pub kind: Kind,
     /// How many values each record must have; any number without it.
     pub width: Option<usize>,

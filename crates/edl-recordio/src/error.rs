@@ -1,4 +1,4 @@
-//! What can go wrong with a record file.
+//! The errors of a record file.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ pub enum RecordError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried: "open", "read", ...
+        /// The attempted action: "open", "read", ...
         action: &'static str,
         /// Why it failed.
         source: io::Error,
@@ -24,9 +24,9 @@ pub enum RecordError {
         path: PathBuf,
         /// The format that was expected.
         format: &'static str,
-        /// What the file starts with.
+        /// The first bytes of the file.
         found: String,
-        /// What it should start with.
+        /// The expected first bytes.
         expected: String,
     },
 
@@ -50,9 +50,9 @@ pub enum RecordError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Where the damaged part begins.
+        /// The begin of the damaged part.
         offset: u64,
-        /// What is wrong there.
+        /// The problem there.
         what: String,
     },
 
@@ -65,9 +65,9 @@ pub enum RecordError {
     Torn {
         /// The file.
         path: PathBuf,
-        /// Where the last whole record or block ends.
+        /// The end of the last whole record or block.
         offset: u64,
-        /// What is incomplete there.
+        /// The incomplete part there.
         what: String,
         /// How many records can still be read.
         whole_records: u64,
@@ -125,7 +125,7 @@ pub enum RecordError {
     Column {
         /// Its name.
         column: String,
-        /// What is wrong with it.
+        /// The problem of the record.
         what: String,
     },
 }

@@ -26,7 +26,7 @@ pub enum Values<'a> {
     Bytes {
         /// All of them together.
         data: &'a [u8],
-        /// Where each begins, and the end of the last.
+        /// The begin of each value, and the end of the last.
         offsets: &'a [i64],
     },
 }
@@ -186,7 +186,8 @@ impl Feature<'_> {
     }
 }
 
-/// What is before the values of a feature that has one, or whole numbers of so many bytes.
+/// Returns the bytes before the values of a feature with one value, or with whole numbers of so
+/// many bytes.
 pub(crate) fn header_of(name: &str, is_number: bool, num_bytes: usize) -> Vec<u8> {
     let list = delimited(num_bytes);
     let feature = delimited(list);

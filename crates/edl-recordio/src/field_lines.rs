@@ -1,7 +1,7 @@
-//! Lines of typed fields, such as Criteo's, to `tf.train.Example` messages in one pass.
+//! Converts lines of typed fields, such as Criteo's, to `tf.train.Example` messages in one pass.
 //!
-//! Only what is right is dealt with here: text with one line that is no record is refused as a
-//! whole, and whoever asked has the parser that says what is wrong with which line.
+//! Only correct text is converted: a text with one line that is no record is refused as a whole.
+//! The caller then uses a parser that names the problem and the line.
 
 use std::io;
 use std::ops::Range;
@@ -29,7 +29,7 @@ const IS_HEXADECIMAL: [bool; 256] = {
     is
 };
 
-/// What a field holds.
+/// The type of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldKind {
     /// 0 or 1.
@@ -53,7 +53,7 @@ pub struct LineEncoder {
 #[derive(Debug)]
 struct Field {
     kind: FieldKind,
-    // What stands before a value; of a number of n bytes at n - 1, of a category at 0.
+    // The headers before a value: for a number of n bytes at n - 1, for a category at 0.
     headers: Vec<Header>,
 }
 
@@ -104,9 +104,10 @@ impl LineEncoder {
         })
     }
 
-    /// Makes a message of each line: those of lines that are not chosen, and those that are.
+    /// Makes a message of each line; returns the messages of the lines that are not chosen, and of
+    /// those that are.
     ///
-    /// `None` where a line is no record, or there are not as many as `is_chosen` has.
+    /// `None`: a line is no record, or `is_chosen` has another number of lines.
     #[must_use]
     pub fn encode(&self, text: &[u8], is_chosen: &[bool]) -> Option<[Examples; 2]> {
         let mut out = [Examples::default(), Examples::default()];
@@ -207,7 +208,7 @@ impl Field {
         Field { kind, headers }
     }
 
-    /// What stands before the value, if there is one.
+    /// Returns the header before the value, if there is a value.
     fn header(&self, value: Value) -> Option<&Header> {
         let number = value.num_bytes.checked_sub(1)?;
         match self.kind {

@@ -36,7 +36,7 @@ pub const MAX_BLOCK_BYTES: usize = 16 << 20;
 
 const CRC_BYTES: usize = 4;
 
-/// Where a block lies, and the number of its first record.
+/// The place of a block, and the number of its first record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockEntry {
     /// Offset of the block's header in the file.
@@ -45,10 +45,10 @@ pub struct BlockEntry {
     pub first_record: u64,
 }
 
-/// What precedes the payload of a block.
+/// The header before the payload of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockHeader {
-    /// How the payload is compressed.
+    /// The compression of the payload.
     pub codec: Codec,
     /// Number of the first record in the file.
     pub first_record: u64,

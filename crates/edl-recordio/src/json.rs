@@ -1,7 +1,7 @@
-//! Objects of JSON to columns, as long as every value is as its column usually has it.
+//! Converts objects of JSON to columns, if every value has the usual form of its column.
 //!
-//! What is taken has the values that Python's `json` gives it. What is not taken may be right all
-//! the same, or wrong: it is left to `elasticdl/data/messages.py`, which has the rule and its words.
+//! An accepted object has the values that Python's `json` gives it. A refused object may be right
+//! or wrong: `elasticdl/data/messages.py` decides, which has the rule and its words.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,7 +12,7 @@ use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, Se
 /// Python reads no whole number of more digits than 4,300.
 const MOST_DIGITS: usize = 4_000;
 
-/// What values a column has.
+/// The kind of a column's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Whole numbers, none of which is missing.
@@ -55,7 +55,7 @@ pub fn columns<'a>(
         if has_long_number(object) {
             return None;
         }
-        // Of values that nobody wants it is not looked at elsewhere whether they are UTF-8.
+        // Unwanted values are not checked for UTF-8 anywhere else.
         let text = std::str::from_utf8(object).ok()?;
         row.clear();
         row.resize(wanted.len(), Value::Missing);

@@ -1,15 +1,15 @@
 //! Record files: bytes in numbered records, any range of which is found by seeking.
 //!
-//! - [`RecordReader`] and [`RecordWriter`]: RecordIO, our own format; `docs/designs/recordio.md`
-//!   has its byte layout, [`format`] the code of it.
-//! - [`TfRecordReader`] and [`TfRecordWriter`]: TensorFlow's TFRecord, which has no index of its
-//!   own and gets one beside it ([`side_index`]).
-//! - [`LineReader`]: lines of text, such as CSV, with the same kind of index; [`csv`]: their
-//!   fields, [`numbers`]: which text is a number; [`json`]: objects of JSON; [`parquet`]: what a
-//!   footer says.
-//! - [`encode_examples`], [`decode_examples`]: columns to `tf.train.Example` messages, and back;
-//!   [`LineEncoder`]: lines of fields to such messages; [`ExampleCounts`]: how often each value
-//!   occurs in them.
+//! - [`RecordReader`] and [`RecordWriter`]: RecordIO, elasticdl's own format;
+//!   `docs/designs/recordio.md` has its byte layout, and [`format`] has its code.
+//! - [`TfRecordReader`] and [`TfRecordWriter`]: TensorFlow's TFRecord. It has no index of its own,
+//!   so an index is put beside it ([`side_index`]).
+//! - [`LineReader`]: lines of text, such as CSV, with the same kind of index. [`csv`]: their
+//!   fields. [`numbers`]: the text that is a number. [`json`]: objects of JSON. [`parquet`]: the
+//!   contents of a footer.
+//! - [`encode_examples`], [`decode_examples`]: columns to `tf.train.Example` messages, and back.
+//!   [`LineEncoder`]: lines of fields to such messages. [`ExampleCounts`]: the number of
+//!   occurrences of each value in them.
 //!
 //! Nothing that comes from a file is trusted: lengths are checked against the file's size and
 //! against limits before anything is allocated, and every block and record has a checksum.

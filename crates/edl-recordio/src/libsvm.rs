@@ -6,12 +6,12 @@
 use crate::csv::{Fault, NumberKind, not_a_number, shown};
 use crate::numbers::{real, whole};
 
-/// What lines have, one after the other.
+/// The contents of lines, one after the other.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Pairs {
     /// A label for each line.
     pub labels: Vec<f32>,
-    /// Where the pairs of each line end.
+    /// The end of each line's pairs.
     pub ends: Vec<i64>,
     /// The indices of all pairs.
     pub ids: Vec<i64>,

@@ -13,8 +13,9 @@ const BYTE_ORDER_MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
 /// Smaller files are counted again each time rather than given an index file.
 const LEAST_BYTES: u64 = 16 << 20;
 
-/// What makes a line a record. A line ends with a line feed, with or without a carriage return
-/// before it, or with the file; neither belongs to the record.
+/// The rule by which a line is a record. A line ends with a line feed, with or without a carriage
+/// return before it, or with the file. The line feed and the carriage return do not belong to the
+/// record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LineOptions {
     /// The first line names the columns and is no record.
@@ -69,7 +70,7 @@ impl LineReader {
         self.source.len()
     }
 
-    /// Where the index comes from.
+    /// Returns the origin of the index.
     #[must_use]
     pub fn index_origin(&self) -> IndexOrigin {
         self.origin

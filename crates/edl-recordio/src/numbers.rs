@@ -3,7 +3,8 @@
 //! Blanks (space, tab) around a number are not part of it. Nothing else is forgiven: no underscore,
 //! no digit of another script, no hexadecimal, no zero byte.
 
-/// What the text of a field is. Of a column it is the widest, which comes last.
+/// The kind of a field's text. The kind of a column is the widest of its fields; wider kinds come
+/// later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TextKind {
     /// A whole number that `i64` holds.

@@ -6,7 +6,7 @@
 
 const MAX_DEPTH: usize = 32;
 
-/// What a footer says of one column of values.
+/// The description of one column of values in a footer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leaf {
     /// Its name, after those of the groups that it is in, with points between them.
@@ -21,7 +21,7 @@ pub struct Leaf {
 ///
 /// # Errors
 ///
-/// What is wrong with it: it is damaged, encrypted, or a column is.
+/// The problem in words: the footer is damaged, or it or a column is encrypted.
 pub fn read_footer(bytes: &[u8]) -> Result<Vec<Leaf>, String> {
     let mut thrift = Thrift { bytes, at: 0 };
     let (mut num_rows, mut leaves, mut groups) = (None, None, None);
@@ -79,14 +79,14 @@ pub fn read_footer(bytes: &[u8]) -> Result<Vec<Leaf>, String> {
     Ok(leaves)
 }
 
-/// Checks that the pages of a column of a row group have as many values as the footer says.
+/// Checks that the pages of a column in a row group have as many values as the footer says.
 ///
-/// The library believes what each page says of itself: it stops at the number of the footer, with
-/// the values behind a wrong page at the rows of others.
+/// The library trusts the header of each page. It stops at the number of the footer, so the values
+/// after a wrong page would be in the wrong rows.
 ///
 /// # Errors
 ///
-/// What is wrong: a page is cut or damaged, or the pages have another number of values.
+/// The problem in words: a page is cut or damaged, or the pages have another number of values.
 pub fn check_pages(bytes: &[u8], num_values: i64) -> Result<(), String> {
     let mut thrift = Thrift { bytes, at: 0 };
     let mut found = 0_i64;

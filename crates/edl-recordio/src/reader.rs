@@ -12,7 +12,7 @@ use crate::scan::{self, TornTail, Verify, Walk};
 use crate::source::Source;
 use crate::{Batch, Codec, RecordError, crc32c};
 
-/// Where a reader has its index from.
+/// The origin of a reader's index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IndexState {
     /// From the end of the file, which was closed by its writer.
@@ -21,7 +21,7 @@ pub enum IndexState {
     Rebuilt,
 }
 
-/// What the header of a block says, for those who inspect a file.
+/// The contents of a block's header, for the inspection of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockInfo {
     /// Offset of the block in the file.
@@ -30,7 +30,7 @@ pub struct BlockInfo {
     pub first_record: u64,
     /// How many records it has.
     pub num_records: u32,
-    /// How it is compressed.
+    /// The compression of the block.
     pub codec: Codec,
     /// Size of its payload in the file.
     pub stored_bytes: u32,
@@ -79,11 +79,11 @@ impl RecordReader {
         }
     }
 
-    /// Opens a file whose tail may be torn, to read the whole records before that.
+    /// Opens a file whose tail may be torn, to read the whole records before the tail.
     ///
     /// # Errors
     ///
-    /// As [`RecordReader::open`], without `Torn` unless not even the file header is whole.
+    /// Those of [`RecordReader::open`]; `Torn` only if the file header itself is torn.
     pub fn open_torn(path: impl AsRef<Path>) -> Result<RecordReader, RecordError> {
         RecordReader::from_source(Source::open(path.as_ref())?)
     }
@@ -136,7 +136,7 @@ impl RecordReader {
         self.source.len()
     }
 
-    /// Where the index comes from.
+    /// Returns the origin of the index.
     #[must_use]
     pub fn index_state(&self) -> IndexState {
         self.state
@@ -152,11 +152,11 @@ impl RecordReader {
         (self.source, self.blocks, self.num_records)
     }
 
-    /// What the header of block `number` says.
+    /// Returns the header of block `number`.
     ///
     /// # Errors
     ///
-    /// [`RecordError::Damaged`] where the header is not what was written.
+    /// [`RecordError::Damaged`] if the header is not the written header.
     ///
     /// # Panics
     ///
@@ -344,7 +344,7 @@ fn stored_index(source: &Source) -> Result<Option<(Vec<BlockEntry>, u64, u64)>, 
         return Ok(None);
     }
     let bytes = source.read_range(offset, source.len())?;
-    // Where the index does not hold, the blocks themselves tell what is there.
+    // If the index is not valid, the blocks themselves tell the contents.
     Ok(decode_index(&bytes, offset)
         .ok()
         .map(|(blocks, num_records)| (blocks, num_records, offset)))

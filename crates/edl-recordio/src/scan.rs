@@ -10,13 +10,13 @@ use crate::{RecordError, crc32c};
 /// The end of a file that lacks a part of its last section.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TornTail {
-    /// Where the last whole section ends.
+    /// The end of the last whole section.
     pub offset: u64,
-    /// What is incomplete there.
+    /// The incomplete part there.
     pub what: String,
 }
 
-/// Which payloads are read and checked while walking.
+/// The payloads that a walk reads and checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verify {
     /// The last block's: what was written last may be missing after a power cut.
@@ -25,12 +25,12 @@ pub(crate) enum Verify {
     EveryPayload,
 }
 
-/// What a walk found.
+/// The result of a walk.
 #[derive(Debug)]
 pub(crate) struct Walk {
     pub(crate) blocks: Vec<BlockEntry>,
     pub(crate) num_records: u64,
-    /// Where the last whole section ends.
+    /// The end of the last whole section.
     pub(crate) end: u64,
     pub(crate) torn: Option<TornTail>,
 }

@@ -1,7 +1,7 @@
-//! Where the records of a file lie that has no index of its own: kept beside it as `FILE.idx`.
+//! The index of a file without its own index; it is kept beside the file as `FILE.idx`.
 //!
-//! The offset of every [`STRIDE`]th record is enough to find any: what lies between two of them is
-//! read and cut anyway. `docs/designs/recordio.md` draws the bytes.
+//! The offset of every [`STRIDE`]th record is enough to find any record: the records between two of
+//! them are read and cut anyway. `docs/designs/recordio.md` draws the bytes.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -25,7 +25,7 @@ const HEADER_BYTES: usize = 40;
 /// [`Kind::format`] of TFRecord files.
 pub(crate) const TFRECORD: u8 = 1;
 
-/// What the records of an indexed file are, which decides where they lie.
+/// The kind of an indexed file's records, which decides where they begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kind {
     pub(crate) format: u8, // TFRECORD, or 2: lines
@@ -37,7 +37,7 @@ pub(crate) struct Kind {
 pub(crate) struct SideIndex {
     pub(crate) num_records: u64,
     pub(crate) offsets: Vec<u64>,
-    /// Where the last record ends.
+    /// The end of the last record.
     pub(crate) end: u64,
 }
 
@@ -161,7 +161,7 @@ pub(crate) struct Piece {
     pub(crate) end: u64,
 }
 
-/// What tells whether a file has changed.
+/// The marks that tell whether a file has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     size: u64,
@@ -181,10 +181,10 @@ impl Stamp {
     }
 }
 
-/// Returns the index of a file: the one beside it if that is still right, else a new one, which is
-/// written there if the file has at least `least_bytes`, the folder can be written to, and nobody
-/// else's file has that name. An index that another user has put there is passed over: where a
-/// folder is shared, anybody may add a file.
+/// Returns the index of a file: the index beside it if that is still right, or else a new one. A
+/// new index is written beside the file if the file has at least `least_bytes`, the folder can be
+/// written to, and no other user's file has that name. An index of another user is ignored: in a
+/// shared folder anybody may add a file.
 pub(crate) fn load_or_build(
     source: &Source,
     kind: Kind,

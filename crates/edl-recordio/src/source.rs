@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::RecordError;
 
-/// How much is read at once where a file is read from one end to the other.
+/// The bytes of one read, for a file that is read from one end to the other.
 pub(crate) const WINDOW_BYTES: usize = 1 << 20;
 
 /// The name of the index beside a file.

@@ -66,7 +66,7 @@ impl TfRecordReader {
         self.source.len()
     }
 
-    /// Where the index comes from.
+    /// Returns the origin of the index.
     #[must_use]
     pub fn index_origin(&self) -> IndexOrigin {
         self.origin
@@ -214,13 +214,13 @@ fn build_index(source: &Source) -> Result<SideIndex, RecordError> {
     Ok(index)
 }
 
-/// Cuts off the torn tail of a TFRecord file. With `dry_run` the file is only looked at.
+/// Cuts off the torn tail of a TFRecord file. With `dry_run` the file is not changed.
 ///
-/// The lengths of all records are checked, their contents are not.
+/// The lengths of all records are checked, but not their contents.
 ///
 /// # Errors
 ///
-/// As [`TfRecordReader::open`], without `Torn`.
+/// Those of [`TfRecordReader::open`], without `Torn`.
 pub fn repair_tfrecord(path: impl AsRef<Path>, dry_run: bool) -> Result<Repair, RecordError> {
     let path = path.as_ref();
     let file = OpenOptions::new()

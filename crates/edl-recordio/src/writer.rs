@@ -18,8 +18,8 @@ use crate::source::Source;
 
 /// Writes one RecordIO file.
 ///
-/// Dropped without [`RecordWriter::close`], it takes back what it wrote: a new file does not
-/// appear, and a file that was appended to ends where it did before, or at the last `flush`.
+/// A writer that is dropped without [`RecordWriter::close`] takes back its writes. A new file does
+/// not appear. A file that was appended to ends at its earlier end, or at the last `flush`.
 #[derive(Debug)]
 pub struct RecordWriter {
     path: PathBuf,
@@ -64,12 +64,12 @@ impl Target {
 }
 
 impl RecordWriter {
-    /// Writes a new file, which appears under its name when it is closed. One that has this name
+    /// Writes a new file, which appears under its name when it is closed. A file that has this name
     /// already is replaced then.
     ///
     /// # Errors
     ///
-    /// [`RecordError::Io`] where the folder does not let files be created.
+    /// [`RecordError::Io`] if files cannot be created in the folder.
     pub fn create(
         path: impl AsRef<Path>,
         options: WriterOptions,
@@ -83,12 +83,12 @@ impl RecordWriter {
 
     /// Adds to a file under its own name, creating it if there is none.
     ///
-    /// Blocks go behind the present end, so no byte that is there changes: readers are not
-    /// disturbed, and a crash leaves all earlier records.
+    /// Blocks go behind the present end, so no byte of the file changes: readers are not disturbed,
+    /// and a crash leaves all earlier records.
     ///
     /// # Errors
     ///
-    /// As [`RecordReader::open`], and [`RecordError::Locked`] while another writer appends.
+    /// Those of [`RecordReader::open`], and [`RecordError::Locked`] while another writer appends.
     pub fn append(
         path: impl AsRef<Path>,
         options: WriterOptions,
@@ -202,7 +202,7 @@ impl RecordWriter {
     ///
     /// # Errors
     ///
-    /// As [`RecordWriter::push`] and [`RecordWriter::write_block`].
+    /// Those of [`RecordWriter::push`] and [`RecordWriter::write_block`].
     pub fn write(&mut self, record: &[u8]) -> Result<(), RecordError> {
         if self.push(record)? {
             self.write_block()?;
@@ -351,7 +351,7 @@ fn lock(file: &File, path: &Path) -> Result<(), RecordError> {
     })
 }
 
-/// What repairing a file did, or would do.
+/// The effect of a repair on a file, real or possible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repair {
     /// Records that the file has afterwards.
@@ -364,12 +364,12 @@ pub struct Repair {
 
 /// Checks every block of a file, cuts off its torn tail and gives it an index.
 ///
-/// With `dry_run` the file is only looked at. A file that is whole is left alone.
+/// With `dry_run` the file is not changed. A whole file is left unchanged.
 ///
 /// # Errors
 ///
-/// [`RecordError::Damaged`] where records in the middle are damaged: cutting would lose whole
-/// ones behind them.
+/// [`RecordError::Damaged`] if records in the middle are damaged: a cut would lose whole records
+/// behind them.
 pub fn repair(path: impl AsRef<Path>, dry_run: bool) -> Result<Repair, RecordError> {
     let path = path.as_ref();
     let file = OpenOptions::new()

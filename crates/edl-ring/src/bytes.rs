@@ -1,11 +1,12 @@
-//! Bytes of rank 0 that go from rank to rank, once along the ring: each hands on what has come.
+//! Sends bytes of rank 0 from rank to rank, once along the ring: each rank passes the bytes on.
 //!
-//! They go in segments, so a rank that keeps nothing needs memory for one, and all ranks but the
-//! first are busy with the segment before. Nobody waits in a circle: the last rank only receives.
+//! The bytes go in segments, so a rank that keeps nothing needs memory for one segment, and all
+//! ranks but the first work on the segment before. There is no circle of waiting ranks: the last
+//! rank only receives.
 
 use crate::message::{BROADCAST, Header, Lane, SEGMENT_BYTES, Trouble};
 
-/// What a rank has to do with the bytes.
+/// The part of a rank in the transfer of bytes.
 pub(crate) enum Part<'a> {
     /// It has them: rank 0.
     Give(&'a [u8]),

@@ -39,9 +39,10 @@ impl Doubling {
         })
     }
 
-    /// Writes what all ranks say into `all`, by rank.
+    /// Writes the numbers of all ranks into `all`, by rank.
     ///
-    /// Each has zeros where the others write. What is too much for one message goes in several.
+    /// Each rank has zeros where the others write. A part that is too long for one message is sent
+    /// in several.
     pub(crate) fn gather(
         &mut self,
         own: Header,

@@ -1,4 +1,4 @@
-//! What can go wrong with a ring.
+//! The errors of a ring.
 
 use edl_wire::WireError;
 use thiserror::Error;
@@ -11,7 +11,7 @@ pub enum RingError {
     /// The ring of a world has come to its end; the gradients of the caller are as they were.
     #[error("ring {world}: {verdict}")]
     Ended {
-        /// Which world's it was.
+        /// The world of the ring.
         world: u64,
         /// Why, and by whose doing.
         verdict: Verdict,
@@ -19,13 +19,13 @@ pub enum RingError {
     /// A rank did not join.
     #[error("ring {world}: rank {rank} at {address} {why}")]
     NotFormed {
-        /// Which world's it was to be.
+        /// The world of the ring that was to be formed.
         world: u64,
         /// Who is missing.
         rank: u32,
-        /// Where it was looked for.
+        /// The address of the rank.
         address: String,
-        /// What was expected and found.
+        /// The expected and the found value.
         why: String,
     },
     /// An argument of the wrong shape or range.

@@ -76,7 +76,7 @@ impl Forming<'_> {
         let reached = higher.map(|&peer| self.reach(Link::Pair, peer));
         let mut pairs = reached.collect::<Result<Vec<_>, _>>()?;
 
-        // Of two partners the lower one connects.
+        // The lower rank of two partners connects.
         let lower = partners.iter().filter(|&&peer| peer < rank);
         let from_lower = lower.map(|&peer| (self.world.id, Link::Pair, peer));
         let mut held = Vec::new();

@@ -1,4 +1,4 @@
-//! What a rank says first on a connection: which of the ring's it is.
+//! The first message of a rank on a connection: it says which of the ring's connections this is.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -7,7 +7,7 @@ use crate::message::SEGMENT_NUMBERS;
 const MAGIC: [u8; 4] = *b"EDLR";
 const VERSION: u16 = 2;
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub(crate) enum Link {
@@ -58,7 +58,7 @@ impl Hello {
         }
     }
 
-    /// What it is for; in words what is wrong with bytes that are none.
+    /// Returns the purpose; or, for bytes that have none, words about the mistake.
     pub(crate) fn link(&self) -> Result<Link, String> {
         if self.magic != MAGIC || self.version != VERSION {
             return Err(format!(

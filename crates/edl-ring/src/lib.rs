@@ -1,12 +1,13 @@
 //! All-reduce among the workers of a job: every rank gives a vector and gets the weighted sum.
 //!
-//! [`schedule`] says which numbers go where at which step; it knows no sockets. [`Ring::form`] makes
-//! the connections of one world, and [`Ring::all_reduce`] takes one of four ways: small vectors by
-//! recursive doubling, large ones around the ring, and both through shared memory where all ranks
+//! [`schedule`] says which numbers go where at which step; it knows no sockets. [`Ring::form`]
+//! makes the connections of one world. [`Ring::all_reduce`] takes one of four ways: small vectors
+//! by recursive doubling, large ones around the ring, and both through shared memory if all ranks
 //! are on one host. [`Ring::gather`] and [`Ring::give`] carry bytes. The ranks of a ring watch each
-//! other: when one is lost, silent or late, the call ends on all others with an error that names it,
-//! and their gradients are as they were.
-//! `docs/designs/all-reduce.md` says why it is so.
+//! other. When a rank is lost, silent or late, the call ends on all other ranks with an error that
+//! names it, and their gradients are unchanged.
+//!
+//! `docs/designs/all-reduce.md` gives the reasons.
 
 mod bytes;
 mod doubling;

@@ -1,4 +1,4 @@
-//! Where a rank is found by the others: it outlives the rings that it takes part in.
+//! Listens for the other ranks; a listener outlives the rings that its rank takes part in.
 
 use std::collections::HashMap;
 use std::io;
@@ -23,7 +23,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
-/// Which connection of which ring: world, kind, and the rank that made it.
+/// The key of a connection: world, kind, and the rank that made it.
 pub(crate) type Key = (u64, Link, u32);
 
 /// A connection that another rank has made.
@@ -101,7 +101,7 @@ impl Handler for Door {
     fn lost(&self, _client_id: u64) {}
 }
 
-/// Where a rank is found by the others. Its address is what the others know of it.
+/// Listens for the other ranks, which know this rank by the listener's address.
 pub struct RingListener {
     parking: Arc<Parking>,
     pub(crate) token: Vec<u8>,

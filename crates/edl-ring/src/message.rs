@@ -17,17 +17,17 @@ pub(crate) const BROADCAST: u32 = 1 << 30;
 /// Reads and writes of numbers wait as long as they have to: the watch ends them.
 pub(crate) const NO_TIMEOUT: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// What comes before numbers.
+/// The header before numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Header {
-    /// Which reduction of the ring, counted from 1.
+    /// The number of the reduction in the ring, counted from 1.
     pub(crate) op: u64,
     /// How many numbers the whole vector has.
     pub(crate) count: u64,
     /// The samples of those whose numbers are in it.
     pub(crate) weight: u64,
-    /// How numbers travel, and what is made of the sum.
+    /// The form in which numbers travel, and the operation on the sum.
     pub(crate) form: u32,
     pub(crate) block: u32,
     pub(crate) step: u32,

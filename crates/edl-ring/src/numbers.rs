@@ -1,4 +1,4 @@
-//! What is done to numbers on their way: plain loops, of which the compiler makes vectors.
+//! Operations on travelling numbers: plain loops, which the compiler vectorises.
 
 use edl_wire::frame::Element;
 use edl_wire::half_rows;
@@ -36,7 +36,7 @@ impl Weight {
     }
 }
 
-/// What is made of a complete sum.
+/// The operation on a complete sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finish {
     Sum,

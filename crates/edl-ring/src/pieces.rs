@@ -6,7 +6,7 @@ use std::ops::Range;
 #[derive(Clone)]
 pub(crate) struct Inputs<'a> {
     parts: &'a [&'a [f32]],
-    /// Where each ends in the vector.
+    /// The end of each array in the vector.
     ends: Vec<usize>,
 }
 
@@ -24,7 +24,7 @@ fn ends(lengths: impl Iterator<Item = usize>) -> Vec<usize> {
     lengths.scan(0, add).collect()
 }
 
-/// Which part of which array each piece of a range is: (array, range there, range within `range`).
+/// Yields the pieces of a range: (array, range in the array, range within `range`).
 fn pieces(
     ends: &[usize],
     range: Range<usize>,

@@ -1,15 +1,15 @@
-//! Large vectors: segments go around the ring, several blocks at a time.
+//! Reduces large vectors: segments go around the ring, several blocks at a time.
 //!
-//! The thread that reduces receives, adds and keeps. It sends as well, as far as the system's buffer
-//! takes a segment at once: to wake another thread for each would cost more. The rest goes to a
-//! thread that waits for room. Buffers go there and back, so nothing is shared between the two, and a
-//! segment that is added to stays in the cache until it is sent.
+//! The thread that reduces receives, adds and keeps. It also sends, if the system's buffer takes a
+//! segment at once: to wake another thread for each segment would cost more. Other segments go to a
+//! thread that waits for room. Buffers move between the two threads, so the threads share no
+//! memory. A segment that is added to stays in the cache until it is sent.
 //!
-//! **No rank waits for ever.** Each rank has [`BLOCKS_AT_ONCE`] blocks under way, and one buffer more
-//! than that. A block has as many segments under way in the whole ring as there are ranks, and a
-//! rank that begins another block has ended the last journey of one segment of the block before it.
-//! So there are never more segments under way than ranks times blocks, one rank at least has a free
-//! buffer, and it receives.
+//! **No rank waits for ever.** Each rank has [`BLOCKS_AT_ONCE`] blocks under way, and one more
+//! buffer than blocks. A block has as many segments under way in the whole ring as there are ranks.
+//! A rank that begins another block has ended the last journey of one segment of the block before.
+//! So there are never more segments under way than ranks times blocks. Then at least one rank has a
+//! free buffer, and that rank receives.
 
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
@@ -97,11 +97,11 @@ pub(crate) struct Pipeline {
     size: usize,
     left: Lane,
     right: Lane,
-    /// To the sending thread; `None` once it is to end.
+    /// The channel to the sending thread; `None` once that thread must end.
     full: Option<Sender<Buffer>>,
-    /// Those that were sent.
+    /// The channel of buffers that were sent.
     empty: Receiver<Buffer>,
-    /// Those that need not be waited for.
+    /// The buffers that are free now.
     spare: Vec<Buffer>,
     /// How many the sending thread has.
     handed_over: usize,
@@ -160,7 +160,7 @@ impl Pipeline {
             self.begin_block(reduction, &cut, block, buffer)?;
         }
         let mut total = reduction.header.weight;
-        // Of each block under way, its number and its next step.
+        // For each block under way, its number and its next step.
         let mut under_way: [(usize, usize); BLOCKS_AT_ONCE] = std::array::from_fn(|b| (b, 0));
         for _ in 0..num_blocks * num_arrivals(self.size) {
             let mut buffer = self.free_buffer()?;
@@ -190,7 +190,7 @@ impl Pipeline {
         Ok(total)
     }
 
-    /// Does with a segment what is due; returns the weight of those whose numbers are in it.
+    /// Does the next task of a segment; returns the weight of the ranks whose numbers are in it.
     fn take(
         &self,
         reduction: &mut Reduction<'_, '_, '_>,
@@ -293,7 +293,7 @@ impl Pipeline {
         full.send(buffer).map_err(|_| Trouble::Ended)
     }
 
-    /// When all buffers are back, everything is on its way.
+    /// Waits until all buffers are back: then all segments have been sent.
     fn wait_until_sent(&mut self) -> Result<(), Trouble> {
         while self.handed_over > 0 {
             let buffer = self.wait_for_a_buffer()?;

@@ -20,7 +20,7 @@ use crate::shared::{self, SharedMemory};
 use crate::watch::{Watch, Watched};
 use crate::world::{Options, World, check};
 
-/// What is to be reduced.
+/// The vector of a reduction.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
     /// How many samples the numbers of this rank are of; none count if it is 0.
@@ -41,7 +41,7 @@ struct Ways {
     doubling: Doubling,
     #[cfg(target_os = "linux")]
     shared: Option<SharedMemory>,
-    /// What is handed on of bytes.
+    /// The buffer of bytes that are passed on.
     passing: Vec<u8>,
     /// The connections that others made.
     _held: Vec<Sender<()>>,
@@ -52,7 +52,7 @@ struct Ways {
 pub struct Ring {
     world: World,
     ways: Option<Ways>,
-    /// What goes by recursive doubling.
+    /// The buffer of vectors that go by recursive doubling.
     small: Vec<f32>,
     _listener: Arc<RingListener>,
 }
@@ -79,14 +79,15 @@ impl Ring {
             let deadline = Instant::now() + options.timeout;
             let lanes = connect(listener, &ring.world, options, deadline)?;
             ring.ways = Some(ring.ways_of(lanes, options)?);
-            // A rank may have begun to form the ring as late as this one would have given it up, and
-            // waits as long for another: it knows who is missing, and is not late itself.
+            // Another rank may have begun to form the ring just before this rank would have given
+            // up. That rank waits as long for the others: it knows which rank is missing, and is
+            // not late itself.
             ring.agree(options, deadline + options.timeout)?;
         }
         Ok(ring)
     }
 
-    /// What numbers go through.
+    /// Returns the transport of numbers.
     pub fn transport(&self) -> &'static str {
         match &self.ways {
             None => "nothing",
@@ -154,7 +155,7 @@ impl Ring {
         #[cfg(target_os = "linux")]
         {
             let shared = self.share_memory(deadline)?;
-            // One that has no memory to share has all go by the sockets.
+            // If one rank has no memory to share, all ranks use the sockets.
             if self.all_say(shared.is_some(), deadline)?
                 && let Some(ways) = &mut self.ways
             {
@@ -194,15 +195,15 @@ impl Ring {
         })
     }
 
-    /// Adds up what all ranks give, each number times its rank's weight, and writes the sum, or the
-    /// mean, into `out`: the same bits on all ranks. Returns the weight of all.
+    /// Adds up the vectors of all ranks, each number times its rank's weight, and writes the sum,
+    /// or the mean, into `out`. All ranks get the same bits. Returns the total weight.
     ///
-    /// The arrays of `gradients` are read as one vector, and those of `out` written as one; each of
-    /// `out` is as long as that of `gradients` at its place. Where nobody has samples the sum is 0.
+    /// The arrays of `gradients` are read as one vector, and those of `out` are written as one.
+    /// Each array of `out` is as long as the array of `gradients` at the same place. If no rank has
+    /// samples, the sum is 0.
     ///
-    /// # Errors
-    /// [`RingError::Ended`] names the rank by which the ring has ended. `gradients` are as they were;
-    /// what is in `out` is of no use.
+    /// # Errors [`RingError::Ended`] names the rank by which the ring has ended. Then `gradients`
+    /// are unchanged, and `out` has no use.
     pub fn all_reduce(
         &mut self,
         gradients: &[&[f32]],
@@ -320,9 +321,9 @@ impl Ring {
     }
 }
 
-/// What a rank may say in one [`Ring::gather`].
+/// The most bytes of a rank in one [`Ring::gather`].
 pub const MAX_GATHER_BYTES: usize = SMALL_NUMBERS * size_of::<f32>();
-/// What rank 0 may give at once.
+/// The most bytes that rank 0 may give at once.
 const MAX_BROADCAST_BYTES: usize = 64 << 30;
 
 fn at_most(most: usize, len: usize, what: &str) -> Result<(), RingError> {
@@ -333,7 +334,7 @@ fn at_most(most: usize, len: usize, what: &str) -> Result<(), RingError> {
     Err(RingError::Invalid(words))
 }
 
-/// What is no reduction.
+/// Marks an operation that is no reduction.
 const VOTE: u32 = 1 << 31;
 
 impl Ways {

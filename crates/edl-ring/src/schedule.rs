@@ -1,18 +1,19 @@
-//! Which part of a vector goes where at which step. Nothing here knows a socket or a clock.
+//! Says which part of a vector goes where at which step. Nothing here knows a socket or a clock.
 //!
 //! Large vectors go around the ring (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms
-//! for clusters of workstations", 2009): a vector is cut into blocks, a block into one segment for
-//! each rank. A segment starts at the rank of its number, is added to at each rank that it comes
-//! to, is complete after `size - 1` hops, and then goes around once more so that all have it.
-//! Each rank sends `2 (size - 1) / size` of the vector, whatever the size: no algorithm sends less.
+//! for clusters of workstations", 2009). A vector is cut into blocks, and a block into one segment
+//! for each rank. A segment starts at the rank with its number. Each rank that it comes to adds to
+//! it, and after `size - 1` hops it is complete. Then it goes around once more so that all ranks
+//! have it. Each rank sends `2 (size - 1) / size` of the vector for any size: no algorithm sends
+//! less.
 //!
 //! Small vectors go by recursive doubling (Thakur, Rabenseifner and Gropp, "Optimization of
-//! collective communication operations in MPICH", 2005): `log2(size)` steps of the whole vector,
-//! where time is spent on steps and not on bytes.
+//! collective communication operations in MPICH", 2005). It takes `log2(size)` steps with the whole
+//! vector, and suits vectors for which steps cost more time than bytes.
 
 use std::ops::Range;
 
-/// How a vector is cut into blocks and segments.
+/// The cut of a vector into blocks and segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
     count: usize,
@@ -32,8 +33,8 @@ impl Cut {
         self.count.div_ceil(self.block)
     }
 
-    /// Where a segment of a block lies in the vector; the segments of a block differ by one number
-    /// at most, so those of a short last block are short, or empty.
+    /// Returns the range of a block's segment in the vector. The lengths of a block's segments
+    /// differ by at most one number, so the segments of a short last block are short, or empty.
     pub fn segment(&self, block: usize, segment: usize) -> Range<usize> {
         let start = (block * self.block).min(self.count);
         let len = (self.count - start).min(self.block);
@@ -42,7 +43,7 @@ impl Cut {
     }
 }
 
-/// What a rank does with a segment that has come to it.
+/// The task of a rank with a segment that has come to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
     /// Add one's own numbers and send it on.
@@ -58,9 +59,9 @@ pub enum Task {
 /// A segment that comes to a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// Which segment of its block.
+    /// The index of the segment in its block.
     pub segment: usize,
-    /// What to do with it.
+    /// The task with the segment.
     pub task: Task,
 }
 

@@ -1,21 +1,22 @@
-//! Ranks on one host reduce through memory that they share.
+//! Lets ranks on one host reduce through memory that they share.
 //!
-//! The memory is an anonymous file (`memfd`) that rank 0 makes and that goes from rank to rank over
-//! their Unix sockets. It has no name, so a killed rank leaves nothing behind: it goes with the last
-//! process that has it. It is sealed against shrinking, so no rank can take it from under another.
+//! The memory is an anonymous file (`memfd`). Rank 0 makes it, and it goes from rank to rank over
+//! their Unix sockets. It has no name, so a killed rank leaves nothing behind: the file vanishes
+//! with the last process that has it. It is sealed against shrinking, so no rank can take it away
+//! from another.
 //!
-//! A vector goes block by block. In its turn each rank writes the segments that others complete into
-//! its own part of the block, each then completes one segment, reading those of the others, and at
-//! last each copies what the others have completed. The order of adding is that of the ring, so the
-//! sum has the bits that it has there.
+//! A vector goes block by block. In its turn each rank writes the segments that others complete
+//! into its own part of the block. Then each rank completes one segment by reading the segments of
+//! the others. At last each rank copies the segments that the others have completed. The order of
+//! adding is that of the ring, so the sum has the same bits as in the ring.
 //!
-//! This is the one file of the crate with `unsafe` in it. **The argument**: each float of the memory
-//! has one writer in each phase of a turn, and readers only in later phases. A rank posts a number
-//! when its phase is over (`Release`), and who reads waits for the posts (`Acquire`) of those who
-//! wrote. So in this process no reference overlaps a write. Other processes of the job run the same
-//! code. One that does not may put wrong numbers here, but every bit pattern is an `f32` or an
-//! integer, and no length or offset is ever read from the memory. Apart from that memory,
-//! [`copy_past_caches`] has stores of x86-64 that are `unsafe`.
+//! This is the one file of the crate with `unsafe` in it. **The argument**: each float of the
+//! memory has one writer in each phase of a turn, and readers only in later phases. A rank posts a
+//! number when its phase is over (`Release`). A reader waits for the posts of the writers
+//! (`Acquire`). So in this process no reference overlaps a write. Other processes of the job run
+//! the same code. A process that does not may put wrong numbers here, but every bit pattern is an
+//! `f32` or an integer, and no length or offset is ever read from the memory. Apart from that
+//! memory, [`copy_past_caches`] has stores of x86-64 that are `unsafe`.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -90,7 +91,7 @@ fn copy_past_caches(numbers: &[f32], out: &mut [f32]) {
     out.copy_from_slice(numbers);
 }
 
-/// How the numbers of a result are written.
+/// Returns the function that writes the numbers of a result.
 fn way_to_copy(len: usize) -> fn(&[f32], &mut [f32]) {
     if len < PAST_CACHES_NUMBERS {
         return |numbers, out| out.copy_from_slice(numbers);
@@ -98,7 +99,7 @@ fn way_to_copy(len: usize) -> fn(&[f32], &mut [f32]) {
     copy_past_caches
 }
 
-/// What a rank has done with a turn.
+/// The progress of a rank in a turn.
 #[derive(Clone, Copy)]
 enum Phase {
     /// Its numbers are there.
@@ -128,7 +129,7 @@ impl Layout {
         (rank * PHASES + phase as usize) * LINE
     }
 
-    /// What a rank says of its numbers in a turn.
+    /// Returns the place of a rank's header in a turn.
     fn header(self, slot: usize, rank: usize) -> usize {
         (self.size * PHASES + slot * self.size + rank) * LINE
     }
@@ -252,7 +253,7 @@ impl SharedMemory {
             rank,
             size: layout.size,
             turn: 0,
-            // Where ranks share processors, one that looks keeps another from working.
+            // If ranks share processors, a rank that spins keeps another rank from working.
             looks: if layout.size <= cores { LOOKS } else { 0 },
             tile: vec![0.0; TILE_NUMBERS],
         })
@@ -597,7 +598,7 @@ unsafe fn numbers(
     unsafe { std::slice::from_raw_parts(number(map, layout, slot, rank, &place), len) }
 }
 
-/// Where a rank's numbers lie.
+/// Returns the place of a rank's numbers.
 fn number(
     map: &MmapRaw,
     layout: Layout,

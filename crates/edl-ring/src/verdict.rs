@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What a rank did, or did not do.
+/// The action of a rank, or the missing action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Cause {
@@ -40,7 +40,7 @@ impl Cause {
 /// Why a ring came to its end: all ranks that are left hear the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// Whose doing it is; nobody's in particular, when all were too slow.
+    /// The rank that caused the end; none if all ranks were too slow.
     pub culprit: Option<u32>,
     /// What it did.
     pub cause: Cause,

@@ -1,12 +1,13 @@
-//! The ranks of a ring watch their neighbours, and say why the ring ends.
+//! Lets the ranks of a ring watch their neighbours, and says why the ring ends.
 //!
-//! Each rank has a connection to each neighbour for this alone. On it go signs of life, with how
-//! many reductions each rank has come to, as far as it is known here: such news is round the ring
-//! soon. So a rank that stands still is told from one that waits for another, and a rank that is
-//! late has a name. Whoever finds out why the ring ends tells both neighbours, and they theirs.
+//! Each rank has a connection to each neighbour for this alone. The connection carries signs of
+//! life, with the number of reductions that each rank has reached, as far as the sender knows. Such
+//! news is round the ring soon. So a rank that stands still can be told from a rank that waits for
+//! another, and a late rank has a name. A rank that finds out why the ring ends tells both
+//! neighbours, and they tell theirs.
 //!
 //! The reductions themselves know no clock. When the ring ends, their connections are shut down,
-//! and who waits at one wakes.
+//! and a thread that waits at one of them wakes.
 
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,7 +33,8 @@ const ENDED: u16 = 2;
 const LEAVING: u16 = 3;
 const NOBODY: u32 = u32::MAX;
 
-/// What neighbours say; then how many reductions each rank has come to (u64 each).
+/// The header of a message to a neighbour; after it comes the number of reductions of each rank
+/// (u64 each).
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct News {
@@ -52,7 +54,7 @@ struct State {
     begun: Vec<u64>,
     /// After how many reductions each rank has left.
     left_after: Vec<Option<u64>>,
-    /// When the reduction under way has to be over.
+    /// The time at which the running reduction must be over.
     deadline: Option<Instant>,
     is_closing: bool,
 }
@@ -75,7 +77,7 @@ struct Shared {
     numbers: Vec<Arc<Socket>>,
 }
 
-/// What a rank knows of the others of its ring.
+/// The knowledge of a rank about the other ranks of its ring.
 pub(crate) struct Watch {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -257,8 +259,9 @@ impl Shared {
         self.ended(&verdict)
     }
 
-    /// Waits until another thread that has found a verdict has passed it on, to the rank that it
-    /// names too: who hears of the end of a connection before takes this rank for the cause.
+    /// Waits until another thread has passed on its verdict, also to the rank that the verdict
+    /// names. If that rank first saw the end of a connection, it would take this rank for the
+    /// cause.
     fn wait_until_told(&self) {
         let is_telling = |state: &mut State| state.verdict.is_some() && !state.is_told;
         let waited = self
@@ -292,7 +295,8 @@ impl Shared {
         }
     }
 
-    /// Says something to a neighbour. One that cannot be told is gone, and is missed elsewhere.
+    /// Sends a message to a neighbour. A neighbour that cannot be reached is gone, and is missed
+    /// elsewhere.
     fn tell(&self, to: &Neighbour, kind: u16, verdict: Option<&Verdict>) {
         let begun = self.lock().begun.clone();
         let bytes = news(kind, verdict, &begun);
@@ -432,7 +436,8 @@ pub(crate) fn say_absent(mut socket: &Socket, world: &World, absent: u32) {
     }
 }
 
-/// Who has left before a reduction; the outer option is whether anybody has.
+/// Returns the rank that has left before a reduction; the outer option is `None` if no rank has
+/// left.
 fn gone_before(left_after: &[Option<u64>], op: u64) -> Option<Option<u32>> {
     let gone = left_after
         .iter()

@@ -1,4 +1,4 @@
-//! Who the ranks of a ring are, and how the ring is formed.
+//! The ranks of a ring, and the settings with which a ring is formed.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ const MAX_SIZE: usize = 4096;
 pub struct World {
     /// Tells one agreement from the next: it grows.
     pub id: u64,
-    /// Which of the members this process is.
+    /// The rank of this process among the members.
     pub rank: u32,
     /// The address of each rank's [`RingListener`].
     pub members: Vec<String>,
 }
 
-/// How a ring is formed.
+/// The settings with which a ring is formed.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// All ranks are reached within this time, and have joined within as much again; else it is an

@@ -12,7 +12,7 @@ pub enum ServeError {
     File {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem of the file.
         problem: String,
     },
     /// The manifest says what cannot be.

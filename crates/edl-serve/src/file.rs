@@ -16,7 +16,7 @@ use crate::words::Sink;
 /// Rows as files have them.
 pub(crate) struct Rows {
     pub(crate) keys: Vec<u64>,
-    /// Of each key as many as the table's dim.
+    /// The weights: for each key as many as the table's dim.
     pub(crate) weights: Sink,
 }
 

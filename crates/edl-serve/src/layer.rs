@@ -1,4 +1,4 @@
-//! What one version has of a table: all of it, or what has changed.
+//! The part of a table in one version: the whole table, or its changes.
 
 use std::ops::Range;
 use std::path::Path;
@@ -14,7 +14,7 @@ const NONE: u32 = u32::MAX;
 /// Most entries of a layer: their numbers are below `NONE`.
 const MAX_ENTRIES: usize = NONE as usize;
 
-/// What a layer says of a key.
+/// The state of a key in a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Found<'a> {
     /// Its row.
@@ -25,23 +25,24 @@ pub(crate) enum Found<'a> {
     Unsaid,
 }
 
-/// Rows and keys that have gone, found by hash. Weights are kept as bits: what is looked up is what
-/// was written.
+/// Rows and removed keys, found by hash. Weights are kept as bits, so a lookup returns exactly the
+/// written weights.
 pub(crate) struct Layer {
     dim: usize,
     /// Entries by the order of the hash, from its own place on; a power of two of them.
     places: Vec<u32>,
-    /// Of each entry; those with a row come first.
+    /// The key of each entry; entries with a row come first.
     keys: Vec<u64>,
     rows: Words,
     num_rows: usize,
-    /// Hash slots of which it has all rows: what it does not have has gone.
+    /// The hash slots of which the layer has all rows: in these slots a key without an entry was
+    /// removed.
     whole: Vec<Range<u32>>,
 }
 
 impl Layer {
-    /// Of rows, then keys that have gone unless they have a row here. A key with two rows is
-    /// returned as the error, or `None` if there are too many.
+    /// Makes a layer of rows, and of removed keys that have no row here. The error is a key with
+    /// two rows, or `None` if there are too many entries.
     pub(crate) fn new(
         dim: usize,
         keys: Vec<u64>,
@@ -68,7 +69,7 @@ impl Layer {
             }
         }
         for &key in gone {
-            // What is whole says so without an entry.
+            // In a whole slot a removed key needs no entry.
             if !layer.is_whole_for(key) && layer.put(key, layer.keys.len()) {
                 layer.keys.push(key);
             }

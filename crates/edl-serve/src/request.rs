@@ -16,7 +16,7 @@ const MOST_LETTERS: usize = 300;
 const FORMS: &str =
     r#"expected one of {"instances": [...]}, {"instance": ...} and {"inputs": {...}}"#;
 
-/// What values a feature has.
+/// The kind of a feature's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Whole numbers.
@@ -38,7 +38,7 @@ pub struct Feature {
     pub name: String,
     /// The name of its type, for messages.
     pub dtype: String,
-    /// What values it has.
+    /// The kind of its values.
     pub kind: Kind,
     /// The shape of one record; None where it may be of any length, the same for all records.
     pub shape: Vec<Option<usize>>,
@@ -47,7 +47,7 @@ pub struct Feature {
 /// The values of a feature, of all records.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Values {
-    /// Of `Kind::Whole`, and of `Kind::Truth`: 0 or 1.
+    /// The values of `Kind::Whole`, and of `Kind::Truth`: 0 or 1.
     Whole(Vec<i64>),
     /// Of `Kind::Unsigned`.
     Unsigned(Vec<u64>),
@@ -62,7 +62,7 @@ pub enum Values {
     },
 }
 
-/// What a request has of one feature.
+/// The values of one feature in a request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Column {
     /// The values, record by record.
@@ -71,10 +71,10 @@ pub struct Column {
     pub shape: Vec<usize>,
 }
 
-/// What a request has.
+/// The contents of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
-    /// Of each feature, in their order.
+    /// The values of each feature, in the order of the features.
     pub columns: Vec<Column>,
     /// Whether it is a single record, not a list of them.
     pub is_single: bool,
@@ -126,7 +126,7 @@ enum Form {
     Inputs,
 }
 
-/// What was read so far.
+/// The values that were read so far.
 struct Table<'a> {
     features: &'a [Feature],
     columns: Vec<Building>,
@@ -136,7 +136,7 @@ struct Table<'a> {
 
 struct Building {
     values: Values,
-    /// What is known of the shape of a record.
+    /// The known part of a record's shape.
     dims: Vec<Option<usize>>,
     num_records: usize,
 }

@@ -11,7 +11,7 @@ pub(crate) struct Table {
     pub(crate) dim: usize,
     /// The first one is whole.
     layers: Vec<Arc<Layer>>,
-    /// Where files of rows lie; `None`: rows are in memory.
+    /// The folder of files of rows; `None`: rows are in memory.
     folder: Option<Arc<Path>>,
 }
 

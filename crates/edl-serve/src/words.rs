@@ -1,8 +1,9 @@
 //! The weights of rows: in memory, or in a file that is mapped into it.
 //!
 //! This is the one file of the crate with `unsafe` in it. **The argument**: a mapping is undefined
-//! only if somebody changes the file meanwhile. The file has no name from the moment at which it is
-//! made, so nobody else can open it by one, and this process keeps no descriptor of it once it is mapped.
+//! only if the file is changed meanwhile. The file has no name from the moment when it is made, so
+//! no other process can open it by name. And this process keeps no descriptor of it once it is
+//! mapped.
 
 use std::fs::File;
 use std::io::{BufWriter, Error, Write};

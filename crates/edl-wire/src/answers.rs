@@ -1,6 +1,6 @@
-//! Answers with rows: their arrays are read from the connection straight into their places.
+//! Reads answers with rows: their arrays go from the connection straight into their places.
 //!
-//! What such an answer says is in the files of [`op`](crate::op). Those know no connection.
+//! The files of [`op`](crate::op) know the headers of such answers, but no connection.
 
 use crate::connection::{Connection, Place};
 use crate::error::WireError;

@@ -25,7 +25,7 @@ impl Read for SocketReader {
     }
 }
 
-/// Where an array of an answer goes, and what it has to be.
+/// The place of an array of an answer, and its expected form.
 #[derive(Debug)]
 pub struct Place<'a> {
     entry: Entry,
@@ -105,11 +105,10 @@ impl Connection {
         Ok(request.write_to(self.sequence, &mut &*self.socket)?)
     }
 
-    /// Reads the header of an answer to `op`. What follows it is read by one of the others. Frames
-    /// of progress that come before it are read over: the socket's timeout is one of silence.
+    /// Reads the header of an answer to `op`. Other methods read the rest of the answer. Frames of
+    /// progress before the answer are skipped: the socket's timeout is a limit of silence.
     ///
-    /// # Errors
-    /// [`WireError::Refused`] if the server refused; bytes that are no such answer; a lost
+    /// # Errors [`WireError::Refused`] if the server refused; bytes that are no such answer; a lost
     /// connection.
     pub fn read_header(&mut self, op: Op) -> Result<Header, WireError> {
         loop {

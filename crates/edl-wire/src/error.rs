@@ -1,4 +1,4 @@
-//! What can go wrong with a connection, and what a server may refuse.
+//! The errors of a connection, and the refusals of a server.
 
 use std::io;
 
@@ -14,7 +14,7 @@ pub enum WireError {
     Malformed {
         /// The peer, where it is known.
         peer: Option<String>,
-        /// What was expected and found.
+        /// The expected and the found value.
         message: String,
     },
     /// The other end does not know the job's token.
@@ -31,13 +31,13 @@ pub enum WireError {
     Tls {
         /// The peer, where it is known.
         peer: Option<String>,
-        /// What is wrong with whose certificate.
+        /// The certificate, and its problem.
         message: String,
     },
     /// The server refused a request.
     #[error("{message}")]
     Refused {
-        /// Which refusal it is.
+        /// The kind of the refusal.
         kind: ErrorKind,
         /// The server's words.
         message: String,
@@ -48,7 +48,7 @@ pub enum WireError {
     /// A server cannot listen.
     #[error("cannot listen at {address}: {source}; choose a free port, or 0 for any")]
     Bind {
-        /// Where it was to listen.
+        /// The address at which the server should listen.
         address: String,
         /// The system's reason.
         source: io::Error,
@@ -99,7 +99,7 @@ impl WireError {
         }
     }
 
-    /// As it is told to callers and in error frames.
+    /// Returns the kind for callers and error frames.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Refused { kind, .. } => *kind,
@@ -126,7 +126,7 @@ pub fn cause_of(error: &io::Error) -> String {
     }
 }
 
-/// What a caller may want to tell apart; it travels in error frames.
+/// The kinds of errors that a caller may want to tell apart; error frames carry them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum ErrorKind {
@@ -160,7 +160,7 @@ pub enum ErrorKind {
     TooStale = 14,
     /// New rows would take more memory than a replica may.
     MemoryLimit = 15,
-    /// What was asked for is with other replicas now; the message says where.
+    /// Other replicas have the requested part now; the message has their addresses.
     Moved = 16,
 }
 

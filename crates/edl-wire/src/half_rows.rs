@@ -31,7 +31,8 @@ pub fn widen(element: Element, rows: &[u16], out: &mut [f32]) {
     }
 }
 
-/// As `half::bf16::from_f32`, without branches, so that the compiler makes vectors of it.
+/// Does the same as `half::bf16::from_f32`, but without branches, so that the compiler vectorises
+/// it.
 fn bf16_bits(value: f32) -> u16 {
     let bits = value.to_bits();
     let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));

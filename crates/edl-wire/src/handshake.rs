@@ -1,16 +1,18 @@
 //! The handshake: both ends prove that they know the job's token, before anything else is read.
 //!
-//! Three messages of fixed size, so that no length of a stranger is ever believed:
+//! There are three messages of fixed size, so that a length from a stranger is never believed:
 //!
 //! 1. server -> client: [`Greeting`], with a nonce;
+//!
 //! 2. client -> server: [`Proof`], with a nonce, and the MAC of all so far under the token;
+//!
 //! 3. server -> client: [`Verdict`], with the MAC of all so far under the token.
 //!
-//! The two MACs begin with different labels: neither can be passed off as the other.
+//! The two MACs begin with different labels, so neither can be used as the other.
 //!
-//! Where TLS is spoken, it comes first, and both MACs cover what RFC 9266 calls the exporter of the
-//! session. Its two ends know it and nobody else does, so whoever stands between two sessions, with
-//! whatever certificate, cannot pass the proof of one on to the other.
+//! If TLS is used, it comes first, and both MACs cover the session's exporter (RFC 9266). Only the
+//! two ends of the session know the exporter. So an attacker between two sessions cannot pass the
+//! proof of one session on to the other, whatever certificate the attacker has.
 
 use std::io::{self, Write};
 use std::time::Instant;
@@ -64,14 +66,14 @@ struct Verdict {
     magic: [u8; 4],
     version: u16,
     status: u16,
-    /// Which server it is, and of how many.
+    /// The number of this server among several.
     number: u32,
     of: u32,
     local_name: [u8; LOCAL_NAME_BYTES],
     tag: Tag,
 }
 
-/// Which of several equal servers it is.
+/// The place of this server among several equal servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Its number, from 0.
@@ -80,7 +82,7 @@ pub struct Place {
     pub of: u32,
 }
 
-/// What a server says of itself to those who know the token.
+/// The facts that a server tells to clients that know the token.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity<'a> {
     /// Which it is.
@@ -150,7 +152,7 @@ fn read<T: Pod>(socket: &Socket, address: &str, deadline: Instant) -> Result<T, 
     Ok(message)
 }
 
-/// How every TLS session begins.
+/// The first bytes of every TLS session.
 const TLS_START: [u8; 2] = [0x16, 0x03];
 
 fn check_start(magic: [u8; 4], version: u16, who: &str) -> Result<(), WireError> {
@@ -175,10 +177,10 @@ fn check_start(magic: [u8; 4], version: u16, who: &str) -> Result<(), WireError>
     Ok(())
 }
 
-/// The server's side. Returns the worker's number, and the layout that it knows. Who it is is told to those who know the token.
+/// Does the server's side. Returns the worker's number, and the layout that the worker knows. The
+/// server tells its own place only to clients that know the token.
 ///
-/// # Errors
-/// A peer that proves nothing in time, or something else.
+/// # Errors A peer that proves nothing in time, or sends something else.
 pub fn accept(
     socket: &Socket,
     service: &Service,
@@ -276,16 +278,16 @@ fn no_proof(error: io::Error) -> WireError {
     }
 }
 
-/// What a client says in a handshake, and what it expects.
+/// The facts that a client tells in a handshake, and the facts that it expects.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller<'a> {
-    /// What it looks for.
+    /// The service that the client looks for.
     pub service: &'a Service,
     /// The job's.
     pub token: &'a [u8],
     /// Names it in the server's log.
     pub worker_id: i64,
-    /// Which of several equal servers it looks for; any, if none is named.
+    /// The expected place among several equal servers; `None`: any place.
     pub expected: Option<Place>,
     /// The layout that it knows; 0 where there is but one.
     pub layout: u16,

@@ -1,8 +1,8 @@
 //! Connections between the processes of a job: sockets, authentication, and frames of arrays.
 //!
-//! [`op`] has one file for each operation: its request, its response, and how both travel. What
-//! an operation does is not known here, and neither is a store. `docs/designs/wire.md` specifies
-//! the wire.
+//! [`op`] has one file for each operation: its request, its response, and the form of both. This
+//! crate does not know the effect of an operation, and knows no store. `docs/designs/wire.md`
+//! specifies the wire.
 
 #![forbid(unsafe_code)]
 

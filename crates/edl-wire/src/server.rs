@@ -30,33 +30,32 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// After a failed `accept` (no file descriptors, say) the next one waits this long.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// What a server does with its connections.
+/// The handler of a server's connections.
 pub trait Handler: Send + Sync + 'static {
     /// Answers requests until the peer leaves.
     ///
-    /// One that panics ends the process: what it was changing may be half changed, and nobody is to
-    /// see it.
+    /// A handler that panics ends the process: its changes may be half done, and no other request
+    /// may see them.
     ///
-    /// # Errors
-    /// Those after which the connection is of no more use.
+    /// # Errors The errors after which the connection has no use.
     fn serve(&self, client: &Client<'_>) -> Result<(), WireError>;
 
     /// A connection is lost; it is told once for each that was served.
     fn lost(&self, client_id: u64);
 
-    /// Which of several equal servers it is now, and by which layout; `None` where that never
-    /// changes.
+    /// Returns the present place among several equal servers, and its layout; `None` if the place
+    /// never changes.
     fn place(&self) -> Option<(Place, u16)> {
         None
     }
 }
 
-/// Where and as what a server listens.
+/// The address and the place of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Listening<'a> {
     /// What it is.
     pub service: &'static Service,
-    /// Which of several equal servers it is.
+    /// The place among several equal servers.
     pub place: Place,
     /// The address to listen at.
     pub host: &'a str,
@@ -64,7 +63,7 @@ pub struct Listening<'a> {
     pub port: u16,
     /// The job's token.
     pub token: &'a [u8],
-    /// What to speak TLS with, on all but the Unix socket.
+    /// The TLS credentials for all sockets but the Unix socket.
     pub tls: Option<&'a Arc<Credentials>>,
 }
 
@@ -98,10 +97,9 @@ impl Client<'_> {
         self.socket
     }
 
-    /// What it asks, one after the other.
+    /// Returns the requests of the client, one after the other.
     ///
-    /// # Errors
-    /// The system's, for a socket that is of no use.
+    /// # Errors An error of the system, for a socket that has no use.
     pub fn requests(&self) -> Result<Requests<'_>, WireError> {
         Requests::new(self.socket)
     }

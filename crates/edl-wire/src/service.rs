@@ -1,11 +1,11 @@
-//! Who speaks at the two ends of a connection: the names and labels that keep services apart.
+//! The two ends of a connection: the names and labels that keep services apart.
 
-/// What is at one end: those of one service do not take those of another for their own.
+/// A service; processes of one service do not accept connections of another.
 #[derive(Clone, Copy, Debug)]
 pub struct Service {
-    /// What listens, in the words of errors.
+    /// The name of the listening end in errors.
     pub server: &'static str,
-    /// What connects, in the words of errors.
+    /// The name of the connecting end in errors.
     pub client: &'static str,
     /// Begins the MAC of a client.
     pub(crate) client_label: &'static [u8],

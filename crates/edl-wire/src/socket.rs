@@ -44,7 +44,7 @@ impl Socket {
                 let stream = TlsStream::client(stream, credentials, to.server_name)?;
                 Ok(Self::Tls(Box::new(stream)))
             }
-            // What stays on this host needs none.
+            // Traffic that stays on this host needs no TLS.
             other => Ok(other),
         }
     }
@@ -75,7 +75,7 @@ impl Socket {
         }
     }
 
-    /// What both ends of this TLS session know, and no end of another; none without TLS.
+    /// Returns the value that only the two ends of this TLS session know; `None` without TLS.
     pub(crate) fn binding(&self) -> Option<&Binding> {
         match self {
             Self::Tls(stream) => stream.binding(),
@@ -109,7 +109,7 @@ impl Socket {
     ///
     /// TCP is left alone: the kernel fits its buffers to the path, unless they are set.
     fn from_unix(stream: UnixStream) -> Self {
-        // Where the system allows less, it gives what it allows.
+        // A system that allows less gives as much as it allows.
         let _ = SockRef::from(&stream).set_send_buffer_size(UNIX_SEND_BUFFER_BYTES);
         Self::Unix(stream)
     }
@@ -248,7 +248,7 @@ impl Write for &Socket {
     }
 }
 
-/// Where a connection comes from.
+/// The origin of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// An address.
@@ -257,7 +257,7 @@ pub enum Origin {
     Unix(Option<u32>),
 }
 
-/// What connections of one origin have in common.
+/// The common key of connections from one origin.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Host {
     /// The host with an address.
@@ -363,7 +363,7 @@ impl Listener {
             Self::Tcp(listener) => SockRef::from(listener).shutdown(Shutdown::Both),
             Self::Unix(listener) => SockRef::from(listener).shutdown(Shutdown::Both),
         };
-        // Where a listener cannot be shut down, one more connection wakes it.
+        // If a listener cannot be shut down, one more connection wakes it.
         if let (Err(_), Self::Tcp(listener)) = (shut, self)
             && let Ok(address) = listener.local_addr()
         {

@@ -1,4 +1,4 @@
-//! What moves out of a store, by the replicas that are to hold it.
+//! Splits the contents of a store among the replicas that will hold them.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ pub(crate) struct MovedRows {
     pub(crate) keys: Vec<u64>,
     /// The version of each one's last update.
     pub(crate) versions: Vec<u64>,
-    /// That of each one's first update, where it is noted.
+    /// The version of each row's first update, if it is noted.
     pub(crate) births: Vec<u64>,
     /// Weights and slots of each.
     pub(crate) rows: Vec<f32>,
@@ -31,10 +31,10 @@ impl MovedRows {
     }
 }
 
-/// What of a table goes to a replica of another layout.
+/// The part of a table that moves to a replica of another layout.
 pub(crate) enum Moved<'m> {
     Rows(&'m MovedRows),
-    /// With the table's number.
+    /// The remembered keys, with the table's number.
     Remembered(u32, &'m Remembered),
 }
 
@@ -155,11 +155,10 @@ fn split(parts: &mut [MovedRows], table: u32, given: &RowsToPut<'_>, width: usiz
     }
 }
 
-/// Give what a store holds of the vectors to a replica of another layout, as far as that is to hold
-/// it: each part as that replica counts it, and its values.
+/// Gives a replica of another layout its share of this store's vectors. A part is given with its
+/// values, and is counted as that replica counts.
 ///
-/// # Errors
-/// No model has been declared, or what `take` returns.
+/// # Errors No model has been declared, or an error of `take`.
 pub(crate) fn copy_vectors(
     from: &Store,
     to: Part,
@@ -189,7 +188,7 @@ pub(crate) fn copy_vectors(
 /// A replica, and how many there are.
 type Part = (u32, u32);
 
-/// What two replicas hold both of a vector, each counted from its own first value.
+/// The part of a vector that two replicas both hold, counted from the first value of each.
 fn common(len: usize, from: Part, to: Part) -> Option<(Range<usize>, Range<usize>)> {
     let here = dense_range(len, from.0, from.1);
     let there = dense_range(len, to.0, to.1);

@@ -1,13 +1,14 @@
-//! What a replica lets in while a move holds it: decisions alone, without locks.
+//! Decides which requests enter a replica while a move holds it, without locks.
 //!
-//! `docs/designs/resharding.md` has the order of events, and why what is let in is enough.
+//! `docs/designs/resharding.md` has the order of events, and the reason why these requests are
+//! enough.
 
 use std::collections::BTreeMap;
 
 /// A minibatch of a task that would be applied, or left out.
 pub(crate) type Update = (u64, u32);
 
-/// Who may come in. Moves are numbered; what is said of an earlier one than the last has no effect.
+/// The requests that may enter. Moves are numbered; a call about an earlier move has no effect.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     /// The last move that was over.

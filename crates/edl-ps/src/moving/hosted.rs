@@ -20,7 +20,7 @@ use crate::far::{self, FarFiles};
 use crate::remote::{Remote, RemoteOptions};
 use crate::synchrony::{Coordinator, Synchrony};
 
-/// Who waits looks this often whether its peer is still there.
+/// A waiting thread looks this often whether its peer is still there.
 const LOOK: Duration = Duration::from_millis(20);
 /// How long a hold waits for requests in work.
 const DRAIN: Duration = Duration::from_secs(2);
@@ -30,14 +30,14 @@ const GIVE_UP: Duration = Duration::from_secs(10);
 /// Replicas of the same process by their addresses, which are reached without sockets.
 pub(crate) type Near = HashMap<String, Arc<Hosted>>;
 
-/// What is served, and to whom the door is open.
+/// The served store, and the gate of its requests.
 pub(crate) struct Hosted {
     state: Mutex<State>,
     changed: Condvar,
     synchrony: Synchrony,
     /// Late gradients are applied with a smaller learning rate.
     modulates: bool,
-    /// To speak with other replicas.
+    /// The token for other replicas.
     token: Vec<u8>,
     tls: Option<Arc<Credentials>>,
 }
@@ -99,13 +99,13 @@ impl Hosted {
         (place, layout.number as u16)
     }
 
-    /// What is served now; nothing, or the store that was given at first.
+    /// Returns the served store: none, or at first the given store.
     pub(crate) fn store(&self) -> Option<Arc<Store>> {
         self.lock().host.store().ok().cloned()
     }
 
-    /// What a connection is served from that was made for a layout: it waits for one that is about
-    /// to come. `None` if its peer leaves before, or nothing is served.
+    /// Returns the store for a connection of a layout; the call waits for a layout that is about to
+    /// come. `None`: the peer has left, or nothing is served.
     pub(crate) fn served(&self, layout: u64, is_there: impl Fn() -> bool) -> Option<Served> {
         let mut state = self.lock();
         while layout > state.host.layout().number {
@@ -260,7 +260,7 @@ impl Hosted {
                 // Asked again, since nobody heard the answer, it would be of another instant.
                 self.lock().host.check_held(number, hold)?;
                 let store = self.current()?;
-                // What is written is of an instant before the first piece of it.
+                // The written files show the store at an instant before their first piece.
                 let progress = || {
                     self.release(number, hold);
                     progress();
@@ -418,7 +418,7 @@ impl Hosted {
     }
 }
 
-/// How rows get to a replica of the next layout.
+/// The way of rows to a replica of the next layout.
 enum Giver {
     Here(Arc<Store>),
     There(Box<Remote>, u64),

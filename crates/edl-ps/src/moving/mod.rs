@@ -22,8 +22,8 @@ mod hosted;
 mod simulation;
 mod steps;
 
-/// Which part of the model a replica holds. Layouts are numbered in the order of the moves that
-/// were tried, whatever became of them.
+/// The part of the model that a replica holds. Layouts are numbered in the order of the attempted
+/// moves, even of those that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Its number.
@@ -52,16 +52,16 @@ struct Next {
     is_ready: bool,
 }
 
-/// What one process serves, and what it is about to serve.
+/// The store that one process serves, and the store that it will serve next.
 pub struct Host {
-    /// What is served, or was the last.
+    /// The layout that is served, or was served last.
     layout: Layout,
     store: Option<Arc<Store>>,
     gate: Gate,
     next: Option<Next>,
     /// Moves up to this one are over.
     over: u64,
-    /// Where everything is, for those who ask of a layout before.
+    /// The present addresses, for clients of an earlier layout.
     elsewhere: String,
 }
 
@@ -78,10 +78,10 @@ impl Host {
         }
     }
 
-    /// What is served now.
+    /// Returns the served store.
     ///
-    /// # Errors
-    /// It serves nothing, since a move has not come to its end or it has no part of the layout.
+    /// # Errors The replica serves nothing: a move has not ended, or the replica has no part of the
+    /// layout.
     pub fn store(&self) -> Result<&Arc<Store>, PsError> {
         let nothing = || PsError::Invalid("this replica has no part of the model now".to_owned());
         self.store.as_ref().ok_or_else(nothing)
@@ -302,7 +302,7 @@ mod tests {
         host.abandon(2);
         assert!(host.check_held(2, 1).is_err());
         assert_eq!(host.admits(1, &[]), Entrance::Now);
-        // What was on its way is too late.
+        // A message that was on its way comes too late.
         assert!(host.hold(2, 1).is_err());
         assert!(host.begin(layout(2), MODEL, false, &[]).is_err());
         assert!(host.switch(2, false, "there").is_err());
@@ -326,7 +326,7 @@ mod tests {
         assert_eq!(host.admits(1, &[]), Entrance::Elsewhere("there".to_owned()));
         assert_eq!(host.admits(2, &[]), Entrance::Now);
         assert_eq!(host.admits(3, &[]), Entrance::Later);
-        // What was on its way is too late.
+        // A message that was on its way comes too late.
         host.abandon(2);
         host.switch(2, false, "there").unwrap();
         assert!(host.hold(2, 1).is_err());

@@ -1,10 +1,11 @@
-//! Whole jobs in one thread, by seeds: workers that push to one replica after the other and are lost
-//! in between, moves that are given up or come to their end, replicas that are lost at each step of
-//! them, and messages that come late.
+//! Simulates whole jobs in one thread, by seeds. Workers push to one replica after the other, and
+//! are lost in between. Moves are given up or complete, replicas are lost at each step of a move,
+//! and messages come late.
 //!
-//! The table counts: a key is of one minibatch, and each training of that adds one. So does each dense
-//! value, for all minibatches. In a second table a key is of two minibatches, and the second one brings
-//! it its row: what is counted of a key without one moves too.
+//! The first table counts: each key belongs to one minibatch, and each training of the minibatch
+//! adds one. Each dense value counts all minibatches in the same way. In a second table each key
+//! belongs to two minibatches, and the second one creates its row. So the counts of keys without a
+//! row must move too.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -43,7 +44,7 @@ impl Random {
     }
 }
 
-/// What a worker is at with its task.
+/// The state of a worker's task.
 #[derive(Clone, Default)]
 struct Worker {
     lease: u32,
@@ -53,7 +54,7 @@ struct Worker {
     answered: BTreeMap<usize, u32>,
 }
 
-/// Where a move stands.
+/// The state of a move.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum At {
     Begin,
@@ -63,16 +64,16 @@ enum At {
     Hold,
 }
 
-/// What is taken away, one at a time: a simulation that does not find it would find nothing.
+/// A part of the protocol that is left out, one at a time: the simulation must then find an error.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sabotage {
     /// Whatever replicas have applied, it is taken for the same.
     Agreement,
-    /// What has changed since the copy before stays where it is.
+    /// The changes since the first copy are not copied.
     LastCopy,
-    /// What is remembered of keys without a row stays where it is.
+    /// The remembered counts of keys without a row are not copied.
     Remembered,
-    /// Nobody is held while the last changes are copied.
+    /// Requests are not held while the last changes are copied.
     Hold,
 }
 
@@ -80,13 +81,13 @@ struct Job {
     sabotage: Option<Sabotage>,
     random: Random,
     folder: TempDir,
-    /// By index; those beyond the number of the layout that counts have no part of it.
+    /// The hosts by index; hosts beyond the number of the present layout have no part of it.
     hosts: Vec<Host>,
     layout: u64,
     count: u32,
     tried: u64,
     workers: Vec<Worker>,
-    /// What a replica that is lost begins with.
+    /// The checkpoint with which a lost replica begins again.
     checkpoint: Option<PathBuf>,
     num_files: u32,
 }
@@ -401,7 +402,7 @@ impl Job {
         for replica in 0..self.count.max(after) as usize {
             self.hosts[replica].abandon(number);
             self.go_on();
-            // What was on its way.
+            // A message that was on its way.
             assert!(self.hosts[replica].hold(number, 3).is_err());
         }
     }

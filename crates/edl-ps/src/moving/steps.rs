@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::gate::Update;
 
-/// What a replica is to do. All but the first say of which layout: that which the move leads to.
+/// The steps of a replica in a move. Each step but the first names the layout that the move leads
+/// to.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum MoveStep {
@@ -66,8 +67,7 @@ pub(crate) enum MoveStep {
     Abandon { number: u64 },
 }
 
-/// Where a redo log is to be kept: a folder of this layout alone, since a log is of the keys of its
-/// replica.
+/// The place of a redo log: a folder of this layout alone, since a log has the keys of its replica.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RedoLog {
@@ -76,7 +76,7 @@ pub(crate) struct RedoLog {
     pub(crate) limit: u64,
 }
 
-/// What came of a step.
+/// The result of a step.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Told {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -91,7 +91,7 @@ pub(crate) struct Told {
     pub(crate) entry: Option<String>,
 }
 
-/// What a replica holds.
+/// The contents of a replica.
 #[derive(Debug, Serialize)]
 pub(crate) struct Described {
     pub(crate) model: String,

@@ -11,7 +11,7 @@ mod sent;
 pub use self::sent::NameSite;
 pub(crate) use self::sent::{Batch, NewNames, SentNames};
 
-/// What one replica is told.
+/// Returns the message to one replica.
 pub(crate) fn request(names: &[NewNames]) -> Request<'_> {
     let tables = names.iter().map(|names| TableNames {
         table: names.table,

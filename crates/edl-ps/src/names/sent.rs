@@ -1,9 +1,10 @@
-//! Which strings of keys a client has sent, and which it has still to send.
+//! Knows which strings of keys a client has sent, and which it must still send.
 //!
-//! A client sends a string before the update that may create its key's row, and once. What it has
-//! sent may be lost: a replica is restarted from a checkpoint, or a row goes. Each answer says
-//! by a number, the generation, whether that may have happened; the client then forgets what it
-//! has sent to that replica. `docs/designs/sparse-life-cycle.md` says why nothing is missed.
+//! A client sends a string once, before the update that may create the row of its key. A sent
+//! string may be lost: a replica is restarted from a checkpoint, or a row is removed. Each answer
+//! has a number, the generation, that changes when this may have happened. The client then forgets
+//! what it has sent to that replica. `docs/designs/sparse-life-cycle.md` says why no string is
+//! missed.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -30,7 +31,7 @@ pub struct NameSite<'a> {
 pub(crate) struct NewNames {
     pub(crate) table: u32,
     pub(crate) keys: Vec<u64>,
-    /// Where each string ends in `text`.
+    /// The end of each string in `text`.
     pub(crate) ends: Vec<u64>,
     pub(crate) text: String,
 }
@@ -76,10 +77,11 @@ pub(crate) type Batch = Vec<Vec<NewNames>>;
 /// The keys used last that are surely remembered, in some tens of MB. A string may be sent twice.
 const MOST_RECENT: usize = 1 << 20;
 
-/// Keys used lately, and of each a hash of its string.
+/// The recently used keys, each with a hash of its string.
 ///
-/// Of two generations the older is dropped once the younger is full; what is found in the older
-/// becomes young again. So at most twice [`MOST_RECENT`] keys are kept, and no order of them.
+/// There are two generations. The older one is dropped once the younger is full, and a key that is
+/// found in the older one is moved to the younger. So at most twice [`MOST_RECENT`] keys are kept,
+/// without an order.
 #[derive(Debug, Default)]
 struct RecentKeys {
     young: HashMap<(u32, u64), u32>,
@@ -111,24 +113,24 @@ impl RecentKeys {
     }
 }
 
-/// What a client knows the replicas to have.
+/// The strings that the replicas have, as far as a client knows.
 #[derive(Debug, Default)]
 pub(crate) struct SentNames {
     known: RecentKeys,
     /// Strings of keys that have another one: (table, key, hash).
     others: HashSet<(u32, u64, u32)>,
-    /// By replica, as it said last.
+    /// For each replica, the generation of its last answer.
     generations: Vec<Option<u64>>,
-    /// By replica, what was sent in the last call: the update that follows it may meet a successor
-    /// that never heard of it.
+    /// For each replica, the strings of the last call: the update after it may meet a successor
+    /// that never got them.
     last: Batch,
     /// Under which layout.
     layout: u64,
 }
 
 impl SentNames {
-    /// Forget what was sent to replicas of another layout than this one; of what was sent in the last
-    /// call, which a successor may lack, return what each replica of this one is to be sent.
+    /// Forgets the strings that were sent to replicas of another layout. A successor may lack the
+    /// strings of the last call, so returns the part of them for each replica of this layout.
     pub(crate) fn go_over_to(&mut self, layout: u64, num_replicas: usize) -> Batch {
         let mut batch: Batch = vec![Vec::new(); num_replicas];
         if layout == self.layout {
@@ -166,8 +168,8 @@ impl SentNames {
         batch
     }
 
-    /// Note what the replicas answered; return those that may have lost what they had, of which
-    /// nothing is known any more.
+    /// Notes the replicas' answers; returns the replicas that may have lost their strings, whose
+    /// strings are forgotten.
     pub(crate) fn heard(&mut self, batch: &Batch, answers: &[Response]) -> Vec<usize> {
         self.generations.resize(answers.len(), None);
         self.last.resize(answers.len(), Vec::new());
@@ -184,8 +186,8 @@ impl SentNames {
         lost
     }
 
-    /// Return what is to be sent again to those that have lost it: also what was sent the last
-    /// time.
+    /// Returns the strings to send again to the replicas that have lost them, with those of the
+    /// last call.
     pub(crate) fn again(&mut self, sites: &[NameSite<'_>], lost: &[usize]) -> Batch {
         let mut batch = self.unsent(sites, self.generations.len());
         for (replica, names) in batch.iter_mut().enumerate() {

@@ -1,4 +1,4 @@
-//! Where a replica is, and what happens when it moves.
+//! The address of a replica, and its changes when the replica moves.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use edl_wire::Socket;
 
-/// Where one replica is, shared by its connections in all lanes.
+/// The address of one replica; its connections in all lanes share it.
 pub(super) struct Endpoint {
     place: Mutex<Place>,
     moved: Condvar,
@@ -18,7 +18,7 @@ struct Place {
     address: String,
     /// Sockets to this address, to be ended when the replica moves.
     sockets: Vec<Weak<Socket>>,
-    /// Nobody is to wait for it.
+    /// Whether no call may wait for the replica any more.
     ended: bool,
 }
 

@@ -20,7 +20,7 @@ pub(super) fn ranges_of(len: usize, num_replicas: usize) -> impl Fn(usize) -> Ra
 pub(super) struct Push<'a> {
     plan: &'a Plan,
     gradients: &'a Gradients<'a>,
-    /// Of those tables whose rows travel as 16-bit floats.
+    /// The gradients of the tables whose rows travel as 16-bit floats.
     halves: Vec<Vec<u16>>,
     minibatch: &'a Minibatch,
     versions: &'a [u64],
@@ -42,7 +42,7 @@ impl<'a> Push<'a> {
         }
     }
 
-    /// What one replica is sent.
+    /// Returns the message to one replica.
     pub(super) fn part(&self, replica: usize) -> Request<'_> {
         let &Minibatch {
             task,

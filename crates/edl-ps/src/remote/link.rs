@@ -1,4 +1,4 @@
-//! How a client gets a connection to a replica.
+//! Connects a client to a replica.
 
 use std::io;
 use std::sync::Arc;

@@ -25,7 +25,7 @@ mod replicas;
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LAST_PAUSE: Duration = Duration::from_millis(500);
 
-/// What a connection is for. Calls of different lanes run at the same time.
+/// The purpose of a connection. Calls of different lanes run at the same time.
 #[derive(Clone, Copy)]
 enum Lane {
     Pull = 0,
@@ -38,15 +38,15 @@ type Link = Option<Connection>;
 /// Longer than any replica works, on any disk that answers, without showing progress.
 pub const SILENCE_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// How a client reaches the replicas.
+/// The settings with which a client reaches the replicas.
 #[derive(Clone, Debug)]
 pub struct RemoteOptions {
     /// Names this client in the logs of the replicas.
     pub worker_id: i64,
     /// How long any call may wait for a replica that does not answer.
     pub timeout: Duration,
-    /// How long a replica that writes a checkpoint, an export or the like may show no progress. What
-    /// goes on may take as long as it likes.
+    /// The longest time without progress of a replica that writes a checkpoint or an export. The
+    /// whole work may take any time.
     pub silence_timeout: Duration,
     /// How long the first connections may take; a replica that moves meanwhile is not followed.
     pub connect_timeout: Duration,
@@ -57,9 +57,9 @@ pub struct RemoteOptions {
     pub whole_job: bool,
     /// The layout of which these are the replicas; counts how often their number was another.
     pub layout: u64,
-    /// What is there: ps replicas, or a worker with a copy of the parameters.
+    /// The kind of server: ps replicas, or a worker with a copy of the parameters.
     pub service: &'static Service,
-    /// What to speak TLS with, on all but Unix sockets.
+    /// The TLS credentials for all sockets but Unix sockets.
     pub tls: Option<Arc<Credentials>>,
 }
 
@@ -70,9 +70,9 @@ pub struct Remote {
     lanes: [Mutex<Vec<Link>>; 3],
     token: Vec<u8>,
     pub(crate) options: RemoteOptions,
-    /// As replica 0 said when the model was declared or asked for, which comes first.
+    /// The answer of replica 0 when the model was declared or asked for, which comes first.
     protocol: OnceLock<Protocol>,
-    /// What replicas said that they spent in their stores.
+    /// The time that replicas have reported for their stores.
     store_nanos: AtomicU64,
     /// Their layout is over: nobody waits for them any more.
     retired: AtomicBool,
@@ -244,7 +244,7 @@ impl Remote {
         let mut pause = FIRST_PAUSE;
         let mut cause = String::new();
         while let Err(PsError::Wire(WireError::Connection(lost))) = outcome {
-            // What happened earlier says more than that the time was then over.
+            // An earlier error tells more than the timeout after it.
             if cause.is_empty() || !timed_out(&lost) {
                 cause = cause_of(&lost);
             }

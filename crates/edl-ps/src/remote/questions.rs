@@ -1,4 +1,4 @@
-//! What several replicas are asked at once, and where their answers go.
+//! Questions to several replicas at once, and the places of their answers.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -21,7 +21,7 @@ pub(super) trait Question {
     /// The operation that it is about.
     const OP: Op;
 
-    /// Which connections it goes by.
+    /// The lane of the question.
     fn lane(&self) -> Lane;
 
     /// Says it to one replica.
@@ -41,7 +41,7 @@ pub(super) struct Whole<F, R> {
     lane: Lane,
     request: F,
     first: usize,
-    /// By replica, those that have come.
+    /// For each replica, its answer, once it has come.
     answers: Vec<Option<R>>,
 }
 
@@ -89,7 +89,7 @@ where
 }
 
 impl Pull<'_> {
-    /// What one replica is asked for.
+    /// Returns the expected answer of one replica.
     fn wanted(&self, replica: usize) -> Wanted<'_> {
         let tables = self.plan.tables.iter().map(|table| TableKeys {
             table: table.table,
@@ -105,7 +105,7 @@ impl Pull<'_> {
         }
     }
 
-    /// Where the arrays of one replica's answer go.
+    /// Returns the places for the arrays of one replica's answer.
     fn places(&mut self, replica: usize) -> Vec<Place<'_>> {
         let num_replicas = self.versions.len();
         let tables = self.plan.tables.iter().zip(self.rows.iter_mut());
@@ -174,7 +174,7 @@ impl Question for Pulling<'_, '_> {
 pub(super) struct PushPulling<'q, 'p> {
     pub(super) push: &'q Push<'q>,
     pub(super) next: &'q mut Pull<'p>,
-    /// What became of the gradient, by replica of those that were asked.
+    /// For each asked replica, the outcome of the gradient.
     pub(super) outcomes: Vec<Outcome>,
     pub(super) first: usize,
     /// Whether all pulls were made.

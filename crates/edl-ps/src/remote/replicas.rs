@@ -1,4 +1,4 @@
-//! What each call asks of which replicas, and how their answers come together.
+//! Sends each call to its replicas, and joins their answers.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -55,7 +55,7 @@ impl Replicas for Remote {
         for replica in self.all() {
             let declared = loop {
                 match self.ask_one(Lane::Control, replica, request) {
-                    // One that is lost after it got them comes back without.
+                    // A replica that was lost after it got the rows comes back without them.
                     Err(error) if error.kind() == ErrorKind::NotDeclared && !given.is_empty() => {
                         self.give(spec, replica, given)?;
                     }
@@ -97,12 +97,12 @@ impl Replicas for Remote {
     fn pull(&self, mut pull: Pull<'_>) -> Result<(), PsError> {
         match pull.step.take() {
             Some(step) if self.protocol() == Protocol::Bounded => {
-                // What the others answer must not be older than the begin of the pull at replica 0.
+                // The other answers must not be older than the begin of the pull at replica 0.
                 while !self.pull_from(0..1, Some(step), &mut pull)? {}
                 self.pull_from(1..self.count(), Some(step), &mut pull)
                     .map(drop)
             }
-            // Nobody waits for it; a recording of what replicas do names it.
+            // No thread waits for this pull; a recording of the replicas' work names it.
             step => self.pull_from(self.all(), step, &mut pull).map(drop),
         }
     }

@@ -13,7 +13,7 @@ use crate::tables::{dim_of, element_of};
 /// A buffer of answers that has grown beyond this is given back when it is much too large.
 const KEEP_FLOATS: usize = 4 << 20;
 
-/// What is asked of a pull, and how the model has it.
+/// The request of a pull, with the model's tables.
 pub(super) struct Asked<'a> {
     tables: Vec<AskedTable<'a>>,
     mode: PullMode,
@@ -70,11 +70,11 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// Where answers are put together; used again for each.
+/// The buffers of answers; each answer uses them again.
 #[derive(Default)]
 pub(super) struct RowBuffers {
     rows: Vec<f32>,
-    /// Those of them that travel as 16-bit floats.
+    /// The values that travel as 16-bit floats.
     halves: Vec<u16>,
     dense: Vec<f32>,
     state: Vec<f32>,
@@ -127,7 +127,7 @@ impl RowBuffers {
         }
     }
 
-    /// What was read, as it travels.
+    /// Returns the rows that were read, in the form in which they travel.
     pub(super) fn rows(&self, asked: &Asked<'_>) -> Rows<'_> {
         let (mut rest, mut halves) = (&self.rows[..], &self.halves[..]);
         let tables = asked.tables.iter().map(|asked| {

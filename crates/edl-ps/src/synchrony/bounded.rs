@@ -31,7 +31,8 @@ struct Waiter {
 }
 
 impl State {
-    /// Only the head can go on. To wake all would cost as many wake-ups a push as there are workers.
+    /// Wakes the head of the queue, since only the head can go on. To wake all would cost one
+    /// wake-up a worker for each push.
     fn wake_head(&self) {
         if let Some(head) = self.queue.front() {
             head.turn.notify_one();
@@ -72,8 +73,8 @@ impl BoundedPulls {
             turn: turn.clone(),
         });
         loop {
-            // The version is read under the lock, and pushes let go of their pull after they are
-            // applied: what is counted is never less than what is so.
+            // The version is read under the lock, and a push releases its pull after it is applied.
+            // So the count is never too small.
             let is_head = state.is_head(ticket);
             let began = is_head && state.under_way.begin(step, peer.id(), store.version());
             let is_told = began || state.is_held || peer.waits_elsewhere();
@@ -100,7 +101,7 @@ impl BoundedPulls {
             Ok(false) => self
                 .confirm(store, push, peer)
                 .and_then(|()| Ok(store.apply(push)?)),
-            // The store says again what it is, or acknowledges what it has done.
+            // The store repeats its error, or acknowledges what it has done.
             Ok(true) | Err(_) => store.apply(push).map_err(PsError::from),
         };
         let is_applied = matches!(&applied, Ok(applied) if applied.applied);

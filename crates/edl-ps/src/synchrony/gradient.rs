@@ -17,8 +17,8 @@ pub(super) fn kept(push: &Push<'_>) -> RoundGradient {
     }
 }
 
-/// The weighted sum of gradients that fit the store's model, and of the state what its rules make.
-/// What statistics count is no mean, so it has no weight.
+/// Returns the weighted sum of gradients that fit the store's model; the state is combined by its
+/// rules. Counts of statistics are no mean, so they have no weight.
 pub(super) fn merge(store: &Store, parts: &[(&RoundGradient, f32)]) -> RoundGradient {
     let changes: Vec<_> = parts.iter().map(|(g, w)| (&g.state[..], *w)).collect();
     let model = store.model();
@@ -35,7 +35,7 @@ pub(super) fn merge(store: &Store, parts: &[(&RoundGradient, f32)]) -> RoundGrad
 }
 
 fn weighted(parts: &[(&RoundGradient, f32)]) -> Vec<f32> {
-    // What adds nothing to anything: a variable without a gradient in any part has none in the sum.
+    // -0.0 changes no sum: a variable without a gradient in any part has none in the sum.
     let mut sum = vec![-0.0; parts.first().map_or(0, |(first, _)| first.dense.len())];
     for (gradient, weight) in parts {
         for (sum, value) in sum.iter_mut().zip(&gradient.dense) {

@@ -122,8 +122,8 @@ impl Leader {
         }
     }
 
-    /// A move holds the replica, or lets it go. Who waits is told "not yet", and asks again: a round
-    /// that somebody's loss completes must not be made meanwhile.
+    /// Takes in that a move holds the replica, or releases it. A waiting client is told "not yet",
+    /// and asks again. Meanwhile the loss of a client must not complete a round.
     pub(super) fn hold(&self, is_held: bool) {
         let mut state = self.lock();
         if is_held && !state.is_held {
@@ -180,7 +180,7 @@ impl Leader {
 }
 
 impl State {
-    /// What a client is told of a minibatch that was applied before it asked.
+    /// Returns the answer to a client whose minibatch was applied before.
     fn done_before(&self, store: &Store, push: &Push<'_>) -> Pushed {
         let is_of = |part: &Part| part.step().task == push.task && part.step().index == push.index;
         match self.last.get(&push.task) {

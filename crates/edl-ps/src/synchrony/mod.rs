@@ -1,7 +1,8 @@
-//! When an update may be made: at once, within a bound of staleness, or together with others.
+//! Decides when an update may be made: at once, within a bound of staleness, or together with
+//! others.
 //!
-//! [`staleness`] and [`rounds`] decide; here are the locks, the waiting and the store around them.
-//! `docs/designs/synchrony.md` has the protocol and why nobody waits for ever.
+//! [`staleness`] and [`rounds`] decide. This module has the locks, the waiting and the store around
+//! them. `docs/designs/synchrony.md` has the protocol, and the reason why no client waits for ever.
 
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ mod rounds;
 mod staging;
 mod staleness;
 
-/// When the replicas of a job apply gradients; the same for all of them.
+/// The rule by which the replicas of a job apply gradients; all of them have the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Synchrony {
     /// Each as it comes.
@@ -50,7 +51,7 @@ impl Synchrony {
         }
     }
 
-    /// What clients have to do for it.
+    /// Returns the part of the clients in this rule.
     pub(crate) fn protocol(self) -> Protocol {
         match self {
             Self::Asynchronous => Protocol::Direct,
@@ -66,8 +67,8 @@ pub(crate) trait Peer {
     fn id(&self) -> u64;
     /// False once the other end has gone.
     fn is_there(&self) -> bool;
-    /// True if nobody waits in a thread for it: it is told "not yet", and asks again. What it has
-    /// given stays meanwhile.
+    /// Returns whether no thread waits for the client: it is told "not yet", and asks again. Its
+    /// gradient stays meanwhile.
     fn waits_elsewhere(&self) -> bool {
         false
     }
@@ -85,10 +86,10 @@ impl Peer for Client<'_> {
 
 /// A request that cannot be granted for so long is answered "not yet", and asked again.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Whoever waits looks this often whether its peer is still there.
+/// A waiting thread looks this often whether its peer is still there.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What a replica says to a push.
+/// The answer of a replica to a push.
 #[derive(Debug)]
 pub(crate) enum Pushed {
     /// It is applied, or had been.
@@ -101,7 +102,7 @@ pub(crate) enum Pushed {
     NotYet,
 }
 
-/// What a replica does for the synchrony of its job.
+/// The part of a replica in the synchrony of its job.
 pub(crate) enum Coordinator {
     /// Nothing: it applies what comes.
     Free,

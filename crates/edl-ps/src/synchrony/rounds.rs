@@ -15,8 +15,8 @@ pub(crate) struct Member<G> {
 
 /// The open round, and the clients that it waits for.
 ///
-/// A client is active while it has a lease open; a round is complete when it has as many members
-/// as are wanted, or one of each active client if there are fewer.
+/// A client is active while it has an open lease. A round is complete when it has the wanted number
+/// of members, or one member of each active client if there are fewer clients.
 #[derive(Debug)]
 pub(crate) struct Rounds<G> {
     wanted: usize,
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(tasks(rounds.take_complete()), None);
     }
 
-    /// What a client of the model does next.
+    /// The next action of a client of the model.
     #[derive(Clone, Debug)]
     enum Event {
         Join(u64),
@@ -201,9 +201,9 @@ mod tests {
     const TASKS: u64 = 6;
     const MINIBATCHES: u32 = 3;
 
-    /// Leases, clients and replicas around the machine: a lost client's task is leased again from
-    /// the lowest watermark, and what one replica lacks of a round is committed by a member or
-    /// redone by the next lease.
+    /// Leases, clients and replicas around the machine. The task of a lost client is leased again
+    /// from the lowest watermark. If a replica lacks a part of a round, a member commits it, or the
+    /// next lease computes it again.
     #[derive(Default)]
     struct Job {
         holders: BTreeMap<u64, (u64, u32)>,
@@ -325,7 +325,7 @@ mod tests {
                     job.settle(&mut rounds, members, commits);
                 }
             }
-            // Those alive go on, and nothing holds them up.
+            // The living clients go on without a delay.
             let mut moves = 0;
             while (0..TASKS).any(|task| job.next(task) < MINIBATCHES) {
                 for client in 0..4 {

@@ -13,15 +13,15 @@ struct Held {
     time: u64,
 }
 
-/// Lets pulls begin such that no gradient comes later than the bound, at any replica.
+/// Lets pulls begin so that no gradient comes later than the bound, at any replica.
 ///
-/// The time that it goes by grows with each update that another replica may have made: with the
-/// version of this one, and with each pull that ended in another way than by an update here. Its
-/// gradient may have been applied elsewhere: it had been applied here before another replica was
-/// restored, or its worker died between two replicas.
+/// The time of this rule grows with each update that another replica may have made. So it grows
+/// with the version of this replica. It also grows with each pull that ended without an update
+/// here, since its gradient may have been applied elsewhere. For example, the gradient had been
+/// applied here before another replica was restored, or its worker died between two replicas.
 ///
-/// Invariant, with V the time and n the number of pulls held: V - p + n - 1 <= bound for the time
-/// p of each pull held. V may be read before a push whose pull is still held: V + n counts that push
+/// Invariant, with V the time and n the number of pulls held: V - p + n - 1 <= bound for the time p
+/// of each pull held. V may be read before a push whose pull is still held: V + n counts that push
 /// once either way.
 #[derive(Debug)]
 pub(crate) struct PullsUnderWay {
@@ -267,7 +267,7 @@ mod tests {
                         let_go.extend(mine.map(|(step, pulled, _)| (step, pulled)));
                     }
                 }
-                // With nobody under way anybody may begin: nothing that is lost blocks.
+                // If no pull is under way, any pull may begin, so a lost one blocks nothing.
                 if under_way.iter().all(Vec::is_empty) {
                     let probe = step(99, 1, 0);
                     prop_assert!(pulls.begin(probe, 99, version));

@@ -1,4 +1,4 @@
-//! What asks stores, in this process or behind servers, as Python has it.
+//! The Python class of a client of stores, in this process or behind servers.
 
 use std::sync::Arc;
 

@@ -31,7 +31,7 @@ fn traffic() -> (u64, u64) {
     edl_ps::traffic()
 }
 
-/// Who serves: a worker its copy of the parameters, or a ps replica.
+/// Returns the service: a worker's copy of the parameters, or a ps replica.
 fn service_of(is_copy: bool) -> &'static WireService {
     if is_copy { &COPY } else { &PS }
 }

@@ -9,7 +9,7 @@ use super::{TlsPaths, credentials, service_of};
 use crate::errors::ps_error;
 use crate::far;
 
-/// What was asked, connection, (task, minibatch), begin and end in seconds since 1970.
+/// A request: its operation, connection, (task, minibatch), begin and end in seconds since 1970.
 type Recorded = (String, u64, Option<(u64, u32)>, f64, f64);
 
 #[pyclass(frozen, module = "elasticdl._core")]

@@ -5,7 +5,7 @@ use bytemuck::{Pod, Zeroable};
 use super::{ALIGNMENT, ENTRY_BYTES, MAX_PAYLOAD_BYTES};
 use crate::error::WireError;
 
-/// What an array of a frame is.
+/// The kind of an array in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Kind {
@@ -105,7 +105,7 @@ struct RawEntry {
 /// One directory entry: `count` items of `width` elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// What the array is.
+    /// The kind of the array.
     pub kind: Kind,
     /// Type of its elements; that of the kind, but for rows.
     pub element: Element,

@@ -39,7 +39,7 @@ pub const MAX_ARRAYS: u32 = 8192;
 /// The fixed part of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What is asked or answered.
+    /// The operation of the request or answer.
     pub op: Op,
     /// By operation.
     pub flags: u32,

@@ -1,6 +1,6 @@
 //! The number of an operation in a frame's header.
 
-/// What a frame asks for, or answers.
+/// The operation of a frame's request or answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Op {

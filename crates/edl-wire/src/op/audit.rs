@@ -1,4 +1,4 @@
-//! What was applied of every task.
+//! The applied minibatches of every task.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -28,7 +28,7 @@ impl<'a> super::Request<'a> for Request {
     }
 }
 
-/// What was applied of one task, as it lies in a frame.
+/// The applied minibatches of one task, in the form of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct AuditedTask {

@@ -29,7 +29,7 @@ impl<'a> super::Request<'a> for Request {
     }
 }
 
-/// Where the task goes on.
+/// The place at which the task goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Response {
     /// The first minibatch that the replica has not applied.

@@ -33,7 +33,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// What was wanted, after the round.
+/// The requested values, after the round.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Response<'a> {
     /// The version before the first row was read.

@@ -40,7 +40,7 @@ impl<'a> super::Request<'a> for Request<'a> {
 /// It is declared, now or earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// How the replicas apply gradients.
+    /// The rule by which the replicas apply gradients.
     pub protocol: Protocol,
 }
 

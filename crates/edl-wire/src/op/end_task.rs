@@ -29,7 +29,7 @@ impl<'a> super::Request<'a> for Request {
     }
 }
 
-/// Nobody waits for it any more.
+/// The answer: no replica waits for the task any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Response;
 

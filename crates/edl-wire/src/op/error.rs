@@ -7,7 +7,7 @@ use crate::frame::{Array, Header, Outgoing};
 /// Says why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// Which refusal it is.
+    /// The kind of the refusal.
     pub kind: ErrorKind,
     /// The server's words.
     pub message: String,

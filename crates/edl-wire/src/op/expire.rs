@@ -29,7 +29,7 @@ impl<'a> super::Request<'a> for Request {
 /// They are removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// What went by table, as JSON.
+    /// The removed rows by table, as JSON.
     pub expired: String,
 }
 

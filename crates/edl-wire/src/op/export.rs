@@ -28,7 +28,7 @@ impl<'a> super::Request<'a> for Request<'a> {
 /// It is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// What was written, as JSON.
+    /// The written files, as JSON.
     pub written: String,
 }
 

@@ -37,7 +37,7 @@ pub mod take;
 mod round;
 mod rows;
 
-/// What a client asks.
+/// A request of a client.
 pub trait Request<'a>: Sized {
     /// What is answered.
     type Response: Response;
@@ -52,7 +52,7 @@ pub trait Request<'a>: Sized {
     fn decode(header: &Header, arrays: &[Array<'a>]) -> Result<Self, WireError>;
 }
 
-/// What a server answers, where the client takes it as a whole.
+/// An answer of a server that the client reads as a whole.
 pub trait Response: Sized {
     /// The operation that it answers.
     const OP: Op;

@@ -4,7 +4,7 @@ use super::{Op, exactly, only_text};
 use crate::error::WireError;
 use crate::frame::{Array, Header, Outgoing};
 
-/// What a client has to do for the synchrony of its replicas.
+/// The duties of a client in the synchrony of its replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Protocol {
@@ -46,7 +46,7 @@ impl<'a> super::Request<'a> for Request {
 /// The model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// How the replicas apply gradients.
+    /// The rule by which the replicas apply gradients.
     pub protocol: Protocol,
     /// As JSON.
     pub model: String,

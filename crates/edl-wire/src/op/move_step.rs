@@ -25,7 +25,7 @@ impl<'a> super::Request<'a> for Request<'a> {
     }
 }
 
-/// What came of it.
+/// The result of the step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
     /// As JSON.

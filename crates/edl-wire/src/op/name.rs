@@ -11,7 +11,7 @@ pub struct TableNames<'a> {
     pub table: u32,
     /// Keys.
     pub keys: &'a [u64],
-    /// Where each key's string ends in `text`.
+    /// The end of each key's string in `text`.
     pub ends: &'a [u64],
     /// The strings, one after the other.
     pub text: &'a str,

@@ -68,7 +68,7 @@ impl<'a> Response<'a> {
     }
 }
 
-/// What a client is told beside the rows, which are in their places.
+/// The part of the answer beside the rows, which are in their places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
     /// Nothing was answered: ask again.

@@ -103,7 +103,7 @@ fn gradients_of<'a>(pair: &[Array<'a>; 2]) -> Result<TableGradients<'a>, WireErr
     })
 }
 
-/// What became of a gradient.
+/// The outcome of a gradient.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     /// It is an update.
@@ -112,7 +112,7 @@ pub enum Outcome {
         version: u64,
         /// Updates between its pull and it.
         staleness: u64,
-        /// By this request, not by an earlier one.
+        /// Whether this request applied it, and not an earlier one.
         now: bool,
     },
     /// It is part of a round.
@@ -146,7 +146,7 @@ impl Outcome {
         }
     }
 
-    /// Those of its round; none without one.
+    /// Returns the parts of the push's round; none without a round.
     pub(super) fn parts(&self) -> &[Part] {
         match self {
             Self::InRound { round, .. } => &round.parts,
@@ -185,7 +185,7 @@ impl Outcome {
 /// What is answered.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Response {
-    /// What became of the gradient.
+    /// The outcome of the gradient.
     pub outcome: Outcome,
     /// Nanoseconds that the store took, waiting included.
     pub store_nanos: u64,

@@ -72,7 +72,7 @@ impl<'a> Request<'a> {
 /// What is answered.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Response<'a> {
-    /// What became of the gradient; of one that is not yet in a round nothing is pulled.
+    /// The outcome of the gradient; nothing is pulled if the gradient is not in a round yet.
     pub outcome: Outcome,
     /// The version before the first row was read, and the rows; `None` if the pull would wait.
     pub pulled: Option<(u64, Rows<'a>)>,
@@ -100,10 +100,10 @@ impl Response<'_> {
     }
 }
 
-/// What a client is told beside the rows, which are in their places.
+/// The part of the answer beside the rows, which are in their places.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Received {
-    /// What became of the gradient.
+    /// The outcome of the gradient.
     pub outcome: Outcome,
     /// The version of the rows; `None` if the pull would wait, and nothing was read.
     pub pulled: Option<u64>,

@@ -18,7 +18,7 @@ pub struct Step {
 }
 
 impl Step {
-    /// As the first two operands of a frame.
+    /// Returns the step as the first two operands of a frame.
     pub(super) fn operands(self) -> [u64; 2] {
         [self.task, joined(self.lease, self.index)]
     }
@@ -33,11 +33,10 @@ impl Step {
         names_one.then(|| Self::of(header))
     }
 
-    /// The steps that a request would make: that which it names, or those of the round that it
+    /// Returns the steps of a request: the step that it names, or those of the round that it
     /// commits.
     ///
-    /// # Errors
-    /// [`WireError::Malformed`] for a commit without the parts of a round.
+    /// # Errors [`WireError::Malformed`] for a commit without the parts of a round.
     pub fn all_of(header: &Header, payload: &[u8]) -> Result<Vec<Self>, WireError> {
         if !matches!(header.op, Op::Commit | Op::CommitPull) {
             return Ok(Self::named_by(header).into_iter().collect());
@@ -68,7 +67,7 @@ pub struct Part {
     index: u32,
     /// Records of the minibatch.
     pub num_records: u32,
-    /// What its gradient is multiplied by.
+    /// The factor of its gradient.
     pub weight: f32,
     reserved: u64,
 }
@@ -106,7 +105,7 @@ impl Part {
     }
 }
 
-/// What became of a round at replica 0; the others do the same.
+/// The outcome of a round at replica 0; the other replicas follow it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Round {
     /// The minibatches whose gradients it is made of.

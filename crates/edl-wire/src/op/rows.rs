@@ -13,7 +13,7 @@ pub struct TableKeys<'a> {
     pub keys: &'a [u64],
 }
 
-/// What a pull wants.
+/// The wanted rows and vectors of a pull.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wanted<'a> {
     /// The keys whose rows are wanted.
@@ -60,7 +60,7 @@ impl<'a> Wanted<'a> {
 pub enum RowValues<'a> {
     /// As they are.
     Full(&'a [f32]),
-    /// As 16-bit floats of one of the two types.
+    /// The rows as 16-bit floats of one of the two types.
     Half(Element, &'a [u16]),
 }
 
@@ -102,13 +102,13 @@ impl<'a> TableRows<'a> {
 /// A replica's ranges of the flat vectors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Vectors<'a> {
-    /// Of the dense vector.
+    /// The values of the dense vector.
     pub dense: &'a [f32],
-    /// Of the state vector.
+    /// The values of the state vector.
     pub state: &'a [f32],
 }
 
-/// What a pull gets. A client reads it straight into [`crate::Place`]s instead.
+/// The answer of a pull. A client reads it straight into [`crate::Place`]s instead.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rows<'a> {
     /// In the order in which they were asked for.

@@ -9,7 +9,7 @@ use crate::frame::{Array, Header, Kind, Outgoing};
 pub struct Request {
     /// The table's number.
     pub table: u32,
-    /// Where to begin: 0, or what the last answer said.
+    /// The begin: 0, or the `next` of the last answer.
     pub cursor: u64,
 }
 
@@ -40,7 +40,7 @@ pub struct Response {
     pub keys: Vec<u64>,
     /// A row for each key.
     pub rows: Vec<f32>,
-    /// Where the next chunk begins; `None` at the end.
+    /// The begin of the next chunk; `None` at the end.
     pub next: Option<u64>,
 }
 

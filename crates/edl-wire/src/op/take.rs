@@ -5,7 +5,7 @@ use super::{Op, exactly, operand};
 use crate::error::WireError;
 use crate::frame::{Array, Header, Kind, Outgoing};
 
-/// What the replica that is told is to hold under the next layout.
+/// The contents that a replica must hold under the next layout.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Request<'a> {
     /// The layout.
@@ -30,7 +30,7 @@ pub enum Given<'a> {
         /// Weights and slots of each.
         rows: &'a [f32],
     },
-    /// What a table remembers of keys beside rows.
+    /// The facts that a table remembers of keys without a row.
     Remembered {
         /// The table's number.
         table: u32,
@@ -40,7 +40,7 @@ pub enum Given<'a> {
         keys: &'a [u64],
         /// The version at which each was seen last.
         versions: &'a [u64],
-        /// Where the bytes of each end.
+        /// The end of each key's bytes.
         ends: &'a [u64],
         /// What is remembered.
         bytes: &'a [u8],

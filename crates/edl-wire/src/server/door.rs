@@ -1,7 +1,7 @@
-//! The door: who may stand there without having proven the token, and what is logged of them.
+//! The door: it limits the connections that have not proven the token, and what is logged of them.
 //!
-//! Whoever belongs to the job proves the token in a moment. So where there is no room the oldest of
-//! those who have not goes, and nobody is kept out by strangers who say nothing.
+//! A process of the job proves the token in a moment. So if there is no room, the oldest connection
+//! without a proof is closed. Silent strangers keep no process of the job out.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -24,7 +24,8 @@ pub(super) struct Door {
     waiting: Mutex<Waiting>,
     /// One of them has proven it, or has gone.
     left: Condvar,
-    /// When the period began, and its lines: strangers fill a line of the log, not the disk.
+    /// The begin of the period, and its number of lines: strangers may cause a line of the log, but
+    /// not a full disk.
     logged: Mutex<(Instant, u32)>,
 }
 
@@ -123,8 +124,8 @@ impl Door {
     }
 }
 
-/// Which of those who wait has to go, given their hosts in the order in which they came: the first
-/// of the host that has the most.
+/// Returns the waiting connection to close, given the hosts in the order in which they came: the
+/// first connection of the host with the most.
 fn who_goes(hosts: &[Host]) -> Option<usize> {
     let mut counts: HashMap<&Host, usize> = HashMap::new();
     for host in hosts {

@@ -14,7 +14,7 @@ const FRAME_TIMEOUT: Duration = Duration::from_secs(60);
 /// Small requests and the start of large ones are read by one system call.
 const READ_BUFFER_BYTES: usize = 16 << 10;
 
-/// What one client asks, one after the other.
+/// The requests of one client, one after the other.
 pub struct Requests<'s> {
     socket: &'s Socket,
     reader: BufReader<&'s Socket>,
@@ -27,7 +27,7 @@ pub struct Request<'r> {
     pub header: Header,
     /// Directory and arrays.
     pub payload: &'r [u8],
-    /// Where the answer goes.
+    /// The place for the answer.
     pub reply: Reply<'r>,
 }
 

@@ -20,7 +20,7 @@ use rustls::{
 
 use crate::error::WireError;
 
-/// Where the files of a process are, each in PEM. One file may hold certificate and key.
+/// The files of a process, each in PEM. One file may hold the certificate and the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
     /// Certificates of those who may sign a peer's.
@@ -31,7 +31,7 @@ pub struct TlsFiles {
     pub key: PathBuf,
 }
 
-/// What tells one content of a file from the next.
+/// The marks that tell one content of a file from the next.
 type Stamp = (u64, u64, i64, i64);
 
 fn stamp(path: &Path) -> Option<Stamp> {
@@ -62,7 +62,7 @@ impl Credentials {
             loaded: Mutex::new(Loaded::read(&files)?),
             files,
         };
-        // What does not fit together is found now, not by the first peer.
+        // Files that do not fit together are found now, and not by the first peer.
         credentials.client()?;
         Ok(Arc::new(credentials))
     }
@@ -102,7 +102,7 @@ impl Credentials {
         if loaded.stamps != stamps(&self.files) {
             match Loaded::read(&self.files) {
                 Ok(newer) => *loaded = newer,
-                // Whoever renews them may be half-way: what was good a moment ago is still used.
+                // The files may be half renewed, so the earlier certificate is still used.
                 Err(error) => log::warn!("{error}; going on with the certificate of before"),
             }
         }

@@ -21,14 +21,14 @@ use crate::error::WireError;
 
 /// Two records, the unit in which TLS encrypts.
 const INCOMING_BYTES: usize = 32 << 10;
-/// What is encrypted in one go.
+/// The most bytes that are encrypted at once.
 const OUTGOING_BYTES: usize = 64 << 10;
 /// A peer has proven nothing before its handshake is over; a long chain of certificates fits.
 const MAX_HANDSHAKE_BYTES: usize = 64 << 10;
 /// RFC 9266: `tls-exporter`.
 const BINDING_LABEL: &[u8] = b"EXPORTER-Channel-Binding";
 
-/// What both ends of one session know, and no end of another.
+/// The value that only the two ends of one session know.
 pub(crate) type Binding = [u8; 32];
 
 /// A TLS session over a TCP stream.
@@ -43,7 +43,7 @@ pub struct TlsStream {
     timeout_millis: AtomicU64,
 }
 
-/// What was received and is not decrypted yet.
+/// The bytes that were received and are not decrypted yet.
 #[derive(Default)]
 struct Incoming {
     bytes: Vec<u8>,
@@ -51,7 +51,7 @@ struct Incoming {
     end: usize,
 }
 
-/// What was encrypted and is not sent yet.
+/// The bytes that were encrypted and are not sent yet.
 #[derive(Default)]
 struct Outgoing {
     bytes: Vec<u8>,
@@ -105,7 +105,8 @@ impl TlsStream {
         &self.tcp
     }
 
-    /// What binds the proof of a token to this session; `None` before the handshake.
+    /// Returns the value that binds the proof of a token to this session; `None` before the
+    /// handshake.
     pub(crate) fn binding(&self) -> Option<&Binding> {
         self.binding.get()
     }
@@ -132,7 +133,7 @@ impl TlsStream {
             return Ok(());
         }
         let (mut incoming, mut outgoing) = (lock(&self.incoming), lock(&self.outgoing));
-        // Nobody else can have a use for the session yet.
+        // No other thread has a use for the session yet.
         let mut session = lock(&self.session);
         let mut received = 0;
         loop {

@@ -1,10 +1,10 @@
-//! What went wrong in a TLS session, in words.
+//! Puts the errors of a TLS session into words.
 
 use std::io;
 
 use rustls::{AlertDescription, CertificateError, Error};
 
-/// What an error of TLS means; `None` if it is none of TLS.
+/// Returns the words for an error of TLS; `None` for other errors.
 pub(crate) fn words_of(error: &io::Error) -> Option<String> {
     let inner = error.get_ref()?.downcast_ref::<Error>()?;
     Some(words(inner))
