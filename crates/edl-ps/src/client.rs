@@ -291,7 +291,8 @@ impl PsClient {
 
     /// Declares a model some of whose tables begin with rows: all tables with `given_rows`.
     ///
-    /// # Errors Those of [`Self::declare`], or rows that do not fit their table.
+    /// # Errors
+    /// Those of [`Self::declare`], or rows that do not fit their table.
     pub fn declare_with(
         &self,
         model: &str,
@@ -446,9 +447,10 @@ impl PsClient {
     ///
     /// `row_grads` has, for each site of the pull, a gradient for each id.
     ///
-    /// # Errors After [`edl_store::StoreError::TooStale`] nothing has changed, and the minibatch
-    /// may be pulled and computed again. Other errors: a lease that is over, arrays that do not fit
-    /// the pull, or an unreachable replica.
+    /// # Errors
+    /// After [`edl_store::StoreError::TooStale`] nothing has changed, and the minibatch may be
+    /// pulled and computed again. Other errors: a lease that is over, arrays that do not fit the
+    /// pull, or an unreachable replica.
     pub fn push(
         &self,
         receipt: &Receipt,
@@ -695,7 +697,8 @@ impl PsClient {
     /// Makes every replica remove the rows that have expired, by its own count of updates and the
     /// time `now` in seconds since 1970. Returns the removed rows, as JSON by table.
     ///
-    /// # Errors No model, or an unreachable replica.
+    /// # Errors
+    /// No model, or an unreachable replica.
     pub fn expire(&self, now: u64) -> Result<Vec<String>, PsError> {
         self.replicas().expire(now)
     }
@@ -714,7 +717,8 @@ impl PsClient {
     /// comes before the push of a minibatch, with the minibatch's sites, even if no string has to
     /// be sent. Without sites, the call confirms the strings of the last call.
     ///
-    /// # Errors A table that keeps no names, no memory for them, or an unreachable replica.
+    /// # Errors
+    /// A table that keeps no names, no memory for them, or an unreachable replica.
     pub fn name_keys(&self, sites: &[NameSite<'_>]) -> Result<(), PsError> {
         for site in sites {
             check_len("the array of names", site.names.len(), site.ids.len())?;

@@ -61,7 +61,8 @@ impl PsServer {
     /// `layout` is the number of the store's layout. A server that `awaits_move` serves nothing
     /// until a move has ended.
     ///
-    /// # Errors Those of [`Self::start`].
+    /// # Errors
+    /// Those of [`Self::start`].
     pub fn start_in(
         store: Arc<Store>,
         door: &Door<'_>,

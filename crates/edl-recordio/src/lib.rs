@@ -1,7 +1,7 @@
 //! Record files: bytes in numbered records, any range of which is found by seeking.
 //!
 //! - [`RecordReader`] and [`RecordWriter`]: RecordIO, elasticdl's own format;
-//!   `docs/designs/recordio.md` has its byte layout, and [`format`] has its code.
+//!   `docs/designs/recordio.md` has its byte layout, and [`mod@format`] has its code.
 //! - [`TfRecordReader`] and [`TfRecordWriter`]: TensorFlow's TFRecord. It has no index of its own,
 //!   so an index is put beside it ([`side_index`]).
 //! - [`LineReader`]: lines of text, such as CSV, with the same kind of index. [`csv`]: their

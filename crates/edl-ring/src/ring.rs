@@ -202,8 +202,9 @@ impl Ring {
     /// Each array of `out` is as long as the array of `gradients` at the same place. If no rank has
     /// samples, the sum is 0.
     ///
-    /// # Errors [`RingError::Ended`] names the rank by which the ring has ended. Then `gradients`
-    /// are unchanged, and `out` has no use.
+    /// # Errors
+    /// [`RingError::Ended`] names the rank by which the ring has ended. Then `gradients` are
+    /// unchanged, and `out` has no use.
     pub fn all_reduce(
         &mut self,
         gradients: &[&[f32]],

@@ -22,8 +22,8 @@ const SKIPPED_BYTES: usize = 1 << 20;
 /// Floats in a cache line.
 const LINE: usize = 16;
 
-/// Rows at a fixed stride, in segments: growing copies nothing. What is skipped at the beginning
-/// is never touched, and takes no memory.
+/// Rows at a fixed stride, in segments, so that growing copies nothing. Skipped rows at the
+/// beginning are never touched, and take no memory.
 pub(crate) struct Arena {
     layout: Layout,
     segments: Vec<Buffer>,
@@ -74,7 +74,7 @@ impl Arena {
         let row = self.len;
         let segment = self.layout.locate(row).segment as usize;
         if segment >= self.segments.len() {
-            // Those that are skipped whole are never looked into.
+            // Segments that are skipped as a whole are never read.
             self.segments.resize_with(segment, || Buffer::zeroed(0));
             let rows = self.layout.rows(segment);
             self.segments.push(Buffer::zeroed(rows * self.row_bytes()));
@@ -137,7 +137,7 @@ impl Arena {
     }
 }
 
-/// Where a row lies.
+/// The place of a row.
 struct Place {
     segment: u32,
     /// Its first float in there.
@@ -152,9 +152,9 @@ impl Place {
     }
 }
 
-/// Where rows lie: row `r` is number `r + skipped` of a sequence. Its segments begin at the
-/// powers of two from `2^first_log2` to `2^doubled_log2`, and from there on at each multiple of
-/// `2^segment_log2`.
+/// The places of rows: row `r` is number `r + skipped` of a sequence. The sequence's segments begin
+/// at the powers of two from `2^first_log2` to `2^doubled_log2`, and from there on at each multiple
+/// of `2^segment_log2`.
 #[derive(Clone, Copy)]
 struct Layout {
     /// Floats from one row to the next.
@@ -224,10 +224,10 @@ pub(crate) struct Access<'a, T> {
     segments: Vec<&'a [T]>,
 }
 
-/// To look at rows.
+/// Access for reading rows.
 pub(crate) type View<'a> = Access<'a, f32>;
 
-/// To change rows too.
+/// Access for reading and changing rows.
 pub(crate) type Cells<'a> = Access<'a, Cell<f32>>;
 
 impl<'a, T> Access<'a, T> {

@@ -20,8 +20,8 @@ const DISK_PATIENCE: Duration = Duration::from_secs(60);
 /// Rows below what an index can hold at which a stripe takes no more: room for the batches in flight.
 const HEADROOM: u64 = 1 << 25;
 
-/// Bytes of all rows of a store. Stripes note what they take and give back; the limit is kept by
-/// whoever is about to create rows, so that what is under way can go beyond it by a batch.
+/// The bytes of all rows of a store. Stripes note the bytes that they take and give back. A thread
+/// that is about to create rows checks the limit, so running threads can exceed it by a batch.
 #[derive(Debug)]
 pub(crate) struct Budget {
     used: AtomicU64,
@@ -29,7 +29,7 @@ pub(crate) struct Budget {
     limit: AtomicU64,
     /// Rows that a stripe may have.
     stripe_rows: AtomicU64,
-    /// Where rows go that have no room in memory.
+    /// The disk for rows that have no room in memory.
     disk: OnceLock<Arc<Disk>>,
     /// Nearly all rows have gone there, and what is left takes all that it may.
     cramped: AtomicBool,
@@ -84,7 +84,7 @@ impl Budget {
         self.stripe_rows.load(Ordering::Relaxed) as usize
     }
 
-    /// As if an index could hold less, which no test could fill.
+    /// Pretends that an index holds less, since no test could fill it.
     #[cfg(test)]
     pub(crate) fn set_stripe_rows(&self, rows: u64) {
         self.stripe_rows.store(rows, Ordering::Relaxed);
@@ -141,7 +141,7 @@ impl Budget {
         self.given_up.store(false, Ordering::Release);
     }
 
-    /// As if there were room for fewer copied rows, and a disk hung sooner.
+    /// Pretends that there is room for fewer copied rows, and that a disk hangs sooner.
     #[cfg(test)]
     pub(crate) fn set_impatient(&mut self, most: u64, patience: Duration) {
         self.backlog = Backlog::new(most);
@@ -149,7 +149,7 @@ impl Budget {
             .store(patience.as_millis() as u64, Ordering::Relaxed);
     }
 
-    /// Whether `bytes` more may be taken. Where there is a disk, others make room for them.
+    /// Whether `bytes` more may be taken. With a disk, other rows make room for them.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
         if self.disk.get().is_some() && !self.cramped.load(Ordering::Relaxed) {
             return true;

@@ -1,4 +1,4 @@
-//! What the store refuses, and why.
+//! The refusals of the store, with their reasons.
 
 use std::path::PathBuf;
 
@@ -194,7 +194,7 @@ pub enum StoreError {
     Checkpoint {
         /// The file or directory.
         path: PathBuf,
-        /// What is wrong with it, and what to do.
+        /// The problem of the file, and the remedy.
         problem: String,
     },
     /// The numbers of replicas do not fit each other.

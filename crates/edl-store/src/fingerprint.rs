@@ -81,7 +81,7 @@ fn up_to_16(s: &[u8]) -> u64 {
     mixed(y.wrapping_mul(K2) ^ z.wrapping_mul(K0)).wrapping_mul(K2)
 }
 
-/// What the first and the last 16 bytes of 17 to 64 make: the factor, the first word, and a pair.
+/// The factor, the first word, and a pair, from the first and the last 16 bytes of 17 to 64.
 #[inline(always)]
 fn ends(s: &[u8], first: u64) -> (u64, u64, u64, u64) {
     let (len, mul) = (s.len(), factor(s));
@@ -124,7 +124,7 @@ fn up_to_64(s: &[u8]) -> u64 {
     joined(u, v, mul)
 }
 
-/// What a block of 32 bytes makes of a pair.
+/// Combines a pair with a block of 32 bytes.
 #[inline(always)]
 fn weak(s: &[u8], at: usize, a: u64, b: u64) -> (u64, u64) {
     let (w, x, y, z) = (
@@ -142,7 +142,7 @@ fn weak(s: &[u8], at: usize, a: u64, b: u64) -> (u64, u64) {
     )
 }
 
-/// What is carried from block to block.
+/// The state between blocks.
 struct Long {
     x: u64,
     y: u64,

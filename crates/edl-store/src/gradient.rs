@@ -1,4 +1,4 @@
-//! What updates are made of.
+//! The gradients of updates.
 
 /// Gradients of one table's rows.
 #[derive(Debug, Clone, Copy)]

@@ -18,8 +18,8 @@ pub(crate) const MAX_ROWS: usize = (1 << ROW_BITS) - 1;
 /// The last version that an entry can hold.
 pub(crate) const MAX_VERSION: u64 = (1 << (64 - ROW_BITS)) - 1;
 
-/// Keys that are looked up together: those of a stripe in one block, of which it has 512 in the
-/// mean. A group more for the few above that would wait for the memory once more.
+/// The number of keys that are looked up together. A block has 512 keys of a stripe in the mean. A
+/// second group for the few blocks with more would wait for the memory once more.
 pub(crate) const GROUP: usize = 768;
 
 /// The row of a hash that is not there.
@@ -31,8 +31,8 @@ const LINE: usize = 4;
 /// Places of a fresh index.
 const FIRST_CAPACITY: usize = 64;
 
-/// An index grows by a quarter when it is three quarters full: searches stay within a line
-/// mostly, and an entry takes 27 bytes in the mean, the places that are being emptied included.
+/// An index grows by a quarter when it is three quarters full. So most searches stay within a line.
+/// An entry takes 27 bytes in the mean, including the places that are being emptied.
 const GROWTH: f64 = 1.25;
 
 /// Bytes that an entry takes at most, places that are being emptied included, unless keys crowd.
@@ -42,9 +42,9 @@ pub(crate) const ENTRY_BYTES: usize = 48;
 /// 32nd of its places in insertions.
 const MOVED_PER_INSERT: usize = 32;
 
-/// How far from its home an entry may come to lie before the index grows for it. At the usual
-/// load that does not happen; it does when keys come in the order of their hashes, as from a
-/// scan, and then the index soon has the size that it is going to need.
+/// The largest distance of an entry from its home; beyond it the index grows. At the usual load no
+/// entry is so far. It happens when keys come in the order of their hashes, as from a scan, and
+/// then the index soon has the size that it will need.
 const FAR: usize = 1024;
 
 /// Places for each entry up to which the index grows for the sake of distance: keys that were
@@ -113,7 +113,7 @@ pub(crate) struct HashRange {
     pub(crate) width: u128,
 }
 
-/// Places in the order of the hash: an entry's home is the first place of a line, and it lies in
+/// Places in the order of the hash. An entry's home is the first place of a line. The entry is in
 /// the first place from there on that was free (after the last place comes the first).
 struct Places {
     buffer: Buffer,
@@ -200,7 +200,7 @@ fn home_line(hash: u64, scale: u64) -> usize {
     ((u128::from(hash) * u128::from(scale)) >> 64) as usize
 }
 
-/// What a search of one line finds.
+/// The result of a search in one line.
 #[derive(Clone, Copy, PartialEq)]
 enum Found {
     /// The hash, at this place of the line.
@@ -267,8 +267,8 @@ fn search<T: Look>(lines: &[[T; LINE]], mut line: usize, hash: u64) -> (usize, F
 
 /// The index of one stripe.
 ///
-/// It grows by moving entries, home by home in the order of the hash, from `old` to `current`;
-/// an entry whose home in `old` is below `moved` is in `current`, all others are in `old`.
+/// It grows by moving entries from `old` to `current`, home by home in the order of the hash. An
+/// entry whose home in `old` is below `moved` is in `current`, and all others are in `old`.
 pub(crate) struct Index {
     range: HashRange,
     /// The capacity of `current` before it was rounded: rounding shall not bring the sizes of
@@ -285,7 +285,7 @@ struct Old {
 }
 
 impl Index {
-    /// Make an empty index. Those whose `phase`, from 0 to 1, differs grow at different sizes.
+    /// Make an empty index. Indexes with different `phase`, from 0 to 1, grow at different sizes.
     pub(crate) fn new(range: HashRange, phase: f64) -> Self {
         let size = FIRST_CAPACITY as f64 * GROWTH.powf(phase);
         Self {
@@ -430,7 +430,7 @@ impl Index {
     }
 }
 
-/// What it takes to tell where the search for a hash begins.
+/// The facts that decide where the search for a hash begins.
 #[derive(Clone, Copy)]
 struct Homes {
     first: u64,

@@ -1,9 +1,9 @@
 //! Initial values of rows: a function of (seed, table name, key) and nothing else.
 //!
-//! Element `i` of a row is made from the 64-bit number `hash(start + i * step)`, where `hash` is
-//! that of the keys, `start` mixes the table's own seed with the key, and `step` is odd. Nothing
-//! depends on when, where or in which order rows are created. Logarithms come from `libm`, which
-//! gives the same bits on every machine.
+//! Element `i` of a row is made from the 64-bit number `hash(start + i * step)`. `hash` is the hash
+//! of the keys, `start` mixes the table's own seed with the key, and `step` is odd. The values do
+//! not depend on the time, the place or the order of the rows' creation. Logarithms come from
+//! `libm`, which gives the same bits on every machine.
 
 use crate::route::{hash, hash_of_name};
 use crate::spec::{InitializerKind, TableSpec};

@@ -15,8 +15,8 @@ const PATIENCE: u64 = 1024;
 /// Names that may wait before those that have waited long enough are looked for.
 const MIN_SWEEP: usize = 1024;
 
-/// What a name takes beside its text: its place in a table at most 7/8 full, doubled when it is
-/// (1.7 places on average), a control byte, and what an allocation adds.
+/// The bytes of a name beside its text: its place in a table that is at most 7/8 full and is
+/// doubled then (1.7 places on average), a control byte, and the overhead of an allocation.
 const ENTRY_BYTES: usize = 17 * (size_of::<(u64, Name)>() + 1) / 10 + 16;
 
 /// Hashes are hashes already.
@@ -49,9 +49,9 @@ struct Name {
 /// The names of one stripe's keys, which are known by their hashes here.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    /// Of keys with a row.
+    /// The names of keys with a row.
     kept: Map,
-    /// Of keys without one, for a while.
+    /// The names of keys without a row, for a while.
     waiting: Map,
     /// Bytes of all texts.
     text_bytes: usize,

@@ -1,4 +1,4 @@
-//! Where a hash belongs: to which replica, and to which of its stripes.
+//! The place of a hash: its replica, and its stripe there.
 
 use crate::error::StoreError;
 use crate::index::HashRange;
@@ -7,7 +7,7 @@ use crate::route::{NUM_HASH_SLOTS, hash, hash_slots_of, replica_of};
 /// Stripes of a table, each under its own lock.
 pub(crate) const NUM_STRIPES: usize = 16;
 
-/// Which hashes belong to a replica, and to each of its stripes.
+/// The hashes of a replica, and of each of its stripes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Placement {
     replica: u32,

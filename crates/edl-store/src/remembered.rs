@@ -1,4 +1,4 @@
-//! What a table remembers of keys beside their rows, on its way to another store.
+//! The facts that a table remembers of keys beside their rows, on the way to another store.
 
 use crate::error::StoreError;
 use crate::route::replica_of;
@@ -36,9 +36,9 @@ pub struct Remembered {
     pub keys: Vec<u64>,
     /// The version at which each was seen last; 0 where that is not known.
     pub versions: Vec<u64>,
-    /// Where the bytes of each end.
+    /// The end of each key's bytes.
     pub ends: Vec<u64>,
-    /// What is remembered of each, one after the other.
+    /// The remembered bytes of each key, one after the other.
     pub bytes: Vec<u8>,
 }
 

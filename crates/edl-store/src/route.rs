@@ -1,4 +1,4 @@
-//! Which replica holds what: keys by hash slot, dense vectors by range.
+//! The replicas of keys (by hash slot) and of dense vectors (by range).
 
 use std::ops::Range;
 

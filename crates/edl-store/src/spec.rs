@@ -1,4 +1,4 @@
-//! What a model consists of, as every worker declares it.
+//! The parts of a model, as every worker declares it.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::StoreError;
 use crate::life::{AdmissionSpec, ExpirySpec};
 
-/// How a row is filled when it is first used.
+/// The initial values of a row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct InitializerSpec {
     /// "constant", "uniform", "normal" or "truncated_normal".
@@ -26,17 +26,17 @@ pub struct OptimizerSpec {
     /// Its settings; flags are 0 or 1.
     #[serde(default)]
     pub params: BTreeMap<String, f64>,
-    /// Of the kind "own": the rule.
+    /// The rule, for the kind "own".
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<ProgramSpec>,
 }
 
-/// What a vector of weights is held to after each update.
+/// The constraint of a vector of weights after each update.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ConstraintSpec {
     /// "non_neg" or "norm".
     pub kind: String,
-    /// Of "norm": min, max, rate, epsilon.
+    /// The parameters of "norm": min, max, rate, epsilon.
     #[serde(default)]
     pub params: BTreeMap<String, f64>,
 }
@@ -45,7 +45,7 @@ pub struct ConstraintSpec {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WireDtype {
-    /// As they are stored.
+    /// The type in which they are stored.
     #[default]
     Float32,
     /// IEEE half precision: 11 significant bits, from 6e-8 to 65504.
@@ -61,9 +61,9 @@ pub struct TableSpec {
     pub name: String,
     /// Floats in a row's weights.
     pub dim: u32,
-    /// How rows are filled.
+    /// The initial values of rows.
     pub initializer: InitializerSpec,
-    /// How rows are updated.
+    /// The optimizer of rows.
     pub optimizer: OptimizerSpec,
     /// Ids are below this, if given.
     #[serde(default)]
@@ -71,16 +71,16 @@ pub struct TableSpec {
     /// How rows travel.
     #[serde(default)]
     pub wire_dtype: WireDtype,
-    /// When a key gets a row; with its first use, if not given.
+    /// The rule by which a key gets a row; by default its first use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub admission: Option<AdmissionSpec>,
-    /// When a row goes; never, if not given.
+    /// The rule by which a row is removed; by default rows stay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expiry: Option<ExpirySpec>,
     /// Whether the strings that keys were made of are kept beside their rows.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keep_names: bool,
-    /// What each row is held to, if given.
+    /// The constraint of each row, if given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub constraint: Option<ConstraintSpec>,
     /// Whether rows are updated; they are created, read and kept all the same.
@@ -91,26 +91,26 @@ pub struct TableSpec {
     /// [`Store::give`]: crate::Store::give
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub given_rows: bool,
-    /// What the learning rate is multiplied by.
+    /// The factor of the learning rate.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub rate: f64,
-    /// That its rows are statistics, if they are.
+    /// The settings of statistics, if its rows are statistics.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub statistics: Option<StatisticsSpec>,
 }
 
-/// Rows that are decayed sums, the last float the period that they are decayed to. What is pushed
-/// has the same form, and no optimizer updates them.
+/// Rows that are decayed sums; the last float is the period that they are decayed to. A pushed row
+/// has the same form, and no optimizer updates such rows.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct StatisticsSpec {
-    /// What a period leaves of a sum.
+    /// The factor of a sum for each period.
     pub decay: f64,
     /// Minibatches of a period, as those who push count them.
     #[serde(default)]
     pub steps: u64,
 }
 
-/// Where a variable lies in the flat dense or state vector.
+/// The place of a variable in the flat dense or state vector.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct VariableSpec {
     /// The variable's name.
@@ -122,23 +122,24 @@ pub struct VariableSpec {
     /// Whether the optimizer's weight decay is for it too.
     #[serde(default = "yes", skip_serializing_if = "is_true")]
     pub decays: bool,
-    /// What it is held to, if given: a dense variable may be split, so elements one by one.
+    /// The constraint, if given: a dense variable may be split, so it is a constraint of single
+    /// elements.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub constraint: Option<ConstraintSpec>,
-    /// Of a dense variable: whether it is updated; otherwise it keeps its values and slots.
+    /// For a dense variable: whether it is updated; otherwise it keeps its values and slots.
     #[serde(default = "yes", skip_serializing_if = "is_true")]
     pub trainable: bool,
-    /// Of a state variable: an update makes of it `momentum * old + change`.
+    /// For a state variable: an update sets it to `momentum * old + change`.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub momentum: f64,
-    /// Of a dense variable: its optimizer, if that is not the model's.
+    /// For a dense variable: its optimizer, if that is not the model's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub optimizer: Option<OptimizerSpec>,
-    /// Of a dense variable: what the learning rate is multiplied by.
+    /// For a dense variable: the factor of the learning rate.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub rate: f64,
-    /// Of a dense variable: a gradient that is -0.0 all over, which adds nothing to any other, says
-    /// that there is none. The variable then rests, and its optimizer does not count the update.
+    /// For a dense variable: a gradient of -0.0 alone, which changes no sum, means that there is no
+    /// gradient. The variable then rests, and its optimizer does not count the update.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub may_rest: bool,
 }
@@ -173,12 +174,12 @@ pub struct ModelSpec {
     pub optimizer: OptimizerSpec,
     /// From which initial rows are made.
     pub seed: u64,
-    /// How workers clip the gradient of a minibatch, if they do.
+    /// The clipping of a minibatch's gradient by workers, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clip: Option<Clip>,
 }
 
-/// How the gradient of a minibatch is clipped, before it is split between replicas.
+/// The clipping of a minibatch's gradient, before it is split between replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Clip {

@@ -1,7 +1,7 @@
-//! The store: what a replica answers, and which locks it takes for it.
+//! The store: the answers of a replica, and the locks that it takes for them.
 //!
-//! Locks are taken in this order: the update lock (shared by updates, exclusive for the instant of a
-//! checkpoint), the task's watermark, then one stripe or the vectors at a time.
+//! Locks are taken in this order: the update lock (shared by updates, exclusive for the instant of
+//! a checkpoint), the task's watermark, then one stripe or the vectors at a time.
 
 use std::collections::BTreeMap;
 use std::iter;
@@ -111,7 +111,7 @@ impl<'a> Push<'a> {
     }
 }
 
-/// What became of a push.
+/// The outcome of a push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Applied {
     /// False if the minibatch had been dealt with before.
@@ -134,10 +134,10 @@ pub struct Store {
     declaring: Mutex<()>,
     /// Updates hold it shared; a checkpoint takes it alone to mark its instant.
     updates: RwLock<()>,
-    /// Held by the one checkpoint that is being written. By folder, what the last checkpoint with
-    /// all rows was.
+    /// Held by the one checkpoint that is being written. For each folder, it has the last
+    /// checkpoint with all rows.
     checkpointing: Mutex<BTreeMap<PathBuf, LastWhole>>,
-    /// Of the last cuts; changed by who holds `checkpointing`.
+    /// The marks of the last cuts; the holder of `checkpointing` changes them.
     marks: Mutex<Marks>,
     /// How often rows were removed, under the shared update lock: a checkpoint before is no base.
     removals: AtomicU64,
@@ -145,14 +145,15 @@ pub struct Store {
     naming: AtomicU64,
     /// Late gradients are applied with a smaller learning rate.
     modulates: AtomicBool,
-    /// How late a gradient may be at the most.
+    /// The largest allowed staleness of a gradient.
     max_staleness: AtomicU64,
-    /// Somebody panicked in the middle of a change. Set before the update lock is let go, so that no
-    /// checkpoint has half a change.
+    /// Whether a thread panicked in the middle of a change. It is set before the update lock is
+    /// released, so that no checkpoint has half a change.
     half_changed: AtomicBool,
-    /// What rows take, and may take.
+    /// The bytes of rows, and their limit.
     budget: Arc<Budget>,
-    /// Where changes are noted for a successor; not set before those of a predecessor are made.
+    /// The log of changes for a successor; it is not set before the changes of a predecessor are
+    /// repeated.
     redo_log: OnceLock<Log>,
 }
 
@@ -166,11 +167,12 @@ struct Model {
     vectors: RwLock<Vectors>,
     /// Updates begun; each takes the next number under the shared update lock.
     begun: AtomicU64,
-    /// Updates applied. Who reads it before the values finds at least so many of them there.
+    /// The number of applied updates. A thread that reads it before the values finds at least so
+    /// many updates in them.
     version: AtomicU64,
     tasks: Tasks,
     staleness: Mutex<Staleness>,
-    /// When versions were, for expiry by days.
+    /// The times of versions, for expiry by days.
     times: Mutex<Times>,
 }
 
@@ -267,14 +269,14 @@ impl Store {
         self.model.get().map(|model| model.spec.read().clone())
     }
 
-    /// Say what the model is.
+    /// Declare the model.
     ///
-    /// The first to say it gives the values of this replica's ranges of the dense and state
-    /// vectors; of later ones only the model is looked at, and after a restore of all.
+    /// The first call gives the values of this replica's ranges of the dense and state vectors.
+    /// Later calls, and all calls after a restore, only compare the model.
     ///
     /// # Errors
-    /// A model that cannot be stored, that differs from the one that is, or of which rows that it
-    /// begins with are awaited.
+    /// A model that cannot be stored, that differs from the declared one, or whose first rows have
+    /// not arrived.
     pub fn declare(&self, spec: ModelSpec, dense: &[f32], state: &[f32]) -> Result<(), StoreError> {
         self.declare_showing(spec, dense, state, &unseen)
     }
@@ -333,7 +335,7 @@ impl Store {
         };
         model.treat(&spec, self)?;
         self.note_declared(&spec, dense, state);
-        // Nobody else sets it while `declaring` is held.
+        // No other thread sets it while `declaring` is held.
         let _ = self.model.set(model);
         Ok(())
     }
@@ -359,7 +361,7 @@ impl Store {
         if self.budget.wait_for_saved() {
             return;
         }
-        // With this lock no other checkpoint begins, whose snapshot it would be.
+        // With this lock no other checkpoint begins, so the snapshot cannot be another one's.
         let _updates = self.updates.read();
         if self.budget.is_given_up() {
             model.tables.iter().for_each(Table::end_snapshot);

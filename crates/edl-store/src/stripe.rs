@@ -58,7 +58,7 @@ pub struct Chunk {
 pub(crate) struct Keys<'a> {
     /// Their hashes.
     pub(crate) hashes: &'a [u64],
-    /// Where each stands in the batch.
+    /// The position of each key in the batch.
     pub(crate) positions: &'a [u32],
 }
 
@@ -130,8 +130,8 @@ impl SavedRows {
     }
 }
 
-/// What is of an earlier checkpoint already: a row is not that is numbered from `rows` on, or has
-/// a later version.
+/// The rows of an earlier checkpoint. A row is not in it if its number is `rows` or more, or if its
+/// version is later.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Since {
     pub(crate) version: u64,
@@ -140,9 +140,9 @@ pub(crate) struct Since {
 
 /// A snapshot that is being copied out.
 ///
-/// Every row below `rows` is written exactly once as it was at `version`: by the reader that
-/// walks in the order of the hash, or, where an update comes before the reader, from `saved`. A
-/// row's own version tells whether it has changed since.
+/// Every row below `rows` is written exactly once, as it was at `version`. The reader, which walks
+/// in the order of the hash, writes it. If an update comes before the reader, the row comes from
+/// `saved`. A row's own version tells whether the row has changed since.
 struct Snapshot {
     version: u64,
     /// Rows that existed.
@@ -153,8 +153,8 @@ struct Snapshot {
     listed: Option<Vec<u64>>,
     /// The reader has passed all hashes below.
     cursor: u64,
-    /// Rows that the reader has found in the file of cold rows, a bit for each; it goes through that
-    /// in the order of the disk before it goes by hashes.
+    /// The rows that the reader has found in the file of cold rows, one bit for each. The reader
+    /// goes through the file in the order of the disk before it goes by hashes.
     found: Vec<u64>,
     /// The part of that file that it reads next; none if it does not, or has come to the end.
     part: Option<usize>,
@@ -186,13 +186,13 @@ pub(crate) struct Stripe {
     index: Index,
     /// Rows by their number; where some are on disk, by the place that `cold` has for it.
     arena: Arena,
-    /// Where rows may be on disk.
+    /// The cold rows, if rows may be on disk.
     cold: Option<Box<ColdRows>>,
     /// Rows whose keys have gone.
     free: Vec<u32>,
-    /// Who gets a row; everybody without one.
+    /// The filter of keys that get a row; without it every key gets one.
     filter: Option<AdmissionFilter>,
-    /// Where new rows have a time of grace.
+    /// The first updates, if new rows have a time of grace.
     births: Option<Births>,
     /// The strings that keys were made of, where they are kept.
     names: Option<Box<Names>>,
@@ -214,8 +214,8 @@ struct Gone {
 }
 
 impl Stripe {
-    /// Make an empty stripe. Those whose `phase`, from 0 to 1, differs take memory at different
-    /// numbers of rows: if all did at once, the batch that comes then would wait for all.
+    /// Make an empty stripe. Stripes with different `phase`, from 0 to 1, take memory at different
+    /// numbers of rows: if all took it at once, the batch of that moment would wait for all.
     pub(crate) fn new(
         range: HashRange,
         width: usize,
@@ -606,7 +606,7 @@ impl Stripe {
         self.begin_filter_snapshot(version);
         self.snapshot_version = Some(version);
         let rows = self.num_rows();
-        // Of what has changed, most is in memory.
+        // Most changed rows are in memory.
         let by_file = self.cold.is_some() && since.is_none();
         self.snapshot = Some(Snapshot {
             version,

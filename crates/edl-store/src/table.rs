@@ -43,7 +43,7 @@ pub enum PullMode {
     ReadOnly,
 }
 
-/// What a pull does beside copying rows.
+/// The effects of a pull besides copying rows.
 #[derive(Clone, Copy)]
 struct Pulling {
     /// Rows are used by it: those on disk come into memory.
@@ -77,9 +77,9 @@ pub(crate) struct Table {
     stripes: Vec<RwLock<Stripe>>,
     /// Set by whoever declares the model; read by each push.
     trainable: AtomicBool,
-    /// What the learning rate is multiplied by: the bits of a float.
+    /// The factor of the learning rate: the bits of a float.
     rate: AtomicU32,
-    /// Of statistics: the newest period that was added to; the bits of a float of 0 or more.
+    /// For statistics: the newest period that was added to; the bits of a float of 0 or more.
     newest: AtomicU32,
     /// Keys of training pulls, and those of them that had a row; counted by each pull.
     pulls: [AtomicU64; 2],
@@ -89,16 +89,16 @@ pub(crate) struct Table {
 
 /// A block of keys, sorted by stripe; kept by each thread for the next batch.
 struct Sorted {
-    /// Those of each stripe from a multiple of `APART` on.
+    /// The hashes of each stripe, from a multiple of `APART` on.
     hashes: Vec<u64>,
     positions: Vec<u32>,
-    /// Where each stripe's keys end.
+    /// The end of each stripe's keys.
     ends: [usize; NUM_STRIPES],
 }
 
-/// Room for one stripe's keys, which may be all of a block. What is not used is never touched, and
-/// takes no memory. Not a power of two: all ends, which advance together, would lie in one set of
-/// the cache.
+/// Room for one stripe's keys, which may be all keys of a block. Unused room is never touched, and
+/// takes no memory. The number is no power of two: otherwise all ends, which advance together,
+/// would be in one set of the cache.
 const APART: usize = BLOCK + 40;
 
 thread_local! {
@@ -387,7 +387,7 @@ impl Table {
     ) -> Result<(), StoreError> {
         let is_counted = mode == PullMode::Create;
         let mut num_missing = 0;
-        // Where keys are admitted, and in statistics, an update creates their rows.
+        // In tables with admission, and in statistics, an update creates the rows.
         let creates = is_counted && self.admission.is_none() && !self.has_statistics();
         let pulling = Pulling {
             uses: is_counted,
@@ -620,8 +620,8 @@ impl Table {
             let mut stripe = stripe.write();
             let before = stripe.bytes();
             stripe.reserve(count);
-            // What the rows of a checkpoint take is counted before they are put back, unless most
-            // of them go to disk.
+            // The bytes of a checkpoint's rows are counted before the rows are put back, unless
+            // most of them go to disk.
             let row_bytes = if self.is_cold {
                 0
             } else {
@@ -645,7 +645,7 @@ impl Table {
         is_base: bool,
     ) -> Option<u64> {
         self.note_periods(rows);
-        // Where first updates are not noted there are none.
+        // If first updates are not noted, there are no births.
         let births = births.iter().copied().chain(std::iter::repeat(0));
         let mut rows = keys
             .iter()

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::StoreError;
 
-/// What has been applied of a task.
+/// The applied minibatches of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskAudit {
     /// The task.
@@ -20,7 +20,7 @@ pub struct TaskAudit {
     pub num_records: u64,
 }
 
-/// What watermarks have kept from being applied, since this process began.
+/// The minibatches that watermarks have kept from being applied again, since this process began.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WatermarkTally {
     /// Minibatches that came again, and were acknowledged.
@@ -43,7 +43,7 @@ pub(crate) struct Watermark {
 /// Watermarks by task.
 pub(crate) type Watermarks = Vec<(u64, Watermark)>;
 
-/// What to do with a minibatch.
+/// The decision about a minibatch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// It is the next.
@@ -196,9 +196,9 @@ impl Tasks {
         *self.tally.lock()
     }
 
-    /// Return a task's watermark, at zero for a task that is new.
+    /// Return a task's watermark, at zero for a new task.
     ///
-    /// That of a task that is forgotten lets no lease in.
+    /// The watermark of a forgotten task admits no lease.
     pub(crate) fn get(&self, task: u64) -> Arc<Mutex<Watermark>> {
         let mut tasks = self.tasks.lock();
         if task < self.first.load(Ordering::Acquire) {

@@ -1,5 +1,5 @@
-//! What an update does to each variable, beside the optimizer: some keep their values, and state has
-//! a momentum.
+//! The effect of an update on each variable besides the optimizer: some variables keep their
+//! values, and state has a momentum.
 
 use std::ops::Range;
 
@@ -7,12 +7,12 @@ use crate::error::StoreError;
 use crate::route::dense_range;
 use crate::spec::{ModelSpec, VariableSpec};
 
-/// How one replica's ranges of the dense and state vectors are treated.
+/// The treatment of one replica's ranges of the dense and state vectors.
 #[derive(Debug, Default)]
 pub(crate) struct Treatment {
-    /// Of the dense range: what is not trained.
+    /// The parts of the dense range that are not trained.
     frozen: Vec<Range<usize>>,
-    /// Of the state range: where the momentum is not 1, and what it is.
+    /// The parts of the state range whose momentum is not 1, each with its momentum.
     moving: Vec<(Range<usize>, f32)>,
 }
 
@@ -62,11 +62,11 @@ impl Treatment {
         Frozen(kept.collect())
     }
 
-    /// Make one change of the state of those of several minibatches, each with its weight, in the
-    /// order of their tasks.
+    /// Combine the state changes of several minibatches, each with its weight, in the order of
+    /// their tasks.
     ///
-    /// Changes that add up are added up, of values that are replaced the last one stays, and of
-    /// moving averages it is the weighted mean: as one minibatch with the records of all.
+    /// Changes that add up are added. Of replaced values the last one stays. Moving averages become
+    /// the weighted mean, as in one minibatch with all records.
     /// `elasticdl/worker/collective/state_rules.py` does the same for workers among themselves.
     pub(crate) fn merge(&self, parts: &[(&[f32], f32)]) -> Vec<f32> {
         let Some(((last, _), before)) = parts.split_last() else {
@@ -94,10 +94,10 @@ impl Treatment {
         merged
     }
 
-    /// Make of `state` what `change` leaves of it, `momentum * state + change`.
+    /// Apply `change` to `state`: `momentum * state + change`.
     ///
-    /// Args: `weight` is the sum of the weights of the minibatches that a change is made of, 1 for a
-    /// single one: what is left of a round takes its share of the old value only.
+    /// `weight` is the sum of the weights of the change's minibatches, 1 for a single one: the rest
+    /// of a round takes only its share of the old value.
     pub(crate) fn change(&self, state: &mut [f32], change: &[f32], weight: f32) {
         for (part, momentum) in &self.moving {
             if *momentum == 0.0 {
@@ -115,15 +115,16 @@ impl Treatment {
     }
 }
 
-/// How changes of the state of several minibatches become one, for those who hold none of it.
+/// The rules that combine the state changes of several minibatches, for processes that hold no
+/// state.
 #[derive(Debug)]
 pub struct StateRules(Treatment);
 
 impl StateRules {
-    /// Those of a model.
+    /// Return the rules of a model.
     ///
     /// # Errors
-    /// A model that cannot be.
+    /// An impossible model.
     pub fn of(model: &ModelSpec) -> Result<Self, StoreError> {
         Treatment::of(model, 0, 1).map(Self)
     }
@@ -149,7 +150,7 @@ impl Frozen {
     }
 }
 
-/// What of a variable lies in a range of its vector, counted from the range's start.
+/// The part of a variable in a range of its vector, counted from the range's start.
 pub(crate) fn part(variable: &VariableSpec, held: &Range<usize>) -> Option<Range<usize>> {
     let first = variable.offset as usize;
     let end = first + variable.shape.iter().product::<u64>() as usize;
@@ -208,7 +209,7 @@ mod tests {
         let merged = treatment.merge(&[(&one, 0.25), (&two, 0.75)]);
         assert_eq!(merged, [7.0, 7.0, 7.0, 40.0, 8.0, 8.0]);
         assert_eq!(treatment.merge(&[]), [0.0; 0]);
-        // One that was replaced by something not finite is replaced again.
+        // A value that was replaced by something not finite is replaced again.
         let mut state = [f32::NAN; 6];
         treatment.change(&mut state, &merged, 1.0);
         assert_eq!(&state[4..], [8.0, 8.0]);

@@ -20,16 +20,16 @@ pub(crate) struct Values {
     pub(crate) rests: Arc<Vec<u64>>,
 }
 
-/// How the dense vector is updated.
+/// The update of the dense vector.
 #[derive(Debug)]
 pub(crate) struct DenseRule {
     /// The most slots that an optimizer has; others use the first ones.
     num_slots: usize,
     /// The model's, and those of variables that have their own.
     optimizers: Vec<(Optimizer, f32)>,
-    /// What of each variable is in this replica's range, perhaps nothing.
+    /// The part of each variable in this replica's range; it may be empty.
     variables: Vec<Held>,
-    /// What of the range is held to be not negative.
+    /// The parts of the range that must not be negative.
     not_negative: Vec<Range<usize>>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct DenseRule {
 #[derive(Debug)]
 struct Held {
     place: Range<usize>,
-    /// Which optimizer and part of the learning rate.
+    /// The optimizer, and the factor of the learning rate.
     optimizer: usize,
     /// Whether it decays, where the optimizer has a weight decay.
     decays: bool,
@@ -53,7 +53,7 @@ struct Run {
 }
 
 impl DenseRule {
-    /// Of the range `held` of a model's dense vector.
+    /// Returns the update of the range `held` of a model's dense vector.
     pub(crate) fn of(model: &ModelSpec, held: Range<usize>) -> Result<Self, StoreError> {
         let mut optimizers = vec![(model.optimizer.parse()?, 1.0)];
         let mut variables = Vec::with_capacity(model.dense.len());
@@ -185,7 +185,7 @@ fn scatter(own: &[f32], slots: &mut [f32], len: usize, place: &Range<usize>) {
     }
 }
 
-/// Where chosen variables lie in a range of the dense vector; neighbours are put together.
+/// Returns the places of chosen variables in a range of the dense vector; neighbours are joined.
 fn parts(
     variables: &[VariableSpec],
     held: &Range<usize>,
@@ -330,7 +330,7 @@ impl Vectors {
         std::iter::once(&self.values.dense[dense.clone()]).chain(slots)
     }
 
-    /// What of the dense vector and of the state is in a part, which has so many values in all.
+    /// Returns the ranges of the dense vector and of the state in a part of so many values.
     fn cut(
         &self,
         part: Range<usize>,

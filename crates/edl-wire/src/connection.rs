@@ -108,7 +108,8 @@ impl Connection {
     /// Reads the header of an answer to `op`. Other methods read the rest of the answer. Frames of
     /// progress before the answer are skipped: the socket's timeout is a limit of silence.
     ///
-    /// # Errors [`WireError::Refused`] if the server refused; bytes that are no such answer; a lost
+    /// # Errors
+    /// [`WireError::Refused`] if the server refused; bytes that are no such answer; a lost
     /// connection.
     pub fn read_header(&mut self, op: Op) -> Result<Header, WireError> {
         loop {

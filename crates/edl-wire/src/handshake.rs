@@ -3,9 +3,7 @@
 //! There are three messages of fixed size, so that a length from a stranger is never believed:
 //!
 //! 1. server -> client: [`Greeting`], with a nonce;
-//!
 //! 2. client -> server: [`Proof`], with a nonce, and the MAC of all so far under the token;
-//!
 //! 3. server -> client: [`Verdict`], with the MAC of all so far under the token.
 //!
 //! The two MACs begin with different labels, so neither can be used as the other.
@@ -180,7 +178,8 @@ fn check_start(magic: [u8; 4], version: u16, who: &str) -> Result<(), WireError>
 /// Does the server's side. Returns the worker's number, and the layout that the worker knows. The
 /// server tells its own place only to clients that know the token.
 ///
-/// # Errors A peer that proves nothing in time, or sends something else.
+/// # Errors
+/// A peer that proves nothing in time, or sends something else.
 pub fn accept(
     socket: &Socket,
     service: &Service,

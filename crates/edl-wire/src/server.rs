@@ -37,7 +37,8 @@ pub trait Handler: Send + Sync + 'static {
     /// A handler that panics ends the process: its changes may be half done, and no other request
     /// may see them.
     ///
-    /// # Errors The errors after which the connection has no use.
+    /// # Errors
+    /// The errors after which the connection has no use.
     fn serve(&self, client: &Client<'_>) -> Result<(), WireError>;
 
     /// A connection is lost; it is told once for each that was served.
@@ -99,7 +100,8 @@ impl Client<'_> {
 
     /// Returns the requests of the client, one after the other.
     ///
-    /// # Errors An error of the system, for a socket that has no use.
+    /// # Errors
+    /// An error of the system, for a socket that has no use.
     pub fn requests(&self) -> Result<Requests<'_>, WireError> {
         Requests::new(self.socket)
     }

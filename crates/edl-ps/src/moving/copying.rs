@@ -158,7 +158,8 @@ fn split(parts: &mut [MovedRows], table: u32, given: &RowsToPut<'_>, width: usiz
 /// Gives a replica of another layout its share of this store's vectors. A part is given with its
 /// values, and is counted as that replica counts.
 ///
-/// # Errors No model has been declared, or an error of `take`.
+/// # Errors
+/// No model has been declared, or an error of `take`.
 pub(crate) fn copy_vectors(
     from: &Store,
     to: Part,

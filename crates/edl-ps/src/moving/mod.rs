@@ -80,8 +80,8 @@ impl Host {
 
     /// Returns the served store.
     ///
-    /// # Errors The replica serves nothing: a move has not ended, or the replica has no part of the
-    /// layout.
+    /// # Errors
+    /// The replica serves nothing: a move has not ended, or the replica has no part of the layout.
     pub fn store(&self) -> Result<&Arc<Store>, PsError> {
         let nothing = || PsError::Invalid("this replica has no part of the model now".to_owned());
         self.store.as_ref().ok_or_else(nothing)

@@ -1,8 +1,9 @@
-//! How much is copied for a checkpoint and not written yet, and who waits for it to become less.
+//! Counts the bytes that are copied for a checkpoint and not written yet, and lets threads wait for
+//! fewer.
 //!
-//! The common case, in which nobody has to wait, takes no lock. That nobody sleeps for ever is
-//! checked by `make test-only WHAT=loom`, which runs the threads of the model below in every order that
-//! the memory model allows, but for those with many interruptions.
+//! The common case, without a wait, takes no lock. `make test-only WHAT=loom` checks that no thread
+//! sleeps for ever. It runs the threads of the model below in every order that the memory model
+//! allows, except orders with many interruptions.
 
 #[cfg(edl_loom)]
 use loom::sync::{Condvar, Mutex, MutexGuard, atomic::AtomicU64};
@@ -43,11 +44,11 @@ impl Backlog {
         }
     }
 
-    /// Note that some were taken, and wake those who wait.
+    /// Note that some bytes were taken, and wake the waiting threads.
     ///
-    /// Whoever waits looks at the bytes with the lock held and lets go of it as it falls asleep.
-    /// So it either took the lock after this did, and sees what this took away, or it sleeps by
-    /// the time that this has the lock, and is woken.
+    /// A waiting thread reads the bytes with the lock held, and releases the lock as it falls
+    /// asleep. So there are two cases. If it took the lock after this call, it sees the new number.
+    /// Otherwise it sleeps when this call has the lock, and is woken.
     pub(super) fn take(&self, bytes: u64) {
         let before = self.bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.taken.fetch_add(bytes, Ordering::Relaxed);

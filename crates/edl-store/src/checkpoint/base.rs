@@ -1,4 +1,4 @@
-//! When a checkpoint may hold only what has changed since another.
+//! Decides when a checkpoint may hold only the changes since another one.
 
 use std::path::Path;
 
@@ -7,8 +7,8 @@ use crate::checkpoint::read::read_manifest;
 use crate::error::StoreError;
 use crate::stripe::Since;
 
-/// The last checkpoint with all rows that this process wrote. What is in it is known by heart,
-/// but not whether all replicas came through and where it lies now.
+/// The last checkpoint with all rows that this process wrote. Its contents are known here, but not
+/// whether all replicas completed it, and where it is now.
 pub(crate) struct LastWhole {
     /// Its files, which tell it from any other.
     pub(crate) files: Vec<FileEntry>,
@@ -16,7 +16,7 @@ pub(crate) struct LastWhole {
     pub(crate) version: u64,
     /// How often rows had been removed.
     pub(crate) removals: u64,
-    /// By table and stripe.
+    /// The marks by table and stripe.
     pub(crate) since: Vec<Vec<Since>>,
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn wished_base(
     let wish: Wish = serde_json::from_slice(&json)
         .map_err(|e| broken(&path, format!("does not name a base: {e}")))?;
     let parent = dir.parent().unwrap_or(Path::new(""));
-    // One that cannot be read is no base either; it says so to whoever restores it.
+    // A checkpoint that cannot be read is no base; its next restore reports the problem.
     let manifest = read_manifest(&parent.join(&wish.base));
     let entries = manifest.map_or_else(|_| Vec::new(), |manifest| manifest.replicas);
     let own = entries.into_iter().find(|entry| entry.replica == replica);

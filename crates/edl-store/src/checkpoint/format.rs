@@ -33,13 +33,13 @@ pub(crate) const PREFIX: usize = 8;
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Manifest {
     pub(crate) format: u32,
-    /// Whether it is of one replica alone, which handed over what it had.
+    /// Whether the checkpoint has one replica alone, which handed over its store.
     #[serde(default)]
     pub(crate) is_part: bool,
     pub(crate) replicas: Vec<ReplicaEntry>,
 }
 
-/// What one replica wrote.
+/// The entry of one replica.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ReplicaEntry {
     pub(crate) replica: u32,

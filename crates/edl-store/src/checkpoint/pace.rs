@@ -11,7 +11,7 @@ const MAX_REST: Duration = Duration::from_secs(10);
 /// Updates flow if the last one was seen so long ago at most.
 const FLOWING: Duration = Duration::from_millis(500);
 
-/// What has been done of one checkpoint, and how long it took.
+/// The progress of one checkpoint, and its time.
 #[derive(Debug)]
 pub(super) struct Pace {
     version: u64,

@@ -56,12 +56,12 @@ pub(crate) struct Restored {
     pub(crate) times: Times,
 }
 
-/// What is wanted of a checkpoint.
+/// The wanted part of a checkpoint.
 pub(crate) struct Wanted<'a> {
     pub(crate) replica: u32,
     pub(crate) num_replicas: u32,
     pub(crate) keep_watermarks: bool,
-    /// Where the bytes of rows are counted.
+    /// The budget that counts the bytes of rows.
     pub(crate) budget: &'a Arc<Budget>,
     /// Told with each piece that is read.
     pub(crate) progress: Progress<'a>,
@@ -143,7 +143,7 @@ impl Checkpoint {
             entries: manifest.replicas,
             earlier: 0,
         };
-        // What the only replica has handed over is all there is.
+        // A single replica that has handed over had all rows.
         let is_whole = matches!(&checkpoint.entries[..], [entry] if entry.num_replicas == 1);
         if manifest.is_part && !is_whole {
             checkpoint.check_part(replica, num_replicas)?;

@@ -1,9 +1,9 @@
-//! The checksum of a manifest: its last field, of all bytes before that.
+//! The checksum of a manifest: its last field, of all bytes before it.
 //!
-//! A manifest says which files there are, with their checksums. What it says itself, a name or a
-//! version, would otherwise be believed whatever happened to it on the disk.
+//! A manifest lists the files with their checksums. Its own contents, such as a name or a version,
+//! need a checksum too: otherwise damage on the disk would be believed.
 
-/// What is between the bytes that are summed and the sum. It is as `json.dumps(..., indent=1)` has it.
+/// The bytes between the summed bytes and the sum, in the form of `json.dumps(..., indent=1)`.
 const BEFORE: &str = ",\n \"checksum\": \"crc32c:";
 const AFTER: &str = "\"\n}";
 const DIGITS: usize = 8;
@@ -60,7 +60,7 @@ mod tests {
         for bit in 0..8 * sealed.len() {
             let mut bytes = sealed.clone().into_bytes();
             bytes[bit / 8] ^= 1 << (bit % 8);
-            // Without the name of the field there is no checksum, which its format asks for.
+            // If the field's name is damaged, the checksum is missing, and the format requires one.
             assert_ne!(is_sealed(&bytes), Ok(true), "bit {bit}");
         }
     }

@@ -34,7 +34,7 @@ const CHUNK_ROWS: usize = 2048;
 /// Aim for the size of a file of rows.
 const FILE_BYTES: usize = 64 << 20;
 
-/// What a replica holds at the instant of the checkpoint.
+/// The contents of a replica at the instant of the checkpoint.
 pub(crate) struct Source<'a> {
     pub(crate) replica: u32,
     pub(crate) num_replicas: u32,
@@ -43,11 +43,11 @@ pub(crate) struct Source<'a> {
     pub(crate) placement: Placement,
     /// The version, as updates raise it meanwhile.
     pub(crate) updates: &'a AtomicU64,
-    /// Where rows that are copied are counted.
+    /// The budget that counts copied rows.
     pub(crate) budget: &'a Budget,
     /// Told with each piece that is written.
     pub(crate) progress: Progress<'a>,
-    /// With a snapshot begun.
+    /// The tables; their snapshot has begun.
     pub(crate) tables: &'a [Table],
     /// Rows of the snapshot, by table and stripe.
     pub(crate) rows: Vec<Vec<usize>>,
@@ -77,7 +77,7 @@ impl Source<'_> {
         Ok(())
     }
 
-    /// Note what is needed to write a later checkpoint of what has changed since this one.
+    /// Note the facts that a later checkpoint of the changes since this one will need.
     pub(crate) fn last_whole(&self, files: &[FileEntry]) -> LastWhole {
         let since = |&rows: &usize| Since {
             version: self.version,
@@ -196,7 +196,7 @@ fn write_vectors(source: &Source<'_>, dir: &Path) -> Result<(PendingFile, FileEn
     Ok((file, entry))
 }
 
-/// Which tensors of a file are those of one table.
+/// The indices of the tensors of one table in a file.
 struct Places {
     /// Keys; versions come next, and births where they are kept.
     first: usize,
@@ -209,7 +209,7 @@ struct Part {
     stripes: Range<usize>,
     /// First and last-but-one.
     slots: [u32; 2],
-    /// Of each table, which tensors its keys, versions, births if it has any, and rows are.
+    /// For each table, the indices of its tensors: keys, versions, births if it has any, and rows.
     places: Vec<Places>,
     file: PendingFile,
 }

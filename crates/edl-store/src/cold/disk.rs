@@ -10,7 +10,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::error::StoreError;
 
-/// Where rows go that have no room in memory.
+/// The folder for rows that have no room in memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ColdRoom {
     /// Made if it is not there; others than this user cannot look into it then.
@@ -19,7 +19,7 @@ pub struct ColdRoom {
     pub memory_limit: u64,
 }
 
-/// Where the hand is that goes round over all tables of a store.
+/// The position of the clock's hand, which goes round over all tables of a store.
 #[derive(Debug, Default)]
 pub(crate) struct Hand {
     pub(crate) table: usize,

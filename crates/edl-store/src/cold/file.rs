@@ -1,8 +1,8 @@
 //! A stripe's part of a file of rows.
 //!
-//! Records are written one after the other, so that a disk writes in order whatever order rows are
-//! used in. A part of the file is used again when no record in it is of use; and when more than
-//! half of all that is written is of no use, the parts with the least are emptied.
+//! Records are written one after the other, so the disk writes in order, whatever the order of the
+//! rows' use. A part of the file is used again when it has no valid record. When more than half of
+//! the written records are not valid, the parts with the fewest valid records are emptied.
 
 use std::os::unix::fs::FileExt;
 
@@ -18,12 +18,12 @@ const PART_BYTES: usize = if cfg!(test) { 1 << 10 } else { 256 << 10 };
 /// Parts of a stripe that are not counted as waste: the one that is being written, and some.
 const SPARE_PARTS: usize = 4;
 
-/// What a record has before its row.
+/// The header of a record before its row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RecordHead {
     /// Of the key.
     pub(crate) hash: u64,
-    /// Of the row's last update.
+    /// The version of the row's last update.
     pub(crate) version: u64,
     /// The row's number.
     pub(crate) row: u32,
@@ -35,14 +35,14 @@ struct StoredHead {
     hash: u64,
     version: u64,
     row: u32,
-    /// Of all that is before it, and of the row.
+    /// The checksum of the header before it, and of the row.
     checksum: u32,
 }
 
 const HEAD_BYTES: usize = size_of::<StoredHead>();
 const SUMMED_BYTES: usize = HEAD_BYTES - size_of::<u32>();
 
-/// Whoever knows which records are of use.
+/// The owner of the records, which knows the valid ones.
 pub(super) trait Records {
     fn is_live(&self, record: u32, row: u32) -> bool;
 
@@ -306,7 +306,7 @@ impl ColdFile {
         Ok(())
     }
 
-    /// As if the disk were another one.
+    /// Replaces the disk by another one.
     #[cfg(test)]
     pub(crate) fn replace(&mut self, file: std::fs::File) {
         self.file.file = std::sync::Arc::new(file);

@@ -1,9 +1,9 @@
-//! Rows that are not in memory, and which of those that are leave it first.
+//! Rows that are not in memory, and the choice of the rows that leave memory first.
 //!
-//! A row keeps its number for as long as its key has it. Where a table may bring rows to disk, the
-//! arena has the rows that are in memory, in any order; the number of a row leads to its place in
-//! the arena or to a record of a file. The file is a cache of this process: nobody reads it again
-//! when the process has gone.
+//! A row keeps its number as long as its key has the row. If a table may move rows to disk, the
+//! arena has the rows in memory, in any order. The number of a row leads to its place in the arena,
+//! or to a record of a file. The file is a cache of this process: no process reads it again after
+//! this process has ended.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -19,7 +19,7 @@ use disk::DiskFile;
 pub(crate) use disk::{Disk, Hand};
 pub(crate) use file::{ColdFile, RecordHead};
 
-/// Of a row in memory: no record has the same.
+/// Marks a row in memory that no record is equal to.
 const NO_RECORD: u32 = u32::MAX;
 
 /// Above it, a place is a record.
@@ -42,16 +42,16 @@ const MIN_SHARE: usize = 64;
 const LOOK_SHARE: usize = 256;
 const MIN_LOOK: usize = if cfg!(test) { 4 } else { 32 };
 
-/// Where the rows of a stripe are, some in memory and some on disk.
+/// The places of a stripe's rows, some in memory and some on disk.
 pub(crate) struct ColdRows {
-    /// By the number of a row: its place in the arena, or `RECORD` and a record.
+    /// For each number of a row: its place in the arena, or `RECORD` and a record.
     places: Vec<u32>,
-    /// By place in the arena: the row that is there, and the hash of its key.
+    /// For each place in the arena: its row, and the hash of the row's key.
     owners: Vec<u32>,
     hashes: Vec<u64>,
-    /// By place in the arena: the record that has the same, if the row has not changed since.
+    /// For each place in the arena: the record with the same row, if the row has not changed since.
     copies: Vec<u32>,
-    /// By place in the arena: how often it was used, up to `MAX_USES`.
+    /// For each place in the arena: the number of uses, up to `MAX_USES`.
     uses: Vec<AtomicU8>,
     /// The place in the arena that is looked at next.
     hand: usize,
@@ -59,7 +59,7 @@ pub(crate) struct ColdRows {
     fetched: AtomicU64,
 }
 
-/// What a table has on disk.
+/// The rows and bytes of a table on disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ColdTally {
     /// Rows that are there alone.
@@ -376,7 +376,7 @@ fn is_record(place: u32) -> bool {
     place >= RECORD && place != NOWHERE
 }
 
-/// Which records are of use, and where to write down that they have moved.
+/// Knows the valid records, and notes their new places.
 struct Liveness<'a> {
     places: &'a mut [u32],
     copies: &'a mut [u32],

@@ -19,8 +19,8 @@ impl Places {
         }
     }
 
-    /// Empty a place, and move up the entries behind it that it had displaced, so that none
-    /// has an empty place between its home and itself (Knuth, volume 3, algorithm 6.4 R).
+    /// Empty a place, and move up the entries behind it that it had displaced. So no entry has an
+    /// empty place between its home and itself (Knuth, volume 3, algorithm 6.4 R).
     fn vacate(&mut self, place: usize) {
         let capacity = self.capacity;
         let (mut hole, mut at) = (place, place);

@@ -13,10 +13,10 @@ pub(crate) struct Access<'a, T> {
     old: &'a [[T; LINE]],
 }
 
-/// To look at entries.
+/// Access for reading entries.
 pub(crate) type View<'a> = Access<'a, Entry>;
 
-/// To change versions too.
+/// Access for reading entries and changing versions.
 pub(crate) type Cells<'a> = Access<'a, Cell<Entry>>;
 
 impl Index {

@@ -44,18 +44,18 @@ enum Memory {
         threshold: u64,
         seed: u64,
     },
-    /// What it goes by is in another table.
+    /// The statistic that decides is in another table.
     Statistic,
 }
 
-/// What a stripe remembers of keys without a row.
+/// The facts that a stripe remembers of keys without a row.
 pub(crate) struct AdmissionFilter {
     memory: Memory,
     dropped: u64,
     snapshot: Marked,
 }
 
-/// What there was when a snapshot began.
+/// The state at the begin of a snapshot.
 #[derive(Default)]
 struct Marked {
     candidates: usize,

@@ -1,11 +1,11 @@
-//! Which rows go in a pass.
+//! Decides which rows a pass removes.
 
 use serde::{Deserialize, Serialize};
 
 use crate::life::spec::Expiry;
 use crate::life::times::Times;
 
-/// What a pass of expiry has removed.
+/// The numbers of rows that a pass of expiry has removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Expired {
     /// Rows.
@@ -14,7 +14,7 @@ pub struct Expired {
     pub candidates: u64,
 }
 
-/// What a pass goes by: fixed when it begins, so that its length has no part in it.
+/// The time and version of a pass, fixed at its begin, so that its length has no effect.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Cut {
     /// The version at which the pass began.
@@ -27,7 +27,7 @@ pub(crate) struct Cut {
     pub(crate) grace: u64,
 }
 
-/// What becomes of a row.
+/// The fate of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     Stays,
@@ -64,8 +64,8 @@ impl Cut {
         }
     }
 
-    /// Whether a row is old enough to go for being small, by the version of its first update. One
-    /// that has had none is as old as its own version says.
+    /// Whether a row is old enough to be removed for its small norm, by the version of its first
+    /// update. A row without an update is as old as its own version.
     pub(crate) fn has_no_grace(&self, birth: Option<u64>, version: u64) -> bool {
         let birth = birth.filter(|&birth| birth > 0).unwrap_or(version);
         birth.saturating_add(self.grace) <= self.version

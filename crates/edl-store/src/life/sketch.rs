@@ -7,18 +7,19 @@ use crate::route::hash;
 /// Cells that a key has: one in each row.
 pub(crate) const NUM_ROWS: usize = 4;
 
-/// A count-min sketch with conservative update (Estan and Varghese, 2002), one for each hash
-/// slot of a stripe: a slot is never split between replicas, so neither is a sketch.
+/// A count-min sketch with conservative update (Estan and Varghese, 2002). There is one sketch for
+/// each hash slot of a stripe: replicas never split a slot, so they never split a sketch.
 ///
-/// A count is never too low. After `n` occurrences in all slots of a table whose sketches have
-/// `b` bytes together, it is too high by more than `10.9 n / b` for at most 1 in 54 keys: that
-/// is the bound of Cormode and Muthukrishnan, 2005, `e n / w` and `exp(-d)`, for `d = 4` rows of
-/// `w = b / 4` cells; conservative update only lowers it. Cells stop at 255.
+/// A count is never too low. Suppose that a table's sketches have `b` bytes together, and that all
+/// its slots have had `n` occurrences. Then a count is too high by more than `10.9 n / b` for at
+/// most 1 in 54 keys. This is the bound of Cormode and Muthukrishnan, 2005, `e n / w` and
+/// `exp(-d)`, for `d = 4` rows of `w = b / 4` cells; a conservative update only lowers it. Cells
+/// stop at 255.
 pub(crate) struct Sketch {
     first_hash_slot: u32,
     /// Cells of a row.
     width: usize,
-    /// By slot, row, cell. Copied by the first update after a snapshot.
+    /// The cells by slot, row and cell. The first update after a snapshot copies them.
     cells: Arc<Vec<u8>>,
     /// Slots of which something was counted since they were given to another store.
     changed: Vec<bool>,

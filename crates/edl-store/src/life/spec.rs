@@ -19,7 +19,7 @@ const MIN_SKETCH_BYTES: u64 = NUM_HASH_SLOTS as u64 * NUM_ROWS as u64;
 /// Bytes of the largest sketch: a cell is found by 16 bits of a hash.
 const MAX_SKETCH_BYTES: u64 = MIN_SKETCH_BYTES << 16;
 
-/// When a key of a table gets a row.
+/// The rule by which a key of a table gets a row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AdmissionSpec {
     /// "count", "sketch", "probability" or "statistic".
@@ -29,7 +29,7 @@ pub struct AdmissionSpec {
     pub params: BTreeMap<String, f64>,
 }
 
-/// When a row of a table goes: as soon as one of these holds in a pass.
+/// The rule by which a row of a table is removed: as soon as one condition holds in a pass.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ExpirySpec {
     /// It was not updated in so many updates of the model.
@@ -54,7 +54,7 @@ pub struct ExpirySpec {
 pub struct StatisticSpec {
     /// The number of the table of statistics, which may be the one that this is said of.
     pub table: u32,
-    /// Which float of a row.
+    /// The index of the float in a row.
     pub column: u32,
     /// The limit.
     pub limit: f64,
@@ -87,13 +87,13 @@ impl StatisticSpec {
 /// Admission, checked.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Admission {
-    /// With the n-th minibatch that has the key; each key is counted by itself.
+    /// In the n-th minibatch with the key; each key is counted by itself.
     Count { count: u32 },
     /// The same, counted by a sketch with this many cells in each row of a slot.
     Sketch { count: u8, cells: u32 },
     /// Each minibatch that has the key admits it with this probability, times 2^64.
     Probability { threshold: u64 },
-    /// With the minibatch by which a statistic of the key reaches the limit.
+    /// In the minibatch in which a statistic of the key reaches the limit.
     Statistic(Limit),
 }
 

@@ -1,4 +1,4 @@
-//! When a version was: what turns days into versions.
+//! The times of versions, which convert days into versions.
 
 /// Notes of versions and times; times grow, and versions do not fall.
 ///
@@ -41,7 +41,7 @@ impl Times {
             Some((last, then)) if version <= *last || now <= then.saturating_add(apart) => {}
             _ => self.notes.push((version, now)),
         }
-        // Of those that are old enough to be asked for as "before", the newest is enough.
+        // Of the versions that are old enough for "before", the newest is enough.
         let old = |&(_, t): &(u64, u64)| t <= now.saturating_sub(span);
         let num_old = self.notes.partition_point(old);
         self.notes.drain(..num_old.saturating_sub(1));

@@ -1,14 +1,14 @@
 //! The files of a redo log: segments, each begun by a checkpoint or by a process.
 //!
-//! A process appends to segments of its own, `00000007.redo`. Its successor seals them: the name says
-//! then how much of a file counts, `00000007-4096.redo`, whatever a process that is not dead after
-//! all still appends. A record is its length, the number of its segment, its CRC-32C and its bytes:
-//! so what a killed process has written last is told from half of it, and from what a file that is
-//! used again still has of before.
+//! A process appends to segments of its own, such as `00000007.redo`. Its successor seals them: the
+//! name then says how much of a file is valid, as `00000007-4096.redo` does. So the appends of a
+//! process that is not dead after all have no effect. A record has its length, the number of its
+//! segment, its CRC-32C and its bytes. So the last record of a killed process can be told from half
+//! a record, and from the earlier contents of a file that is used again.
 //!
-//! Nothing is synced: a log is for processes that die, not for machines that do. What a machine that
-//! lost power has kept of one may be ahead of what the master has kept of its own. So a log counts as
-//! long as the system runs that has written it.
+//! Nothing is synced: a log is for processes that die, not for machines that lose power. After a
+//! loss of power, the log may be ahead of the master's journal. So a log is valid as long as the
+//! system runs that has written it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, IoSlice, Read, Write};
@@ -24,12 +24,12 @@ use super::record::{Change, Encoded};
 const HEADER: u64 = 16;
 /// Pieces that are written by one call; Linux takes no more.
 const MAX_PIECES: usize = 1024;
-/// Which run of the system has written the log.
+/// The file with the id of the system's run that has written the log.
 const BOOT: &str = "boot";
 /// A file that is overwritten takes half the time of a new one.
 const SPARE: &str = "spare";
 
-/// What a redo log takes.
+/// The size of a redo log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RedoLogState {
     /// Records in all its files.
@@ -98,7 +98,7 @@ impl Log {
         })
     }
 
-    /// Append a change. What cannot be written breaks the log off until the next segment.
+    /// Append a change. If it cannot be written, the log is broken off until the next segment.
     pub(crate) fn append(&self, change: &Change<'_>) {
         if self.is_broken.load(Ordering::Relaxed) {
             return;
@@ -177,7 +177,7 @@ fn sum_of(pieces: &[&[u8]]) -> u32 {
     pieces.iter().fold(0, sum)
 }
 
-/// What tells a record of a segment from one that its file had before.
+/// Tells a record of a segment from an earlier record of the same file.
 fn mark_of(number: u32, sum: u32) -> u64 {
     u64::from(number) << 32 | u64::from(sum)
 }
@@ -286,8 +286,8 @@ fn segments_in(folder: &Path) -> io::Result<Vec<Segment>> {
     Ok(found)
 }
 
-/// Call `take` with the bytes of each whole record in a folder, which is created, in their order; a
-/// segment is read up to the first that is torn, and sealed there.
+/// Call `take` with the bytes of each whole record in a folder, in order; the folder is created. A
+/// segment is read up to its first torn record, and sealed there.
 ///
 /// # Errors
 /// Files that cannot be read or renamed.

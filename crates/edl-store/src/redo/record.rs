@@ -60,7 +60,7 @@ pub(crate) struct Encoded<'a> {
     arrays: Vec<(usize, &'a [u8])>,
 }
 
-/// What an array is filled up with to the next word.
+/// The filling of an array up to the next word.
 const ZEROS: [u8; WORD] = [0; WORD];
 
 impl<'a> Encoded<'a> {
@@ -205,7 +205,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Change<'_>, StoreError> {
     Ok(noted)
 }
 
-/// What is left to be read; it begins at a whole word.
+/// The rest to be read; it begins at a whole word.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {

@@ -17,18 +17,18 @@ use crate::table::Table;
 use crate::tasks::Tasks;
 
 impl Store {
-    /// Write what this replica holds at one instant into files in `dir`, which is created;
+    /// Write the contents of this replica at one instant into files in `dir`, which is created;
     /// return its manifest entry as JSON.
     ///
-    /// If `dir/base.json` holds `{"base": FOLDER}`, and `../FOLDER` is the last checkpoint that this
-    /// store wrote with all its rows, only rows that have changed since are written, and the entry
-    /// names the base.
+    /// The checkpoint may hold only the rows that have changed since a base. This is so if
+    /// `dir/base.json` holds `{"base": FOLDER}`, and `../FOLDER` is the last checkpoint that this
+    /// store wrote with all its rows. The entry then names the base.
     ///
-    /// Updates go on meanwhile, and are not part of it. The checkpoint is valid once
+    /// Updates go on meanwhile, and are not part of the checkpoint. The checkpoint is valid once
     /// `dir/manifest.json` holds `{"format": 1, "replicas": [entry, ...]}` of all replicas.
     ///
     /// # Errors
-    /// [`StoreError::Checkpoint`] if a file cannot be written; none is left then.
+    /// [`StoreError::Checkpoint`] if a file cannot be written; no file is left then.
     pub fn checkpoint(&self, dir: &Path) -> Result<String, StoreError> {
         self.checkpoint_showing(dir, &unseen)
     }
@@ -128,15 +128,15 @@ impl Store {
         })
     }
 
-    /// Load the part of `replica` of a checkpoint that any number of replicas wrote.
+    /// Load the part of `replica` from a checkpoint that any number of replicas wrote.
     ///
-    /// With `keep_watermarks`, tasks go on where the checkpoint has them; if the number of
-    /// replicas differs, at the lowest watermark of all. Without, a new job starts from the
+    /// With `keep_watermarks`, tasks go on at the checkpoint's watermarks; if the number of
+    /// replicas differs, at the lowest watermark of all. Otherwise a new job starts from the
     /// parameters, and counts the periods of statistics from 0. The version stays in both cases.
     ///
     /// # Errors
-    /// [`StoreError::Checkpoint`] for files that are missing, torn, corrupt or foreign, or that
-    /// do not fit each other; it names the file.
+    /// [`StoreError::Checkpoint`] for files that are missing, torn, corrupt or foreign, or that do
+    /// not fit each other; the error names the file.
     pub fn restore(
         checkpoint: &Path,
         replica: u32,
@@ -232,7 +232,7 @@ impl Store {
         model.tasks.forget_before(restored.first_task);
         model.treat(&spec, &store)?;
         store.lost_rows().map_or(Ok(()), Err)?;
-        // Nobody else has the store yet.
+        // No other thread has the store yet.
         let _ = store.model.set(model);
         Ok(store)
     }

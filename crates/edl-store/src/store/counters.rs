@@ -1,4 +1,4 @@
-//! What a store counts, for displays and for the job's summary.
+//! The counters of a store, for displays and for the job's summary.
 
 use serde::{Deserialize, Serialize};
 
@@ -29,7 +29,7 @@ pub struct TableStats {
     /// Keys that training pulls asked for, each once a minibatch, since this process began.
     #[serde(default)]
     pub pulled: u64,
-    /// Those of them that had a row already.
+    /// The number of them that had a row already.
     #[serde(default)]
     pub found: u64,
     /// Rows that are on disk and not in memory.
@@ -71,9 +71,9 @@ pub struct Stats {
     pub version: u64,
     /// By table.
     pub tables: Vec<TableStats>,
-    /// How late gradients came.
+    /// The lateness of gradients.
     pub staleness: Staleness,
-    /// What was kept from being applied.
+    /// The minibatches that watermarks have kept from being applied again.
     pub watermarks: WatermarkTally,
     /// Bytes held for tables and vectors.
     pub resident_bytes: u64,

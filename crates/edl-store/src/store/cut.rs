@@ -1,4 +1,4 @@
-//! What a store holds at one instant, or what has changed in it since an earlier one.
+//! The contents of a store at one instant, or the changes since an earlier instant.
 
 use std::ops::Range;
 use std::path::Path;
@@ -15,14 +15,14 @@ use crate::route::hash_slots_of;
 use crate::stripe::{SavedRows, StripeMark};
 use crate::table::Table;
 
-/// Cuts that a later one may be the difference to. Whoever asks tries a cut that came to nothing
-/// again, and goes on from the one before it.
+/// The number of cuts that a later cut may be compared with. A caller repeats a failed cut, and
+/// continues from the cut before it.
 const MAX_MARKS: usize = 4;
 
 /// How long a cut waits for a checkpoint that is being written.
 const WAIT: Duration = Duration::from_secs(60);
 
-/// What this store knows of its last cuts, the newest last.
+/// The marks of this store's last cuts, the newest last.
 #[derive(Default)]
 pub(super) struct Marks(Vec<Mark>);
 
@@ -80,15 +80,15 @@ pub enum Piece<'a> {
 }
 
 impl Store {
-    /// Give `take` what this store holds at one instant, between two updates; updates go on
-    /// meanwhile, and are not part of it.
+    /// Give `take` the contents of this store at one instant, between two updates. Updates go on
+    /// meanwhile, and are not part of the cut.
     ///
-    /// If `since` is the name of one of the last cuts that this very store has made, only what has
-    /// changed from that to this one is given: rows that were updated or created, and keys that
-    /// have gone. Otherwise all rows are.
+    /// If `since` names one of the last cuts of this very store, only the changes between that cut
+    /// and this one are given: rows that were updated or created, and keys that were removed.
+    /// Otherwise all rows are given.
     ///
     /// # Errors
-    /// No model has been declared, a checkpoint is written for too long, or what `take` returns.
+    /// No model has been declared, a checkpoint takes too long, or an error of `take`.
     pub fn cut<E: From<StoreError>>(
         &self,
         name: &str,
@@ -198,7 +198,7 @@ impl Store {
                 while more {
                     more = model.tables[number].read_snapshot(stripe, &mut saved)?;
                     give(number, &mut saved)?;
-                    // What updates have copied elsewhere shall not become much.
+                    // The copies that updates make must stay few.
                     copied = (copied + 1) % NUM_STRIPES;
                     for (number, table) in model.tables.iter().enumerate() {
                         table.take_saved(copied, &mut saved);

@@ -1,5 +1,6 @@
-//! Rows that tables begin with, given before the model is known: pretrained ones of files, which the
-//! replica reads itself, and those that a model file sets, which every worker has and gives.
+//! The first rows of tables, given before the model is known. Pretrained rows come from files,
+//! which the replica reads itself. Rows that a model file sets come from the workers, all of which
+//! have them.
 
 use super::Store;
 use crate::error::StoreError;
@@ -14,7 +15,7 @@ use crate::table::{Table, make_room};
 #[derive(Debug)]
 pub(super) struct FirstRows {
     table: String,
-    /// Where they come from, for messages.
+    /// The origin of the rows, for messages.
     source: String,
     dim: usize,
     keys: Vec<u64>,
@@ -23,7 +24,7 @@ pub(super) struct FirstRows {
     given: Option<u64>,
 }
 
-/// Where rows come from that a worker gives, for messages.
+/// The origin of rows that a worker gives, for messages.
 const GIVEN: &str = "the rows that the model file sets";
 /// Rows that are put in between two words of progress.
 const PIECE: usize = 1 << 16;
@@ -53,9 +54,9 @@ impl Store {
         Ok(())
     }
 
-    /// Have a table begin with rows that a worker gives, a piece of all of them: any worker may give
-    /// any piece, again and again, and every worker has the same. A store that has a model has its
-    /// rows, and takes none.
+    /// Let a table begin with rows of a worker, in pieces. Any worker may give any piece, any
+    /// number of times, since all workers have the same rows. A store with a model has its rows
+    /// already, and takes none.
     ///
     /// # Errors
     /// Rows that are not `keys.len()` times `dim` floats.
@@ -83,7 +84,7 @@ impl Store {
         Ok(())
     }
 
-    /// Those of some rows that are this replica's.
+    /// Returns the rows that belong to this replica.
     fn own_rows(
         &self,
         table: &str,

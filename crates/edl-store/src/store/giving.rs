@@ -1,8 +1,9 @@
-//! What a store holds, part by part, for one that makes the same updates meanwhile.
+//! Gives the contents of a store, part by part, to a store that makes the same updates meanwhile.
 //!
-//! An update changes each number of the vectors, with its slots, by itself and by its gradient alone.
-//! So a store that holds anything may make all updates from some version on: a part of it that is
-//! replaced by what another store has at that moment has the bits of the other from then on.
+//! An update changes each number of the vectors, with its slots, by itself and by its gradient
+//! alone. So a store with any contents may make all updates from some version on. If a part of it
+//! is replaced by the part of another store at that moment, the part has the other store's bits
+//! from then on.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;

@@ -39,12 +39,12 @@ impl Store {
         };
         let tables = model.tables.iter();
         let expired = tables.map(|table| {
-            // Where no row is updated, none can be told from one that is not used.
+            // If no row is updated, a used row cannot be told from an unused one.
             let Some(expiry) = table.expiry().filter(|_| table.is_trainable()) else {
                 return Ok(Expired::default());
             };
             let cut = Cut::new(expiry, version, &times, now);
-            // As an update, a slice comes before a checkpoint's instant or after it.
+            // A slice, like an update, comes before a checkpoint's instant or after it.
             table.expire(&cut, &model.tables, |slice| {
                 progress();
                 let _updates = self.updates.read();
@@ -63,7 +63,8 @@ impl Store {
 }
 
 impl Store {
-    /// As [`Store::scan`], of the rows that were updated after `since`; all without it.
+    /// Does the same as [`Store::scan`] for the rows that were updated after `since`; without it,
+    /// for all rows.
     ///
     /// # Errors
     /// An unknown table.

@@ -1,9 +1,9 @@
-//! What moves when the number of replicas changes: rows, parts of the vectors, watermarks.
+//! The parts that move when the number of replicas changes: rows, parts of the vectors, watermarks.
 //!
-//! A store is of one number of replicas. So whoever is to hold another part of the model fills a
-//! second store beside it, from what others and the first one give: rows by [`Store::cut`], what is
-//! remembered beside them by [`Store::give_remembered`], the vectors by [`Store::read_part`].
-//! `docs/designs/resharding.md` tells when that counts.
+//! A store belongs to one number of replicas. So a replica that will hold another part of the model
+//! fills a second store beside the first, from the first store and from others. The rows come by
+//! [`Store::cut`], the facts beside them by [`Store::give_remembered`], and the vectors by
+//! [`Store::read_part`]. `docs/designs/resharding.md` tells when the second store becomes valid.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -36,8 +36,8 @@ pub struct MovedMarks {
     /// Versions, and the times in seconds since 1970 at which they were there; rising.
     #[serde(default)]
     pub times: Vec<(u64, u64)>,
-    /// By table, the newest period that was added to, as the bits of a float; 0 where rows are no
-    /// statistics.
+    /// For each table, the newest period that was added to, as the bits of a float; 0 if its rows
+    /// are no statistics.
     #[serde(default)]
     pub periods: Vec<u32>,
 }
@@ -106,7 +106,7 @@ impl Store {
             spec: RwLock::new(spec.clone()),
         };
         model.treat(&spec, &store)?;
-        // Nobody else has the store yet.
+        // No other thread has the store yet.
         let _ = store.model.set(model);
         Ok(store)
     }
@@ -127,13 +127,13 @@ impl Store {
         model.table(table)?.put(keys, versions, births, rows)
     }
 
-    /// Give `take` what is remembered of keys beside rows, with the number of each table: all, or
-    /// what has changed after the version of an earlier cut. Updates may go on meanwhile, and may
-    /// be part of it. Whoever has that of one version, and what has changed after it while
-    /// nothing was updated, has all.
+    /// Give `take` the facts that are remembered of keys beside rows, with the number of each
+    /// table: all of them, or the changes after the version of an earlier cut. Updates may go on
+    /// meanwhile, and may be part of it. A receiver is complete with the facts of one version, and
+    /// the changes after it while nothing was updated.
     ///
     /// # Errors
-    /// No model has been declared, or what `take` returns.
+    /// No model has been declared, or an error of `take`.
     pub fn give_remembered<E: From<StoreError>>(
         &self,
         since: Option<u64>,
@@ -146,7 +146,7 @@ impl Store {
         Ok(())
     }
 
-    /// Remember what another store remembers of keys of this one. What comes late, or again, changes
+    /// Remember the facts of another store about keys of this store. Late or repeated facts change
     /// nothing, if the rows of those keys are here.
     ///
     /// # Errors

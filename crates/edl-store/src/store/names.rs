@@ -9,11 +9,11 @@ use crate::names::MAX_NAME_BYTES;
 use crate::redo::Change;
 use crate::table::Table;
 
-/// What became of names.
+/// The result of storing names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Named {
-    /// Which names this replica may have: with another number than the last time, any that it was
-    /// told may be gone.
+    /// The generation of this replica's names. If the number differs from the last one, any name
+    /// that the replica was told may be gone.
     pub generation: u64,
     /// Keys that have no row, in the order in which they were given: their names wait for one, but
     /// not for long.
@@ -38,7 +38,7 @@ impl Store {
         let generation = self.naming_generation();
         let named = model.table(table)?;
         check(named, keys, names)?;
-        // As an update, it comes before a checkpoint's instant or after it.
+        // The call, like an update, comes before a checkpoint's instant or after it.
         let _updates = self.updates.read();
         self.note(&Change::Name {
             table,

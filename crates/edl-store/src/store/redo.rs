@@ -1,4 +1,4 @@
-//! What has changed this store, noted for a successor, and what a predecessor has noted, made again.
+//! Notes the changes of this store for a successor, and repeats the changes of a predecessor.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ use crate::redo::{Change, Log, RedoLogState};
 use crate::spec::ModelSpec;
 use crate::tasks::Verdict;
 
-/// What came of a predecessor's redo log.
+/// The result of a predecessor's redo log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Redone {
     /// Updates that were made again.
@@ -44,7 +44,7 @@ impl Store {
         };
         let mut redone = Redone::default();
         read_and_seal(folder, |record| {
-            // What does not fit is left out here, and is not in the watermarks.
+            // A change that does not fit is left out here, and is not in the watermarks.
             let made = decode(record).and_then(|change| self.make_again(&change));
             if let Ok(num_minibatches) = made {
                 redone.num_minibatches += num_minibatches;
@@ -54,7 +54,7 @@ impl Store {
         })
         .map_err(failed)?;
         let log = Log::open(folder, limit).map_err(failed)?;
-        // Nobody else has the store yet; a second call changes nothing.
+        // No other thread has the store yet; a second call changes nothing.
         let _ = self.redo_log.set(log);
         Ok(redone)
     }

@@ -12,7 +12,7 @@ use crate::tasks::{Verdict, Watermark};
 /// The gradient of a round, merged.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RoundGradient {
-    /// Of each table: its number, keys (each once), and their gradients.
+    /// For each table: its number, its keys (each once), and their gradients.
     pub tables: Vec<(u32, Vec<u64>, Vec<f32>)>,
     /// This replica's range of the dense gradient.
     pub dense: Vec<f32>,
@@ -55,11 +55,11 @@ impl Store {
         model.map_or_else(Vec::new, |model| model.vectors.read().merge_state(parts))
     }
 
-    /// Apply several minibatches, each of another task, as one update.
+    /// Apply several minibatches, each from another task, as one update.
     ///
     /// `members` are in the order of their tasks. `merge` is told which of them are next in their
-    /// task under a lease that is not over, and returns their gradient. Those are counted as
-    /// applied; returned are the same flags. Nothing happens if there are none.
+    /// task under a valid lease, and returns their gradient. Those members are counted as applied,
+    /// and the same flags are returned. If there are none, nothing happens.
     ///
     /// # Errors
     /// A gradient that does not fit the model; nothing has changed then.

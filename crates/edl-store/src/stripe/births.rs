@@ -1,9 +1,9 @@
-//! When rows were first updated, for tables whose new rows have a time of grace.
+//! The first updates of rows, for tables whose new rows have a time of grace.
 
-/// The version of each row's first update, by its number; 0 before it has come.
+/// The version of each row's first update, by the row's number; 0 before it has come.
 ///
-/// Of the first update and not of the creation: a pull creates rows too, and when it comes
-/// between the updates is chance.
+/// It is the first update and not the creation: a pull creates rows too, and its time between the
+/// updates is chance.
 #[derive(Debug, Default)]
 pub(crate) struct Births(Vec<u64>);
 

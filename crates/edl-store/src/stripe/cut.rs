@@ -1,4 +1,4 @@
-//! What has changed in a stripe from one cut to another.
+//! The changes of a stripe from one cut to another.
 
 use super::{Gone, Since, Stripe};
 use crate::route::unhash;
@@ -34,7 +34,7 @@ impl Changed {
     }
 }
 
-/// Where a stripe stood at a cut.
+/// The state of a stripe at a cut.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct StripeMark {
     /// Rows that there were, free ones too.
@@ -44,9 +44,8 @@ pub(crate) struct StripeMark {
 }
 
 impl Stripe {
-    /// Begin a snapshot of this instant, of all rows or of those that have changed since a mark
-    /// was made; return the mark of this instant, and the keys that have gone since, some perhaps
-    /// come again.
+    /// Begin a snapshot of this instant, of all rows or of the changes since a mark. Return the
+    /// mark of this instant, and the keys that were removed since; some of them may exist again.
     pub(crate) fn begin_cut(
         &mut self,
         version: u64,

@@ -12,7 +12,7 @@ use crate::route::unhash;
 /// Entries that a pass looks at under one taking of the lock.
 const SLICE: usize = 2048;
 
-/// What went in a slice of a pass.
+/// The rows that a slice of a pass removed.
 pub(crate) struct Expelled {
     /// The hash to go on from.
     pub(crate) next: Option<u64>,
@@ -335,7 +335,7 @@ mod tests {
             push(&mut stripe, first..first + 10_000, version);
         }
         assert_eq!(stripe.len(), 10_000);
-        // What has grown is the list of free rows, by four bytes a row and what a list keeps.
+        // The list of free rows has grown, by four bytes a row and the overhead of a list.
         assert!(stripe.bytes() <= bytes + 8 * 10_000, "{}", stripe.bytes());
     }
 

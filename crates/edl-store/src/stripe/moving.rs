@@ -1,4 +1,4 @@
-//! What a stripe has that comes from another store, or goes to one.
+//! The parts of a stripe that come from another store, or go to one.
 
 use super::Stripe;
 use crate::life::{AdmissionFilter, Candidate};

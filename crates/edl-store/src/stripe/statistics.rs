@@ -1,4 +1,4 @@
-//! What the rows of a stripe go by that is kept in a table of statistics.
+//! The statistics of another table that decide about the rows of a stripe.
 
 use edl_optim::Statistics;
 use parking_lot::RwLockReadGuard;
@@ -8,13 +8,13 @@ use crate::life::Limit;
 
 /// The statistics of the keys of a stripe.
 pub(crate) struct KnownStripe<'t> {
-    /// Those of another table; `None` if the rows that are asked about are statistics themselves.
+    /// The stripe of the other table; `None` if the rows are statistics themselves.
     pub(crate) stripe: Option<RwLockReadGuard<'t, Stripe>>,
     /// The rows of the statistics.
     pub(crate) spec: &'t RowSpec,
     /// The period that they are decayed to.
     pub(crate) newest: f32,
-    /// What they are compared with.
+    /// The limit for the comparison.
     pub(crate) limit: Limit,
 }
 

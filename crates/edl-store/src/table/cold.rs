@@ -93,7 +93,7 @@ impl Table {
 
 #[cfg(test)]
 impl Table {
-    /// As if the disk of a stripe were another one.
+    /// Replaces the disk of a stripe by another one.
     pub(crate) fn replace_file(&self, stripe: usize, file: std::fs::File) {
         let mut stripe = self.stripes[stripe].write();
         if let Some(cold) = stripe.cold_mut() {

@@ -1,4 +1,4 @@
-//! What has changed in a table from one cut to another.
+//! The changes of a table from one cut to another.
 
 use super::Table;
 use crate::stripe::StripeMark;

@@ -9,7 +9,7 @@ use crate::route::{hash, unhash};
 #[derive(Debug, Default)]
 pub(crate) struct SavedNames {
     pub(crate) keys: Vec<u64>,
-    /// Where each key's name ends in `text`.
+    /// The end of each key's name in `text`.
     pub(crate) ends: Vec<u64>,
     pub(crate) text: String,
 }
@@ -22,7 +22,7 @@ impl SavedNames {
     }
 }
 
-/// What a table's dictionary holds.
+/// The contents of a table's dictionary.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct NamesTally {
     /// Keys with a row and a name.

@@ -1,12 +1,13 @@
-//! Which rows leave memory: those that the hand of a clock finds unused, over all tables of a store.
+//! Chooses the rows that leave memory: a clock's hand finds unused rows, over all tables of a
+//! store.
 //!
-//! The hand goes round stripe by stripe and takes a look at a part of each in turn, so that a table
-//! which is used less gives up more of its memory, whichever filled it first.
+//! The hand goes round stripe by stripe, and looks at a part of each in turn. So a table that is
+//! used less gives up more of its memory, whichever table filled it first.
 
 use super::Table;
 use crate::cold::Hand;
 
-/// How far above the limit whoever brings rows waits for another who makes room already.
+/// The factor above the limit up to which a thread goes on while another thread makes room.
 const SLACK: f64 = 1.03;
 
 /// Rounds over all stripes, each of which looks at a small part, after which nothing more goes.

@@ -7,7 +7,7 @@ use crate::error::StoreError;
 use crate::life::{Admission, Limit};
 use crate::stripe::KnownStripe;
 
-/// Where a limit of a table is looked up.
+/// The place of a table's limit.
 #[derive(Clone, Copy)]
 pub(super) struct Known<'t> {
     /// The table of statistics; `None` if it is the one that asks.

@@ -36,7 +36,8 @@ impl Step {
     /// Returns the steps of a request: the step that it names, or those of the round that it
     /// commits.
     ///
-    /// # Errors [`WireError::Malformed`] for a commit without the parts of a round.
+    /// # Errors
+    /// [`WireError::Malformed`] for a commit without the parts of a round.
     pub fn all_of(header: &Header, payload: &[u8]) -> Result<Vec<Self>, WireError> {
         if !matches!(header.op, Op::Commit | Op::CommitPull) {
             return Ok(Self::named_by(header).into_iter().collect());

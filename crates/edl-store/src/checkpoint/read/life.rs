@@ -1,4 +1,4 @@
-//! What the replicas of a checkpoint remembered beside rows.
+//! Reads the facts that the replicas of a checkpoint remembered beside rows.
 
 use std::ops::Range;
 

@@ -13,7 +13,8 @@ use crate::spec::ModelSpec;
 use crate::tasks::Watermarks;
 use crate::vectors::{DenseRule, Vectors};
 
-/// Which part of a model a store takes from where; each place is the folder of a checkpoint.
+/// The part of a model that a store takes, and its places; each place is the folder of a
+/// checkpoint.
 #[derive(Debug, Clone, Copy)]
 pub enum Parts<'a> {
     /// The rows alone.
@@ -23,9 +24,9 @@ pub enum Parts<'a> {
     /// All, from two checkpoints of the same model. The version is that of the vectors, and
     /// versions of rows are less by as much as theirs is higher.
     Both {
-        /// Where the rows are.
+        /// The folder of the rows.
         rows: &'a Path,
-        /// Where the vectors are.
+        /// The folder of the vectors.
         vectors: &'a Path,
     },
 }

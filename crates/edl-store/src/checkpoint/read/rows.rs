@@ -27,7 +27,7 @@ pub(super) struct RowsFile<'a> {
     pub(super) progress: Progress<'a>,
 }
 
-/// What a file has of a table before its rows.
+/// The tensors of a table that a file has before its rows.
 struct Heads {
     keys: Vec<u64>,
     versions: Vec<u64>,

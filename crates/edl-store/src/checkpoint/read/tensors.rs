@@ -14,8 +14,8 @@ use crate::error::StoreError;
 /// Bytes of a header that is accepted; those written here have about 200 a table.
 const MAX_HEADER_BYTES: usize = 64 << 20;
 
-/// Reads the tensors of a file in the order in which they lie, and checks length and checksum.
-/// What was read is to be trusted once `finish` has succeeded.
+/// Reads the tensors of a file in the order of the file, and checks length and checksum. The values
+/// are valid only after `finish` has succeeded.
 pub(super) struct TensorReader {
     path: PathBuf,
     file: BufReader<File>,

@@ -69,7 +69,7 @@ impl Part {
     }
 }
 
-/// What one replica's file of vectors holds.
+/// The contents of one replica's file of vectors.
 pub(super) struct RangesOf {
     pub(super) dense: Range<usize>,
     pub(super) state: Range<usize>,
@@ -106,7 +106,7 @@ impl Gathered {
         let tasks = reader.rows_of("tasks", 4)?;
         let tasks = reader.read::<u64>("tasks", Dtype::U64, &[tasks, 4])?;
         let dense = reader.read::<f32>("dense", Dtype::F32, &[of.dense.len()])?;
-        // Without weights there are no slots either, whatever the optimizer.
+        // Without weights there are no slots, for any optimizer.
         let num_slots = if dense.is_empty() { 0 } else { of.num_slots };
         let shape = [num_slots, of.dense.len()];
         let slots = reader.read::<f32>("dense.slots", Dtype::F32, &shape)?;

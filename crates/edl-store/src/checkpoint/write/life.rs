@@ -1,4 +1,5 @@
-//! What a replica remembers beside rows: counts of keys without one, and times of versions.
+//! Writes the facts that a replica remembers beside rows: counts of keys without a row, and times
+//! of versions.
 
 use std::path::Path;
 
