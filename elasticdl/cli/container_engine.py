@@ -56,6 +56,7 @@ def run(command: Sequence[str]) -> int:
         except KeyboardInterrupt:
             process.wait()
             raise
+    # A negative code is a signal; the shell adds 128 to the signal's number.
     return 128 - code if code < 0 else code
 
 
@@ -72,6 +73,7 @@ def _check_daemon() -> None:
     if asked.returncode == 0:
         return
     said = asked.stderr.strip()
+    # Docker has no exit codes for these causes, only its words.
     if "permission denied" in said.lower():
         remedy = (
             "this user may not use Docker: join the group docker and log in again, or take podman"

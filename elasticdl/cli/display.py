@@ -97,6 +97,7 @@ class Display:
                 get_renderable=self._panel,
                 console=self._console,
                 refresh_per_second=5,
+                # The panel vanishes at the end, and the summary takes its place.
                 transient=True,
             )
             self._live.start()
@@ -124,6 +125,7 @@ class Display:
         self._pace.note(status.seconds, status.records_done)
         is_news = before is not None and status.message != before.message
         if is_news and status.message and status.status not in ("pending", "failed"):
+            # A task that was set aside fails the job later, whose error then repeats the message.
             tell = self.problem if _SET_ASIDE in status.message else self.note
             tell(status.message)
         self._say_problems(self._clock() - PROBLEM_SECONDS)
@@ -167,6 +169,7 @@ class Display:
         """Print how the job ended: its ledger, its metrics, and the places of its results."""
         self.last = status
         if status.status == "failed":
+            # The message of a failed job repeats the problem by which it failed.
             left = {text: at for text, at in self._problems.items() if text not in status.message}
             self._problems = left
         self._say_problems(self._clock())
@@ -204,6 +207,7 @@ class Display:
 
     def _seconds_left(self, status: JobStatus) -> float | None:
         """Return how many seconds the job still needs; None if unknown, and for a stream."""
+        # A stream has no end, so its total grows while it is trained.
         return None if status.partitions else self._pace.seconds_left(status.records_total)
 
     def _last_event(self) -> str:

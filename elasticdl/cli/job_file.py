@@ -62,6 +62,7 @@ def write(path: Path, command: Command, config: JobConfig, given: Mapping[str, s
     text = "\n".join(_lines(command, config, given)) + "\n"
     try:
         is_secret = config.shown() != config.model_dump(mode="json")
+        # The mode is set when the file is made, so no other user can open it before.
         with open(path, "x", opener=partial(os.open, mode=0o600 if is_secret else 0o666)) as file:
             file.write(text)
     except FileExistsError as error:

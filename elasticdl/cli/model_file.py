@@ -30,6 +30,8 @@ def has_tables(path: Path, function: str) -> bool | None:
     words = names | {
         part.attr for node in reached for part in ast.walk(node) if isinstance(part, ast.Attribute)
     }
+    # A name from an unknown package may make a table, so "no table" is said only without such
+    # names.
     is_known = all(imports[n].split(".")[0] in _WITHOUT_TABLES for n in names & imports.keys())
     is_clear = not any("mbedding" in word for word in words) and "*" not in imports
     return False if is_known and is_clear else None

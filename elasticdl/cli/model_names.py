@@ -109,6 +109,7 @@ def check_names(path: Path, own: Mapping[str, str], others: Collection[str] = ()
     """
     names = _Names()
     _read(path, names, {path})
+    # Such a file may read any of its names without writing them.
     if names.read & _LOOKING or "__getattr__" in names.defined:
         return
     _check_kinds(path, names, own)
@@ -136,6 +137,7 @@ def _meant(name: str, meanings: Collection[str]) -> str | None:
     """Return the known name that a name is, or nearly is; names in capitals belong to the file."""
     if name in meanings:
         return name
+    # Spellings such as lossWeights and loss_weights count as equal.
     plain = name.replace("_", "").lower()
     ratios = {
         other: difflib.SequenceMatcher(None, plain, other.replace("_", "")).ratio()
@@ -151,6 +153,7 @@ def _check_near(path: Path, names: _Names, own: Mapping[str, str], taken: Collec
     there = names.all()
     missing = {flag: name for flag, name in own.items() if name not in there}
     if "dataset_fn" in there:
+        # A job also accepts `dataset_fn`, the earlier name of `feed`.
         missing.pop("feed", None)
     for name, line in names.unread():
         if name in taken:
@@ -228,6 +231,7 @@ def _import(node: ast.ImportFrom, names: _Names, path: Path, seen: set[Path]) ->
     folders = [path.parents[node.level - 1]] if node.level else [path.parent, *path.parents[1:3]]
     for folder in folders:
         other = folder.joinpath(*(node.module or "").split(".")).with_suffix(".py")
+        # Files may import each other, and each is read once.
         if other.is_file() and other not in seen:
             seen.add(other)
             _read(other, names, seen)

@@ -105,6 +105,7 @@ def configure(
     Raises:
         ConfigError: A value does not fit its flag, or flags do not fit together; one line each.
     """
+    # `--model_def` is required, and a script has no model function: its file stands for it.
     model = {"model_zoo": str(script.parent), "model_def": script.name}
     strategy = {"distribution_strategy": str(Strategy.ALLREDUCE)}
     if shards_only:

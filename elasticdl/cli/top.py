@@ -58,6 +58,8 @@ def top(name: str, seconds: float, once: bool) -> int:
                 rows = table(found.members, known, most)
                 shown: RenderableType = Group(panel(found, last_event=problem), rows)
                 is_known = all(earlier is not None for earlier, _ in known.values())
+                # Rates need two heartbeats of each process, and a silent process must not delay the
+                # answer for ever.
                 if once and looks >= 2 and (is_known or looks == _MOST_LOOKS):
                     console.print(shown)
                     return 0

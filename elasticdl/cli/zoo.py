@@ -83,6 +83,7 @@ def init(
     )
     path = folder / "Dockerfile"
     text = dockerfile(contents, STOCK_IMAGE)
+    # The user may have edited the Dockerfile, so it is not replaced silently.
     if path.exists() and path.read_text() != text and not overwrite:
         raise ConfigError(
             f"{path}: exists, and is not what would be written; give --overwrite to replace it"
@@ -90,6 +91,7 @@ def init(
     path.write_text(text)
     click.echo(f"wrote {path.name}, read it; elasticdl zoo build --image=NAME . builds the image")
     ignored = folder / ".dockerignore"
+    # A .dockerignore of the user may have rules for other images, so it is never replaced.
     if not ignored.exists():
         ignored.write_text(dockerignore(contents))
         click.echo(f"wrote {ignored.name}: what is not sent to the image's builder")
