@@ -158,6 +158,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
             batch = inputs.shape[0]
         elif isinstance(inputs, tf.RaggedTensor):
             self._need_combiner("tf.RaggedTensor")
+            # A combiner reduces all ids of a record, however deep the record's lists are.
             flat = inputs.merge_dims(1, -1) if inputs.shape.rank > 2 else inputs
             counts, records = self._counted(flat.values, padding), flat.value_rowids()
             rows = self._read(flat.values, records, counts)

@@ -51,6 +51,7 @@ class RowStatistics:
                 "RowStatistics: names must be strings in a tuple or list, such as "
                 f"('show', 'click'), not {self.names!r}"
             )
+        # A list would make the frozen object unhashable.
         object.__setattr__(self, "names", tuple(self.names))
         if not 0 < len(set(self.names)) == len(self.names) <= _MOST:
             raise ModelError(

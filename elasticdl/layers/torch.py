@@ -534,6 +534,7 @@ class EmbeddingBag(_Table, nn.EmbeddingBag):  # type: ignore[misc]  # torch has 
             return rows.mean(1) if self.mode == "mean" else rows.max(1).values
         is_padding = ids == self.padding_idx
         if self.mode == "mean":
+            # A bag of padding alone would divide by zero.
             return rows.sum(1) / (~is_padding).sum(1, keepdim=True).clamp(min=1)
         # Padding must lose against each value, and a bag of padding alone gives zeros.
         rows = rows.masked_fill(is_padding.unsqueeze(-1), -torch.inf).max(1).values

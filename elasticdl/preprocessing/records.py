@@ -101,6 +101,7 @@ def parser_of(
         )
     _check_names(types, names)
     _check_lines(types, metadata, names, delimiter, missing)
+    # An unused column is read as text, which can always be parsed.
     defaults = [
         _default(types[name], missing) if name in types else tf.constant([""]) for name in names
     ]
@@ -184,6 +185,7 @@ def typed(
                 ]
             )
             value = refused(tf.not_equal(tf.round(value), value), said, value)
+        # A float64 may be too large for float32, and would silently become infinite.
         elif value.dtype.size > tf.as_dtype(kind.dtype).size:
             return _narrowed(name, value, kind.dtype)
     return tf.cast(value, kind.dtype)

@@ -62,6 +62,7 @@ class SparseEmbedding(Embedding):
         lists = _lists(inputs)
         if self.max_ids is None:
             return super().call(lists)
+        # Ids beyond `max_ids` are cut off first, so their rows are not pulled.
         lists = lists[:, : self.max_ids]
         # Each id is its own list here: the sum of the list is the id's row, and an empty list gives
         # zeros.

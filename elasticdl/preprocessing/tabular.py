@@ -182,6 +182,7 @@ class Table:
         """
         names = tuple(metadata.column_names) or self._file_columns
         types = dict(self._types)
+        # Records to predict need no label.
         if mode != Mode.PREDICTION:
             types[self.label.name] = self._label_type
         delimiter = self._delimiter or str(getattr(metadata, "delimiter", ","))
@@ -240,6 +241,7 @@ class Table:
                 values = to_lists(inputs[column.name])
                 layer, size = _by(column.by, column.name)
                 lists.append((column, layer(values), size))
+        # All columns share one table, and each has its own range of ids in it.
         offsets = [sum(sizes[:k]) for k in range(len(sizes))]
         return EncodedTable(
             keras.layers.Concatenate(name="numbers")(numbers)

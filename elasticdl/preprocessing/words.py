@@ -80,6 +80,7 @@ def words_of(
         return tf.where(value, true, false)
     if kind == "truth":
         words = tf.where(tf.not_equal(value, 0), true, false)
+        # Truth values come as floats if some of them are missing.
         return tf.where(_is_nan(value), "", words) if value.dtype.is_floating else words
     if kind in ("date", "timestamp", "timestamp UTC"):
         return tf.where(tf.equal(value, _NAT), "", _time_words(value, kind, _PER_DAY[unit]))
@@ -120,6 +121,7 @@ def _spelled_text(value: tf.Tensor, vocabulary: Sequence[str]) -> tf.Tensor:
     if spelling_of(vocabulary) is not Spelling.TRUTH:
         return value
     false, true = truth_words(vocabulary)
+    # A text file may write "true" where the vocabulary has "True".
     lower = tf.strings.lower(value)
     return tf.where(lower == "true", true, tf.where(lower == "false", false, value))
 
@@ -129,6 +131,7 @@ def _real_words(value: tf.Tensor, is_whole: bool) -> tf.Tensor:
     if value.dtype not in (tf.float32, tf.float64):
         value = tf.cast(value, tf.float32)
     value = value + tf.zeros((), value.dtype)  # -0.0 and 0.0 are one value
+    # Every float32 reads back from 9 digits, and every float64 from 17; most need fewer.
     precisions = (6, 7, 8, 9) if value.dtype == tf.float32 else (15, 16, 17)
     words = tf.as_string(value, precision=precisions[-1], shortest=True)
     for precision in reversed(precisions[:-1]):
@@ -155,6 +158,7 @@ def _decimal_words(value: tf.Tensor, scale: int) -> tf.Tensor:
 
 
 def _time_words(value: tf.Tensor, kind: str, per_day: int) -> tf.Tensor:
+    # The division rounds down, so that a time before 1970 is on the right day.
     days = value // per_day
     word = _date_words(days)
     if kind == "date":

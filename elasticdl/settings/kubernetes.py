@@ -219,6 +219,7 @@ class KubernetesSection(Section):
 
     @model_validator(mode="after")
     def _resources_fit(self) -> KubernetesSection:
+        # The texts are parsed here once, so that a mistake is found before the job starts.
         for role in (Role.MASTER, Role.WORKER, Role.PS):
             for flag, read in (("request", self.requests), ("limit", self.limits)):
                 try:

@@ -145,6 +145,7 @@ def _volume(text: str) -> Volume:
     if kind not in _HOST_PATH_TYPES:
         raise ValueError(f"expected the type {', '.join(_HOST_PATH_TYPES[1:])}, found {kind!r}")
     return Volume(
+        # Equal paths must be equal texts, since each may occur once.
         mount_path=words["mount_path"].rstrip("/") or "/",
         host_path=words.get("host_path", ""),
         claim_name=words.get("claim_name", ""),
