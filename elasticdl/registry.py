@@ -35,7 +35,7 @@ class Package:
         sections: Settings of a job, by the name of the section: subclasses of `PackageSection`.
         trackers: What begins a tracker, a function as `observe.tracker.Begin`.
         formats: Formats of files of data, by their names: each a `data.kinds.FileFormat`.
-        sources: Data that is no list of files, by its name: each a `data.kinds.Source`.
+        sources: Data that is no list of files, by its name: each a `data.kinds.DataSource`.
     """
 
     commands: Mapping[str, str] = field(default_factory=dict)

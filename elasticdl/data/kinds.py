@@ -24,7 +24,7 @@ class FileFormat:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class DataSource:
     """Data that is no list of files, such as the tables of a database.
 
     Attributes:

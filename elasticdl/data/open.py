@@ -11,7 +11,7 @@ from elasticdl.data.base import DataReader
 from elasticdl.data.copies import unpacked_name
 from elasticdl.data.custom import make_custom_reader
 from elasticdl.data.kafka_reader import KafkaReader
-from elasticdl.data.kinds import FileFormat, Source
+from elasticdl.data.kinds import DataSource, FileFormat
 from elasticdl.data.params import Params
 from elasticdl.data.parquet import ParquetReader
 from elasticdl.data.paths import expand_paths
@@ -91,7 +91,7 @@ def format_of_whole(place: str, params: str = "") -> str:
 
 def _source_of(place: str, wanted: str) -> str:
     """Return which package's source of data a place is; nothing if it is of none."""
-    sources: dict[str, Source] = registry.brought("sources")
+    sources: dict[str, DataSource] = registry.brought("sources")
     for name, source in sources.items():
         if wanted == source.format if wanted and source.format else source.has(place):
             return name
@@ -99,7 +99,7 @@ def _source_of(place: str, wanted: str) -> str:
 
 
 def _formats() -> list[str]:
-    sources: dict[str, Source] = registry.brought("sources")
+    sources: dict[str, DataSource] = registry.brought("sources")
     own = [source.format for source in sources.values() if source.format]
     return [*_MAKERS, *registry.places("formats"), *own]
 

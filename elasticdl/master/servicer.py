@@ -15,7 +15,7 @@ from elasticdl.master.certificates import Renewals
 from elasticdl.master.core import JobCore
 from elasticdl.master.features.callbacks import Callbacks
 from elasticdl.master.features.data_check import LookAtData
-from elasticdl.master.features.model_servers import ModelServers
+from elasticdl.master.features.model_servers import ModelServerAddresses
 from elasticdl.master.features.outputs import WrittenPrograms
 from elasticdl.master.features.sources import Source
 from elasticdl.master.parameters.answers import BeginWith, RestorePoint
@@ -196,7 +196,7 @@ class Servicer(MasterServicer):
         core, now = self._master.core, self._master.now()
         interval = await self._event(
             context,
-            lambda: core.features.of(ModelServers).register(
+            lambda: core.features.of(ModelServerAddresses).register(
                 request.index, request.session, request.pid, request.address, now
             ),
         )
@@ -207,7 +207,7 @@ class Servicer(MasterServicer):
     ) -> pb.GetModelServersResponse:
         """Answer when a model server is there, or after some seconds."""
         deadline = self._master.now() + _PS_ROUTE_SECONDS
-        servers = self._master.core.features.of(ModelServers)
+        servers = self._master.core.features.of(ModelServerAddresses)
         while not any(servers.addresses()):
             seconds_left = deadline - self._master.now()
             if seconds_left <= 0:

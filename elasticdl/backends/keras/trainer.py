@@ -54,7 +54,7 @@ from elasticdl.backends.keras.model.loss import MinibatchLoss
 from elasticdl.backends.keras.model.placed import PlacedModel, takes_training
 from elasticdl.backends.keras.model.placement import MovedEmbedding
 from elasticdl.backends.keras.model.scaling import LossScale, loss_scale_of
-from elasticdl.backends.keras.model.state import StateRules, StateStep, find_rules
+from elasticdl.backends.keras.model.state import StateStep, VariableRules, find_rules
 from elasticdl.backends.keras.model.step import Inference, TrainStep
 from elasticdl.backends.keras.model.towers import KerasTower, towers_of
 from elasticdl.backends.keras.model.trial import (
@@ -267,7 +267,7 @@ class KerasTrainer:
     def _find_rules(self, is_trained: bool, make_step: Callable[[], StateStep]) -> None:
         """Find what training makes of the state."""
         count = len(self._placed.state.variables)
-        rules = StateRules([1.0] * count, [False] * count)
+        rules = VariableRules([1.0] * count, [False] * count)
         if is_trained:
             rules = find_rules(self._placed, make_step)
         self._momenta, self._moving = rules.momenta, rules.are_assigned

@@ -9,7 +9,7 @@ from elasticdl.master.features.data_check import LookAtData
 from elasticdl.master.features.divergence import DivergingLoss
 from elasticdl.master.features.evaluating import Evaluating
 from elasticdl.master.features.model_change import ModelChange
-from elasticdl.master.features.model_servers import ModelServers
+from elasticdl.master.features.model_servers import ModelServerAddresses
 from elasticdl.master.features.outputs import WaitsForStorage, WrittenPrograms
 from elasticdl.master.features.overfitting import TellsOverfitting
 from elasticdl.master.features.sources import source_of
@@ -35,7 +35,7 @@ def features_of(job: JobParts) -> list[JobFeature]:
         LeftStragglers(job),
         ModelChange(job),
         MeasuredTraining(job, metrics),
-        ModelServers(job),
+        ModelServerAddresses(job),
         WrittenPrograms(job),
         Evaluating(job, metrics),
         Callbacks(job),

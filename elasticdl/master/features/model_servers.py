@@ -8,7 +8,7 @@ from elasticdl.master.features.base import JobFeature, JobParts
 from elasticdl.observe import kinds
 
 
-class ModelServers(JobFeature):
+class ModelServerAddresses(JobFeature):
     """Says where they listen."""
 
     def __init__(self, job: JobParts) -> None:

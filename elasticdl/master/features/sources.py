@@ -1,7 +1,7 @@
 """Where the records of a job come from, as far as the master has to do with it.
 
-`Source` is that of a job whose records are all there when it begins, `Stream` that of one whose
-tasks are cut as records arrive, and `TimedStream` that of a stream whose messages have times.
+`Source` serves a job whose records are all there when it begins. `StreamSource` serves a job whose
+tasks are cut as records arrive, and `TimedStreamSource` a stream whose messages have times.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Source(JobFeature):
         return [f"{who} waiting: {first.waits_for}"]
 
 
-class Stream(Source):
+class StreamSource(Source):
     """A source whose training tasks are cut as its records arrive."""
 
     def __init__(self, job: JobParts, intake: Intake) -> None:
@@ -258,7 +258,7 @@ class Stream(Source):
         self._intake.restore(snapshot["intake"])
 
 
-class TimedStream(Stream):
+class TimedStreamSource(StreamSource):
     """A stream whose messages have times: it has a watermark, windows, and late messages."""
 
     def __init__(self, job: JobParts, intake: Intake, times: EventTime) -> None:
@@ -332,7 +332,7 @@ def source_of(job: JobParts) -> Source:
     if not isinstance(table, StreamTable):
         return Source(job)
     if not is_topic(data.training_data):
-        return Stream(job, Intake(job.journal, table, size))
+        return StreamSource(job, Intake(job.journal, table, size))
     topic = parse(data.training_data)
     disorder, lateness = topic.disorder_seconds, data.lateness_seconds
     times = EventTime(job.journal, table, data.window_seconds, disorder, lateness)
@@ -346,4 +346,4 @@ def source_of(job: JobParts) -> Source:
         guessed_records=topic.guessed_records,
         when_cut=times.cut,
     )
-    return TimedStream(job, intake, times)
+    return TimedStreamSource(job, intake, times)

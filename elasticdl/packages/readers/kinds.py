@@ -4,7 +4,7 @@ import os
 import re
 
 from elasticdl.data.base import DataReader
-from elasticdl.data.kinds import FileFormat, Source
+from elasticdl.data.kinds import DataSource, FileFormat
 from elasticdl.data.params import Params
 from elasticdl.data.remote import is_url
 from elasticdl.errors import ConfigError
@@ -26,6 +26,6 @@ def _open_images(place: str, params: Params) -> DataReader:
 LIBSVM = FileFormat(
     re.compile(r"\.(libsvm|svm|svmlight)$"), lambda paths, params: LibsvmReader(paths)
 )
-SQL = Source(is_database, SqlReader.from_params)
-MAXCOMPUTE = Source(is_maxcompute, MaxComputeReader.from_params)
-IMAGES = Source(is_image_folder, _open_images, format="images")
+SQL = DataSource(is_database, SqlReader.from_params)
+MAXCOMPUTE = DataSource(is_maxcompute, MaxComputeReader.from_params)
+IMAGES = DataSource(is_image_folder, _open_images, format="images")

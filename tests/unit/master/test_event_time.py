@@ -13,7 +13,7 @@ from elasticdl.job import MeasuredWindow, Outcome, Shard, TaskReport
 from elasticdl.master.actions import ExpireRows, WriteCheckpoint
 from elasticdl.master.core import JobCore
 from elasticdl.master.features.event_time import EventTime
-from elasticdl.master.features.sources import Source, TimedStream
+from elasticdl.master.features.sources import Source, TimedStreamSource
 from elasticdl.master.features.training_metrics import TrainingMetrics
 from elasticdl.master.interpreter import Interpreter
 from elasticdl.master.journal import Journal
@@ -363,7 +363,7 @@ def test_rows_expire_by_the_time_of_events(master_kit):
     core, interpreter = interpreter_of(training_data="kafka://b/t")
     interpreter.carry_out(ExpireRows())
     assert asked == []
-    core.features.of(TimedStream).times.watermark = 1_000.5
+    core.features.of(TimedStreamSource).times.watermark = 1_000.5
     interpreter.carry_out(ExpireRows())
     _, interpreter = interpreter_of(training_data="train/")
     interpreter.carry_out(ExpireRows())

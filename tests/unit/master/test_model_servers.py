@@ -6,7 +6,7 @@ from elasticdl.errors import ElasticdlError
 from elasticdl.job import Role
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master.actions import StartProcess
-from elasticdl.master.features.model_servers import ModelServers
+from elasticdl.master.features.model_servers import ModelServerAddresses
 from elasticdl.master.status import picture
 
 
@@ -23,7 +23,7 @@ def play(master_kit):
 
 
 def register(play, index, session="s"):
-    servers = play.core.features.of(ModelServers)
+    servers = play.core.features.of(ModelServerAddresses)
     servers.register(index, session, 300 + index, f"host:{20 + index}", play.now)
 
 
@@ -33,9 +33,9 @@ def exits(play, index, reason=ExitReason.KILLED, code=-9, words=""):
 
 
 def test_workers_are_told_where_model_servers_are(play):
-    assert play.core.features.of(ModelServers).addresses() == ["", ""]
+    assert play.core.features.of(ModelServerAddresses).addresses() == ["", ""]
     register(play, 1)
-    assert play.core.features.of(ModelServers).addresses() == ["", "host:21"]
+    assert play.core.features.of(ModelServerAddresses).addresses() == ["", "host:21"]
     with pytest.raises(ElasticdlError, match="--num_model_servers=2"):
         register(play, 2)
 
@@ -44,9 +44,9 @@ def test_one_that_is_killed_is_started_again_at_its_place_and_costs_nothing(play
     register(play, 0)
     exits(play, 0)
     assert play.do(StartProcess)[-1] == StartProcess(Role.MODEL_SERVER, 0)
-    assert play.core.features.of(ModelServers).addresses() == ["", ""]
+    assert play.core.features.of(ModelServerAddresses).addresses() == ["", ""]
     register(play, 0, "another")
-    assert play.core.features.of(ModelServers).addresses() == ["host:20", ""]
+    assert play.core.features.of(ModelServerAddresses).addresses() == ["host:20", ""]
     assert not play.core.has_ended
 
 
@@ -63,4 +63,4 @@ def test_a_master_that_takes_the_job_up_knows_them(play, master_kit):
     register(play, 0)
     members = play.core.members.snapshot()
     play.core.members.restore(members)
-    assert play.core.features.of(ModelServers).addresses() == ["host:20", ""]
+    assert play.core.features.of(ModelServerAddresses).addresses() == ["host:20", ""]

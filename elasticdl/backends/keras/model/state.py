@@ -72,7 +72,7 @@ def check_assigned(placed: PlacedModel, called: Called, of_loss: Collection[int]
 
 
 @dataclass(frozen=True, slots=True)
-class StateRules:
+class VariableRules:
     """What training makes of each state variable: `new = momentum * old + change`.
 
     momenta: By number of the variable; 1 of one that training leaves as it is. are_assigned:
@@ -83,7 +83,7 @@ class StateRules:
     are_assigned: list[bool]
 
 
-def find_rules(placed: PlacedModel, make_step: Callable[[], StateStep]) -> StateRules:
+def find_rules(placed: PlacedModel, make_step: Callable[[], StateStep]) -> VariableRules:
     """Say what training makes of each state variable.
 
     Args:
@@ -95,7 +95,7 @@ def find_rules(placed: PlacedModel, make_step: Callable[[], StateStep]) -> State
     """
     variables = placed.state.variables
     if not variables:
-        return StateRules([], [])
+        return VariableRules([], [])
     step, start, said = make_step(), placed.state.values(), _said(placed.model)
     step(start)
     momenta, are_assigned = [], [id(v) in step.assigned for v in variables]
@@ -108,7 +108,7 @@ def find_rules(placed: PlacedModel, make_step: Callable[[], StateStep]) -> State
         if momentum is None:
             raise _refusal(placed, variable)
         momenta.append(momentum)
-    return StateRules(momenta, are_assigned)
+    return VariableRules(momenta, are_assigned)
 
 
 def _said(model: keras.Model) -> dict[int, float]:
