@@ -50,7 +50,7 @@ from elasticdl.master.actions import Action, Note
 from elasticdl.master.durable import DurableJob
 from elasticdl.master.effects import JobAccess, ReplicaAccess
 from elasticdl.master.features.intake import LONGEST_LOOK_SECONDS, SHORTEST_LOOK_SECONDS
-from elasticdl.master.features.sources import Source
+from elasticdl.master.features.sources import RecordSource
 from elasticdl.master.group_commit import GroupCommit
 from elasticdl.master.interpreter import Effect, Interpreter, Line
 from elasticdl.master.loop_lag import Holds, LoopLag
@@ -378,7 +378,7 @@ class Master:
 
     async def _follow(self, stream: Stream) -> None:
         """Ask what has arrived, again and again, in a thread of its own."""
-        loop, source = asyncio.get_running_loop(), self.core.features.of(Source)
+        loop, source = asyncio.get_running_loop(), self.core.features.of(RecordSource)
         with contextlib.ExitStack() as ends:
             pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="stream")
             ends.callback(pool.shutdown, wait=False, cancel_futures=True)

@@ -17,7 +17,7 @@ from elasticdl.master.features.callbacks import Callbacks
 from elasticdl.master.features.data_check import LookAtData
 from elasticdl.master.features.model_servers import ModelServerAddresses
 from elasticdl.master.features.outputs import WrittenPrograms
-from elasticdl.master.features.sources import Source
+from elasticdl.master.features.sources import RecordSource
 from elasticdl.master.parameters.answers import BeginWith, RestorePoint
 from elasticdl.master.phases import ENDED
 from elasticdl.master.process_reports import ProcessReports
@@ -428,7 +428,7 @@ class Servicer(MasterServicer):
         """Cancel the job, or finish it where that is asked for."""
         core, now = self._master.core, self._master.now()
         if request.drain:
-            await self._event(context, lambda: core.features.of(Source).drain(now))
+            await self._event(context, lambda: core.features.of(RecordSource).drain(now))
             return pb.StopResponse()
         await self._event(context, lambda: core.stop(request.reason or "by request", now))
         return pb.StopResponse()

@@ -97,7 +97,7 @@ class StreamJob(PsJob):
 
     def follow(self, master):
         """Ask what has arrived, again and again, as `Master._follow` does."""
-        source, told = self.source, master.core.features.of(sources.Source)
+        source, told = self.source, master.core.features.of(sources.RecordSource)
         while True:
             now = self.scheduler.now
             if source.away_until > now:

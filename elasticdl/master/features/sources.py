@@ -1,7 +1,7 @@
 """Where the records of a job come from, as far as the master has to do with it.
 
-`Source` serves a job whose records are all there when it begins. `StreamSource` serves a job whose
-tasks are cut as records arrive, and `TimedStreamSource` a stream whose messages have times.
+`RecordSource` serves a job whose records are all there when it begins. `StreamSource` serves a job
+whose tasks are cut as records arrive, and `TimedStreamSource` a stream whose messages have times.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from elasticdl.observe import kinds
 from elasticdl.state.base import Snapshot
 
 
-class Source(JobFeature):
+class RecordSource(JobFeature):
     """The source of a job with an end. It may be a topic that was cut into tasks before."""
 
     def __init__(self, job: JobParts) -> None:
@@ -132,7 +132,7 @@ class Source(JobFeature):
         return [f"{who} waiting: {first.waits_for}"]
 
 
-class StreamSource(Source):
+class StreamSource(RecordSource):
     """A source whose training tasks are cut as its records arrive."""
 
     def __init__(self, job: JobParts, intake: Intake) -> None:
@@ -326,11 +326,11 @@ class TimedStreamSource(StreamSource):
             self.times.restore(found)
 
 
-def source_of(job: JobParts) -> Source:
+def source_of(job: JobParts) -> RecordSource:
     """Return the source of a job, by its settings."""
     table, data, size = job.tasks.training, job.config.data, records_per_task(job.config)
     if not isinstance(table, StreamTable):
-        return Source(job)
+        return RecordSource(job)
     if not is_topic(data.training_data):
         return StreamSource(job, Intake(job.journal, table, size))
     topic = parse(data.training_data)

@@ -13,7 +13,7 @@ from elasticdl.job import MeasuredWindow, Outcome, Shard, TaskReport
 from elasticdl.master.actions import ExpireRows, WriteCheckpoint
 from elasticdl.master.core import JobCore
 from elasticdl.master.features.event_time import EventTime
-from elasticdl.master.features.sources import Source, TimedStreamSource
+from elasticdl.master.features.sources import RecordSource, TimedStreamSource
 from elasticdl.master.features.training_metrics import TrainingMetrics
 from elasticdl.master.interpreter import Interpreter
 from elasticdl.master.journal import Journal
@@ -381,7 +381,7 @@ def test_a_checkpoint_is_asked_for_by_the_report_that_passes_an_hour(master_kit)
     play.core.begin(0.0)
     play.register_ps(0)
     play.register(0)
-    play.core.features.of(Source).arrived([Shard(shard.name, 0, 90) for shard in shards], 1.0)
+    play.core.features.of(RecordSource).arrived([Shard(shard.name, 0, 90) for shard in shards], 1.0)
     for lease in [play.lease() for _ in range(6)]:  # three of each partition
         assert not play.do(WriteCheckpoint)
         hours = 0.25 + 0.5 * (lease.task.id // 2)

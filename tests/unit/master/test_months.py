@@ -19,7 +19,7 @@ from elasticdl.job import (
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master.actions import AskAudit, AskWatermarks, WriteCheckpoint
 from elasticdl.master.core import JobCore
-from elasticdl.master.features.sources import Source
+from elasticdl.master.features.sources import RecordSource
 from elasticdl.master.missing_tasks import Applied
 from elasticdl.master.parameters.answers import Audited, CheckpointWritten, Watermarks
 from elasticdl.master.phases import Phase
@@ -67,7 +67,7 @@ class Months:
         """Let a second pass, and work off what arrives."""
         self.now += 1.0
         self.arrived += num_messages
-        self.core.features.of(Source).arrived(self.stream(), self.now)
+        self.core.features.of(RecordSource).arrived(self.stream(), self.now)
         self.act()
         while isinstance(lease := self.lease(), Lease):
             self.work_off(lease)
@@ -155,7 +155,7 @@ class Months:
         self.core.resume(self.now)
 
     def finish(self):
-        self.core.features.of(Source).drain(self.now)
+        self.core.features.of(RecordSource).drain(self.now)
         for _ in range(10):
             self.step(0)
         return picture(self.core, self.now)

@@ -24,7 +24,7 @@ from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master import status
 from elasticdl.master.actions import AskWatermarks
 from elasticdl.master.core import Phase
-from elasticdl.master.features.sources import Source
+from elasticdl.master.features.sources import RecordSource
 from elasticdl.master.missing_tasks import Applied
 from elasticdl.master.parameters.answers import BeginWith, Watermarks
 from elasticdl.master.parameters.hand_overs import HandedOver
@@ -136,7 +136,7 @@ def test_when_all_are_lost_parameters_and_ledger_go_back_together(worlds):
 def test_workers_that_can_restore_nothing_fail_a_job_that_has_forgotten_tasks(master_kit):
     worlds = Worlds(master_kit, num_workers=2, training_data="kafka://b/t", validation_data="")
     worlds.begin()
-    worlds.core.features.of(Source).arrived([Shard("a", 0, 300)], worlds.play.now)
+    worlds.core.features.of(RecordSource).arrived([Shard("a", 0, 300)], worlds.play.now)
     for _ in range(2):
         worlds.core.report(0, "s0", _done(worlds.lease(0)), worlds.play.now)
     worlds.core.journal.record("retire", 2, [60, 60, 0, 0, 60], "")
