@@ -28,7 +28,7 @@ _KEPT = 16  # minibatches whose lease was lost are never computed on
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """What a call of the model gave: a step's result when training, else its outputs."""
+    """The result of a call: a step's result in training, otherwise the model's outputs."""
 
     minibatch: KerasMinibatch  # kept alive, so that no other one has its identity
     result: StepResult | None

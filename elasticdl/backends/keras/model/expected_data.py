@@ -1,4 +1,4 @@
-"""What a built model expects of the data: labels that its loss takes, and words that have ids."""
+"""The data that a built model expects: labels that its loss takes, and words that have ids."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def problem_of_labels(
 
     Args:
         loss: `loss` of the model file.
-        outputs: What the model gives.
+        outputs: The outputs of the model.
         labels: Some labels.
         is_no_class: Given the loss, a label out of range and the number of classes, says whether
             labels are classes.
@@ -80,7 +80,7 @@ def _is_of_two(loss: object) -> bool:
 def vocabularies_of(model: keras.Model) -> dict[str, tuple[str, ...]]:
     """Return the words of each input that a lookup layer is given as it is.
 
-    Of a model that is no graph of layers nothing is known, nor of inputs that are changed before.
+    Nothing is known of a model that is no graph of layers, or of inputs that are changed first.
     """
     inputs = getattr(model, "inputs", None)
     if not inputs or not isinstance(model, keras.Model):

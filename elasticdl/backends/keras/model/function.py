@@ -115,7 +115,7 @@ class StructuredFunction:
 
     @property
     def structure(self) -> Nested:
-        """What the function gives, as it was traced."""
+        """Return the structure of the function's outputs, as it was traced."""
         return self._structure
 
     def __call__(self, argument: Nested) -> Nested:

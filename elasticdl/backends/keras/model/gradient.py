@@ -45,7 +45,7 @@ class WatchedLookup(Protocol):
 
 
 class StepLoss(Protocol):
-    """What a step is differentiated of: `MinibatchLoss`, or for a tower a number of its own."""
+    """Computes what a step differentiates: `MinibatchLoss`, or for a tower a number of its own."""
 
     @property
     def own_variables(self) -> frozenset[int]:
@@ -101,9 +101,10 @@ class LossGradient:
         """Call model and loss on a minibatch's tensors.
 
         Returns:
-            First a list: whether the gradient is finite (looked at only where the loss is scaled,
-            by `factor`), loss, gradient of the dense vector, change of the state, and the
-            gradient of the rows of each lookup. Then the model's outputs.
+            First a list. Its first entry says whether the gradient is finite; this is computed only
+            if `factor` scales the loss. The others are the loss, the gradient of the dense vector,
+            the change of the state, and the gradient of the rows of each lookup. Then the model's
+            outputs.
         """
         placed, counted = self._placed, Counted()
         with tf.GradientTape(watch_accessed_variables=False) as tape:

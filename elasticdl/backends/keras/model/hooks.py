@@ -1,4 +1,4 @@
-"""What Keras' `fit` would call in a model and a job does not: refused, with what to write instead.
+"""Refuses hooks of a model that Keras' `fit` calls and a job does not; says what to write instead.
 
 A job calls the model itself and nothing else of it: workers compute gradients, ps replicas apply
 them, and the functions of the model file say the rest.

@@ -1,8 +1,8 @@
 """Collect mode: the small function that tells which embedding ids a minibatch needs.
 
 The model is traced once with every embedding layer noting the ids that it is called with and
-returning zeros. What the ids are computed from is cut out of that trace and is all that runs.
-See `docs/designs/collect-mode.md`.
+returning zeros. The part that computes the ids is cut out of that trace. Only this part runs. See
+`docs/designs/collect-mode.md`.
 """
 
 from __future__ import annotations
@@ -68,10 +68,11 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """How the ids of one stage's sites are found.
+    """Finds the ids of the sites of one stage.
 
-    Each different tensor of ids comes once: those that are a feature as it is (`features`, by
-    number), then those that `function` computes. `places` says which of them each site takes.
+    Each different tensor of ids comes once. First come unchanged features (their numbers are
+    `features`), then the tensors that `function` computes. `places` says which of them each site
+    takes.
     """
 
     features: list[int]
@@ -100,7 +101,7 @@ class Collector:
             )
         self._traced = traced
         self._stages = self._cut(traced)
-        # By site: which feature the strings are, or what makes them of the features.
+        # For each site: the number of the feature that has the strings, or a function of features.
         self._strings: dict[int, int | FlatFunction] = {}
 
     @property
@@ -252,7 +253,7 @@ def check_ids(
     """Refuse ids that no row can have; as unsigned numbers, negative ones are large too.
 
     Args:
-        table: Whose ids they are.
+        table: The table that the ids are for.
         ids: The ids.
         exact_below: The first number that the float type of which they were made cannot tell
             from the next; None: they were integers.
@@ -308,7 +309,7 @@ class _Walk:
         self._stages = {p.op.name: 1 for p in parameters}
 
     def add_rows(self, rows: tf.Tensor, stage: int) -> None:
-        """What depends on these rows is of the next stage."""
+        """Note that tensors which depend on these rows belong to the next stage."""
         self._stages[rows.op.name] = stage + 1
 
     def stage_of(self, tensor: tf.Tensor, layer: keras.layers.Layer) -> int:

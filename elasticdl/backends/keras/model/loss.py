@@ -21,11 +21,11 @@ _UNCALLED = "; a loss of Keras is written loss = ... in place of the function, o
 class MinibatchLoss:
     """One number for a minibatch, of labels, predictions and the weights that `feed` may give.
 
-    What Keras' `compile(loss=...)` takes (a name, a `keras.losses.Loss`, a function of
-    `keras.losses`, or a list or dict of these by output) is given to Keras. A function of the
-    user is given labels and predictions as Keras gives them (see `UserLoss`). It gives a value for
-    each element, which are weighted, masked and averaged as Keras does it; or, with a third
-    parameter `sample_weight`, it weighs them itself.
+    A loss that Keras' `compile(loss=...)` takes is given to Keras: a name, a `keras.losses.Loss`, a
+    function of `keras.losses`, or a list or dict of these by output. A function of the user is
+    given labels and predictions as Keras gives them (see `UserLoss`). It gives a value for each
+    element, which are weighted, masked and averaged as Keras does it; or, with a third parameter
+    `sample_weight`, it weighs them itself.
 
     Args:
         loss: `loss` of the model file.
@@ -60,9 +60,9 @@ class MinibatchLoss:
         """Return a float32 scalar; of a loss of Keras with `reduction=None`, a value each.
 
         Args:
-            labels: As `feed` gives them.
-            outputs: As the model gives them.
-            weights: What `feed` gives as its third element, or None.
+            labels: The labels, as `feed` gives them.
+            outputs: The outputs, as the model gives them.
+            weights: The third element of what `feed` gives, or None.
 
         Raises:
             ModelError: The function raises, returns no tensor, or weights have no meaning for it.

@@ -1,4 +1,4 @@
-"""What model files for earlier Keras call that Keras 3 has not, and what to write instead."""
+"""Calls of earlier Keras that Keras 3 does not have, and what to write instead."""
 
 from __future__ import annotations
 

@@ -60,17 +60,17 @@ class LayerTable:
 
     @property
     def admission(self) -> AdmissionSpec | None:
-        """Which ids get a row; all of a moved layer's."""
+        """The rule that gives ids a row; None for a moved layer, in which every id gets one."""
         return AdmissionSpec.of(getattr(self.layer, "admission", None), self.kept)
 
     @property
     def expiry(self) -> ExpirySpec | None:
-        """Which rows go; none of a moved layer's."""
+        """The rule that removes rows; None for a moved layer, which keeps all."""
         return ExpirySpec.of(getattr(self.layer, "expiry", None), self.kept)
 
     @property
     def statistics(self) -> RowStatistics | None:
-        """What its rows are, if they are statistics."""
+        """The statistics that the rows hold, if they hold any."""
         return self.layer.said if isinstance(self.layer, StatisticsTable) else None
 
     @property
@@ -80,7 +80,7 @@ class LayerTable:
 
     @property
     def constraint(self) -> ConstraintSpec | None:
-        """What each row is held to."""
+        """The constraint on each row."""
         constraint = self.layer.embeddings_constraint
         if isinstance(self.layer, MovedEmbedding):  # its variable may have been given another
             constraint = self.layer._embeddings.constraint
@@ -89,7 +89,7 @@ class LayerTable:
 
     @property
     def path(self) -> str:
-        """What Keras would call the variable."""
+        """The path that Keras would give the variable."""
         return f"{self.layer.path}/embeddings"
 
     @property
@@ -105,13 +105,13 @@ class LayerTable:
 
     @property
     def wire_dtype(self) -> str:
-        """How rows travel; a Keras layer that was moved says nothing of it."""
+        """The number type of rows on the wire; a Keras layer that was moved does not set it."""
         return str(getattr(self.layer, "wire_dtype", "float32"))
 
 
 @dataclass(frozen=True, slots=True)
 class TowerOutputs:
-    """What a tower that is computed elsewhere gives: a model looks it up as it does rows."""
+    """The outputs of a tower that is computed elsewhere; a model looks them up like rows."""
 
     name: str
     layer: Remote
@@ -191,13 +191,13 @@ class CallScope(keras.StatelessScope):  # type: ignore[misc]  # keras has no typ
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """What a call of the model gave.
+    """The result of a call of the model.
 
     Attributes:
         losses: Regularization and added losses.
         state: Values of the state variables after the call, one by one.
         assigned: All variables that the call assigned, by their `id`; no seed generators.
-        loss: What `loss` gave.
+        loss: The result of `loss`.
         assigned_by_loss: All variables that `loss` assigned.
     """
 
@@ -214,8 +214,8 @@ class PlacedModel:
 
     Attributes:
         dense, state, seeds, constants: See `ModelVariables`.
-        sample_outputs: What the model gave for the first minibatch, before any training.
-        towers: Those that are computed elsewhere.
+        sample_outputs: The model's outputs for the first minibatch, before any training.
+        towers: The towers that are computed elsewhere.
     """
 
     def __init__(
@@ -232,7 +232,8 @@ class PlacedModel:
         self._met: list[
             keras.layers.Layer
         ] = []  # in the first call; a layer as often as it was called
-        # Of Python, NumPy and TensorFlow: initializers draw their own seeds from the first.
+        # This sets the seeds of Python, NumPy and TensorFlow. Initializers draw their own seeds
+        # from Python's generator, so every worker builds the same initial values.
         keras.utils.set_random_seed(seed % 2**32)
         _forget_global_generator()
         _restart_names()
@@ -267,7 +268,7 @@ class PlacedModel:
 
     @property
     def sources(self) -> tuple[LayerTable | TowerOutputs, ...]:
-        """Where rows come from: the tables, and behind them the towers that are elsewhere."""
+        """The sources of rows: the tables, then the towers that are elsewhere."""
         return (*self.tables, *self.towers)
 
     def remotes(self) -> list[Remote]:
@@ -307,9 +308,9 @@ class PlacedModel:
 
         Args:
             lookup: Gives the rows of ids.
-            features: As `feed` gives them.
+            features: The features, as `feed` gives them.
             training: Whether it is trained.
-            dense: What `Variables.split` gives.
+            dense: The values that `Variables.split` gives.
             state: The same.
             seed: The seed of the minibatch.
             loss: Called with the outputs, in sight of the same values; state as the model left it.

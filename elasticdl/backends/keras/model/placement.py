@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class MovedEmbedding(keras.layers.Embedding):  # type: ignore[misc]  # keras has no types
-    """What a `keras.layers.Embedding` becomes when its table is moved.
+    """The class that a `keras.layers.Embedding` gets when its table is moved.
 
     The layer object stays the user's and only its class is exchanged, so that wherever the model
     holds it, it is this one. It never had a weight.

@@ -1,9 +1,9 @@
-"""How a tensor of ids is computed, so that two traces of a model can be compared.
+"""Records how a tensor of ids is computed, so that two traces of a model can be compared.
 
 The ids of a minibatch are found by one trace, and its step is another. Rows go to the right places
-only if both compute the same ids. Mostly that follows from the traces: the same operations on
-the same inputs, none of which may give something else when it runs again. Where it does not follow
-(a Python function, a variable, a random source), the step returns its ids, to be compared.
+only if both compute the same ids. Mostly that follows from the traces: the same operations on the
+same inputs, none of which may give something else when it runs again. If it does not follow (a
+Python function, a variable, a random source), the step returns its ids, and they are compared.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class AskedIds:
         return bool(self._sites)
 
     def check(self, pulled: Sequence[Int64], asked: Sequence[tf.Tensor]) -> None:
-        """Compare what was pulled with what a step has asked for.
+        """Compare the ids that were pulled with the ids that a step has asked for.
 
         Raises:
             ModelError: They differ; names the layer.

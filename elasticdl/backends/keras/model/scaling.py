@@ -9,12 +9,12 @@ FIRST_SCALE = 2.0**15
 
 
 class LossScale:
-    """By what the loss is multiplied, and its gradient divided, so that float16 can hold it.
+    """The factor that multiplies the loss, and divides its gradient, so that float16 can hold it.
 
-    As in Keras' `LossScaleOptimizer` the scale is halved when a gradient is not finite, and doubled
-    after many that were. Keras leaves such a minibatch out; here it is computed again, so that each
-    is trained once. The scale is this process's own: its powers of two change no gradient but
-    by what float16 rounds.
+    Like Keras' `LossScaleOptimizer`, it halves the scale after a gradient that is not finite, and
+    doubles the scale after many finite ones. Keras leaves such a minibatch out; here it is computed
+    again, so that each is trained once. The scale is this process's own: its powers of two change
+    no gradient but by what float16 rounds.
     """
 
     def __init__(self, first: float = FIRST_SCALE, growth_steps: int = GROWTH_STEPS) -> None:

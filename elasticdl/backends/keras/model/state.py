@@ -1,4 +1,4 @@
-"""What training does to the variables that it does not train: moving statistics and counters.
+"""Training's effect on variables without a gradient: moving statistics and counters.
 
 `momenta.py` says which rules there are; others are refused. See docs/designs/collect-mode.md.
 """
@@ -25,7 +25,7 @@ def check_assigned(placed: PlacedModel, called: Called, of_loss: Collection[int]
 
     Args:
         placed: The model.
-        called: What a call of it gave.
+        called: The result of a call of the model.
         of_loss: Variables by `id` in which Keras' own losses count for a display.
 
     Raises:
@@ -73,10 +73,11 @@ def check_assigned(placed: PlacedModel, called: Called, of_loss: Collection[int]
 
 @dataclass(frozen=True, slots=True)
 class VariableRules:
-    """What training makes of each state variable: `new = momentum * old + change`.
+    """Training's rule for each state variable: `new = momentum * old + change`.
 
-    momenta: By number of the variable; 1 of one that training leaves as it is. are_assigned:
-    Whether training changes it.
+    Attributes:
+        momenta: The momentum of each variable; 1 if training leaves the variable as it is.
+        are_assigned: Whether training changes each variable.
     """
 
     momenta: list[float]

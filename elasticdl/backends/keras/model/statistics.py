@@ -1,4 +1,4 @@
-"""What a minibatch adds to the statistics of its ids: in place of a gradient."""
+"""Computes what a minibatch adds to the statistics of its ids, in place of a gradient."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Counted:
         Args:
             said: The statistics of each lookup of the model.
             rows: The rows of each, whose first axes are those of the ids.
-            labels: As `feed` gives them.
+            labels: The labels, as `feed` gives them.
             features: The same.
 
         Raises:

@@ -48,7 +48,7 @@ class GivenRows:
 
     @property
     def rows(self) -> Sequence[tf.Tensor]:
-        """What is differentiated by."""
+        """The rows by which the loss is differentiated."""
         return self._rows
 
     def watch(self, tape: tf.GradientTape) -> None:
@@ -284,7 +284,7 @@ class _Traced:
         function: Takes (tensors of a minibatch, rows of each site, dense, state, seed, and what
             `given` says); returns tensors.
         specs: The specs of the first of a minibatch's tensors, which are those that it is given.
-        placed, collector, minibatch: What the specs of all else follow from.
+        placed, collector, minibatch: The rest of the specs follows from these.
         given: Specs of what else it is given.
     """
 

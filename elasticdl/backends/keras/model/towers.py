@@ -43,7 +43,7 @@ class KerasTower:
     Args:
         placed: The whole model.
         remote: The layer with the tower.
-        seed: That of the model.
+        seed: The seed of the model.
 
     Attributes:
         name, dim, dense, tables: See `Tower`.
@@ -112,7 +112,7 @@ class _Alone(keras.Model):  # type: ignore[misc]  # keras has no types
 
 
 class _Product:
-    """The number whose gradient by what is inside a tower is the one that is asked for."""
+    """Computes a number whose gradient inside the tower equals the gradient that is asked for."""
 
     @property
     def own_variables(self) -> frozenset[int]:

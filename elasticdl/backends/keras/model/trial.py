@@ -1,9 +1,9 @@
-"""What calls of model and loss leave in Python: put back after trials, and none of it may matter.
+"""Finds what calls of model and loss change in Python. Trials undo it, and no step may need it.
 
 A worker calls both more often than there are steps, and a compiled step runs Python only when it is
-traced. In plain Keras a number that Python counts there is a constant of the compiled step, which
-says how often the model was called before; by `run_eagerly` it counts steps, and no other worker,
-no successor and no checkpoint has it. Both are refused where a step depends on it.
+traced. In a compiled step of plain Keras, a number that Python counts is a constant: it says how
+often the model was called before. In a step by `run_eagerly` the number counts steps, but no other
+worker, no successor and no checkpoint has it. Both are refused where a step depends on it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def check_steps(
     Args:
         model: The user's.
         loss: The user's.
-        minibatches: That of a first step, and that of the one that may depend on it.
+        minibatches: The minibatch of a first step, and that of the step that may depend on it.
         step: Makes a step from the initial values that updates nothing, or traces one; returns what
             is computed, as numbers or as text.
 

@@ -25,8 +25,9 @@ _Form = Callable[[Nested, Nested], tuple[Nested, Nested]]
 class UserLoss:
     """Calls a loss function of the user with labels and predictions as Keras' `compile` gives them.
 
-    Both then have one rank, where they differ by a last dimension of 1 alone: labels (n,) beside
-    predictions (n, 1) become (n, 1), or their difference would have n x n values. Both are floats.
+    If both differ only by a last dimension of 1, they get the same rank. Labels (n,) beside
+    predictions (n, 1) become (n, 1); otherwise their difference would have n x n values. Both are
+    floats.
 
     Functions that were not written for Keras may take labels as `feed` gives them: one that
     flattens the predictions wants labels (n,), and TensorFlow's sparse cross-entropies want
@@ -60,8 +61,8 @@ class UserLoss:
         """Return what the function returns.
 
         Args:
-            labels: As `feed` gives them.
-            outputs: As the model gives them.
+            labels: The labels, as `feed` gives them.
+            outputs: The outputs, as the model gives them.
             weights: `sample_weight`, if the function takes it.
         """
         if self._form is None:

@@ -24,7 +24,7 @@ class Variables:
     """The variables of a model that cross as one flat float32 vector.
 
     Attributes:
-        parts: Where each variable lies in the flat vector.
+        parts: The place of each variable in the flat vector.
     """
 
     def __init__(self, variables: Sequence[keras.Variable]) -> None:
@@ -130,7 +130,7 @@ class ModelVariables:
         dense: Trainable variables.
         state: Variables that are not trained: moving statistics, counters.
         seeds: States of seed generators, which each minibatch's own seed replaces.
-        constants: What is left: integers that a float32 cannot tell apart.
+        constants: All other variables: integers that a float32 cannot tell apart.
     """
 
     dense: Variables
