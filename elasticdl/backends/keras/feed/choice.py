@@ -103,7 +103,7 @@ def _fast(
 ) -> tuple[OnRecords, str, Nested]:
     """Return the fastest form of a function, how its records come, and what it gives for a sample.
 
-    Where Rust parses them and gives something else than what is expected, TensorFlow is to do it.
+    If Rust parses them and gives something unexpected, TensorFlow is to parse them.
     """
     function, how = fastest(whole, sample)
     found = function(sample)
@@ -116,7 +116,7 @@ def _fast(
 
 
 def _is_by_row(whole: Nested, parts: list[Nested]) -> bool:
-    """Say whether what was made of records in parts is what was made of all of them at once."""
+    """Say whether records give the same in parts as all at once."""
     leaves = [tf.nest.flatten(part) for part in (whole, *parts)]
     if not all(isinstance(leaf, tf.Tensor) for part in leaves for leaf in part):
         return False

@@ -1,7 +1,7 @@
 """Operations that `tf.vectorized_map` has no form of: how each runs on all records at once.
 
 A converter is given the module of TensorFlow that converts, which has no public name, and an
-operation with its converted inputs. What it raises leaves the feed to the compiled way.
+operation with its converted inputs. If a converter raises, the feed takes the compiled way.
 """
 
 from __future__ import annotations
@@ -113,9 +113,9 @@ def _wrapped(pfor: Pfor, given: Given, inputs: list[tf.Tensor]) -> object:
 def _split(pfor: Pfor, given: Given) -> list[object]:
     """Split the strings of all records.
 
-    Where each record has its parts is then the same for all, so what follows (a `RaggedTensor`
-    that is made of it, and cut) has one form for all records. Records that split otherwise are an
-    error when the function runs.
+    Each record then has its parts at the same places, so a later step, such as a `RaggedTensor`
+    that is made and cut, has one form for all records. Records that split otherwise are an error
+    when the function runs.
     """
     operation = given.op
     strings = given.stacked_input(0)
@@ -140,7 +140,7 @@ def _by_record(
     num_values = tf.size(values, tf.int64)
     num_parts = num_values // num_records
     with tf.control_dependencies([_require(num_parts * num_records == num_values)]):
-        # What follows has these shapes, so it waits for the check.
+        # The later tensors depend on these shapes, so they wait for the check.
         by_record = tf.stack([num_records, num_parts])
     places = tf.reshape(indices, tf.concat([by_record, [2]], 0))
     before = tf.reshape(tf.range(num_records) * num_strings, [-1, 1])

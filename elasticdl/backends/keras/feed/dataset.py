@@ -28,7 +28,7 @@ OWN_SIZES = 0
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """What `feed` did, as far as it was `map`, `shuffle` and one `batch`.
+    """The steps of a `feed` that was `map`, `shuffle` and one `batch`.
 
     `record_maps` run on each record, `batch_maps` (those after `batch`) on each minibatch.
     """
@@ -40,9 +40,9 @@ class Noted:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """How the plain pipeline runs; its maps run one after the other, for they may draw.
+    """Says how the plain pipeline runs. Its maps run one after the other, because they may draw.
 
-    seed: That of shuffles.
+    seed: The seed of shuffles.
     numbered: Each element travels with the number of its record, and none is shuffled: what is
         made of a record is to stand beside it (prediction).
     in_order: None is shuffled either: records are trained as they come.
@@ -83,10 +83,10 @@ class NotedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no 
     that mean something else for a task than for all the data are refused.
 
     Attributes:
-        plain: The pipeline that TensorFlow would run. With `Drawing.numbered` its elements are
-            (number of the record, what the user sees).
+        plain: The pipeline that TensorFlow would run. If `Drawing.numbered` is set, its elements
+            are (number of the record, what the user sees).
         noted: The same in a form that can run for a whole minibatch at once, or None.
-        why: What ended the notes.
+        why: The reason why the notes ended.
         batch_size: Size of `batch`, if the pipeline's elements are minibatches; or `OWN_SIZES`.
     """
 

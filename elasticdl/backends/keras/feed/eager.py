@@ -41,7 +41,7 @@ _NEEDS_PIPELINE = (
 
 
 class StepKind(Enum):
-    """What a step makes of what comes."""
+    """The kinds of steps of a dataset."""
 
     MAP = "map"
     FILTER = "filter"
@@ -60,7 +60,7 @@ class DatasetStep:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """What `feed` did: to each example, and after `batch` to each minibatch."""
+    """The steps of `feed`: on each example, and after `batch` on each minibatch."""
 
     examples: tuple[DatasetStep, ...] = ()
     minibatches: tuple[DatasetStep, ...] = ()
@@ -80,7 +80,7 @@ class EagerDataset(NotedDataset):
     """Notes maps, filters, shuffles and one `batch`; `plain` stays the records as they were read.
 
     Attributes:
-        steps: What was noted, in its order.
+        steps: The steps that were noted, in order.
     """
 
     def __init__(
@@ -202,7 +202,8 @@ class Eager(ChosenWay):
                 self._minibatches(self._examples(iter([batch]), None), size) for batch in batches
             )
         else:
-            # As many examples as there are: minibatches are cut of these, as the pipeline does.
+            # A filter or flat_map changes the number of examples. So minibatches are cut after it,
+            # as the pipeline of TensorFlow does.
             examples = self._examples(cut(records, size, None), seed if is_shuffled else None)
             minibatches = self._minibatches(examples, size)
         for parsed, numbers in minibatches:

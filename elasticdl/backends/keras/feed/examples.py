@@ -1,9 +1,9 @@
 """A compiled `feed` that begins with `parse_example`: Rust parses the records instead.
 
-In the graph of the vectorised maps an operation parses the records to tensors. What comes after it
-is taken out as a function of those tensors, and Rust fills them from the records. A record that
-Rust does not decode, because it is unusual or wrong, goes to TensorFlow's operation with its
-minibatch: its word is final. See `docs/designs/feed.md`.
+In the graph of the vectorised maps an operation parses the records to tensors. The operations after
+it are taken out as a function of those tensors, and Rust fills the tensors from the records. A
+record that Rust does not decode, because it is unusual or wrong, goes to TensorFlow's operation
+with its minibatch: its word is final. See `docs/designs/feed.md`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Feature:
 
     @property
     def wanted(self) -> tuple[str, str, int | None, Fill]:
-        """As `_core.decode_examples` is asked for it."""
+        """Return the arguments that ask `_core.decode_examples` for this feature."""
         width = None if self.shape is None else int(np.prod(self.shape, dtype=np.int64))
         return self.name, _KINDS[self.dtype], width, self.fill
 
@@ -158,7 +158,8 @@ def _parser(concrete: ConcreteFunction) -> tf.Operation:
 def _is_copy(tensor: tf.Tensor, records: tf.Tensor) -> bool:
     """Say whether a tensor is the records in their order: also as vectorised maps gather them.
 
-    Their index is that of the loop which they replace. That results are equal is proven anyway.
+    Their index is that of the loop which they replace. A later proof shows that the results are
+    equal.
     """
     while tensor is not records:
         op = tensor.op

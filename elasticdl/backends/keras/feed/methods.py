@@ -1,7 +1,7 @@
 """Methods of `tf.data.Dataset` that a `feed` may not use, and what to write instead.
 
-`feed` is given the records of one task at a time. What a method does to "the first records" or to
-"all records" it would do to each task anew, without a word. `docs/designs/feed.md` has all methods.
+`feed` is given the records of one task at a time. A method for "the first records" or for "all
+records" would apply to each task anew, without a word. `docs/designs/feed.md` has all methods.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def refusal(feed_call: str, name: str) -> ModelError:
     """Return the error for a method that a `feed` may not use.
 
     Args:
-        feed_call: How the user wrote it, for example `dataset.take(100)`.
+        feed_call: The call as the user wrote it, for example `dataset.take(100)`.
         name: The method.
     """
     if name in BY_TASK:

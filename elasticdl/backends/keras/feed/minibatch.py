@@ -14,7 +14,7 @@ from elasticdl.job import Mode
 
 
 class Structure:
-    """What `feed` gives for a minibatch: the nesting of its parts, their shapes and dtypes.
+    """The structure of a minibatch of `feed`: the nesting of its parts, their shapes and dtypes.
 
     Attributes:
         features: Nested `TypeSpec`s of the features; the first dimension is the record.

@@ -18,7 +18,7 @@ def same(expected: Nested, found: Nested) -> str:
     """Compare two minibatches: floats to a few units in the last place, all else exactly.
 
     Returns:
-        What differs, or an empty string.
+        The difference, or an empty string.
     """
     try:
         tf.nest.assert_same_structure(expected, found)

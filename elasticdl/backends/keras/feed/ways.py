@@ -52,7 +52,8 @@ class ChosenWay:
         """Return how many rows a minibatch has.
 
         Raises:
-            ModelError: Its tensors have different ones, or not those of the records they are of.
+            ModelError: Its tensors differ in their number of rows, or have more or fewer rows than
+                there are records.
         """
         found = common_num_rows(element) if self.may_change_rows else num_records(element)
         if found is None:
@@ -76,7 +77,7 @@ class Compiled(ChosenWay):
     Args:
         user: The user's feed.
         structure: The structure of a minibatch.
-        reference: What the user wrote, as a function of records: maps record by record, or a
+        reference: The code of the user as a function of records: maps record by record, or a
             batched feed.
         shuffled: Whether the records of a task are permuted.
         may_change_rows: Whether a function of the user sees whole minibatches.
@@ -91,7 +92,7 @@ class Compiled(ChosenWay):
         may_change_rows: bool,
     ) -> None:
         super().__init__(user, structure)
-        # What is predicted stands beside its record: nothing is moved.
+        # A prediction stands beside its record, so no record may move.
         self._shuffled = shuffled and user.mode != Mode.PREDICTION
         self.may_change_rows = may_change_rows
         self._one_by_one = reference
