@@ -80,7 +80,7 @@ def _check(spec: tf.TypeSpec, what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FeatureNames:
-    """What a structure's tensors are called, in their order."""
+    """The names of a structure's tensors, in their order."""
 
     names: tuple[str, ...]
 

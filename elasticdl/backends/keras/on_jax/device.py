@@ -1,4 +1,4 @@
-"""With how many threads, and where, JAX computes; it can be told only before it starts."""
+"""Sets the threads and the device of JAX, which takes them only before it starts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The trained model on JAX as a SavedModel: what JAX has compiled, called by TensorFlow.
 
 Tables, and variables, are TensorFlow's, as in the export of a model on TensorFlow; the rest is one
-operation, `XlaCallModule`, of any number of records. Whoever serves it needs neither Keras nor JAX.
+operation, `XlaCallModule`, of any number of records. A server of it needs neither Keras nor JAX.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ServedByTensorFlow(tf.Module):  # type: ignore[misc]  # tensorflow has no 
         self._collector = collector
         self._inference = JaxInference(placed, collector.tables, sample.structure)
         self._seed = np.uint32(0)
-        # What each size may be: the number of records is free.
+        # These are the sizes that an array may have: the number of records is free.
         self._shapes = [shape_of_any(spec.shape, k) for k, spec in enumerate(self._specs)]
 
     @property

@@ -1,7 +1,8 @@
 """The ids that a model on JAX looks up, found by tracing it; with all of their 64 bits.
 
-The model is traced with JAX's 64 bits switched on. What the ids are made of is cut out of the
-trace: nothing else is computed for them, and ids that depend on a parameter or on a row are seen.
+The model is traced with JAX's 64 bits switched on. The part that computes the ids is cut out of the
+trace, and nothing else runs for them. The trace also shows ids that depend on a parameter or on a
+row.
 """
 
 from __future__ import annotations
@@ -33,8 +34,10 @@ _EXACT_BELOW = {"bfloat16": 2**8, "float16": 2**11, "float32": 2**24, "float64":
 class JaxSite:
     """One place where a table is looked up.
 
-    table: Its number. feature: The number of the feature that the ids are, if they are one as it
-    is. exact_below: Where they were floats, from where on these are not exact.
+    Attributes:
+        table: The number of the table.
+        feature: The number of the feature that is used as ids without a change, if there is one.
+        exact_below: The limit from which ids that were floats are not exact.
     """
 
     table: int

@@ -1,4 +1,4 @@
-"""What training does to variables that it does not train, on JAX; see `keras/model/state.py`."""
+"""Training's effect on variables that it does not train, on JAX; see `keras/model/state.py`."""
 
 from __future__ import annotations
 

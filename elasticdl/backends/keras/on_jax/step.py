@@ -49,7 +49,11 @@ class OrderedRows:
 
 @dataclass(frozen=True, slots=True)
 class GivenArrays:
-    """What a step is computed from; see `Trainer.train_step`. seed: Of `seed_of`."""
+    """The values that a step is computed from; see `Trainer.train_step`.
+
+    Attributes:
+        seed: The result of `seed_of`.
+    """
 
     rows: Sequence[jax.Array]
     dense: jax.Array
@@ -60,7 +64,7 @@ class GivenArrays:
 
 @dataclass(frozen=True, slots=True)
 class JaxOutputs:
-    """What a model gave: its outputs, flat, and their masks."""
+    """The results of a model: its outputs, flat, and their masks."""
 
     leaves: Sequence[jax.Array]
     masks: Sequence[jax.Array | None]

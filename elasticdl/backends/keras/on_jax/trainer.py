@@ -62,7 +62,7 @@ class JaxTrainer(KerasTrainer):
 
     Args:
         spec: The functions of the user's model file.
-        metadata: What `feed` is told about the data.
+        metadata: The description of the data, for `feed`.
         seed: The seed of the initial values.
         embedding_threshold_bytes: See `KerasTrainer`.
         run_eagerly: Refused.
