@@ -1,4 +1,4 @@
-"""What a model file's `callbacks()` means for a job whose loop is not Keras'."""
+"""The meaning of a model file's `callbacks()` for a job that does not run the loop of Keras."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""By what Keras computes, as `KERAS_BACKEND` or its own file of settings says it."""
+"""The framework that computes for Keras, as `KERAS_BACKEND` or Keras' file of settings says it."""
 
 from __future__ import annotations
 

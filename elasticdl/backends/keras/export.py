@@ -133,7 +133,7 @@ class Exported:
 
         Args:
             directory: The SavedModel.
-            named: What messages call it; default: by `--saved_model`.
+            named: The name of the model in messages; by default `--saved_model`.
         """
         self._named = named or f"--saved_model={directory}"
         try:
@@ -168,7 +168,7 @@ class Exported:
 
 
 def said_by_tensorflow(error: Exception) -> str:
-    """Return the end of what an error says, where TensorFlow tells what it is."""
+    """Return the end of an error's text, in which TensorFlow names the cause."""
     lines = [line.strip() for line in str(error).splitlines()]
     left_out = ("File ", "[[", "Detected at node", "Graph execution error", "<stack traces")
     said = [line for line in lines if line and not line.startswith(left_out)]

@@ -132,7 +132,8 @@ def _served(placed: PlacedModel, sample: KerasMinibatch, sites: list[Site]) -> t
 
     served = tf.Module()
     served.ids = tf.function(ids, input_signature=[specs], autograph=False)
-    # Of no shape: else TensorFlow finds that `lookup` changes none, and drops what it says.
+    # The rows have no shape: otherwise TensorFlow sees that `lookup` changes none, and drops its
+    # shapes.
     rows = [tf.TensorSpec(None, tf.float32) for _ in sites]
     served.score = tf.function(score, input_signature=[specs, rows], autograph=False)
     # In the order of the flat vectors: whoever serves gives them the values of another version.

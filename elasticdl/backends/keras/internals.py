@@ -1,4 +1,4 @@
-"""What is used of Keras that it does not export; read from Keras 3.15.
+"""The names of Keras that it does not export and that we use; read from Keras 3.15.
 
 Each of these may move or change with a release of Keras. The tests of this room use all of them, so
 a release that breaks one is found there.

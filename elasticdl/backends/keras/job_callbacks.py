@@ -1,4 +1,4 @@
-"""How the job calls a Keras callback, and which ones it refuses before training.
+"""Calls Keras callbacks for the job, and refuses some of them before training.
 
 A callback's `model` is a stand-in with the learning rate and `stop_training`; the parameters are
 with the ps replicas.
@@ -41,7 +41,7 @@ def check_callback(
     """Refuse a callback that could not do here what it says.
 
     Args:
-        callback: What `callbacks()` returned.
+        callback: The callback that `callbacks()` returned.
         rate: The optimizer's learning rate; None: it is a schedule.
         metrics: Metrics of the evaluations by name.
 
@@ -87,7 +87,7 @@ def directions_of(metrics: Mapping[str, object]) -> dict[str, str | None]:
 
 
 class KerasHooks:
-    """What the job calls of one Keras callback.
+    """Makes the calls of the job to one Keras callback.
 
     A callback that watches evaluations has these as its epochs.
 
@@ -148,7 +148,7 @@ def _of_test(logs: Mapping[str, float]) -> dict[str, float]:
 
 
 class JobModel:
-    """What a callback has as its `model`."""
+    """Stands in for the `model` of a callback."""
 
     def __init__(self, control: JobControl) -> None:
         self._control = control

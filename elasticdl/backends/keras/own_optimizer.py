@@ -45,8 +45,9 @@ def own_program(optimizer: keras.optimizers.Optimizer, kinds: Sequence[Kind] = (
     """Return what `optimizer.update_step` does to a variable.
 
     Args:
-        optimizer: One that is not built yet; it is built here, for variables like those of `kinds`.
-        kinds: Of the variables that it is for, beside rows of tables.
+        optimizer: An optimizer that is not built yet; it is built here, for variables like those of
+            `kinds`.
+        kinds: The kinds of variables that it updates, beside rows of tables.
 
     Raises:
         ModelError: It raises, does what is not done element by element, or does something else to
@@ -146,7 +147,7 @@ def _slots(
 
 
 class _Values:
-    """What has been computed of a graph, and what its variables hold meanwhile."""
+    """Holds the computed values of a graph, and the values of its variables meanwhile."""
 
     def __init__(self, builder: ProgramBuilder, rule: str, graph: tf.Graph) -> None:
         self._builder, self._rule = builder, rule

@@ -24,8 +24,8 @@ class SavedModelPredictor:
 
     Args:
         spec: The model file's functions; of these `feed` and `eval_metrics_fn` are used.
-        metadata: What `feed` is told about the data.
-        directory: What `KerasTrainer.export` wrote, or another SavedModel with a `serve`
+        metadata: The description of the data, for `feed`.
+        directory: The folder that `KerasTrainer.export` wrote, or another SavedModel with a `serve`
             endpoint that takes what `feed` gives as features.
         tell_feed: Is told which way `feed` runs.
     """

@@ -89,7 +89,7 @@ def write_rows(saved: Sequence[SavedTable], source: TableSource, directory: Path
 
     Args:
         saved: The tables, in their order; the model has them as its attribute `tables`.
-        source: Where their rows are.
+        source: The source of their rows.
         directory: The SavedModel.
     """
     with tempfile.TemporaryDirectory(dir=directory, prefix="rows-") as scratch:

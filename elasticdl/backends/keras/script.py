@@ -45,7 +45,7 @@ class ScriptTrainer(AskingTrainer):
         """Take over a model.
 
         Args:
-            handover: Where the script is asked.
+            handover: The place where the worker asks the script.
             model: The script's, built.
             optimizer: One of `keras.optimizers`.
             seed: The seed of the job.

@@ -1,4 +1,4 @@
-"""With how many threads, and where, TensorFlow computes; it can be told only before it starts."""
+"""Sets the threads and the device of TensorFlow, which takes them only before it starts."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def compute_with(
     Args:
         num_threads: The number of threads of one operation.
         device: `cpu` or `cuda:N`; None: where TensorFlow wants to.
-        early: Who has started it, for the message if somebody has.
-        remedy: What to do then.
+        early: The code that started TensorFlow, for the message if it runs already.
+        remedy: The advice of that message.
 
     Raises:
         ModelError: There is no such device, or TensorFlow has taken all of them already.

@@ -103,7 +103,7 @@ _RESTING = (
 
 @dataclass(frozen=True, slots=True)
 class _Updates:
-    """What is done to a model: the user's optimizer, if there is one, and what the store is told.
+    """The updates of a model: the user's optimizer, if there is one, and what the store is told.
 
     rule: The rule of all that has no rule of its own; "sgd" where nothing is trained.
     dense: The dense variables, each with what an update does to it.
@@ -120,7 +120,7 @@ class KerasTrainer:
 
     Args:
         spec: The functions of the user's model file.
-        metadata: What `feed` is told about the data.
+        metadata: The description of the data, for `feed`.
         seed: The seed of the initial values.
         embedding_threshold_bytes: Plain `keras.layers.Embedding`s with tables above this are
             moved to the ps replicas.
@@ -187,7 +187,7 @@ class KerasTrainer:
     def build(self, sample: Minibatch) -> ModelDescription:
         """Build the model and describe it; see `Trainer.build`.
 
-        Without an `optimizer` function (an evaluation needs none) the description says "sgd".
+        If there is no `optimizer` function (an evaluation needs none), the description says "sgd".
         """
         sample = self._of(sample)
         if sample.mode is Mode.TRAINING and self._spec.loss is None:
@@ -309,7 +309,7 @@ class KerasTrainer:
         """Describe the model to those who hold its parameters.
 
         Args:
-            updates: What is done to it.
+            updates: The updates of the model.
             frozen: Numbers of the dense variables that no gradient reaches.
             frozen_tables: The same of tables.
         """

@@ -1,4 +1,4 @@
-"""What passes through this room; the names of TensorFlow and Keras, which have no stubs, say it."""
+"""The types of this room's values. TensorFlow and Keras have no stubs, so these names are used."""
 
 from __future__ import annotations
 

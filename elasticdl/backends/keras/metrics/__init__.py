@@ -1,1 +1,1 @@
-"""Metrics: `collection` has those of a model, `resolve` finds them, `kinds` are of one output."""
+"""Metrics: metrics of a model in `collection`, of one output in `kinds`; `resolve` finds them."""

@@ -66,7 +66,7 @@ class Metrics:
 
         Args:
             labels: One structure for all outputs, or a dict or list with one for each.
-            predictions: What the model gives.
+            predictions: The predictions of the model.
             output_names: Names of the outputs of a model that gives a list of them.
             weights: Sample weights, for all outputs or by output, or None.
             which: Says which metrics take it.

@@ -1,4 +1,4 @@
-"""Which metrics a model file means: names, classes, lists and dicts, read as by `compile`."""
+"""Finds the metrics that a model file means, in the forms that `compile` takes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CROSSENTROPY = ("crossentropy", "ce")
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """What a minibatch's labels and predictions look like; metrics are chosen by it.
+    """Describes a minibatch's labels and predictions; metrics are chosen by it.
 
     Args:
         labels: The labels of one output, or a dict with one for each.
@@ -72,7 +72,8 @@ def choose(given: object, function: str, outputs: Outputs | None) -> list[Chosen
         given: `{name: metric}`, `{output: {name: metric}}`, or what `compile(metrics=...)` takes:
             a list, a list with one entry for each output, or a dict of these by output.
         function: Name of the function, for messages.
-        outputs: How a minibatch looks; None: that is not known, and no output is told by its name.
+        outputs: The labels and predictions of a minibatch; None: that is not known, and no output
+            is told by its name.
     """
     several = outputs is not None and outputs.are_several
     names: tuple[str, ...] = ()
