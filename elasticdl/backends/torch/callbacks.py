@@ -1,4 +1,4 @@
-"""Which callbacks a model in PyTorch may have, and how the job calls them."""
+"""The callbacks that a model in PyTorch may have, and the job's calls of them."""
 
 from __future__ import annotations
 

@@ -45,7 +45,8 @@ def check_compiler() -> None:
 class _Rows:
     """The lookup of the compiled code: gives rows in their order, and notes what was asked for.
 
-    What the ids are is compared after the step: a comparison in it would take its graph apart.
+    The ids are compared after the step: a comparison inside it would break its compiled graph
+    apart.
     """
 
     def __init__(self) -> None:

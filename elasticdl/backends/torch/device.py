@@ -1,4 +1,4 @@
-"""Where a model in PyTorch is computed, and how arrays come there and back."""
+"""The device of a model in PyTorch, and the way of arrays to it and back."""
 
 from __future__ import annotations
 

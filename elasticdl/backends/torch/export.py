@@ -143,8 +143,8 @@ def read_export(
     """Return the parameters and buffers, and the tables, of an export.
 
     Args:
-        directory: Where it lies.
-        named: What messages call it; default: by `--saved_model`.
+        directory: The folder of the export.
+        named: The name of the export in messages; by default `--saved_model`.
 
     Raises:
         ModelError: A file is missing or no safetensors file.

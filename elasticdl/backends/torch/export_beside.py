@@ -41,8 +41,8 @@ def export_beside(
         directory: Where to write.
 
     Raises:
-        ModelError: Nobody could look rows up before the model is called, or `torch.export` cannot
-            trace it.
+        ModelError: The rows cannot be looked up before the model is called, or `torch.export`
+            cannot trace it.
     """
     programs = make_programs(placed, sample, staged)
     for program, name in zip(programs, (IDS, SCORE), strict=True):

@@ -27,9 +27,12 @@ UserFeed = Callable[["TaskRecords", Mode, Metadata], object]
 class TorchMinibatch(Minibatch):
     """A minibatch whose numbers are tensors.
 
-    mode: what it is for. seed: of the random numbers that a step on it draws: dropout and the like.
-    lookups: what each call of an embedding layer looks up, (table, ids); filled by `ids`.
-    counted: for each lookup of statistics, the records of the ids and what they count; likewise.
+    Attributes:
+        mode: The mode it is for.
+        seed: The seed of the random numbers of a step on it, for dropout and the like.
+        lookups: The lookup of each call of an embedding layer, (table, ids); `ids` fills it.
+        counted: The records of the ids and the amounts they count, for each lookup of statistics;
+            `ids` fills it.
     """
 
     mode: Mode = field(kw_only=True)

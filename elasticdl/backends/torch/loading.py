@@ -33,7 +33,7 @@ class Loading:
 
         Args:
             loader: Made by the script.
-            batches: What it has to be made on.
+            batches: The data set that it must be made on.
             seed: The seed of what the loader draws for its processes.
 
         Raises:

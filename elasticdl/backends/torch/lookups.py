@@ -1,4 +1,4 @@
-"""Which ids a minibatch looks up, found by running the model ahead of its step."""
+"""Finds the ids that a minibatch looks up, by running the model ahead of its step."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from elasticdl.layers.lookup import counting
 class Collector:
     """Runs a copy of the model up to its last lookup, in the thread that looks ahead.
 
-    Where no ids depend on a looked up row or a parameter, rows are zeros meanwhile. A model is
-    otherwise `staged`: each call of an embedding layer gets its real rows, one round trip each.
-    The copy stays on the CPU.
+    If no ids depend on a looked up row or a parameter, rows are zeros meanwhile. A model is
+    otherwise `staged`: each call of an embedding layer gets its real rows, one round trip each. The
+    copy stays on the CPU.
 
     Args:
         placed: The model, still on the CPU.
         staged: Whether ids depend on rows or parameters.
-        device: Where the model is computed later.
+        device: The device that computes the model later.
     """
 
     def __init__(self, placed: PlacedModel, staged: bool, device: Device) -> None:
@@ -45,8 +45,8 @@ class Collector:
         """Return the ids of each site, and note them in the minibatch.
 
         Args:
-            minibatch: Whose features are looked at.
-            fill: What the rows are filled with that the model gets meanwhile.
+            minibatch: The minibatch that is looked at.
+            fill: The value that fills the rows which the model gets meanwhile.
 
         Raises:
             ModelError: An id is out of range, or there are other sites than at first.

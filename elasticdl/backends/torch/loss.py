@@ -37,7 +37,7 @@ class MinibatchLoss:
 
         Args:
             loss: The loss of the model file; it stays as it is.
-            device: Where labels and predictions are.
+            device: The device of labels and predictions.
             tell: Told of an order that is not the usual.
 
         Raises:
@@ -50,7 +50,7 @@ class MinibatchLoss:
 
     @property
     def function(self) -> Callable[..., torch.Tensor]:
-        """What is called: the user's, or a copy of it whose tensors are on the device."""
+        """The function to call: the user's, or a copy of it whose tensors are on the device."""
         return self._loss
 
     def __call__(self, labels: Nested, predictions: Nested) -> torch.Tensor:

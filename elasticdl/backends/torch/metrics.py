@@ -77,7 +77,7 @@ class FunctionMetric:
 
 
 class SumMetric(Protocol):
-    """What is used of a metric of torchmetrics, which need not be installed."""
+    """The methods that we use of a metric of torchmetrics, which need not be installed."""
 
     _defaults: Mapping[str, torch.Tensor]
     _reductions: Mapping[str, object]

@@ -52,7 +52,7 @@ class LayerTable:
 
     @property
     def weight(self) -> TableParameter:
-        """What stands for the table in the model."""
+        """The parameter that stands for the table in the model."""
         weight: TableParameter = self.layer.weight
         return weight
 
@@ -84,7 +84,7 @@ class LayerTable:
 
 @dataclass(frozen=True, slots=True)
 class TowerOutputs:
-    """What a tower that is computed elsewhere gives: a model looks it up as it does rows."""
+    """The outputs of a tower that is computed elsewhere; a model looks them up like rows."""
 
     name: str
     dim: int
@@ -92,7 +92,7 @@ class TowerOutputs:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """What crosses in the state vector, and where it is in the model: among its buffers.
+    """A value that crosses in the state vector, and its place among the buffers of the model.
 
     A parameter that is not trained and that steps change, as a teacher's, is one too.
     """
@@ -145,14 +145,14 @@ class PlacedModel:
     """The model, with its parameters on a flat vector and its tables elsewhere.
 
     Args:
-        model: What the model function returned, called with a lookup in force.
+        model: The result of the model function, called with a lookup in force.
         features: A first minibatch's; None if the model is called elsewhere, and has no tables.
-        device: Where the model is.
+        device: The device of the model.
 
     Attributes:
-        device: Where the model is computed; features are moved there.
+        device: The device that computes the model; features are moved there.
         tables: The tables of the embedding layers.
-        towers: Those that are computed elsewhere.
+        towers: The towers that are computed elsewhere.
         sites: The number among `sources` of each call of an embedding layer or tower, in order.
         parameters: (name, parameter) of what is dense.
     """
@@ -210,7 +210,7 @@ class PlacedModel:
 
     @property
     def sources(self) -> tuple[LayerTable | TowerOutputs, ...]:
-        """Where rows come from: the tables, and behind them the towers that are elsewhere."""
+        """The sources of rows: the tables, then the towers that are elsewhere."""
         return (*self.tables, *self.towers)
 
     def remotes(self) -> list[Remote]:
@@ -330,7 +330,7 @@ class PlacedModel:
     def gradient(self, of: Container[int] | None = None) -> Float32:
         """Return the gradients that a backward pass left, flat; the parameters lose them.
 
-        One that has none is -0.0 all over, which no gradient is.
+        A parameter without a gradient gives -0.0 all over, which no real gradient is.
 
         Args:
             of: The `id`s of parameters; others have none. None: all.

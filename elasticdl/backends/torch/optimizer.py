@@ -28,7 +28,7 @@ REFUSED_KINDS = {
 _LOOKED_AHEAD = 200  # updates
 # Settings that say how PyTorch computes, and not what.
 _NO_MATTER = frozenset({"foreach", "fused", "capturable", "params", "lr", "initial_lr"})
-# What OneCycleLR and CyclicLR keep in the groups.
+# OneCycleLR and CyclicLR keep these in the groups. They are the scheduler's, not settings.
 _OF_SCHEDULERS = frozenset({"max_lr", "min_lr", "base_momentum", "max_momentum"})
 _REFUSED_SETTINGS = {
     "maximize": "let loss() return the negative of what is to grow",
@@ -42,11 +42,15 @@ Group = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What an optimizer does with each parameter.
+    """The rules of an optimizer for each parameter.
 
-    dense: the rule of dense parameters that have none of their own. of, rates: by the `id` of a
-    parameter its rule, and its part of the learning rate; what is not in them is not trained. rate:
-    the learning rate by model version. clip: how gradients are clipped. optimizer: the user's.
+    Attributes:
+        dense: The rule of dense parameters that have none of their own.
+        of: The rule of a parameter by its `id`. A parameter that is missing here is not trained.
+        rates: A factor of the learning rate, by the `id` of a parameter.
+        rate: The learning rate by model version.
+        clip: The clipping of gradients.
+        optimizer: The user's optimizer.
     """
 
     dense: OptimizerSpec
@@ -77,7 +81,7 @@ def read_rules(
         make: The function; it returns an optimizer of `torch.optim`, a scheduler of
             `torch.optim.lr_scheduler` of one, or an `UpdateRule`.
         parameters: (name, parameter) of what is dense.
-        tables: What stands for the tables.
+        tables: The parameters that stand for the tables.
 
     Raises:
         ModelError: The optimizer, or one of its settings, is not one that the store applies.
@@ -219,7 +223,8 @@ class ScheduledRate:
         self._settings = _settings(scheduler.optimizer)
         self._parts = parts_of_rate(scheduler.optimizer)
         self._known = array("d", [highest_rate(scheduler.optimizer)])
-        # With several rates a schedule may treat them differently, perhaps later: look ahead.
+        # A schedule may treat several rates differently, perhaps only later. The look ahead finds
+        # that before training.
         self(1 if len(set(self._parts)) == 1 else _LOOKED_AHEAD)
 
     def __call__(self, version: int) -> float:

@@ -29,10 +29,10 @@ class ExportedPredictor:
 
     Args:
         spec: The model file's functions; of these `model`, `feed` and `eval_metrics_fn` are used.
-        model: What the model function returned, called with a lookup in force.
-        metadata: What `feed` is told about the data.
-        directory: What `TorchTrainer.export` wrote.
-        device: Where the model is computed; rows are looked up on the CPU.
+        model: The result of the model function, called with a lookup in force.
+        metadata: The description of the data, for `feed`.
+        directory: The folder that `TorchTrainer.export` wrote.
+        device: The device that computes the model; rows are looked up on the CPU.
     """
 
     ids_need_parameters = False

@@ -40,11 +40,11 @@ class ScriptTrainer(AskingTrainer):
         """Take over a model.
 
         Args:
-            handover: Where the script is asked.
+            handover: The place where the worker asks the script.
             model: The script's.
             optimizer: One of `torch.optim`, or a scheduler of one.
             seed: The seed of the job.
-            device: Where the script computes, and has put the model.
+            device: The device on which the script computes, and on which it has put the model.
 
         Raises:
             ModelError: Model or optimizer cannot be used here; says what and why.
@@ -131,7 +131,8 @@ class ScriptTrainer(AskingTrainer):
     def build(self, sample: Minibatch) -> ModelDescription:
         """Describe the model; the sample is not needed.
 
-        What is frozen now may be trained later: until then it has no gradient, and rests.
+        A parameter that is frozen now may be trained later: until then it has no gradient, and
+        rests.
         """
         of, placed = self._rules.of, self._placed
 

@@ -1,10 +1,10 @@
-"""What training does to buffers: moving statistics and counters; see `backends/momenta.py`.
+"""Training's effect on buffers: moving statistics and counters; see `backends/momenta.py`.
 
-Some buffers of PyTorch follow no such rule: the mean of all minibatches, in which one weighs 1 / n
-(`BatchNorm1d(momentum=None)`), and the vectors of a spectral norm, which each step makes anew. Half
-of the old value, and what is missing to the new one, is right for one worker, and for all-reduce,
-which takes the mean of such changes. With ps replicas what two workers make at the same time of the
-same value comes to the newer one and a half of the other's change.
+Some buffers of PyTorch follow no such rule. `BatchNorm1d(momentum=None)` keeps the mean of all
+minibatches, in which one weighs 1 / n. Each step makes the vectors of a spectral norm anew. Half of
+the old value, and what is missing to the new one, is right for one worker, and for all-reduce,
+which takes the mean of such changes. On ps replicas two workers may change the same value at the
+same time. It then becomes the newer value and a half of the other's change.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a minibatch adds to the statistics of its ids: in place of a gradient."""
+"""Computes what a minibatch adds to the statistics of its ids, in place of a gradient."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def amounts(
 
     Args:
         said: The statistics.
-        shape: Of the ids.
+        shape: The shape of the ids.
         records: The record of each id; None: it is their first axis.
         weights: What each counts; None: all count 1.
-        minibatch: Whose labels and features are counted.
+        minibatch: The minibatch whose labels and features are counted.
 
     Raises:
         ModelError: `feed` does not give a value that is counted, once for each record.

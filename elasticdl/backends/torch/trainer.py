@@ -74,12 +74,12 @@ class TorchTrainer:
 
     Args:
         spec: The functions of the user's model file.
-        model: What the model function returned, called with a lookup in force.
-        metadata: What `feed` is told about the data.
+        model: The result of the model function, called with a lookup in force.
+        metadata: The description of the data, for `feed`.
         seed: The seed of the initial values.
         run_eagerly: Rows are looked up one layer after the other, each with its real ids.
         is_compiled: Training steps are compiled by `torch.compile`, without `run_eagerly`.
-        device: Where steps are computed.
+        device: The device that computes the steps.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class TorchTrainer:
         self._momenta: list[float] = []
         self._rate: Callable[[int], float] = lambda version: 0.0
         self._unused: dict[int, str] = {}  # parameters without a gradient at first, by `id`
-        self._clipped: Container[int] | None = None  # `id`s of what a common norm is of
+        self._clipped: Container[int] | None = None  # `id`s of parameters under a common norm
 
     def minibatches(
         self, records: Iterator[Records], mode: Mode, minibatch_size: int, seed: int

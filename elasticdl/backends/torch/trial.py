@@ -103,10 +103,11 @@ def _visit_tensor(state: PythonState, name: str, tensor: torch.Tensor) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What a step changes and a store can have, beside parameters and buffers of the model.
+    """The values that steps change and a store can hold, beside what training always changes.
 
-    parameters: names of those of the model that are not trained, such as a teacher's. of_loss: the
-    modules of the loss, by name, some of whose buffers a step changes.
+    Attributes:
+        parameters: The names of parameters of the model that are not trained, such as a teacher's.
+        of_loss: The modules of the loss, by name, if a step changes some of their buffers.
     """
 
     parameters: frozenset[str] = frozenset()
@@ -134,7 +135,7 @@ def find_carried(model: nn.Module, loss: object, step: Callable[[], None]) -> Ca
     """Say what a step changes that has to be carried; put back what it did.
 
     Args:
-        model: Whose parameters may change that are not trained.
+        model: The model; its parameters may change if they are not trained.
         loss: The user's.
         step: Makes a step that updates nothing, and leaves gradients.
 
@@ -166,10 +167,10 @@ def find_carried(model: nn.Module, loss: object, step: Callable[[], None]) -> Ca
 
 
 class FixedParameters:
-    """Which parameters a model has, and which of them are trained: what no step may change.
+    """Knows a model's parameters, and which of them are trained: no step may change either.
 
     Args:
-        model: As its function has made it, before it is called.
+        model: The model as its function made it, before it is called.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -199,10 +200,10 @@ class FixedParameters:
 
 @contextmanager
 def keeping_parameters(model: nn.Module) -> Iterator[set[str]]:
-    """Put parameters back after the block; those that have changed are then in what it yields.
+    """Put parameters back after the block; yield a set that then names the ones that changed.
 
-    Within it those that are not trained have other values: a teacher that begins as its student
-    follows it without a change.
+    Parameters that are not trained have other values within the block. Otherwise a teacher that
+    begins equal to its student would follow it without a visible change.
 
     Raises:
         ModelError: One has changed that is trained, which only updates may do.
