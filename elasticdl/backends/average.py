@@ -32,8 +32,8 @@ class Average:
         Args:
             values: One number for each element, or a single one, which counts for all records.
             num_records: The number of records of the minibatch.
-            weights: What they are, for messages -> how much each value counts, as an array whose
-                axes are the first ones of `values`; None where there are none. They multiply.
+            weights: The weights of the values. A key names the weights in messages. Its value is an
+                array whose axes are the first ones of `values`, or None. Several weights multiply.
 
         Raises:
             ModelError: The values are no numbers, or weights do not fit their shape.

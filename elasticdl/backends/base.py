@@ -3,9 +3,9 @@
 A backend knows nothing of tasks, processes or the store. It turns raw records into minibatches,
 tells which embedding ids a minibatch needs, and computes on the rows that it is given.
 
-Dense parameters cross this seam as **one flat float32 vector** (all trainable variables, in the
-backend's order), and so do state variables (moving statistics and the like: everything that
-the forward pass updates and that evaluation reads). The store splits both by bytes and need not
+Dense parameters cross this seam as **one flat float32 vector**: all trainable variables, in the
+backend's order. State variables (such as moving statistics) cross in a second flat vector. The
+forward pass updates them, and evaluation reads them. The store splits both by bytes and need not
 know the variables; `ModelDescription.dense` and `.state` name them for checkpoints.
 """
 
@@ -36,7 +36,8 @@ from elasticdl.optimizers.program import Program
 Float32 = NDArray[np.float32]
 Int64 = NDArray[np.int64]
 
-# What passes between a user's functions, and is looked into by one framework alone.
+# These values pass between a user's functions. Only the backend of their framework looks into
+# them, so the seam has no narrower type for them.
 Features: TypeAlias = object
 """What `feed` makes of records for the model: tensors or arrays, in tuples, lists and dicts."""
 Labels: TypeAlias = object
@@ -47,7 +48,7 @@ Predictions: TypeAlias = object
 
 @dataclass(frozen=True, slots=True)
 class FeedWay:
-    """Which way records go through `feed`, and why, for whoever looks at the job.
+    """Says which way records take through `feed`, and why; people who watch the job read it.
 
     is_slow: It is not the fastest, so the log of the process warns of it.
     """
@@ -66,7 +67,7 @@ def tell_nobody(way: FeedWay) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Initializer:
-    """How a row is filled when it is first used: a function of (seed, table, key) alone.
+    """Describes how a new row is filled: a function of (seed, table, key) alone.
 
     kind: "constant" (value), "uniform" (low, high), "normal" (mean, stddev),
     "truncated_normal" (mean, stddev; two standard deviations).
@@ -77,7 +78,7 @@ class Initializer:
 
     @property
     def centre(self) -> float:
-        """What a row that was never trained reads as in an evaluation or an export."""
+        """The value of each float of an untrained row in an evaluation or an export."""
         match self.kind:
             case "constant":
                 return self.params["value"]
@@ -91,20 +92,30 @@ class Initializer:
 class OptimizerSpec:
     """An optimizer as the store applies it, settings read from the user's object.
 
-    kind and params (floats; flags are 0.0 / 1.0): "sgd" (), "momentum" (momentum, nesterov),
-    "adagrad" (epsilon, initial_accumulator), "adadelta" (rho, epsilon), "adam" and "adamw" (beta_1,
-    beta_2, epsilon, amsgrad), "nadam" and "adamax" (beta_1, beta_2, epsilon), "lion" (beta_1,
-    beta_2), "schedule_free_adamw" (beta_1, beta_2, epsilon, warmup_steps), "rmsprop" (rho,
-    momentum, epsilon, centered), "ftrl" (learning_rate_power, initial_accumulator, l1, l2,
-    l2_shrinkage, beta),
-    "group_ftrl" (ftrl's without the power, and l21: group lasso over a table's row); each with
-    weight_decay, decoupled from the gradient (0.004 of "adamw", else 0). With
-    PyTorch's formulas and defaults: "torch_sgd" (momentum, dampening, nesterov, weight_decay),
-    "torch_adagrad" (lr_decay, epsilon, initial_accumulator, weight_decay), "torch_adam" and
-    "torch_adamw" (beta_1, beta_2, epsilon, amsgrad, weight_decay), "torch_rmsprop" (alpha,
-    momentum, epsilon, centered, weight_decay).
-    The learning rate travels with each push. "own" (weight_decay) has a rule of the user's own, the
-    program.
+    Attributes:
+        kind: A name of the list below, or "own": a rule of the user's own, which is `program`.
+        params: The settings of that kind as floats; flags are 0.0 or 1.0.
+        program: The rule of "own".
+
+    The settings of each kind stand in brackets. Each of the first list also has `weight_decay`,
+    decoupled from the gradient (0.004 of "adamw", else 0).
+
+    - "sgd" (), "momentum" (momentum, nesterov), "adagrad" (epsilon, initial_accumulator)
+    - "adadelta" (rho, epsilon), "adam" and "adamw" (beta_1, beta_2, epsilon, amsgrad)
+    - "nadam" and "adamax" (beta_1, beta_2, epsilon), "lion" (beta_1, beta_2)
+    - "schedule_free_adamw" (beta_1, beta_2, epsilon, warmup_steps)
+    - "rmsprop" (rho, momentum, epsilon, centered)
+    - "ftrl" (learning_rate_power, initial_accumulator, l1, l2, l2_shrinkage, beta)
+    - "group_ftrl" (ftrl's without the power, and l21: group lasso over a table's row)
+
+    These have PyTorch's formulas and defaults:
+
+    - "torch_sgd" (momentum, dampening, nesterov, weight_decay)
+    - "torch_adagrad" (lr_decay, epsilon, initial_accumulator, weight_decay)
+    - "torch_adam" and "torch_adamw" (beta_1, beta_2, epsilon, amsgrad, weight_decay)
+    - "torch_rmsprop" (alpha, momentum, epsilon, centered, weight_decay)
+
+    The learning rate is no setting: it travels with each push. "own" has only `weight_decay`.
     """
 
     kind: str
@@ -114,7 +125,7 @@ class OptimizerSpec:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionSpec:
-    """When an id gets a row, as the store decides it.
+    """Describes the rule by which the store decides when an id gets a row.
 
     kind and params: "count" (count), "sketch" (count, bytes), "probability" (probability),
     "statistic" (table, column, limit).
@@ -173,7 +184,7 @@ def _kept(kept: KeptStatistics | None, name: str, limit: float, whose: str) -> S
 
 @dataclass(frozen=True, slots=True)
 class ExpirySpec:
-    """When a row goes, as the store decides it; see `Expiry`."""
+    """Describes the rule by which the store decides when a row is removed; see `Expiry`."""
 
     steps: int | None = None
     days: float | None = None
@@ -198,7 +209,7 @@ class ExpirySpec:
 
 @dataclass(frozen=True, slots=True)
 class StatisticsSpec:
-    """What the store and those who push must know of statistics; see `RowStatistics`."""
+    """Holds what the store and its clients must know of statistics; see `RowStatistics`."""
 
     decay: float
     steps: int
@@ -210,7 +221,7 @@ class StatisticsSpec:
 
 @dataclass(frozen=True, slots=True)
 class ConstraintSpec:
-    """What weights are held to after each update, as the store does it.
+    """Describes the constraint that the store puts on weights after each update.
 
     kind and params: "non_neg" (); of a table's row also "norm" (min, max, rate, epsilon), the L2
     norm of the row as Keras' `MinMaxNorm` holds it.
@@ -222,16 +233,18 @@ class ConstraintSpec:
 
 @dataclass(frozen=True, slots=True)
 class TableDescription:
-    """An embedding table. `input_dim` is None where ids are any 64-bit number.
+    """An embedding table. `input_dim` is None if ids may be any 64-bit number.
 
-    keep_names: whether the strings that ids were made of are kept, for `Trainer.names`.
-    trainable: whether rows are updated. They are created, read and kept all the same.
-    given_rows: whether every key begins with a row of `Trainer.given_rows`.
-    rate: what the learning rate is multiplied by.
-    statistics: rows are decayed sums, the last float the period that they are decayed to. What a
-        step gives as their gradient is what it adds, without the period.
-    wire_dtype: how rows and gradients travel, "float32", "float16" or "bfloat16"; they are stored,
-        and updates are computed, in float32.
+    Attributes:
+        keep_names: Whether the strings behind the ids are kept, for `Trainer.names`.
+        trainable: Whether rows are updated. They are created, read and kept all the same.
+        given_rows: Whether every key begins with a row of `Trainer.given_rows`.
+        rate: A factor of the learning rate.
+        statistics: Set if rows are decayed sums. The last float of such a row is its period: the
+            sums are decayed to it. A step's gradient of a row is what it adds to the sums, without
+            the period.
+        wire_dtype: The type of rows and gradients on the wire: "float32", "float16" or "bfloat16".
+            The store holds and updates rows in float32.
     """
 
     name: str
@@ -273,19 +286,21 @@ class TableDescription:
 
 @dataclass(frozen=True, slots=True)
 class VariableDescription:
-    """Where a variable lies in the flat dense or state vector, in elements.
+    """The place of a variable in the flat dense or state vector, in elements.
 
-    trainable: whether the loss has a gradient for a dense variable. What has none keeps its value
-        under every optimizer. Whether training changes a state variable.
-    momentum: a minibatch makes a state variable `momentum * old + change`; 1 where changes add up,
-        0 where the value is replaced.
-    decays, constraint: whether the optimizer's weight decay is for a dense variable too, and what
-        its elements are held to.
-    optimizer, rate: of a dense variable, if it has other settings than the model's, and what the
-        learning rate is multiplied by.
-    may_rest: a gradient of a dense variable that is -0.0 all over, which adds nothing to any other,
-        says that there is none. Then the variable rests, and its optimizer does not count the
-        update.
+    Attributes:
+        trainable: Whether the loss has a gradient for a dense variable. A variable without one
+            keeps its value under every optimizer. For a state variable: whether training changes
+            it.
+        momentum: A minibatch makes a state variable `momentum * old + change`. It is 1 if changes
+            add up, 0 if the value is replaced.
+        decays: Whether the optimizer's weight decay applies to a dense variable too.
+        constraint: The constraint on the elements of a dense variable.
+        optimizer: The optimizer of a dense variable, if it differs from the model's.
+        rate: A factor of the learning rate of a dense variable.
+        may_rest: Whether a gradient of -0.0 all over says that there is no gradient. It adds
+            nothing to any other one. Then the variable rests: its optimizer does not count the
+            update.
     """
 
     name: str
@@ -302,7 +317,7 @@ class VariableDescription:
 
 @dataclass(frozen=True, slots=True)
 class ClipSpec:
-    """How the gradient of a minibatch is clipped, gradients of equal ids summed.
+    """Describes how a minibatch's gradient is clipped, after gradients of equal ids are summed.
 
     kind: "norm" (the L2 norm of each table's rows, and of each dense variable, is at most
     `limit`), "global_norm" (that of all together) or "value" (each element).
@@ -328,9 +343,10 @@ class ModelDescription:
 class Minibatch:
     """Features and labels as the backend likes them; opaque to the loop.
 
-    num_records: rows of features and labels; of a `feed` that leaves records out, or makes several
-        examples of one, those that it gave.
-    record_numbers: in PREDICTION, the number in its source of the record that each row is of.
+    Attributes:
+        num_records: The number of rows of features and labels. It differs from the number of
+            records read if `feed` leaves records out, or makes several examples of one.
+        record_numbers: In PREDICTION, the number of each row's record in its source.
     """
 
     features: Features
@@ -341,13 +357,16 @@ class Minibatch:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What one training step yields.
+    """The result of one training step.
 
-    row_grads: for each id site, the gradient of the rows it was given, same shape as those; of a
-    table of statistics what each occurrence adds to the sums, shape `ids.shape + (dim - 1,)`.
-    dense_grad: gradient of the flat dense vector. state_delta: what is added to `momentum` times
-    the state; where momentum is 1, the new state minus the state given. `change_of` makes it.
-    loss: mean over the minibatch. predictions: for `Trainer.measure`, as the backend likes them.
+    Attributes:
+        row_grads: The gradient of the rows of each id site, in the shape of those rows. For a table
+            of statistics: what each occurrence adds to the sums, shape `ids.shape + (dim - 1,)`.
+        dense_grad: The gradient of the flat dense vector.
+        state_delta: The change that is added to `momentum` times the state; `change_of` makes it.
+            For momentum 1 it is the new state minus the state given.
+        loss: The mean over the minibatch.
+        predictions: The input of `Trainer.measure`, as the backend likes it.
     """
 
     loss: float
@@ -361,13 +380,13 @@ def change_of(new: Any, old: Any, momentum: Any, xp: Any = np) -> Any:
     """Return the `state_delta` that makes a new state of an old one, each with its momentum.
 
     Infinity minus infinity is no number. So of what is replaced the change is the new value, and
-    what stays infinite has none. Of what was infinite and is something else now there is no change
-    that can be added: it is NaN, which the worker refuses.
+    what stays infinite has none. If an infinite value became something else, no change that can be
+    added says so: the change is NaN, which the worker refuses.
 
     Args:
         new: float32, as old and momentum, which have its shape.
-        old: What it was before the step.
-        momentum: By which what holds the state multiplies the old one; 0: it is replaced.
+        old: The state before the step.
+        momentum: The factor by which the holder of the state multiplies the old one; 0 replaces it.
         xp: NumPy, or what does as NumPy does with such tensors.
     """
     was_infinite = xp.isinf(old)
@@ -413,9 +432,9 @@ class Tower(Protocol):
     Methods may be called from one thread only.
 
     Attributes:
-        name: Of the layer.
+        name: The name of the layer.
         dim: Width of what it gives.
-        dense: Where its variables lie in the flat dense vector of the model, in their order.
+        dense: The places of its variables in the flat dense vector of the model, in their order.
         tables: The table of each of its id sites.
     """
 
@@ -435,7 +454,7 @@ class Tower(Protocol):
 
         Args:
             ids: Shape (n,).
-            rows: Of each site, in the order of its ids.
+            rows: The rows of each site, in the order of its ids.
             dense: Its own variables, one after the other.
             training: Whether it is trained.
         """
@@ -448,8 +467,8 @@ class Tower(Protocol):
 
         Args:
             ids: Shape (n,).
-            gradients: Of what it gave for them, shape (n, dim).
-            rows: As in `forward`.
+            gradients: The gradient of the output for these ids, shape (n, dim).
+            rows: The same as in `forward`.
             dense: The same.
         """
         ...
@@ -480,7 +499,7 @@ class HasTowers(Protocol):
 
 
 class Pulled(Protocol):
-    """What a lookup brings: the rows of each site, and the dense and state vectors."""
+    """The result of a lookup: the rows of each site, and the dense and state vectors."""
 
     @property
     def rows(self) -> Sequence[Float32]:
@@ -508,7 +527,7 @@ class Lookup(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CallbackNeeds:
-    """What callbacks need of the job.
+    """The needs of the model file's callbacks that the job must meet.
 
     watches: names one that waits for evaluations, or is "". watches_loss: one waits for the loss of
     evaluations. namespace: The globals of the model file: a change of them is of one process alone.
@@ -584,8 +603,8 @@ class Trainer(Predictor, Protocol):
     """A model whose parameters lie elsewhere: it is built, described, trained and exported.
 
     Attributes:
-        callbacks: What the job is to do for callbacks of the model file, if it has any that it is
-            to call. Known after `build`.
+        callbacks: The needs of the callbacks that the job calls; None if the model file has none.
+            Known after `build`.
         has_schedule: The learning rate follows the model's version, and callbacks cannot set it.
             Known after `build`.
     """
@@ -653,7 +672,8 @@ class Trainer(Predictor, Protocol):
     ) -> None:
         """Write a model that serves without elasticdl into `directory` (which exists, empty).
 
-        Without `tables` their rows lie beside it, as Parquet; `docs/serving.md` says what is there.
+        If `tables` is None, the rows of the tables lie beside it, as Parquet. `docs/serving.md`
+        describes the files.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Which comes first where a loss or a metric of the user is called: the labels or the predictions.
+"""The order of labels and predictions in a call of the user's loss or metric.
 
 Keras gives the labels first, whatever the parameters are called. PyTorch leaves it to the caller:
 there the names of the parameters say it. A call that its names, or its framework, would have
@@ -33,9 +33,9 @@ def told_nobody(line: str) -> None:
 def as_keras(function: Any, what: str, tell: Tell) -> Any:
     """Return a loss or metric for a call as `compile` makes it, with the labels first.
 
-    The loss of ElasticDL 0.1, `loss(output, labels)`, is called as it was there. Of a list or dict
-    each part is looked at, and of a class an object is made. What is no function of the user, such
-    as "mse", stays as it is.
+    The loss of ElasticDL 0.1, `loss(output, labels)`, is called as it was there. If it is a list or
+    dict, each part is looked at; if it is a class, an object is made of it. Anything else than a
+    function of the user, such as "mse", stays as it is.
     """
     if isinstance(function, type):
         function = function()
@@ -65,7 +65,7 @@ def takes_predictions_first(
     """Say whether a loss or metric is called with (predictions, labels), as its names say.
 
     Args:
-        function: Of the user.
+        function: The loss or metric of the user.
         what: Its name, for the line.
         tell: Is told where that is not the usual.
         is_of_torch: Whether it is a module or function of PyTorch, for which this is the usual.

@@ -1,4 +1,4 @@
-"""What a callback remembers between calls, as JSON: any worker may make it the next time."""
+"""The memory of a callback between calls, as JSON: any worker may make the next call."""
 
 from __future__ import annotations
 

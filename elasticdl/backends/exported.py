@@ -1,4 +1,4 @@
-"""What a folder with an exported model is, told by its files without importing a framework."""
+"""Tells the kind of an exported model by the files of its folder, without importing a framework."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a worker, which asks for gradients, meets a script, which computes them in its own loop."""
+"""The meeting point of a worker that asks for gradients and a script that computes them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Handover:
         """Wait for the next step; None after the last one.
 
         Raises:
-            BaseException: What the worker has failed with.
+            BaseException: The error with which the worker failed.
         """
         while True:
             match self._asked.get():

@@ -27,7 +27,7 @@ Rate = Callable[[int], float]
 
 
 class Hooks(Protocol):
-    """What the job calls of one callback; see `elasticdl.callbacks.Callback`."""
+    """The functions of one callback that the job calls; see `elasticdl.callbacks.Callback`."""
 
     def on_train_begin(self) -> None:
         """Training begins."""
@@ -57,8 +57,8 @@ class JobCallbacks:
         make: Returns them, new ones each time, in the same order.
         rate: The optimizer's learning rate; None: it is a schedule.
         hooks: (callback, job) -> what is called of a new callback.
-        memory: What is remembered of them.
-        needs: What they need of the job.
+        memory: The memory of the callbacks.
+        needs: Their needs that the job must meet.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ def check_monitor(callback: Watching, directions: Mapping[str, str | None]) -> N
         directions: The metrics of evaluations by name: "min", "max", or None if nobody knows.
 
     Raises:
-        ModelError: Nobody measures that, or whether less or more is better cannot be told.
+        ModelError: No metric has that name, or it is unknown whether less or more is better.
     """
     name = f"callback {type(callback).__name__}(monitor={callback.monitor!r})"
     known = ["loss", "val_loss", *(f"val_{metric}" for metric in directions)]

@@ -37,10 +37,10 @@ def load_trainer(
 
     Args:
         spec: The functions of the model file.
-        metadata: What `feed` is told about the data.
+        metadata: The description of the data, for `feed`.
         seed: The seed of the initial values.
         embedding_threshold_bytes: Above it a table of Keras is moved to the ps replicas.
-        num_threads: To compute with.
+        num_threads: The number of threads to compute with.
         run_eagerly: Whether feed, model and loss run as plain Python.
         torch_compile: Whether steps of PyTorch are compiled.
         device: Where it computes; None: PyTorch on the CPU, TensorFlow where it wants to.
@@ -107,7 +107,7 @@ def _not_in_torch(what: str) -> ModelError:
 def _call(spec: ModelSpec, seed: int, num_threads: int | None) -> object:
     """Call the model function as PyTorch's models need it, which changes nothing for others.
 
-    Without a number of threads nothing is prepared: the process has its own.
+    If no number of threads is given, nothing is prepared: the process has its own.
     """
     knew_torch = _imported("torch")
     with looking_up(_no_rows_yet):
@@ -162,7 +162,7 @@ def load_saved_model(
 
     Args:
         spec: The functions of the model file.
-        metadata: What `feed` is told about the data.
+        metadata: The description of the data, for `feed`.
         directory: The export.
         num_threads: To compute with; None: as this process does already.
         device: Where it computes; None: PyTorch on the CPU, TensorFlow where it wants to.
@@ -214,7 +214,7 @@ class ScriptFrameworks:
 
         Args:
             seed: The seed of what they draw.
-            num_threads: With how many they compute.
+            num_threads: The number of threads that they compute with.
             device: Where.
             needs_one: Whether a script without any of them is refused.
 

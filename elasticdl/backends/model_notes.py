@@ -1,4 +1,4 @@
-"""What of a model's training is otherwise than in its framework alone: a line each."""
+"""The differences between training in a job and in the framework alone, a line for each."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def of_moved(names: Sequence[str], rule: OptimizerSpec, optimizer: str) -> Itera
     """Say that plain layers of Keras were moved, and whether their optimizer is another one then.
 
     Args:
-        names: Of the layers.
-        rule: Of the tables.
-        optimizer: What the user calls it.
+        names: The names of the layers.
+        rule: The rule of the tables.
+        optimizer: The user's name for the optimizer.
     """
     if not names:
         return

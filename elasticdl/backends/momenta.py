@@ -1,12 +1,12 @@
-"""How much of its old value a step keeps of what it changes and does not train.
+"""The momentum of state variables: how much of the old value a step keeps.
 
-Workers train at the same time, so none of them knows the value that its change will meet. Where the
-replicas keep the value, `new = momentum * old + change` can be applied to whatever is there, if
-`momentum` is a number from 0 to 1 and `change` does not depend on `old`: moving averages, counts
-and sums (1), and values that are replaced (0).
+Workers train at the same time, so none of them knows the value that its change will meet. The
+replicas keep the value, and can apply `new = momentum * old + change` to whatever is there. For
+this, `momentum` is a number from 0 to 1, and `change` does not depend on `old`. Moving averages
+fit, counts and sums (1), and values that are replaced (0).
 
-The layers of a framework say their momentum. Of a user's own variable three steps from three values
-tell it, or that there is none.
+The layers of a framework say their momentum. The momentum of a user's own variable, or that it has
+none, is found by three steps from three values.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def momentum_of(
     Args:
         step: Given a state, returns the state that a step leaves, always by the same minibatch.
         start: The state that training begins with.
-        part: Where the variable lies in it.
+        part: The place of the variable in the state.
         dtype: The variable's own type.
     """
     if not np.all(np.isfinite(start[part])):

@@ -58,10 +58,11 @@ _Gradients = tuple[float, Sequence[Float32], Dense] | tuple[float, Sequence[Floa
 class ArrayTable:
     """An embedding table of an `ArrayModel`.
 
-    keep_names: Where the ids are given as strings, keep these beside the rows, for the export.
-    statistics: Keep statistics of the ids too. The first axis of the ids is the record then. With
-        `as_features` the rows that `predict` and `gradients` are given have them as their last
-        floats; what gradients say of these is left out.
+    Attributes:
+        keep_names: If the ids are strings, keep these beside the rows, for the export.
+        statistics: Keep statistics of the ids too. The first axis of the ids is the record then. If
+            `as_features` is set, `predict` and `gradients` get rows whose last floats are the
+            statistics. The gradients of these floats are ignored.
     """
 
     name: str
@@ -91,7 +92,7 @@ class ArrayTable:
 
 @dataclass(frozen=True, slots=True)
 class ArrayOptimizer:
-    """What `optimizer()` of an array model returns: the store's optimizer and its rate."""
+    """The result of an array model's `optimizer()`: the store's optimizer and its rate."""
 
     learning_rate: float
     kind: str = "sgd"
@@ -100,15 +101,18 @@ class ArrayOptimizer:
 
 @dataclass(frozen=True, slots=True)
 class ArrayModel:
-    """What the model function of a model file without a framework returns.
+    """The result of the model function of a model file without a framework.
 
-    ids: features -> for each table, in order, the ids that it is looked up with, any shape:
-        numbers, or strings, of which `keys_of_strings` makes numbers.
-    predict: (dense by name, rows for each table, features) -> predictions.
-    gradients: (dense by name, rows, features, labels) -> (mean loss, gradient of the rows given
-        for each table, gradient of dense by name); of a model with state also the change of each.
-    dense: name -> initial value.
-    state: The same of what no optimizer touches: each step's change is added.
+    Attributes:
+        ids: A function of the features. It returns the ids of each table, in order, in any shape.
+            Ids are numbers, or strings, of which `keys_of_strings` makes numbers.
+        predict: A function of (dense by name, rows for each table, features). It returns the
+            predictions.
+        gradients: A function of (dense by name, rows, features, labels). It returns the mean loss,
+            the gradient of the rows given for each table, and the gradient of dense by name. For a
+            model with state it also returns the change of each state variable.
+        dense: The initial values by name.
+        state: The initial values of variables without an optimizer: each step's change is added.
     """
 
     tables: Sequence[ArrayTable]

@@ -24,8 +24,8 @@ class SavedArraysPredictor:
 
     Args:
         spec: The model file's functions; of these `feed` and `eval_metrics_fn` are used.
-        model: What the model function returned.
-        metadata: What `feed` is told about the data.
+        model: The result of the model function.
+        metadata: The description of the data, for `feed`.
         directory: What `NumpyTrainer.export` wrote.
 
     Raises:

@@ -16,7 +16,7 @@ TORCH_FILE = "torch.json"
 def begin(folder: Path) -> End | None:
     """Begin to record what the framework does, for files in a folder; None if it has no profiler.
 
-    To be called by the thread that computes.
+    The thread that computes must call it.
     """
     if "elasticdl.backends.torch.trainer" in sys.modules:
         return _torch(folder)

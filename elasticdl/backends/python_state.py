@@ -1,12 +1,12 @@
-"""What a user's files hold in Python, copied so that it can be compared and put back.
+"""Copies what a user's files hold in Python, so that it can be compared and put back.
 
 A worker calls a model and a loss more often than there are steps, and another worker does not see
 these calls at all. So what the trials before training leave is put back, and two steps are
 compared: what the first leaves for the second is known to one process alone.
 
-Looked at are the attributes of objects and classes of the user, the globals of the user's files,
-what functions have of outer ones, and the lists, dicts, sets, arrays and tensors among all these.
-Iterators, `__slots__`, context variables and what is of a thread are not.
+The attributes of objects and classes of the user are looked at, the globals of the user's files,
+and the variables that functions hold of outer ones. So are the lists, dicts, sets, arrays and
+tensors among all these. Iterators, `__slots__`, context variables and what is of a thread are not.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def shown(names: list[str]) -> str:
 
 
 class PythonState:
-    """What is reachable from some objects, as it is when this is made.
+    """Holds the values that were reachable from some objects when this was made.
 
     In a `with` statement it is put back after the block.
 
@@ -118,8 +118,8 @@ class PythonState:
         """Note what names stand for.
 
         Args:
-            before: What comes before each name, for a user.
-            names: What is noted: attributes, globals.
+            before: A prefix for each name, for a user.
+            names: The things to note by name: attributes, globals.
             left_out: Whether a name is of no matter; asked again before one is put back.
         """
         held = {key: value for key, value in names.items() if not left_out(key)}
@@ -256,8 +256,10 @@ def _file_of(names: Mapping[str, object]) -> str:
 class TwoSteps:
     """A step after another one, and the same step alone.
 
-    results: What each computed. kept: What differs in Python then, by name. drawn: The sources of
-    random numbers of Python and NumPy from which a step drew.
+    Attributes:
+        results: The result of each of the two steps.
+        kept: The names of the values in Python that differ after the two.
+        drawn: The sources of random numbers of Python and NumPy from which a step drew.
     """
 
     results: tuple[Any, Any]
@@ -273,14 +275,14 @@ def compare_steps(
 ) -> TwoSteps:
     """Make a step after another one, and the same step alone; put everything back.
 
-    What a step merely leaves, for its loss or to be looked at, does not differ: the next one leaves
-    its own.
+    A value that each step leaves for its own loss, or to be looked at, makes no difference: the
+    next step writes its own.
 
     Args:
         note: Notes what is there.
         step: Makes a step that updates nothing; returns what it computes.
         first: A minibatch that the model takes.
-        second: That of the step; `first` is taken where the model does not take it.
+        second: The minibatch of the step; `first` is taken where the model does not take it.
     """
     before = note()
 
@@ -326,8 +328,8 @@ def globals_of(function: Callable[..., object] | None) -> Mapping[str, object]:
 def globals_now(namespace: Mapping[str, object]) -> PythonState:
     """Note what the globals of a model file hold, as far as callbacks can change it.
 
-    Other files of the user's that the model file imports from count as it does. What a callback
-    remembers does not: it goes from worker to worker.
+    Other files of the user's that the model file imports from count as it does. The memory of a
+    callback does not count: it goes from worker to worker.
     """
     file = _file_of(namespace)
     named = {f"{file}{key}": value for key, value in namespace.items() if not key.startswith("__")}

@@ -108,7 +108,7 @@ class AskingTrainer(OnlyTraining, ABC):
     variable is the old one and the mean of the changes, whatever the layer does with it.
 
     Attributes:
-        answer: What the script writes to answer a step.
+        answer: The answer of the script to a step, written by the script.
         loader: Makes what the script gets of the records; None: the script does that.
     """
 
@@ -145,7 +145,7 @@ class AskingTrainer(OnlyTraining, ABC):
         """Return what a script has computed.
 
         Args:
-            step: That the script was given.
+            step: The step that the script was given.
             loss: Its mean over the minibatch.
             gradients: Pairs of gradient and variable; None where they lie in the parameters.
 

@@ -18,7 +18,7 @@ from elasticdl.errors import DataError, ExportError
 class FeatureSpec:
     """A feature that a model takes.
 
-    dtype: Of NumPy; "str" for text or bytes.
+    dtype: The dtype in NumPy's words; "str" for text or bytes.
     shape: Of one record; None where it may be of any length.
     """
 
@@ -32,7 +32,7 @@ class ServedModel(Protocol):
 
     @property
     def features(self) -> Sequence[FeatureSpec]:
-        """What it takes. One that takes a single array has one feature."""
+        """What it takes. A model that takes a single array has one feature."""
         ...
 
     @property
@@ -42,7 +42,7 @@ class ServedModel(Protocol):
 
     @property
     def num_ids(self) -> Mapping[str, int]:
-        """Of each table whose ids are below a number, that number."""
+        """The limit of the ids of each table that has such a limit."""
         ...
 
     def set_parameters(self, dense: Float32, state: Float32) -> None:
@@ -104,8 +104,9 @@ def outputs_by_name(outputs: Any, names: Sequence[str], prefix: str = "") -> dic
     """Return the parts of a structure of outputs by name: a dict's keys, joined by `_`.
 
     Args:
-        outputs: Of a model: tensors in dicts, tuples and lists.
-        names: Of the outputs that are no dict, where there are as many; else they are numbered.
+        outputs: The outputs of a model: tensors in dicts, tuples and lists.
+        names: The names of outputs that are no dict, if there are as many; otherwise they are
+            numbered.
         prefix: Of all names.
     """
     if isinstance(outputs, Mapping):
@@ -133,7 +134,7 @@ def parts(
     """Cut the flat vectors of a model into arrays of its shapes.
 
     Args:
-        folder: Where the model lies, for messages.
+        folder: The folder of the model, for messages.
         shapes: The shapes of the dense parameters, and those of the state.
         dense: The vector of the dense parameters.
         state: The vector of the state.
