@@ -57,8 +57,8 @@ def main() -> None:
         code, is_final = process.OWN_FAILURE_EXIT_CODE, False
     except Exception as error:
         _tell(error)
-        # What keeps a job from its beginning would keep the next master from it as well. Another
-        # one has the journal, or will have it when it can be written again.
+        # A job that cannot begin here cannot begin with the next master either: that end is final.
+        # It is not final if another master has the journal, or if the journal may be written later.
         is_final = isinstance(error, UnusableStateError) or not isinstance(error, StateError)
         is_decided = is_final or isinstance(error, TakenOverError)
         code = 1 if is_decided else process.OWN_FAILURE_EXIT_CODE

@@ -1,4 +1,4 @@
-"""What the master's core wants done; what comes of it returns as an event or an `Answer`."""
+"""Actions: the core asks for them, and each result comes back as an event or an `Answer`."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ class DeleteCheckpoints:
 
 @dataclass(frozen=True, slots=True)
 class DeleteHandOvers:
-    """Delete what processes of a role have handed over and nobody needs; nobody waits for it.
+    """Delete the hand-overs of a role that nobody needs; nobody waits for it.
 
-    Which those are is asked when it is known which folders there are: a process that is asked to
-    end meanwhile makes another one.
+    The interpreter lists the folders first, and then asks which hand-overs are needed. A process
+    that is asked to end in the meantime makes another folder.
     """
 
     role: Role = Role.PS
@@ -128,8 +128,8 @@ class PrepareMove:
 class TellMoved:
     """Have ps replicas go over to the layout that counts now; then `MoveTold`.
 
-    whom: those that got ready, and those that have no part of it.
-    addresses: of all replicas of that layout.
+    whom: the replicas that got ready, and the replicas that the layout leaves out.
+    addresses: the addresses of all replicas of that layout.
     """
 
     layout: int

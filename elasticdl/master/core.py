@@ -1,11 +1,11 @@
 """The job as one state machine: events and the time go in, answers and actions come out.
 
-Nothing here reads a clock, a socket or a file. `elasticdl.master.durable` writes down the facts
-that an event gave rise to, before its answer and its actions leave; so a master that was killed
-goes on from its journal as if nothing had happened.
+Nothing here reads a clock, a socket or a file. `elasticdl.master.durable` writes the facts of an
+event to the journal before the answer and the actions leave. So the next master goes on from the
+journal as if nothing had happened.
 
-The core has what every job needs. What only some jobs need are features, which it asks in turn and
-knows none of by name (`elasticdl.master.features.base`).
+The core has what every job needs. Features have what only some jobs need. The core calls the
+features in turn, and knows none of them by name (`elasticdl.master.features.base`).
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ _LATE_SECONDS = 5.0  # of which a word is said
 
 
 class JobCore:
-    """Decides. Methods that take `now` are events, but for few; all others are questions.
+    """Decides for the whole job. Most methods that take `now` are events; the others are questions.
 
     `now` is the time in seconds since the job began; it never goes back. After each event
     somebody takes the facts (`journal.take`) and the actions (`take_actions`), in this order.
 
-    All that a decision depends on is a fact of the journal, but for what a living process says of
-    itself with each heartbeat: when it was heard, and how far it is. It says so again.
+    Decisions depend on facts of the journal. Heartbeats are the exception: the times and the
+    progress that they tell are not journalled, because a living process tells them again.
     """
 
     def __init__(
@@ -158,12 +158,12 @@ class JobCore:
 
     @property
     def phase(self) -> Phase:
-        """What the job is about."""
+        """The phase that the job is in."""
         return self.history.phase
 
     @property
     def message(self) -> str:
-        """What is to be said of the job now, or of its end."""
+        """The message that users see about the job now, or about its end."""
         return self.history.message
 
     def take_actions(self) -> list[Action]:
@@ -324,7 +324,7 @@ class JobCore:
         self._advance(now)
 
     def answered(self, answer: Answer, now: float) -> None:
-        """Whoever holds the parameters has done what was asked, or could not."""
+        """The holders of the parameters have answered a request, or could not."""
         if isinstance(answer, Audited) and not self.has_ended:
             self.counters.of_replicas(answer.tally)
         verdict = self.parameters.answered(answer, now)
@@ -351,11 +351,11 @@ class JobCore:
         """A worker asks for a task; `request` is the same for all attempts at one call.
 
         Args:
-            worker_id: Who asks.
-            session: Of that worker.
-            request: Its number of the call.
+            worker_id: The worker that asks.
+            session: The session of that worker.
+            request: The worker's number of the call.
             now: The time.
-            goes_on: This attempt was to wait before, and was not answered so: see `awaits`.
+            goes_on: An earlier attempt was to wait, and its answer was held back: see `awaits`.
 
         Raises:
             ElasticdlError: No worker of that number and session has registered.

@@ -105,7 +105,7 @@ class DurableJob:
 
     @property
     def id(self) -> str:
-        """What tells the job from all others: drawn when it began."""
+        """The identity of the job, drawn when the job began."""
         return str(self._created[3])
 
     def now(self) -> float:
@@ -121,10 +121,10 @@ class DurableJob:
         return answer
 
     def handle(self, event: Callable[[], T]) -> tuple[T, list[Action]]:
-        """Have an event happen and write it; return its answer, and what is to be done now.
+        """Have an event happen and write it; return its answer, and the actions to carry out.
 
         Raises:
-            StateError: What happened could not be written down. The core is then ahead of the
+            StateError: The event's facts could not be written. The core is then ahead of the
                 journal, so the master must end.
         """
         answer = self.happen(event)
@@ -153,9 +153,10 @@ class DurableJob:
         self._state.close()
 
     def take_write(self) -> Write:
-        """Take what is to be written next: all facts that are not, and what replaces the old ones.
+        """Take the next write: all facts that are not written, and a snapshot if one is due.
 
-        Whoever takes one hands it to `append` and `compact` before the next; in any thread.
+        The caller hands each write to `append` and `compact` before it takes the next one. Any
+        thread may do so.
         """
         facts = self.core.journal.take()
         self._num_facts += len(facts)
@@ -269,9 +270,9 @@ def _data(shards: list[list[list[Any]]]) -> JobData:
 
 @dataclass(frozen=True, slots=True)
 class JobEnd:
-    """How a job has ended ("finished" or "failed"), and what was said of it.
+    """The end of a job: "finished" or "failed", with the message.
 
-    goes_on: the same command may go on with it: see `reopen`.
+    goes_on: the same command may go on with the job: see `reopen`.
     """
 
     how: str
@@ -303,7 +304,7 @@ def end_of_job(state: State) -> JobEnd | None:
 def reopen(state: State) -> None:
     """Have the next master go on with a job that has failed, if it can.
 
-    What was set aside is tried again, and what comes after training is done anew.
+    The next master tries again the tasks that were set aside, and repeats the steps after training.
 
     Raises:
         StateError: The journal cannot be read or written.
@@ -341,16 +342,16 @@ def change_model(state: State, how: str) -> None:
 def differing_flags(
     before: Mapping[str, object], now: Mapping[str, object], may_model_change: bool = False
 ) -> list[str]:
-    """Say for each setting in which a job's configuration differs what it was, and what it is.
+    """Return a line for each setting that differs: its old value and its new value.
 
-    Where the job's folder is does not matter: the job is what lies in it. Nor does how it is looked
-    at, nor what else may be another (`config.MAY_DIFFER`). A setting that the version that began
-    the job did not have is as if nobody had set it.
+    The job's folder may have moved, because the job is what lies in the folder. Settings of
+    displays and all others in `config.MAY_DIFFER` may differ too. A setting that is younger than
+    the job counts as one that nobody has set.
 
     Args:
         before: The configuration with which the job began.
-        now: That with which it is to go on.
-        may_model_change: Whether the model's may be others.
+        now: The configuration with which the job is to go on.
+        may_model_change: Whether the settings of the model may differ.
     """
     free = ["seeing.", "slurm.", "ray.", *(f"packages.{name}." for name in free_packages())]
     free += ["model."] if may_model_change else []

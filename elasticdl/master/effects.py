@@ -1,4 +1,4 @@
-"""How the master speaks to those who hold the parameters."""
+"""Calls from the master to the holders of the parameters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from elasticdl.master.parameters.proof import Replicas
 
 
 class ReplicaClient(Protocol):
-    """What of `elasticdl._core.PsClient` the master uses."""
+    """The methods of `elasticdl._core.PsClient` that the master uses."""
 
     def audit(self, first: int = 0) -> list[NDArray[np.int64]]:
         """Return task id, minibatches applied and records of every task, for each replica."""
@@ -117,7 +117,7 @@ class JobAccess:
         return expired_text(self._with_rows().expire(now_seconds or int(time.time())))
 
     def export(self, request: str) -> list[str]:
-        """Have each of those who have the rows write its part of an export."""
+        """Have each holder of rows write its part of an export."""
         assert len(self._by_role) == 1, "settings refuse --export_dir in hybrid jobs"
         return self._with_rows().export(request)
 

@@ -1,4 +1,4 @@
-"""How a job ends: finished, failed at once, or failed once its last checkpoint is written."""
+"""The end of a job: finished, failed at once, or failed once its last checkpoint is written."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ class JobEnding:
             return
         history.fail_after_checkpoint(message, hurries)
         if hurries:
-            # What the checkpoint waits for is tried now, once.
+            # Earlier failures may have made the pause before the next try long. A job that hurries
+            # has only one try, so the pause is dropped and the try comes now.
             self._parameters.schedule.patience.succeeded()
         text = f"{message}; writing a last checkpoint"
         self._act(Note(kinds.JobStopping(), text, is_warning=True))

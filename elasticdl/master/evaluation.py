@@ -52,7 +52,7 @@ class Evaluations:
         """Start without results.
 
         Args:
-            journal: Where facts are recorded.
+            journal: The journal that takes the facts.
             num_tasks: Validation tasks of one evaluation; 0: there is nothing to evaluate on.
             every_versions: `--evaluation_steps`; 0: never by itself; None: after each epoch.
         """

@@ -102,7 +102,7 @@ class _Line:
             return ()
         if offset <= self._events[0].number:
             return list(islice(self._events, count))
-        # Whoever follows is near the end: look from there.
+        # A reader that follows the events is near the end, so the search begins there.
         found: deque[EventMemory] = deque()
         for event in reversed(self._events):
             if event.number < offset:

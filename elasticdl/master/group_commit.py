@@ -29,8 +29,8 @@ LONGEST_HOLD_SECONDS = 0.1
 class GroupCommit:
     """Has events happen, and knows which of their facts are written. For the event loop only.
 
-    Whoever answers somebody waits until all facts are written that were true when the answer was
-    made, whichever event they are of. Actions wait in the same way, and keep their order.
+    An answer waits until every fact that was true when the answer was made is written, also facts
+    of other events. Actions wait in the same way, and keep their order.
     """
 
     def __init__(

@@ -11,11 +11,11 @@ _STEP = 1.25
 def interval_seconds(num_members: int, least_seconds: float) -> float:
     """Return the time between two heartbeats of one process.
 
-    It changes in steps, not with each process that comes or goes.
+    The interval changes in steps, not with each process that comes or goes.
 
     Args:
-        num_members: Processes that send some.
-        least_seconds: What the user asked for (`--heartbeat_seconds`).
+        num_members: Processes that send heartbeats.
+        least_seconds: The interval that the user asked for (`--heartbeat_seconds`).
     """
     wanted, interval = num_members / CALLS_PER_SECOND, least_seconds
     while interval < wanted:
@@ -24,13 +24,14 @@ def interval_seconds(num_members: int, least_seconds: float) -> float:
 
 
 def timeout_seconds(silence_seconds: float, least_seconds: float, interval: float) -> float:
-    """Return how long a process may be silent that sends a heartbeat each `interval`.
+    """Return how long a process may be silent if it sends a heartbeat each `interval`.
 
-    So long after its heartbeat was due as with the interval that the user asked for.
+    A longer interval makes the time longer by the difference. So the time after a heartbeat was
+    due stays the same as with the user's interval.
 
     Args:
-        silence_seconds: What the user asked for (`--heartbeat_timeout_seconds`).
+        silence_seconds: The silence that the user allows (`--heartbeat_timeout_seconds`).
         least_seconds: The interval that the user asked for.
-        interval: The one that the process was told, or says that it keeps.
+        interval: The interval that the process was told, or says that it keeps.
     """
     return silence_seconds + max(0.0, interval - least_seconds)

@@ -18,7 +18,7 @@ def take_histograms(
 
     Args:
         summaries: The summaries of the job, if it has some.
-        kind: What has happened.
+        kind: The event, which may be a checkpoint.
         config: The job's settings.
         job_id: Its identity, which may be in the name of the checkpoint's folder.
     """

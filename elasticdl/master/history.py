@@ -1,4 +1,4 @@
-"""What has happened to the job as a whole: its phases, what went wrong, and its proof."""
+"""The history of the job as a whole: its phases, its failures, and its proof."""
 
 from __future__ import annotations
 
@@ -19,15 +19,19 @@ _RESTS = "the tasks that were begun are done by the model before"
 
 
 class JobHistory:
-    """What is true of the job as a whole.
+    """Keeps the facts about the job as a whole.
 
-    training_began: when the first lease was given, of whatever kind. failures: of processes.
-    deaths_of_tasks: of workers that died of a task that they held.
-    problems: what will fail the job at its end. failing: why the job fails as soon as its last
-    checkpoint is written; "" if it does not. hurries: that checkpoint is not waited for long.
-    goes_on: the job has failed, and the same command goes on with it. is_reopened: that was done,
-    and its processes are not yet planned. is_unproved: the proof has found fault. ledger: filled by
-    the proof. model_change: how far a change of the model is; "" if there is none.
+    training_began: the time of the first lease of any kind.
+    failures: the number of failures of processes.
+    deaths_of_tasks: the number of workers that died of a task that they held.
+    problems: the reasons for which the job will fail at its end.
+    failing: the reason why the job fails as soon as its last checkpoint is written, or "".
+    hurries: the job does not wait long for that checkpoint.
+    goes_on: the job has failed, and the same command goes on with it.
+    is_reopened: the job was reopened, and its processes are not yet planned.
+    is_unproved: the proof has found a fault.
+    ledger: the lines that the proof fills in.
+    model_change: the state of a change of the model; "" if there is none.
     """
 
     def __init__(self, journal: Journal) -> None:

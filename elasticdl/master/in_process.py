@@ -61,7 +61,7 @@ class InProcessMaster:
             config: The job's settings.
             data: The shards of the job.
             access: The way to the one store of the job.
-            state: Where the job is written down; default: nowhere.
+            state: The store of the job's journal; default: the job has no journal.
             clock: Seconds since any moment.
             tell: Told what happens, which is logged too.
 
@@ -146,7 +146,7 @@ class InProcessMaster:
 
     @property
     def learning_rate(self) -> float | None:
-        """As the worker said last, or as it was set."""
+        """The rate that the worker reported last; before, the rate that was set."""
         return learning_rate_of(self._core)
 
     def stop(self, reason: str) -> None:

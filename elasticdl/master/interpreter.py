@@ -70,7 +70,7 @@ RunEffect = Callable[[Effect, Line], None]
 
 
 class ParameterAccess(Protocol):
-    """Whoever holds the parameters, to speak to. Calls block.
+    """Calls to the holders of the parameters. All of them block.
 
     Raises:
         ElasticdlError: From each of them; `UnavailableError` if nobody could be reached.
@@ -160,15 +160,15 @@ class Interpreter:
 
         Args:
             core: The job.
-            access: Whoever holds its parameters.
+            access: Calls to the holders of its parameters.
             processes: Its processes; None if it is all in one.
             job_dir: The folder of the job; None if it has none.
             job_id: Its identity, which its checkpoints carry.
             tell: Writes a note where somebody may read it.
             event: Has an event of the core happen, given the time.
             run: Runs an effect, and then what it returns.
-            sync: Has the journal outlast a machine that loses power. Before it does, nothing goes
-                that is superfluous because of the newest facts alone.
+            sync: Has the journal outlast a machine that loses power. It comes before a deletion
+                that only the newest facts allow.
             mover: Leads ps replicas to another number of them; None where there are none.
         """
         self._core = core
@@ -266,14 +266,14 @@ class Interpreter:
         return str(self._recovery_dir / f"{self._redo_logs}{layout}-{replica}")
 
     def remove_redo_logs(self, but: int | None = None) -> None:
-        """Remove those of ps replicas that have ended: all, or those of layouts but one."""
+        """Remove redo logs of ps replicas that have ended: all, or all but those of one layout."""
         for folder in self._recovery_dir.glob(f"{self._redo_logs}*"):
             if but is None or not folder.name.startswith(f"{self._redo_logs}{but}-"):
                 shutil.rmtree(folder, ignore_errors=True)
 
     @property
     def _redo_logs(self) -> str:
-        """How the names of all redo logs of this job begin."""
+        """The beginning of the name of each redo log of this job."""
         return f"redo-{self._job_id[:_JOB_DIGITS]}-"
 
     def _hand_over_dir(self, role: Role) -> Path:
@@ -323,7 +323,7 @@ class Interpreter:
         self, action: actions.WriteCheckpoint, learning_rate: float | None
     ) -> Then:
         version, config = action.version, self._core.config
-        # Of the job's own only the newest stays, so each has all rows.
+        # Only the newest of the job's own checkpoints is kept, so each one must have all rows.
         full_every = 1 if action.is_private else config.checkpoint.checkpoint_full_every
         folder = self.checkpoint_dir(action.is_private)
 

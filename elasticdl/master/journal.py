@@ -37,7 +37,7 @@ class Journal:
         """Apply a fact that was recorded by an earlier master.
 
         Raises:
-            StateError: Nobody knows such a fact, or it cannot have followed the ones before.
+            StateError: The fact is unknown, or cannot have followed the facts before it.
         """
         try:
             self._appliers[fact[0]](*fact[1:])

@@ -1,4 +1,4 @@
-"""What a worker that asks for a task is answered: a lease, to wait, or that the job is finished."""
+"""The answer to a worker that asks for a task: a lease, a wait, or the end of the job."""
 
 from __future__ import annotations
 

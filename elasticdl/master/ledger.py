@@ -1,16 +1,16 @@
-"""The ledger: which tasks are still to do, who holds which, and what is done.
+"""The ledger: the tasks that are to do, their holders, and the tasks that are done.
 
-It holds only what differs from "every task of the order before the cursor is done": the leases,
-the tasks that came back, and those set aside. So its snapshot does not grow with the data, and of
-its memory only a byte for each task of one epoch does. No event walks all tasks; what is asked of
-all at once when a ps replica comes back (`lacks`) is computed on arrays.
+The ledger assumes that every task before the cursor is done. It keeps only the exceptions: leases,
+tasks that came back, and tasks that were set aside. So its snapshot does not grow with the data.
+Its memory grows by a byte for each task of one epoch. No event walks all tasks; the question of a
+ps replica that comes back (`lacks`) concerns all tasks, and is computed on arrays.
 
-Parameters that were lost and restored lack tasks that were done: these come back too (`replay`),
-are leased before all others, and nothing is evaluated or exported before they are done again. See
+Parameters that were lost and restored lack tasks that were done. These tasks come back (`replay`)
+and are leased before all others. Nothing is evaluated or exported before they are done again. See
 docs/designs/ps-recovery.md.
 
-A task of which a worker may have died is a **suspect** from then on, until it is done or set aside.
-It is leased to a worker that holds nothing else and gets nothing else. See docs/designs/ledger.md.
+A task of which a worker may have died is a **suspect** until it is done or set aside. A suspect is
+leased to a worker that holds nothing else and gets nothing else. See docs/designs/ledger.md.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ _MESSAGES_KEPT = 100
 
 
 class Missing(NamedTuple):
-    """How the records of a task differ from one at each of its positions.
+    """The differences between the positions of a task and its records.
 
-    positions: how many more positions than records it has; below zero: messages have several.
+    positions: the number of positions less the number of records. It is negative if messages have
+        several records.
     unreadable: positions whose message cannot be read.
     late: records that came late, whether they were trained or not.
     gone: positions that the broker deleted before they were read.
@@ -69,7 +70,7 @@ class Held:
 
 
 class LeaseRules:
-    """What others say of leases. The ledger asks them each time; what they say is no fact."""
+    """Rules of other parts about leases. The ledger asks each time; the answers are no facts."""
 
     def may_begin(self, num_tasks: int) -> int:
         """Return how many training tasks may be begun by now, of so many."""
@@ -81,7 +82,7 @@ class LeaseRules:
 
 
 class Settled(Enum):
-    """What a report did."""
+    """The effect of a report."""
 
     DONE = "done"
     REQUEUED = "requeued"  # to be leased again
@@ -90,18 +91,18 @@ class Settled(Enum):
 
 
 class Ledger:
-    """Hands out tasks and takes them back. To lease and report one takes constant time.
+    """Hands out tasks and takes them back. A lease and a report take constant time.
 
-    What is leased next: tasks to replay, queued tasks (evaluation, prediction, metrics, export),
-    then training tasks that came back, then the next one of the order. Queued tasks wait until no
-    task is replayed any more. An epoch does not wait for the one before to be complete, only for
-    it to be handed out.
+    Tasks to replay are leased first. Then come queued tasks (evaluation, prediction, metrics,
+    export), then training tasks that came back, then the next task of the order. Queued tasks wait
+    until no task is replayed any more. An epoch begins when all tasks of the epoch before are
+    handed out; they need not be done.
 
-    In a deterministic job the next training task is the first one in the order of the job that
-    waits, whatever it waits for: no update can be made before its tasks are all there.
+    In a deterministic job the next training task is the first waiting task in the order of the
+    job. An update cannot be made before all of its tasks are there.
 
-    generation: counts the calls of `replay`. A lease that was handed out in an earlier one cannot
-        end as done: what it did may have been lost since.
+    generation: counts the calls of `replay`. A lease of an earlier generation cannot end as done,
+        because its updates may have been lost since.
     """
 
     def __init__(
@@ -136,7 +137,8 @@ class Ledger:
         )  # training tasks to be done again
         # Tasks that were done, where `feed` made more or fewer examples than there are records.
         self.uneven: dict[int, Made] = {}
-        # Of those, how many more positions than records they have; and of all, in all epochs.
+        # Only tasks that differ are here. Their sum over all epochs is kept beside, because a
+        # stream forgets tasks and the count must stay.
         self.missing: dict[int, Missing] = {}
         self.num_missing = 0
         self.num_unreadable = 0
@@ -190,9 +192,9 @@ class Ledger:
         """Lease the next task; there must be one (`next_id`).
 
         Args:
-            worker_id: Who will hold it.
+            worker_id: The worker that will hold it.
             request: The worker's number of this call.
-            states: For a METRICS task.
+            states: The sums that a METRICS task turns into numbers.
         """
         task_id = self.next_id(worker_id)
         assert task_id is not None
@@ -229,14 +231,14 @@ class Ledger:
         """End a lease.
 
         Args:
-            worker_id: Who held it.
+            worker_id: The worker that held it.
             task_id: The task.
-            number: The lease.
-            outcome: How it ended.
+            number: The number of the lease.
+            outcome: The way in which the lease ended.
             message: The message of a failure.
             end_index: Minibatches that the task has, -1 if not known.
-            num_examples: Examples that are in them, -1 if not known: as many as records.
-            missing: How many more positions than records the task has.
+            num_examples: Examples in these minibatches. -1: not known, so as many as records.
+            missing: The differences between positions and records of the task.
             is_last_try: A failure sets the task aside, whatever tries are left.
         """
         if not self.is_current(worker_id, task_id, number):
@@ -265,8 +267,8 @@ class Ledger:
         """Take back what a worker holds, to be leased next; return the task ids.
 
         Args:
-            worker_id: Who is lost.
-            are_suspects: Whether it may have died of one of them.
+            worker_id: The worker that is lost.
+            are_suspects: Whether the worker may have died of one of its tasks.
             was_silent: Whether it fell silent. The second time, a task is a suspect.
         """
         tasks = sorted(self._held.get(worker_id, ()), reverse=True)
@@ -356,9 +358,9 @@ class Ledger:
     def next_id(self, worker_id: int | None = None) -> int | None:
         """Return the id of the task that would be leased now, to a worker or to any.
 
-        A suspect goes to a worker that has done another task since it started: its framework is
-        warm, and a process that dies of its first task looks like one that dies of itself. If
-        there is nothing else to do, anybody gets it; but nobody beside another task.
+        A suspect goes to a worker that has done another task since it started. A process that
+        dies of its first task looks like a process that dies of itself. If only suspects are
+        left, any worker that holds nothing else gets one.
         """
         if self._updates is not None:
             return self._next_in_order(self._updates)
@@ -378,8 +380,8 @@ class Ledger:
     def _next_in_order(self, updates: UpdateOrder) -> int | None:
         """Return the next task of a deterministic job.
 
-        A worker asks when it has nothing in hand. What it holds beside was computed, and waits for
-        the update to be made; so a suspect need not wait for a worker that holds nothing.
+        A worker asks when it has nothing to compute. The gradients of other tasks that it holds
+        are computed, and wait for the update. So a suspect need not wait for an idle worker.
         """
         others = [task_id for task_id in self._waiting_suspects if task_id >= self._num_training]
         others += self._queued
@@ -765,8 +767,8 @@ class Ledger:
     def forget_tasks(self, first: int) -> None:
         """Forget the training tasks before one, which are done for good; a part of a fact.
 
-        Those that were set aside stay known if they have words, which are those of the job's
-        failure; the others are counted.
+        A task that was set aside with a message stays known, because the job's failure repeats the
+        message. The other tasks that were set aside are only counted.
         """
         self._first_known = first
         lost = [task for task, why in self.quarantined.items() if task < first and not why]

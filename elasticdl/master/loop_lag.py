@@ -24,7 +24,7 @@ class Holds:
 
 @dataclass(frozen=True, slots=True)
 class Longest:
-    """How late the loop was, at most: for whatever reason, and because this process was busy."""
+    """The longest delays of the loop: for any reason, and because this process was busy."""
 
     late_seconds: float = 0.0
     held_seconds: float = 0.0
@@ -33,9 +33,9 @@ class Longest:
 class LoopLag:
     """Wakes up many times a second and looks how late it is.
 
-    What holds the loop is an event that takes long, or another thread that keeps Python's lock. A
-    machine that is busy with others makes it late as well; that is told apart by the processor time
-    of this process meanwhile.
+    A long event holds the loop, and so does another thread that keeps Python's lock. A machine
+    that is busy with other processes makes the loop late as well. The processor time that this
+    process used in the meantime tells the two cases apart.
     """
 
     def __init__(

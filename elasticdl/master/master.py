@@ -115,15 +115,15 @@ class Master:
         Args:
             job: The job, new or resumed.
             is_new: Whether it is new.
-            job_dir: For the address, logs and events.
+            job_dir: The folder for the address, logs and events.
             token: The job's secret.
-            make_launcher: Makes what starts processes, given whom to tell of them.
-            make_access: Makes the way to those who serve parameters, given who knows where they
-                are, and what they are: ps replicas, or a worker with a copy.
-            listening: Where it listens, and others find it; None: on loopback.
-            tls: What to speak TLS with; None: in clear text.
+            make_launcher: Makes the launcher, given the function that takes its events.
+            make_access: Makes the client of one role that serves parameters, given a function that
+                returns their addresses, and the role: ps replicas, or a worker with a copy.
+            listening: The address to listen at and to be found at; None: loopback.
+            tls: Key and certificates for TLS; None: the master speaks in clear text.
             authority: Makes certificates for the job's processes, if it has its own.
-            stream: What the job trains on, if that arrives while it runs.
+            stream: The stream that the job trains on, if its records arrive while it runs.
         """
         self._stream = stream
         self.core = job.core
@@ -252,7 +252,7 @@ class Master:
             lambda: self.core.parameters.restore_point(index, num_unsound, problem)
         )
         place = self.core.parameters.replicas_with(index).place_of(index)
-        # One that awaits a move is told with it where to keep its log.
+        # A replica that awaits a move gets the place of its log with the move.
         _, layout, awaits_move = place
         redo_log = "" if awaits_move else self._interpreter.redo_log_of(index, layout)
         system = system_of(self.core.config.cluster.state)
@@ -355,7 +355,8 @@ class Master:
                 await self._wind_up()
             elif self._leaves_for:
                 self._note(Note(kinds.Paused(), f"{self._leaves_for}; another master can go on"))
-                # What is said or done from here on, because all end, is no event of the job.
+                # From here on processes end because the master leaves. These ends are no events of
+                # the job: otherwise the next master would count them as failures.
                 self._is_closing = True
                 # Processes that end with this master hand over to it, so it listens up to then.
                 await self._close_launcher()
@@ -609,7 +610,7 @@ class Master:
             await asyncio.to_thread(self.reports.page.tell_end)
 
     def _leave_behind(self, status: JobStatus) -> None:
-        """Write what was trained so far, for those who ask after the job was stopped or killed."""
+        """Write the progress to a file, for those who ask after the master was stopped or killed."""
         with contextlib.suppress(OSError):
             process.write_whole(self._job_dir / process.BEFORE_FILE, status_to_json(status))
 

@@ -1,11 +1,12 @@
-"""Who belongs to the job: processes that were planned, started, heard of, and lost.
+"""The members of the job: processes that were planned, started, heard of, and lost.
 
-A process that is **pending** (its launcher has no room for it yet, or fetches its image) is not
-silent, for however long. Silence counts from when it runs.
+A process is **pending** while its launcher has no room for it or fetches its image. A pending
+process is never too silent: silence counts from the moment at which the process runs.
 
 A process has a role and an index. Indexes of workers are never used twice; a ps replica's index is
-its place in the model, and its successor takes it over. A **session** is drawn by each process
-when it starts, so that one which was given up and still speaks is told from its successor.
+its place in the model, and its successor takes it over. Each process draws a **session** when it
+starts. By the session the master tells a process that was given up and still speaks from its
+successor.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ _DEAD_KEPT = 100
 class Member:
     """One process of the job, at one index.
 
-    What follows `has_exited` is not journalled: its launcher says it again to another master, and
-    so does the process.
+    The fields after `has_exited` are not journalled. The launcher and the process tell them again
+    to another master.
     """
 
     role: Role
@@ -77,7 +78,7 @@ class Member:
 
     @property
     def state(self) -> str:
-        """What it is about: planned, starting, alive, leaving, gone."""
+        """The state of the process: planned, starting, alive, leaving, gone."""
         if self.gone:
             return "gone"
         if self.is_stopping:
@@ -94,7 +95,7 @@ class Member:
 
     @property
     def name(self) -> str:
-        """What it is called in messages: "worker 3"."""
+        """The name of the process in messages: "worker 3"."""
         return f"{self.role.words} {self.index}"
 
 
@@ -120,8 +121,8 @@ _JOURNALLED = [field.name for field in fields(Member) if field.name not in _NOT_
 class Membership:
     """The processes of the job.
 
-    Of workers that are gone, and whose processes have ended, the last hundred are kept: a job of
-    months has thousands. Of the others it is known that there was a worker of that index.
+    Only the last hundred workers that are gone, and whose processes have ended, are kept: a job of
+    months has thousands. For the others only the fact stays that the index was used.
     """
 
     def __init__(
@@ -193,8 +194,8 @@ class Membership:
     def heard(self, role: Role, index: int, session: str, now: float) -> Member | None:
         """Note a sign of life; return its member if it is a living one.
 
-        One that is still starting may show that it goes on: a ps replica restores for as long as
-        it takes, and only then registers.
+        A process that is still starting may give signs of life too. A ps replica may restore for a
+        long time, and registers only after it.
         """
         member = self._members.get((role, index))
         if member is not None and role is Role.PS and not (member.session or member.gone):
@@ -208,11 +209,12 @@ class Membership:
     def tell_interval(self, member: Member, said_seconds: float) -> float:
         """Return how long a process is to wait until its next heartbeat.
 
-        It is held to the longer one of this and what it keeps now: an answer may get lost.
+        The answer may get lost. So silence is measured by the longer of the new interval and the
+        interval that the process keeps now.
 
         Args:
             member: The process.
-            said_seconds: What it says that it keeps; 0: what the user asked for.
+            said_seconds: The interval that the process keeps; 0: the one that the user asked for.
         """
         interval = self.interval_seconds
         member.interval_seconds = max(said_seconds, interval)
@@ -314,8 +316,9 @@ class Membership:
             member = self._members[Role(role), index]
         self._alive = None
         if member.session or member.gone or member.has_exited:
-            # Somebody new at this index, whatever became of the one before. A process that was
-            # asked to end while it was being started is the one that was asked.
+            # A new process is at this index, so the state of the process before does not count.
+            # Without a process before, `is_stopping` stays: this process itself was asked to end
+            # while it was being started.
             member.gone, member.has_exited = "", False
             member.is_stopping = member.is_leaving = False
         member.session, member.pid, member.address = session, pid, address

@@ -1,4 +1,4 @@
-"""Which training tasks restored parameters lack; for many tasks at once."""
+"""Computes which training tasks restored parameters lack, for many tasks at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Int64 = NDArray[np.int64]
 
 
 class Made(NamedTuple):
-    """What `feed` made of the records of a training task."""
+    """The minibatches and examples that `feed` made of the records of a training task."""
 
     minibatches: int
     examples: int
@@ -105,11 +105,11 @@ def lacks_of_epoch(
 
     Args:
         first: Id of its first task.
-        records: How many each task has, shape (n,).
-        is_done: Which are done, shape (n,).
+        records: Number of records of each task, shape (n,).
+        is_done: Whether each task is done, shape (n,).
         minibatch_size: Records of a minibatch.
-        applied: What the parameters have.
-        uneven: What is known of tasks that are not as usual.
+        applied: The minibatches that the parameters have.
+        uneven: Minibatches and examples of the tasks for which they are not as usual.
     """
     stop = first + len(records)
     minibatches, examples = -(-records // minibatch_size), records.copy()

@@ -1,11 +1,11 @@
-"""How ps replicas are led to another number of them: the steps of a move, asked of each.
+"""The steps of a move, which leads ps replicas to another number of replicas.
 
-The order of the steps, and why every count stays exact, is in docs/designs/resharding.md. What is
-asked here decides nothing: until the journal says that the model has moved, all of it can be given
-up.
+docs/designs/resharding.md has the order of the steps, and says why every count stays exact. No
+step here decides anything: the move can be given up until the journal says that the model has
+moved.
 
-What is to be done is told by generators, without threads: they yield `AskReplicas`, `Pause` and
-`WritePoint`. `Mover` does what they say in threads; simulations do it in their own time.
+Generators tell the steps, without threads: they yield `AskReplicas`, `Pause` and `WritePoint`.
+`Mover` does these steps in threads; simulations do them in their own time.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ Clock = Callable[[], float]
 
 
 class RedoLogPlace(TypedDict):
-    """Where a replica is to note what changes it, and how many bytes of it are kept."""
+    """The place of a replica's redo log, and the bytes of it that are kept."""
 
     folder: str
     limit: int
 
 
 class MovingReplica(Protocol):
-    """What of `elasticdl._core.PsClient` a move needs; of one replica, whichever it is."""
+    """The methods of `elasticdl._core.PsClient` that a move needs, for any one replica."""
 
     def move_step(self, replica: int, step: str) -> str:
         """Have the replica do a step; both as JSON."""
@@ -68,9 +68,10 @@ class NotSettledError(ElasticdlError):
 class AskReplicas:
     """Have processes do steps, all at the same time.
 
-    What each has told is sent back, or its error; nothing of those that are lost. If one is lost
-    that is needed, `UnavailableError` is raised instead. is_anew: on connections of their own, as
-    those before may wait for the answer to a step before.
+    The generator gets the answer of each process back, or its error. It gets nothing for a lost
+    process. If a needed process is lost, `UnavailableError` is raised instead.
+
+    is_anew: The steps use new connections, since the old ones may still wait for an earlier answer.
     """
 
     steps: Mapping[Seated, Told]
@@ -98,10 +99,10 @@ Write = Callable[[Callable[[Location], list[str]]], None]
 
 
 class Losses:
-    """Which processes were lost while the model moves; for threads that wait for their answers.
+    """Keeps the processes that were lost during a move, for threads that wait for their answers.
 
-    Else they would wait for as long as a process that lives may be out of reach, and with them all
-    replicas that are held.
+    Without it a thread would wait for a dead process as long as for one that is out of reach. All
+    replicas that are held would wait too.
     """
 
     def __init__(self) -> None:
@@ -124,15 +125,15 @@ class Losses:
     def answers(
         self, asked: Mapping[Seated, Future[T]], needed: Sequence[Seated] = ()
     ) -> dict[Seated, T]:
-        """Wait for the answers of processes; return those of all that are not lost, in order.
+        """Wait for the answers of processes; return the answers of all that live, in order.
 
         Args:
-            asked: What each is to answer.
-            needed: None of these may be lost.
+            asked: The future answer of each process.
+            needed: Processes that must not be lost.
 
         Raises:
-            UnavailableError: One of those is lost.
-            Exception: What one that was asked raised.
+            UnavailableError: A needed process is lost.
+            Exception: A call to a process raised it.
         """
         while True:
             with self._lock:
@@ -167,12 +168,12 @@ class Mover:
         write: Write,
         redo_log_of: Callable[[int, int], RedoLogPlace | None],
     ) -> None:
-        """Bring all replicas to where they hold, and those of the next layout have everything.
+        """Bring all replicas to a hold at which the replicas of the next layout have everything.
 
         Args:
-            action: From where to where.
-            write: Writes a checkpoint, given what has the replicas write their parts of it.
-            redo_log_of: Where a replica of a layout keeps its redo log; None: it keeps none.
+            action: The old layout and the new one.
+            write: Writes a checkpoint, given a function that has the replicas write their parts.
+            redo_log_of: Returns the place of a replica's redo log in a layout; None: it has none.
 
         Raises:
             MoveRefusedError: The model cannot move at all.
@@ -390,10 +391,11 @@ class MoveSteps:
     def _agree(self, first: int) -> Led[tuple[int, dict[str, Any]]]:
         """Hold all at an instant at which they have applied the same of every task.
 
-        What some have applied and others have not is let in. If it does not come, its worker is
-        lost perhaps: all go on, so that its task comes to another one, and are held again.
+        A gradient that only some replicas have applied is let in at the others. If it does not
+        come, its worker may be lost. All replicas go on then, so that another worker can do the
+        task, and they are held again later.
 
-        Returns the number of the hold, and what the next layout is to begin with.
+        Returns the number of the hold, and the marks that the next layout begins with.
         """
         for hold in range(first, first + _TIMES):
             step = {"number": self._number, "hold": hold}
@@ -434,12 +436,12 @@ def check_room(bytes_now: Sequence[int], count: int, limit: int | None) -> None:
     """Check that each replica may hold its rows twice: as they are, and by the next layout.
 
     Args:
-        bytes_now: Of the rows of each replica that there is.
-        count: How many there are to be.
+        bytes_now: Bytes of the rows of each present replica.
+        count: The number of replicas in the next layout.
         limit: Bytes of rows that each may hold; None: any.
 
     Raises:
-        MoveRefusedError: One may not.
+        MoveRefusedError: A replica may not hold so much.
     """
     more = sum(bytes_now) // count
     stays = bytes_now[:count]
@@ -463,8 +465,8 @@ def next_of_tasks(marks: Sequence[Told]) -> dict[int, int]:
 def do_agree(marks: Sequence[Told]) -> bool:
     """Whether all replicas have applied the same of every task.
 
-    A task of which nothing was applied may be known to some of them alone. What was done long ago
-    may be forgotten by some.
+    Some replicas may not know a task of which nothing was applied. Some may have forgotten a task
+    that was done long ago. Neither is a difference.
     """
     first = max(of_replica["first_task"] for of_replica in marks)
 
@@ -479,9 +481,9 @@ def do_agree(marks: Sequence[Told]) -> bool:
 
 
 def merged(marks: Sequence[Told]) -> dict[str, Any]:
-    """Return what a replica of the next layout begins with, of replicas that agree.
+    """Return the marks that a replica of the next layout begins with, from replicas that agree.
 
-    Of each task the newest lease counts that has begun anywhere: an older one is over.
+    For each task the newest lease that has begun at any replica counts: older leases are over.
     """
     watermarks: dict[int, list[int]] = {}
     for of_replica in marks:
@@ -503,10 +505,12 @@ def merged(marks: Sequence[Told]) -> dict[str, Any]:
 
 
 def common_times(notes: Sequence[Sequence[Sequence[int]]]) -> list[list[int]]:
-    """Return when versions were, as all replicas say: at each time that all noted, the lowest.
+    """Return the times of versions that hold for all replicas.
+
+    At each time that all replicas noted, the lowest version counts.
 
     Args:
-        notes: Of each replica versions and times in seconds, rising.
+        notes: The versions of each replica with their times in seconds, rising.
     """
     found = [{time: version for version, time in of_replica} for of_replica in notes]
     shared = [time for time in found[0] if all(time in known for known in found)]

@@ -1,4 +1,4 @@
-"""Which tasks of an epoch were leased, and which is next: a cursor in the order of the epoch."""
+"""A cursor in the order of an epoch: it tells the leased tasks and the next task."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from elasticdl.data.order import Order
 
 
 class HandOuts:
-    """Which training tasks were handed out at least once: those before a cursor in their order.
+    """Keeps which training tasks were handed out at least once: all before a cursor in the order.
 
-    The orders of all epochs follow each other. A byte for each task of one epoch tells which of it
-    were, so that nobody has to walk the order for it.
+    The orders of all epochs follow each other. A byte for each task of one epoch tells whether the
+    task was handed out, so that no question has to walk the order.
     """
 
     def __init__(self, per_epoch: int, seed: int, shuffle: bool) -> None:
@@ -84,7 +84,7 @@ class HandOuts:
 
 
 class InArrival:
-    """As `HandOuts`, of tasks that come in their order and never end: a stream's."""
+    """Does the work of `HandOuts` for a stream, whose tasks come in order and never end."""
 
     epoch = 0
 

@@ -42,7 +42,7 @@ class JobPage:
             job_dir: The folder.
             token: The job's secret.
             config: The job's settings.
-            tls: What the master proves itself with, to those who ask for metrics of its pod.
+            tls: The master's key and certificates, for clients that ask for metrics of its pod.
         """
         self._config, self._job_dir = config, job_dir
         self._secret, self._tls = token, tls

@@ -1,4 +1,4 @@
-"""What a job goes through."""
+"""The phases of a job."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Phase(StrEnum):
-    """What the job is about; in the order in which a job goes through them."""
+    """A phase of the job. The phases stand in the order in which a job goes through them."""
 
     PENDING = "pending"
     TRAINING = "training"

@@ -1,4 +1,4 @@
-"""Where the job is, for the event log: what the job's page and report show of it."""
+"""Pictures of the job for the event log, from which its page and its report are drawn."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ def tables_event(
     """Return what ps replicas hold, as an event.
 
     Args:
-        stats: As `PsClient.stats` returns it.
-        hot_keys: By table the hottest keys and their shares.
+        stats: The text that `PsClient.stats` returns.
+        hot_keys: The hottest keys of each table, and their shares.
     """
     replicas = json.loads(stats)
     sums: dict[str, list[int]] = {}

@@ -1,4 +1,4 @@
-"""What processes say of themselves, for those who want to see a job; no decision depends on it."""
+"""Reports of processes about themselves, for displays only: no decision depends on them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from elasticdl.observe.usage import kind_of
 
 
 class ProcessReports:
-    """Hands what was said to those who look at it.
+    """Hands the reports to the parts that show them.
 
-    events: those that this master remembers. anomalies: looks for what is unusual. hot_keys: since
-    the master began. page: of the job, if it is served. send_on: gives an event to the
-    trackers.
+    events: the events that this master remembers.
+    anomalies: looks for unusual events.
+    hot_keys: counts keys since the master began.
+    page: the page of the job, if it is served.
+    send_on: gives an event to the trackers.
     """
 
     def __init__(self, memory_limit: int | None = None) -> None:

@@ -25,10 +25,11 @@ from elasticdl.settings.cluster import MOST_WORKERS
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What follows from the loss of a process.
+    """The consequences of the loss of a process.
 
-    failure: why the job fails because of it; "" if it goes on.
-    task_id: the task of which it died, if that is certain; its lease is `settled`, for `message`.
+    failure: the reason why the job fails because of the loss; "" if the job goes on.
+    task_id: the task of which the process died, if that is certain. Its lease is `settled`, and
+        `message` says why.
     """
 
     failure: str = ""
@@ -39,7 +40,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """What a process that was asked to end does first.
+    """The last duties of a process that was asked to end.
 
     is_awaited: It gives back the tasks that it holds, or hands over. hands_over: It writes the
     parameters that it holds.
@@ -52,9 +53,9 @@ class Leaving:
 class Processes:
     """Decides which processes the job has. Its state is that of the parts it is given.
 
-    Beside it are the positions that workers announced: of a suspect task, and where they are stuck.
-    They are not journalled. If a worker dies of a task while there is no master, nobody knows how
-    it ended anyway; one that dies soon after held its suspect task alone, so that is known still.
+    It also keeps the positions that workers announced: in a suspect task, or where they are stuck.
+    The positions are not journalled. If a worker dies while there is no master, nobody learns the
+    cause. A worker that dies soon after held only its suspect task, so that cause is still known.
     """
 
     def __init__(
@@ -118,8 +119,8 @@ class Processes:
     def set_num_workers(self, num_workers: int, now: float) -> None:
         """Go on with this number of workers.
 
-        Workers above the number finish what they hold and get no more. They are those that are
-        pending, who are not started at all, and then the youngest.
+        Workers above the number finish the tasks that they hold, and get no more. Pending workers
+        are chosen first, because they have not started. The youngest workers come next.
 
         Raises:
             ElasticdlError: The number is out of range, or the job needs no workers any more.
@@ -251,7 +252,7 @@ class Processes:
 
         Args:
             member: The process.
-            exited: What is known of its end.
+            exited: The launcher's report of its end.
             now: The time.
             was_silent: It may live, but cannot be reached.
         """

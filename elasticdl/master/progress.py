@@ -1,4 +1,4 @@
-"""How fast the job is and how it learns, from what workers say. For displays, not for decisions."""
+"""The speed and the loss of the job, from reports of workers; for displays, not for decisions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOSS_RECORDS = 20_000  # or those of an epoch, if it has less
 
 @dataclass(slots=True)
 class _Totals:
-    """What one worker process has done: as its reports add up, and the most that was heard of."""
+    """The totals of one worker process: the sum of its reports, and the most that it has told."""
 
     reported_records: int = 0
     reported_loss: float = 0.0
@@ -35,7 +35,7 @@ class Meter:
     """Throughput, loss, version and staleness.
 
     A worker's heartbeats run ahead of its reports: they tell of records of leases that have not
-    ended. What is known of a worker is whichever has come further.
+    ended. The source that has come further counts for a worker.
     """
 
     def __init__(
@@ -72,8 +72,8 @@ class Meter:
         """Take in the end of a lease of a training task.
 
         Args:
-            worker_id: Whose lease it was.
-            report: What it says.
+            worker_id: The worker that had the lease.
+            report: The worker's report.
             now: The time.
             was_done: The task was done before this lease, and updates of it were lost.
             is_done: It is done now.

@@ -1,4 +1,4 @@
-"""What to do when a process has ended: one decision for all launchers."""
+"""The decision about a process that has ended, the same for all launchers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from elasticdl.runtime.process import OWN_FAILURE_EXIT_CODE, TIMED_OUT_EXIT_CODE
 
 
 class Decision(Enum):
-    """What the master does about a process that ended."""
+    """The master's reaction to a process that ended."""
 
     RELAUNCH = "relaunch"
     GIVE_UP = "give up"  # go on with those that are left
@@ -34,7 +34,7 @@ class EndedProcess:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What has happened before, and what is left."""
+    """Counts of earlier ends, and the tries that are left."""
 
     failures: int  # of processes, over the job
     max_relaunches: int
@@ -80,17 +80,17 @@ def may_be_of_task(reason: ExitReason, code: int | None) -> bool:
 def decide(ended: EndedProcess, counts: Counts) -> RelaunchVerdict:
     """Decide whether a process is replaced.
 
-    Being killed from outside (a preempted machine, `kill -9`) costs nothing, if the process had
-    done a task before (a ps replica: had served workers); so a job survives any number of
-    preemptions, but not a loop of processes that are killed before they get anywhere. One that was
-    asked to end costs nothing at all: whoever asks means the place where it ran, not the process.
-    Nor does it cost anything to have ended together with the master, as when the whole job is
-    started again. All else counts as a failure of ours or of the user's.
+    A process that was killed from outside (a preempted machine, `kill -9`) costs no try, if it had
+    done a task before (a ps replica: had served workers). So a job survives any number of
+    preemptions, but not a loop of processes that are killed before they get anywhere. A process
+    that was asked to end costs no try: the request is about the place where it ran. A process that
+    ended together with the master costs no try either, as when the whole job is started again. All
+    else counts as a failure of ours or of the user's.
 
-    A worker that died of a task costs nothing either: the task pays for it, with one of its tries.
-    That holds while the job has done more tasks than workers died of tasks, so that workers which
-    die of every task do not go on for ever. One that died of the look at the data before the first
-    task costs nothing, for nobody looks again.
+    A worker that died of a task costs no try, because the task pays with one of its own tries. This
+    rule holds while the job has done more tasks than workers died of tasks. Otherwise workers that
+    die of every task would go on for ever. A worker that died of the look at the data before the
+    first task costs no try, because no other worker looks.
     """
     if ended.is_of_look:
         return RelaunchVerdict(Decision.RELAUNCH, False)

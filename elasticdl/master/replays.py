@@ -126,7 +126,7 @@ class Replays:
         changes = np.concatenate([np.diff(self._times, prepend=0), ones, -ones])
         order = np.argsort(places, kind="stable")
         times = np.cumsum(changes[order])
-        # Of equal edges the last one counts, as all their changes are made there.
+        # Several edges may have the same place. The last of them has the sum of all their changes.
         places = places[order]
         is_last = np.append(places[1:] != places[:-1], True)
         self._edges, self._times = places[is_last], times[is_last]

@@ -1,4 +1,4 @@
-"""What follows from the reports of tasks, for what the job measures and for the job itself."""
+"""Effects of the reports of tasks on the job's measures and on the job itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from elasticdl.observe.kinds import Kind
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why the job fails. after_checkpoint: What has been trained is written first."""
+    """The reason why the job fails. after_checkpoint: A last checkpoint is written first."""
 
     words: str
     after_checkpoint: bool = False

@@ -1,10 +1,11 @@
 """Too little room for the whole job: workers give their places to the replicas they wait for.
 
-A job trains with all of its ps replicas and any number of workers. Where a cluster has room for
-fewer processes than the job wants, workers may have the places that ps replicas need, and then
-nobody trains. So while a replica waits for room and nobody can train, workers that wait in the
-queue are withdrawn from it, and then workers that run end, one for each replica that waits. Those
-are **withheld**: they are planned again when all replicas run, so no place goes back and forth.
+A job trains with all of its ps replicas and any number of workers. A cluster may have room for
+fewer processes than the job wants. Workers may then have the places that ps replicas need, and
+nobody trains. So workers give way while a replica waits for room and nobody can train. Workers in
+the queue are withdrawn first; then one running worker ends for each replica that waits. These
+workers are **withheld**: the job plans them again only when all replicas run, so that no place goes
+back and forth.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _LEAVE_SECONDS = 10.0  # until a place that was given back has gone to a replica
 
 
 class Room:
-    """Which workers give way, and how many are withheld."""
+    """Decides which workers give way, and counts the workers that are withheld."""
 
     def __init__(self, journal: Journal, members: Membership, keeps_one: bool) -> None:
         """Withhold none. keeps_one: A worker holds parameters, so the last one never ends."""
@@ -41,7 +42,8 @@ class Room:
         workers = [m for m in self._members.present(Role.WORKER) if not m.is_departing]
         queued = [m for m in workers if m.handle and not _has_place(m)]
         placed = sorted((m for m in workers if _has_place(m)), key=lambda m: m.index)
-        # Those in the queue first: else one of them would have the place that is given back.
+        # Workers in the queue are withdrawn first. Otherwise a queued worker would take the place
+        # that a running worker gives back.
         leaving = queued or placed[self._keeps_one :][-len(waiting) :]
         if leaving:
             self._not_before = now + (_PATIENCE_SECONDS if queued else _LEAVE_SECONDS)

@@ -44,7 +44,7 @@ Context: TypeAlias = grpc.aio.ServicerContext
 
 
 class Front(Protocol):
-    """What the servicer needs of the master's event loop."""
+    """The part of the master's event loop that the servicer needs."""
 
     core: JobCore
     reports: ProcessReports

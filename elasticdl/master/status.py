@@ -92,7 +92,7 @@ def _history(core: JobCore) -> Iterator[EpochScores]:
 
 
 def learning_rate_of(core: JobCore) -> float | None:
-    """Return that of the last step of which was heard; before, what was set; None: not known."""
+    """Return the rate of the last known step, or the rate that was set; None: not known."""
     set_by_callback = core.features.of(Callbacks).learning_rate
     given = core.config.training.learning_rate if set_by_callback is None else set_by_callback
     return given if core.meter.learning_rate is None else core.meter.learning_rate
@@ -128,7 +128,7 @@ def _message(core: JobCore) -> str:
     if core.message or core.has_ended:
         return core.message
     replicas = 0 if core.parameters.replicas is None else core.parameters.replicas.number
-    # Without ps replicas the workers hold the parameters: there is nobody else to wait for.
+    # In a job without ps replicas the workers hold the parameters: no other process is missing.
     missing = sum(not address for address in core.parameters.route.addresses) if replicas else 0
     if core.phase is not Phase.PENDING:
         lost = [f"{missing} of {replicas} ps replicas are being restored"] if missing else []

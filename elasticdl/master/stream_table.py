@@ -28,7 +28,7 @@ class StreamTable:
         """Begin without pieces.
 
         Args:
-            partitions: Where each partition begins; how far it goes is another's to know.
+            partitions: The begin of each partition. `Intake` knows the ends, which move.
         """
         self.next: dict[str, int] = {}
         """The position at which the next piece of each partition begins."""

@@ -107,13 +107,13 @@ class ChosenPieces:
 class JobTasks:
     """Every task that a job can have, by its id.
 
-    Ids, in order: training (epoch after epoch), one export, prediction, callbacks (at the begin of
-    training, after each epoch, at the end), then evaluation after evaluation, each with its
-    validation tasks, one for the metrics and one for callbacks. A restarted master derives the same
-    ids from the same shards.
+    The order of the ids is: training (epoch after epoch), one export, prediction, callbacks (at the
+    begin of training, after each epoch, at the end), and then the evaluations. Each evaluation has
+    its validation tasks, one task for the metrics and one for callbacks. A restarted master derives
+    the same ids from the same shards.
 
-    per_epoch, num_training: ids of training tasks that an epoch has, and all have. Of a stream,
-        whose one epoch has no end, `num_known` tells how many tasks there are by now.
+    per_epoch, num_training: numbers of training tasks of an epoch, and of all epochs. A stream has
+        one epoch without an end; `num_known` counts its tasks up to now.
     export_id: the one EXPORT task. prediction_ids: the PREDICTION tasks.
     callback_ids: the CALLBACKS tasks that belong to no evaluation.
     """
@@ -184,7 +184,8 @@ class JobTasks:
         total = np.concatenate([np.zeros(1, np.int64), np.cumsum(stops - firsts)])
         first_epoch, last_epoch = firsts[0] // self.per_epoch, (stops[-1] - 1) // self.per_epoch
         edges = np.arange(first_epoch, last_epoch + 2) * self.per_epoch
-        # Of the ranges that begin before an edge only the last one may end after it.
+        # The ranges are in order. So only the last range that begins before an edge may end
+        # after it.
         begun = np.searchsorted(firsts, edges)
         beyond = np.where(begun > 0, np.maximum(stops[begun - 1] - edges, 0), 0)
         return int(first_epoch), np.diff(total[begun] - beyond).tolist()
@@ -220,9 +221,9 @@ def is_stream(config: JobConfig) -> bool:
 def draws_order(config: JobConfig) -> bool:
     """Whether the order of training tasks is drawn in each epoch.
 
-    Messages of a topic are trained as they came, its partitions side by side: a range that does not
-    follow the last one of its partition takes a new request, and much is fetched in vain. In a
-    deterministic job workers know the order too, and it is drawn.
+    Messages of a topic are trained as they came, its partitions side by side. A range that does not
+    follow the last range of its partition needs a new request, which fetches much in vain. In a
+    deterministic job the workers know the order too, so the order is drawn.
     """
     is_read_on = is_topic(config.data.training_data) and not config.training.deterministic
     return config.training.shuffle_tasks and not is_read_on

@@ -1,4 +1,4 @@
-"""Whoever draws the curves of a job: TensorBoard, and what packages bring."""
+"""The trackers that draw the curves of a job: TensorBoard, and the trackers of packages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Trackers:
         """Begin to draw.
 
         Args:
-            config: Of the job.
+            config: The job's settings.
             job: Its identity, for ever.
             folder: The job's folder.
 
