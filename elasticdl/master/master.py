@@ -610,7 +610,7 @@ class Master:
             await asyncio.to_thread(self.reports.page.tell_end)
 
     def _leave_behind(self, status: JobStatus) -> None:
-        """Write the progress to a file, for those who ask after the master was stopped or killed."""
+        """Write the progress to a file, for those who ask after the job was stopped or killed."""
         with contextlib.suppress(OSError):
             process.write_whole(self._job_dir / process.BEFORE_FILE, status_to_json(status))
 

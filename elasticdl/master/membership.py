@@ -317,8 +317,8 @@ class Membership:
         self._alive = None
         if member.session or member.gone or member.has_exited:
             # A new process is at this index, so the state of the process before does not count.
-            # Without a process before, `is_stopping` stays: this process itself was asked to end
-            # while it was being started.
+            # If there was none before, `is_stopping` stays: it was asked of this process while it
+            # was being started.
             member.gone, member.has_exited = "", False
             member.is_stopping = member.is_leaving = False
         member.session, member.pid, member.address = session, pid, address

@@ -101,7 +101,7 @@ Write = Callable[[Callable[[Location], list[str]]], None]
 class Losses:
     """Keeps the processes that were lost during a move, for threads that wait for their answers.
 
-    Without it a thread would wait for a dead process as long as for one that is out of reach. All
+    A thread would otherwise wait for a dead process as long as for one that is out of reach. All
     replicas that are held would wait too.
     """
 

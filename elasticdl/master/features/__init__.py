@@ -1,4 +1,4 @@
-"""What the master does beside leases, processes and phases: features, and their list."""
+"""The features of the master: its work beside leases, processes and phases."""
 
 from __future__ import annotations
 

@@ -67,8 +67,8 @@ class JobFeature:
     journal, and asks for actions. It reads no clock, no file and no socket. It registers its facts
     with the journal when it is made.
 
-    Events that only one feature knows are methods of that feature. Whoever has such an event finds
-    the feature with `Features.of`.
+    Events that only one feature knows are methods of that feature. The caller of such a method
+    finds the feature with `Features.of`.
     """
 
     # --- events ----------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class JobFeature:
 
     @property
     def event_seconds(self) -> float | None:
-        """How far the data is in event time, since 1970; 0: not known; None: it has no times."""
+        """The event time that the data has reached; 0: not known; None: it has no times."""
         return None
 
     # --- displays --------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ class Features(LeaseRules):
 
     @property
     def event_seconds(self) -> float | None:
-        """How far the data is in event time, since 1970; 0: not known; None: it has no times."""
+        """The event time that the data has reached; 0: not known; None: it has no times."""
         found = [feature.event_seconds for feature in self._features]
         return next((seconds for seconds in found if seconds is not None), None)
 

@@ -1,4 +1,4 @@
-"""Which evaluation is the best one, for `--keep_best`, and that its checkpoint is kept."""
+"""Finds the best evaluation, for `--keep_best`, and keeps its checkpoint."""
 
 from __future__ import annotations
 

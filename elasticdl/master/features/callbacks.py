@@ -1,8 +1,8 @@
-"""The user's callbacks: when they are due, what they remember, and what they have decided.
+"""The user's callbacks: their times, their memory, and their decisions.
 
-Only workers have the framework, and none of them lives as long as the job. So a CALLBACKS task has
-whichever worker leases it make the callbacks anew, give them back what they remembered, and call
-them; what they remember then is a fact of the journal.
+Only workers have the framework, and a worker may end before the job does. So any worker can do a
+CALLBACKS task: it makes the callbacks anew, gives them their memory back, and calls them. Their new
+memory becomes a fact of the journal.
 """
 
 from __future__ import annotations

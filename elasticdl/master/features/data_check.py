@@ -1,4 +1,4 @@
-"""Which worker looks at the data before the first record, and what it found."""
+"""The check of the data before the first record, by one worker, and its findings."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _MOST_CHARACTERS = 1000  # of a line, which has names and values of the data
 class DataCheck:
     """One worker looks for the whole job; the others wait for it.
 
-    It is not in the journal: a master that comes back has another worker look again, if nothing was
-    trained.
+    The check is not in the journal: a master that comes back has another worker look again, if
+    nothing was trained.
 
     Attributes:
-        worker_id: Who looks, or has looked; -1: nobody.
-        lines: What was found.
+        worker_id: The worker that looks, or has looked; -1: no worker.
+        lines: The findings.
     """
 
     def __init__(self) -> None:
@@ -33,9 +33,9 @@ class DataCheck:
         """Return whether a worker is to look.
 
         Args:
-            worker_id: Who asks.
-            is_holder_alive: Whether the one that looks still does. One that died of it is the
-                first and the last.
+            worker_id: The worker that asks.
+            is_holder_alive: Whether the worker that looks is alive. If it died of the look, no
+                other worker looks.
             has_begun: Whether the job has done some work.
         """
         if self._is_over or has_begun:

@@ -81,7 +81,7 @@ class Evaluating(JobFeature):
             self._job.ledger.drop(self._job.tasks.evaluation_ids(task.evaluation_id))
 
     def _of_training(self) -> dict[str, float]:
-        """Return what is known of the epoch of which an evaluation is: under way, or just over."""
+        """Return metrics of the training epoch that the evaluation belongs to."""
         epoch = self._job.ledger.epoch
         if self._evaluations.follows_epochs:
             epoch = max(0, self._job.ledger.num_epochs_complete - 1)

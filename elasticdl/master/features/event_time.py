@@ -1,12 +1,12 @@
-"""How far a stream is in event time: its watermark, and what is late behind it.
+"""Event time of a stream: the watermark, and the messages that are late behind it.
 
-The watermark of a partition is the largest event time of its messages that are trained, up to the
-first task that is not done, less the disorder that is allowed. That of the job is the least over
-the partitions that have something to train, or had in the last seconds; if none has, the largest.
-It never goes back.
+The watermark of a partition is the largest event time of its trained messages, less the disorder
+that is allowed. Messages count up to the first task that is not done. The watermark of the job is
+the least over the busy partitions: they have something to train, or had in the last seconds. If no
+partition is busy, the largest watermark counts. The watermark of the job never goes back.
 
-Whether a message is late is decided by the watermark of the moment at which its task was begun
-first. That is a fact, so whoever does the task again finds the same messages late.
+A message is late if it is behind the watermark at which its task was begun first. This watermark is
+a fact, so a worker that does the task again finds the same messages late.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _IDLE_SECONDS = 10.0
 
 @dataclass(slots=True)
 class _Partition:
-    """What is known of the event times of a partition.
+    """The event times of a partition.
 
-    newest: the largest that is trained, up to the first open task; 0: there is none.
-    tasks: that are open, and those behind the first of these, in their order.
-    busy: when it had something to train; no fact.
+    newest: the largest trained event time up to the first open task; 0: there is none.
+    tasks: the first open task and all tasks behind it, in their order.
+    busy: the last time at which the partition had something to train; no fact.
     """
 
     newest: float = 0.0
@@ -53,11 +53,12 @@ class EventTime:
         """Begin without partitions.
 
         Args:
-            journal: Of the job.
+            journal: The journal of the job.
             table: The tasks of the stream.
-            window_seconds: How long a window is.
-            disorder_seconds: How far messages of a partition may be out of order.
-            lateness_seconds: How far behind the watermark a message is late; None: none is.
+            window_seconds: The length of a window.
+            disorder_seconds: The disorder that is allowed between messages of a partition.
+            lateness_seconds: Messages are late from this distance behind the watermark on; None:
+                no message is late.
         """
         self._journal = journal
         self._table = table
@@ -92,12 +93,15 @@ class EventTime:
         self._held_by = min(marks, key=marks.__getitem__) if marks else None
         all_times = [partition.newest for partition in self._partitions.values()]
         found = min(marks.values()) if marks else max(all_times, default=0.0)
+        # A partition that was idle may come back with older messages, and `found` falls then.
+        # The windows that are over have been told, so the watermark does not follow it.
         self.watermark = max(self.watermark, found - self._disorder_seconds)
 
     def is_held_by(self, name: str) -> bool:
-        """Whether a task of a partition that is done may take the watermark on: then look at it.
+        """Whether the watermark may advance when a task of this partition is done.
 
-        That is one of a thousand partitions, so not each report costs a look at all of them.
+        Only the partition with the least watermark holds it back. So a report of another partition
+        need not look at all of them, which may be a thousand.
         """
         return self._held_by is None or self._held_by == name
 
@@ -116,7 +120,7 @@ class EventTime:
         return self._table.late_before[task_id]
 
     def done(self, name: str, report: TaskReport) -> None:
-        """A task of a partition is done. One that is done again counts once."""
+        """A task of a partition is done. A task that is done again does not count again."""
         if not self._counts(name, report.task_id):
             return
         counts = [[each.number, each.num_messages] for each in report.windows if each.num_messages]
@@ -158,6 +162,8 @@ class EventTime:
             self._aside.discard(task_id)
             return
         self._times[task_id] = newest or 0.0
+        # Tasks end in any order. A time counts only when all tasks before it are done, because an
+        # open task may still have older messages.
         while partition.tasks and partition.tasks[0] in self._times:
             partition.newest = max(partition.newest, self._times.pop(partition.tasks.popleft()))
 

@@ -1,8 +1,8 @@
-"""What has arrived of a stream, and how it becomes tasks.
+"""Cuts the messages of a stream that have arrived into tasks.
 
-The brokers are asked now and then how far each partition goes (`arrived`); that is no fact, as it
-is asked again. What was cut of it is. Tasks are cut a little ahead of the workers and no further:
-a backlog of any length takes no memory.
+The master asks the brokers now and then for the end of each partition (`arrived`). The answer is no
+fact, because the next master asks again. The tasks that were cut are facts. Tasks are cut only a
+little ahead of the workers, so a backlog of any length takes no memory.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _PATIENCE_SECONDS = 60.0
 
 @dataclass(slots=True)
 class _Known:
-    """How far a partition goes, as a broker said last.
+    """The end of a partition, by the last answer of a broker.
 
-    waits_since: when the first of the positions came of which no task was cut; None: there is none.
-    less_since: since when the broker has had less than was read; None: it has not.
+    waits_since: the arrival of the first position that is in no task; None: there is none.
+    less_since: the time since which the broker has had less than was read; None: it has all.
     """
 
     high: int
@@ -61,14 +61,14 @@ class Intake:
         """Begin with what the table has.
 
         Args:
-            journal: Of the job.
+            journal: The journal of the job.
             table: Takes the pieces.
             records_per_task: Records of a piece, about; and its positions, at most.
             skips_gaps: Go on after what was deleted before it was read.
             keeps_order: A piece of a partition is cut once the one before is done.
             ends_at_once: The stream ends where it is when the brokers are asked first.
-            guessed_records: How many records a position has, until a task says.
-            when_cut: Told of each task, and the partition of which it was cut; a part of a fact.
+            guessed_records: The guessed records of a position, until the first report of a task.
+            when_cut: Called with the partition and the task of each cut; a part of a fact.
         """
         self._journal = journal
         self._table = table
@@ -103,6 +103,8 @@ class Intake:
         """
         self.trouble = ""
         seen = list(found)
+        # The ends are fixed once. A broker that has just come back may not show messages that it
+        # had acknowledged, and an end that is fixed too early would leave them out.
         if self._is_draining and self._ends is None and self._is_settled(now):
             known = [each for each in seen if each.name in self._table.next]
             self._journal.record("ends", [[each.name, each.end] for each in known])
@@ -139,14 +141,14 @@ class Intake:
     def cut(self, num_waiting: int, now: float, open_tasks: Iterable[int]) -> None:
         """Cut more tasks, if fewer wait than workers may need until the next call.
 
-        A piece has as many positions as a task may have. A shorter one is cut where no task waits
-        at all, or what is in it has waited for long: it need not wait for what has not arrived.
-        Where the order is to be kept, a partition has one open task at the most.
+        A whole piece has as many positions as a task may have. A shorter piece is cut if no task
+        waits at all, or if its messages have waited for long. If the order is kept, a partition
+        has one open task at most.
 
         Args:
             num_waiting: Tasks that wait for a worker.
             now: The time.
-            open_tasks: Those that were cut and are not done.
+            open_tasks: Tasks that were cut and are not done.
         """
         names = map(self._table.name_of, open_tasks) if self.keeps_order else ()
         busy = frozenset(names)
@@ -205,6 +207,8 @@ class Intake:
         at = self._table.next[found.name]
         before = self._known.get(found.name, _Known(at))
         if found.end < at:
+            # A broker that has just started may know less than was read. Only if this lasts the
+            # job has to end: the topic was probably made anew.
             since = now if before.less_since is None else before.less_since
             self._known[found.name] = _Known(at, None, since)
             words = (
@@ -247,7 +251,7 @@ class Intake:
         """Return the position of each partition before which nothing is left to do.
 
         Args:
-            open_tasks: Those that were cut and are not done.
+            open_tasks: Tasks that were cut and are not done.
         """
         found = dict(self._table.next)
         for piece in map(self._table.piece, open_tasks):
@@ -258,7 +262,7 @@ class Intake:
         """Return where each partition is.
 
         Args:
-            open_tasks: Those that were cut and are not done.
+            open_tasks: Tasks that were cut and are not done.
         """
         waiting: dict[str, int] = {}
         for piece in map(self._table.piece, open_tasks):

@@ -1,4 +1,4 @@
-"""What a job writes beside its checkpoints: results that wait for their storage, and programs."""
+"""Outputs of a job beside its checkpoints: results that wait for their storage, and programs."""
 
 from __future__ import annotations
 

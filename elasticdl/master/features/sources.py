@@ -1,4 +1,4 @@
-"""Where the records of a job come from, as far as the master has to do with it.
+"""The sources of a job's records, as far as the master has to do with them.
 
 `RecordSource` serves a job whose records are all there when it begins. `StreamSource` serves a job
 whose tasks are cut as records arrive, and `TimedStreamSource` a stream whose messages have times.

@@ -1,4 +1,4 @@
-"""When a job need not wait any longer for the last few workers (`--finish_rate`)."""
+"""Decides when a job stops waiting for the last few workers (`--finish_rate`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Stragglers:
         """Begin with nothing known.
 
         Args:
-            finish_rate: Which part of the workers must have nothing left; 1: all.
+            finish_rate: The share of the workers that must have nothing left; 1: all.
         """
         self._finish_rate = finish_rate
         self._began: dict[int, float] = {}
@@ -52,8 +52,8 @@ class Stragglers:
         """Whether the tasks that are still held may be left, if no other is to be done.
 
         Args:
-            num_workers: Those that are there.
-            num_busy: Those of them that hold a task.
+            num_workers: The present workers.
+            num_busy: The present workers that hold a task.
             held: The tasks that they hold.
             now: The time.
         """

@@ -1,4 +1,4 @@
-"""What is said of the messages of a stream: those that are no records, and how windows scored."""
+"""News about the messages of a stream: messages that are no records, and scores of windows."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def of_task(
     num_gone: int,
     data: DataSection,
 ) -> Iterator[Note]:
-    """Yield what is to be said of a task that is done.
+    """Yield notes about a task that is done.
 
     Args:
-        shard: Its positions.
-        report: Of the task.
-        num_unreadable: Of all tasks so far, with this one.
-        num_late: Likewise.
-        num_gone: Likewise, and of what was never cut into tasks.
-        data: What becomes of such messages.
+        shard: The positions of the task.
+        report: The report of the task.
+        num_unreadable: Unreadable positions of all tasks so far, with this one.
+        num_late: Late records of all tasks so far.
+        num_gone: Deleted positions of all tasks so far, and of parts that were never cut.
+        data: The settings that say how such messages are treated.
     """
     if _is_news(num_unreadable, report.num_unreadable):
         text = _told(num_unreadable, "cannot be read", report.num_unreadable, shard)

@@ -1,9 +1,9 @@
 """Metrics of the minibatches that were trained: merged here, turned into numbers by a worker.
 
-A worker measures a part of the minibatches that it trains and sends the sums with the report of
-their task. So a minibatch counts at most once for each time that it was trained: what a worker had
-measured of a task that it never reported is lost with it, and what a restored ps replica is given
-again counts again. How many records the metrics are of is said beside them.
+A worker measures a part of the minibatches that it trains, and sends the sums with the report of
+their task. So a minibatch counts at most once for each time that it was trained. The sums of a task
+are lost with a worker that never reports it. A task that is trained again for a restored ps replica
+counts again. The number of measured records is shown beside the metrics.
 
 This is for displays: the sums are not in the journal, where they would be a hundred times the facts
 of a task. A restarted master begins anew, and the number of records says so.
@@ -52,7 +52,7 @@ class TrainingMetrics:
         """Begin with nothing measured.
 
         Args:
-            windows: Of event time, whose metrics are asked for together with the others.
+            windows: Windows of event time; their metrics are asked for together with the others.
         """
         self.measured = Measured()
         self.by_epoch: dict[int, dict[str, float]] = {}

@@ -1,8 +1,8 @@
-"""How the messages of a stream were scored before they were trained, by windows of event time.
+"""Scores of the messages of a stream before they were trained, by windows of event time.
 
-How many messages a window has is a fact. The sums of metrics are not in the journal, as those of
-`training_metrics` are not: a restarted master begins them anew, and `num_measured` says so. What a
-window came to is a fact again, once it is over.
+The number of messages of a window is a fact. The sums of metrics are not in the journal, like the
+sums of `training_metrics`. A restarted master begins them anew, and `num_measured` says so. The
+result of a window is a fact again, once the window is over.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Windows:
         """Begin with none.
 
         Args:
-            journal: Of the job.
-            seconds: How long a window is.
+            journal: The journal of the job.
+            seconds: The length of a window.
         """
         self._journal = journal
         self._seconds = seconds

@@ -1,1 +1,1 @@
-"""Whoever holds the parameters of a job: ps replicas, or the one store of a job in one process."""
+"""The holders of a job's parameters: ps replicas, workers, or the store of a job in one process."""

@@ -1,4 +1,4 @@
-"""What those who hold parameters answer, when an action has asked them, and what that means."""
+"""Answers of the holders of parameters to an action, and their meaning for the job."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ExportFailed:
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """What `AskAudit` asked for: what has been applied of every task."""
+    """The answer to `AskAudit`: the minibatches of every task that have been applied."""
 
     replicas: Replicas
     """Empty if there is a proof."""
@@ -73,7 +73,7 @@ class AuditFailed:
 
 @dataclass(frozen=True, slots=True)
 class Watermarks:
-    """What `AskWatermarks` asked for: what the parameters of a process that is back have."""
+    """The answer to `AskWatermarks`: the tasks that the parameters of a returned process have."""
 
     index: int
     session: str
@@ -112,7 +112,7 @@ class MoveFailed:
 
 @dataclass(frozen=True, slots=True)
 class MoveTold:
-    """What `TellMoved` asked for has been done, or some could not be reached."""
+    """The answer to `TellMoved`: it has been done, or some replicas could not be reached."""
 
     layout: int
     is_everybody: bool
@@ -135,7 +135,7 @@ Answer = (
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What an answer means for the job. The default: nothing beyond what was noted already."""
+    """The consequences of an answer for the job. By default there are none to act on."""
 
     is_phase_over: bool = False
     failure: str = ""  # the job fails, for this reason

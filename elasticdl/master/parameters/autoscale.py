@@ -1,4 +1,4 @@
-"""When a job is to have one more ps replica (`--ps_autoscale`)."""
+"""Decides when a job gets one more ps replica (`--ps_autoscale`)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ class PsAutoscale:
             why = f"the rows of a ps replica take {fullest_share:.0%} of --ps_memory_limit"
         else:
             return ""
-        # What came to nothing the last time is asked for more and more rarely.
+        # The number is still the same, so the last request came to nothing: the cluster may have
+        # no room. Each further request waits twice as long.
         is_again = number == self._asked_at
         self._pause_seconds = 2 * self._pause_seconds if is_again else PAUSE_SECONDS
         self._asked_at, self._not_before = number, now + self._pause_seconds

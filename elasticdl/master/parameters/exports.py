@@ -1,4 +1,4 @@
-"""When the next version of an export is due."""
+"""Decides when the next version of an export is due."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _LONGEST_PAUSE_SECONDS = 30.0
 
 
 class ExportSchedule:
-    """When versions are due while training, and whether the last one is there.
+    """Keeps when versions are due while training, and whether the last version is there.
 
-    A master that comes back writes one at once. What it has forgotten are moments alone: which
-    versions there are is read from the folder.
+    A master that comes back writes a version at once, since the times are not journalled. Nothing
+    else is lost: the list of versions is read from the folder.
     """
 
     def __init__(self, journal: Journal, settings: CheckpointSection) -> None:
@@ -42,11 +42,11 @@ class ExportSchedule:
     def needs_program(self, key: str, is_first: bool) -> bool:
         """Say whether a worker that begins is to write its model's program.
 
-        None that was written by a worker with another model is exported any more.
+        A program of a worker with another model is not exported any more.
 
         Args:
-            key: What tells its model from others.
-            is_first: Whether it is the one that does, of those that begin together.
+            key: The identity of the worker's model.
+            is_first: Whether this worker writes, among the workers that begin together.
         """
         if not self._is_wanted or (self.program is not None and self._key == key):
             return False
@@ -81,6 +81,7 @@ class ExportSchedule:
         patience = self._patience_at_end if is_last else self._patience
         pause = patience.failed(now)
         self._not_before = now + (_LONGEST_PAUSE_SECONDS if pause is None else pause)
+        # The next try waits for the pause only, not for the next multiple of updates.
         self._next_version = 0
         return pause
 

@@ -1,8 +1,8 @@
-"""What processes have handed over: each wrote all that it held when it was asked to end.
+"""Hand-overs: a process that is asked to end writes all that it holds.
 
-It is as good as a checkpoint for the successor of that replica, and for nobody else. Nothing was
-applied by that process afterwards, so a successor that begins with it lacks nothing of what that
-process ever had.
+A hand-over is as good as a checkpoint for the successor of that replica, and for no other process.
+The process applies nothing after it. So a successor that begins with the hand-over lacks nothing
+that the process ever had.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from elasticdl.master.journal import Journal
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """What one process has handed over.
+    """The hand-over of one process.
 
     at: seconds that the job had lasted.
-    is_of_worker: It is what goes around the ring, from the last worker that had it.
+    is_of_worker: The last worker of a world wrote the parameters that all workers share.
     """
 
     index: int
@@ -50,8 +50,8 @@ class HandOvers:
         """Forget those that are older than a checkpoint; return whether there were any.
 
         Args:
-            began: When the checkpoint was asked for. A part of it may be of any time since, so a
-                hand-over of that time is kept.
+            began: The time at which the checkpoint was asked for. Its parts may be of any time
+                since, so a hand-over of that time is kept.
         """
         outdated = [index for index, last in self._last.items() if last.at < began]
         for index in outdated:

@@ -26,7 +26,7 @@ _MOST_FAILURES = 5  # of processes that were to take part in a move
 
 @dataclass(frozen=True, slots=True)
 class ReplicaPlace:
-    """What a process that is to be a ps replica is told of its place."""
+    """The place that the master tells to a process that becomes a ps replica."""
 
     num_replicas: int
     layout: int
@@ -34,10 +34,11 @@ class ReplicaPlace:
 
 
 class Moves:
-    """How many ps replicas there are, and whether there are to be more or fewer.
+    """Keeps the number of ps replicas, and the number that is wanted.
 
-    number: how many there are. layout: counts the moves that have come to their end, with those
-        that were tried in between. wanted: how many there are to be; 0: as many as there are.
+    number: the number of replicas now.
+    layout: the layout that counts now. Tries that came to nothing use up numbers too.
+    wanted: the number of replicas that is wanted; 0: the number now.
     """
 
     def __init__(self, journal: Journal, members: Membership, number: int) -> None:
@@ -61,9 +62,9 @@ class Moves:
     # --- events ----------------------------------------------------------------------------------
 
     def want(self, count: int) -> None:
-        """Note how many replicas there are to be.
+        """Note the number of replicas that is wanted.
 
-        As many as there are: a move that waits for its processes is called off.
+        The number now calls off a move that waits for its processes.
 
         Raises:
             ElasticdlError: The number is out of range, or the move before is not over.
@@ -81,6 +82,8 @@ class Moves:
 
     def begin(self, version: int) -> PrepareMove:
         """Try the move; return what is to be done."""
+        # Each try has a number of its own, so that a replica cannot take a late message of an
+        # earlier try for one of this try.
         layout, self._is_tried = self._tried + 1, True
         self._journal.record("move tried", layout)
         return PrepareMove(layout, version, self._seated(self.number), self._seated(self.wanted))
@@ -181,7 +184,7 @@ class Moves:
     def superfluous(self) -> list[Member]:
         """Return the processes that have no part of the model, and will have none.
 
-        One that is being started is none of them until it can be ended.
+        A process that is being started is left out until it can be ended.
         """
         members = (m for m in self._members.present(Role.PS) if m.handle or m.session)
         return [m for m in members if m.index >= self.num_places and not m.is_stopping]

@@ -1,18 +1,18 @@
-"""Whoever holds the parameters of a job: ps replicas, a world of workers, or both.
+"""The holders of a job's parameters: ps replicas, a world of workers, or both.
 
     ParameterServerStrategy   ps replicas hold all
     AllreduceStrategy         each worker of a world holds all
     HybridStrategy            ps replicas hold the rows, each worker of a world all else
     Local                     neither: the one store is there from the start, as a saved model is
 
-So a job has a pair of which either may be absent. Each part has its own marks of every task, comes
-back by itself when it was lost, and tells the ledger what it lacks. What one of them lacks is
-trained again, and the other drops it. What is asked of those who hold parameters, a checkpoint or
-the proof, is asked of both together.
+So a job has a pair, and either part may be absent. Each part has its own marks of every task, comes
+back by itself when it was lost, and tells the ledger what it lacks. Tasks that one part lacks are
+trained again, and the other part drops their updates. The master asks both parts together for a
+checkpoint or for the proof.
 
 A part decides, as the rest of the job's state machine does: events come in with the time, facts go
-to the journal, actions come out. What an action asks of the outside comes back as an `Answer`. The
-ledger of tasks knows no holders.
+to the journal, actions come out. The result of an action comes back as an `Answer`. The ledger of
+tasks knows no holders.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from elasticdl.state.base import Snapshot
 class HoldersOfRole(Protocol):
     """Holders of one role.
 
-    recoveries: What became of those that were lost.
+    recoveries: The places of these holders that were lost, and their successors.
     """
 
     recoveries: Recoveries
@@ -76,7 +76,7 @@ class HoldersOfRole(Protocol):
 
     @property
     def route(self) -> PsRoute:
-        """Where the parameters are served."""
+        """The addresses at which the parameters are served."""
         ...
 
     def lost(self, member: Member, now: float) -> None:
@@ -236,7 +236,7 @@ class JobParameters:
 
     @property
     def routes(self) -> dict[Role, Callable[[], PsRoute]]:
-        """What finds those who serve parameters, by their role."""
+        """For each role, a function that returns the addresses of its holders."""
 
         def finder(part: HoldersOfRole) -> Callable[[], PsRoute]:
             return lambda: part.route
@@ -245,7 +245,7 @@ class JobParameters:
 
     @property
     def route(self) -> PsRoute:
-        """Where the ps replicas are; without any, where a worker serves its parameters."""
+        """The addresses of the ps replicas; without them, of a worker that serves parameters."""
         part = self.replicas or self.worlds
         return PsRoute(0, ()) if part is None else part.route
 
@@ -256,7 +256,7 @@ class JobParameters:
 
     @property
     def recoveries(self) -> tuple[Recovery, ...]:
-        """The losses that were made good: those of ps replicas, then those of worlds."""
+        """The losses that were made good: first losses of ps replicas, then losses of worlds."""
         return tuple(r for part in self._by_role.values() for r in part.recoveries.made_good)
 
     @property
@@ -281,7 +281,7 @@ class JobParameters:
         self._requests.ask_what_is_due(now)
 
     def answered(self, answer: Answer, now: float) -> Meaning:
-        """What was asked for has been done, or could not be."""
+        """The holders have done what was asked for, or could not."""
         if isinstance(answer, MovePrepared | MoveFailed | MoveTold):
             self._move_answered(answer, now)
             return Meaning()

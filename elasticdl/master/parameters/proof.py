@@ -17,11 +17,11 @@ Replicas = Sequence[Iterable[TaskAudit]]
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What became of the records. `problem` says what must not be; "" if all is well.
+    """The result of the proof. `problem` says what is wrong; "" if all is well.
 
-    `lost` records that are explained (minibatches skipped because of NaN) are no problem; nor are
-    records of tasks of which every replica has all minibatches, alike: a worker was lost before it
-    could report a minibatch that it had skipped. `note` says how many.
+    `lost` records are no problem if they are explained: their minibatches were skipped because of
+    NaN. They are no problem either if every replica has all minibatches of the task, alike: a
+    worker was lost before it could report a minibatch that it had skipped. `note` says how many.
     """
 
     ledger: tuple[EpochLedger, ...]
@@ -31,7 +31,7 @@ class Proof:
 
 @dataclass(slots=True)
 class _Count:
-    """What became of records, of one task or of an epoch."""
+    """The counts of records of one task or of an epoch."""
 
     records: int = 0
     trained_once: int = 0
@@ -61,24 +61,25 @@ def prove(
 ) -> Proof:
     """Compare what every replica has applied with the job's training tasks.
 
-    A record counts as trained once only if every replica has applied its minibatch, once. Where
-    replicas differ, the one that lacks most or repeated most decides.
+    A record counts as trained once only if every replica has applied its minibatch, once. If
+    replicas differ, the replica that lacks most or repeated most decides.
 
-    Replicas count examples. Of a task that was done it is known how many minibatches and examples
-    `feed` made of its records: if each replica has applied just these, each record was trained
-    once, whatever came of it. An example too few or too many counts as one record: that is exact
-    as long as no record makes several examples, and at least as bad as the truth if one does.
+    Replicas count examples. The ledger knows how many minibatches and examples `feed` made of a
+    task that was done. If each replica has applied just these, each record was trained once. An
+    example too few or too many counts as one record. This is exact if no record makes several
+    examples. Otherwise the result is at least as bad as the truth.
 
     Args:
-        tasks: What there was to do.
+        tasks: The tasks of the job.
         minibatch_size: Records of a minibatch; the last one of a task may be smaller.
-        replicas: What each replica says; all are asked when no push is under way.
+        replicas: The answer of each replica; all are asked when no push is under way.
         skipped: Training task -> minibatch left out on purpose (`--on_nan=skip`) -> its examples,
             -1 if not known.
         lost: Replica -> training tasks of which it lost a part with its memory, and was not given
             it again (`--ps_recovery=latest`).
-        uneven: What `feed` made of tasks that were done, if not one example of each record.
-        set_aside: Tasks that failed too often. What `feed` would have made of them is not known.
+        uneven: Minibatches and examples of done tasks, if `feed` made not one example of each
+            record.
+        set_aside: Tasks that failed too often. Nobody knows how many examples they would have.
         begun: Whether a training task was ever leased; the others were left out when a callback
             stopped training, and are in no line of the ledger.
         missing: How many more positions than records a task has; may be negative.

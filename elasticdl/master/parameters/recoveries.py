@@ -1,10 +1,10 @@
-"""Parameters that were lost and come back: one story, whoever held them.
+"""The return of parameters that were lost; the same steps for ps replicas and for workers.
 
-A **place** is what is lost, and comes back, as a whole: that of a ps replica, or that of the world
-of workers, of which there is one. A place that serves is lost. Its successor begins with what was
-handed over, or with a checkpoint, and is asked what its parameters have. The ledger takes in what
-they lack: that is trained again, or it is lost for good. Then the place serves again. The
-**generation** counts how often that was; with it workers and leases tell an old picture of the
+A **place** is lost and comes back as a whole. Each ps replica has a place, and the world of workers
+has one. When a place that serves is lost, its successor begins with a hand-over or with a
+checkpoint. The master asks the successor which tasks its parameters have. The ledger takes in the
+tasks that they lack: these are trained again, or they are lost for good. Then the place serves
+again. The **generation** counts the returns; by it workers and leases tell an old picture of the
 parameters from a new one. See docs/designs/ps-recovery.md.
 """
 
@@ -55,7 +55,7 @@ class Recoveries:
         self._requests = requests
         self._act = act
         self._served: dict[int, str] = {}  # the last session that served at a place
-        # What a successor was told to restore: version, and the session that handed it over, or "".
+        # A successor's order: the version to restore, and the session that handed it over, or "".
         self._restored: dict[int, tuple[int, str]] = {}
         self._lost_at: dict[int, float] = {}
         self.generation = 0
@@ -84,7 +84,7 @@ class Recoveries:
         self._journal.record(f"{self._whose} ready", index, session)
 
     def lost(self, member: Member, now: float) -> None:
-        """With a process its place is lost."""
+        """A process is lost, and its place with it."""
         place = self._place(member.index)
         if place not in self._lost_at:
             self._journal.record(f"{self._whose} lost", place, now)
@@ -97,7 +97,7 @@ class Recoveries:
         self._act(Note(PsHandedOver(member.name, version), f"{member.name} has handed over {what}"))
 
     def _drop_hand_overs(self, began: float) -> None:
-        """A checkpoint is whole: what was handed over before it was begun is of no use."""
+        """A checkpoint is whole: hand-overs from before its begin are of no use."""
         if self._hand_overs.checkpoint_written(began):
             self._act(DeleteHandOvers(self._role))
 
@@ -130,13 +130,15 @@ class Recoveries:
             records=int(lacks.records.sum()),
             is_replayed=self._is_replayed,
             seconds=now - self._lost_at.get(place, now),
-            # One that had itself a successor which served has not all that this one had.
-            # Gradients that were kept for a round are in no file, so they are lost.
+            # The hand-over has everything only if it came from the process that served last
+            # here: a later process has applied more. Gradients that were kept for a round are in
+            # no file, so they are lost.
             is_handed_over=not len(lacks)
             and session == self._served.get(place)
             and not self._makes_rounds,
         )
-        # Where nothing is lost, leases of before end as if nothing had happened.
+        # `replay` raises the ledger's generation, which voids all leases of before. If nothing is
+        # lost, it is not called, and these leases end as if nothing had happened.
         if self._is_training and not recovery.is_handed_over:
             self._ledger.replay(lacks.task_ids if self._is_replayed else ())
         lost = [] if self._is_replayed else to_ranges(lacks.task_ids)
@@ -149,12 +151,12 @@ class Recoveries:
     def point(self, num_unsound: int, index: int | None = None) -> RestorePoint | None:
         """Return what a successor is to begin with; None: the start of the job.
 
-        Any checkpoint of this job's own will do: it brings its own watermarks, and what they lack
-        is trained again. What was handed over is newer than any checkpoint.
+        Any checkpoint of this job will do: it brings its own watermarks, and tasks that they lack
+        are trained again. A hand-over is newer than any checkpoint.
 
         Args:
-            num_unsound: How many were tried in vain, the newest first.
-            index: Whose hand-over is of use; None: that of any.
+            num_unsound: The number of points that were tried in vain, the newest first.
+            index: The process whose hand-over is of use; None: the hand-over of any process.
         """
         given = [last for last in self._hand_overs if index in (None, last.index)]
         given.sort(key=lambda last: (last.version, last.at), reverse=True)

@@ -1,15 +1,15 @@
-"""The rendezvous of all-reduce: who reduces together, agreed on again whenever that changes.
+"""The rendezvous of all-reduce: the workers that reduce together agree again after each change.
 
-A **world** is a numbered agreement on its members. It ends when one of them is lost or leaves, or
-when somebody new has come; its members then meet again, and the next world closes as soon as all
-are there who have to be: no time is waited for its own sake.
+A **world** is a numbered agreement on its members. It ends when a member is lost or leaves, or when
+a new worker has come. The members then meet again. The next world closes as soon as all required
+workers are there; it never waits for a fixed time.
 
-A **holder** is a worker that has the parameters. The one whose parameters have the most updates
-gets rank 0, and gives them to all that have others, or none. A worker that is not part of a world
-holds nothing from then on: the world goes on without it, and what it has is of another course.
+A **holder** is a worker that has the parameters. The holder with the most updates gets rank 0, and
+gives its parameters to all members that have others, or none. A worker outside the world is no
+holder any more: the world goes on without it, and its parameters are out of date.
 
-Where nobody holds anything (at the start, or because all holders were lost) one worker, the
-**restorer**, is asked to begin with a checkpoint.
+If no worker holds anything (at the start, or because all holders were lost), one worker is asked to
+begin with a checkpoint. This worker is the **restorer**.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Guest:
 class Rendezvous:
     """Decides when a world closes, and who its members are.
 
-    What guests say is not journalled: they say it again to another master.
+    Words of guests are not journalled, because guests say them again to another master.
     """
 
     def __init__(self, journal: Journal) -> None:

@@ -1,8 +1,8 @@
-"""Ps replicas as holders of parameters: who is at each place.
+"""Ps replicas as holders of parameters: the process at each place.
 
-A replica is **ready** when a process has registered at its place and, if it is a successor, the
-ledger has taken in what it lacks. Only then are workers told where it is. What becomes of a replica
-that was lost is told by `Recoveries`.
+A replica is **ready** when a process has registered at its place. For a successor the ledger must
+have taken in what it lacks, too. Only then workers learn its address. `Recoveries` handles replicas
+that were lost.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class PsReplicas:
     def wants_hand_over(self, member: Member) -> bool:
         """Whether a replica that is asked to end writes what it holds, where recoveries lie.
 
-        One that may not have heard of a move holds a part of the layout before. Its successor
-        begins with the checkpoint of the move.
+        A replica that may not have heard of a move may still hold a part of the layout before.
+        Its hand-over is of no use: the successor begins with the checkpoint of the move.
         """
         is_part = member.index < self.moves.number and self.moves.has_gone_over(member)
         return self.recoveries.keeps_any and is_part
@@ -77,9 +77,9 @@ class PsReplicas:
         """Return what a replica that starts is to begin with; None: the start of the job.
 
         Args:
-            index: Which replica.
-            num_unsound: How many it has tried in vain, newest first.
-            problem: What was wrong with the last of these.
+            index: The replica.
+            num_unsound: The number of points that it has tried in vain, newest first.
+            problem: The fault of the last of these points.
         """
         if index >= self.moves.number:
             return None  # a move will give it what it is to hold
@@ -141,7 +141,7 @@ class PsReplicas:
 
     @property
     def route(self) -> PsRoute:
-        """Where the replicas are that are ready."""
+        """The addresses of the replicas that are ready."""
         members = [self._members.find(Role.PS, index) for index in range(self.number)]
         addresses = (m.address if m is not None and self.is_ready(m) else "" for m in members)
         return PsRoute(self.recoveries.generation, tuple(addresses), self.moves.layout)

@@ -1,7 +1,7 @@
-"""What holders of parameters are asked: to write checkpoints, to expire rows, for the proof.
+"""Requests to the holders of parameters: to write checkpoints, to expire rows, for the proof.
 
-One request at a time. If one of them is lost before it has answered, the answer is void:
-the same is requested again once all parameters are there and have all that was done.
+There is one request at a time. If a holder is lost before it has answered, the answer is void. The
+request is made again once all parameters are there and have all that was done.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _AGAIN_SECONDS = 1.0  # after the first of them; twice as long after each other 
 
 
 class Asked(Protocol):
-    """What the requests need to know of those that they go to."""
+    """The questions that the requests ask about the holders they go to."""
 
     @property
     def is_complete(self) -> bool:
@@ -73,7 +73,7 @@ class Asked(Protocol):
 
 
 class Purpose(StrEnum):
-    """What a request is for."""
+    """The purpose of a request."""
 
     CHECKPOINT = "checkpoint"  # for the user, while training
     RECOVERY = "recovery"  # a checkpoint in the job's own folder
@@ -276,11 +276,11 @@ class Requests:
         return request.first if is_sound else None
 
     def moved(self, version: int, first: int, now: float) -> None:
-        """The model has moved: of what was written before, the checkpoint of the move is of use.
+        """The model has moved: only the checkpoint of the move restores the new layout.
 
         Args:
-            version: Of that checkpoint.
-            first: All tasks before it are in it.
+            version: The version of that checkpoint.
+            first: A task; all tasks before it are in the checkpoint.
             now: The time.
         """
         self.schedule.moved(version)
@@ -356,7 +356,7 @@ class Requests:
     def _not_written(self, request: _Request, answer: CheckpointFailed, now: float) -> Meaning:
         """Go on without it, unless it is the last one of the job, which must be there.
 
-        That one is tried for long, and then in the job's own folder.
+        The last checkpoint is tried for long, and then in the job's own folder.
         """
         is_again = self._end(request, answer.was_unreachable, now)
         self.schedule.ended(now - request.began, now)

@@ -1,9 +1,9 @@
-"""What a job on a stream forgets: tasks that are done and proved, and never asked for again.
+"""Retired tasks of a stream: they are done and proved, and the job forgets them.
 
-A task is asked for again when a ps replica is lost, and is restored from a checkpoint that was
-begun before the task was done. So what was done when the oldest checkpoint was begun that may be
-restored is done for good. It is proved then, its records are added to a sum, and nobody has to
-know of it any more: not the ledger, not the replicas, no journal and no checkpoint.
+A task is needed again when a ps replica is restored from a checkpoint that was begun before the
+task was done. So a task is done for good if it was done before the oldest checkpoint in use was
+begun. Then it is proved, and its records are added to a sum. The ledger, the replicas, the journal
+and the checkpoints need not know it any more.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Retired:
         """Begin with none.
 
         Args:
-            journal: Of the job.
+            journal: The journal of the job.
             forget: Has everybody in this process forget the tasks before one.
         """
         self._journal = journal

@@ -1,4 +1,4 @@
-"""When a checkpoint is due, and which old ones go."""
+"""Decides when a checkpoint is due, and which old checkpoints are deleted."""
 
 from __future__ import annotations
 
@@ -27,13 +27,15 @@ class WholeCheckpoint:
 
 
 class CheckpointSchedule:
-    """When checkpoints are due, and the list of those that were written by this job.
+    """Keeps when checkpoints are due, and the list of checkpoints that this job has written.
 
-    There are two kinds: those that the user asked for (`--checkpoint_steps`), and the **recovery
-    checkpoint** in the job's own folder, so that the loss of a replica costs little.
+    There are two kinds. The user asks for checkpoints (`--checkpoint_steps`). The **recovery
+    checkpoint** in the job's own folder makes the loss of a replica cheap.
 
-    kept: versions of the user's that are there. newest: the newest of both kinds. patience: with
-    the last one, which must be written. is_last_private: that goes to the job's own folder.
+    kept: the versions of the user's checkpoints that are there.
+    newest: the newest checkpoint of both kinds.
+    patience: the tries of the last checkpoint, which must be written.
+    is_last_private: the last checkpoint goes to the job's own folder.
     """
 
     def __init__(
@@ -46,10 +48,10 @@ class CheckpointSchedule:
         """Start without checkpoints.
 
         Args:
-            journal: Of the job.
-            settings: When the user wants checkpoints.
-            is_wanted: Asks whether the redo log of a ps replica is filling up.
-            event_seconds: Asks how far the data is in event time; 0 or None: not known.
+            journal: The journal of the job.
+            settings: The user's settings of checkpoints.
+            is_wanted: Returns whether the redo log of a ps replica is filling up.
+            event_seconds: Returns the event time that the data has reached; 0 or None: not known.
         """
         self._journal = journal
         self._settings = settings
@@ -125,13 +127,15 @@ class CheckpointSchedule:
     def moved(self, version: int) -> None:
         """Note that the model has moved, and a recovery checkpoint of all at one instant is whole.
 
-        Those before were of other replicas, each at an instant of its own: they restore none of the
-        replicas that there are now.
+        Older checkpoints have the parts of the old replicas, each at an instant of its own. They
+        restore none of the replicas that there are now.
         """
         self._journal.record("recovery checkpoint of a move", version)
 
     def ended(self, seconds: float, now: float) -> None:
         """Plan the next recovery checkpoint, after one of either kind that took so long."""
+        # A replica that writes lets updates go first, for `_RESTS_SECONDS` at most. This wait
+        # costs the training nothing, so it does not count.
         taken = max(0.0, seconds - _RESTS_SECONDS)
         pause = max(self._settings.recovery_seconds, taken / _SHARE_OF_TIME)
         self._not_before = now + max(_LEAST_PAUSE_SECONDS, seconds / _SHARE_OF_TIME)
@@ -166,7 +170,7 @@ class CheckpointSchedule:
 
     @property
     def _events(self) -> float:
-        """How far the data is in event time; 0: it is not known, or the data has no times."""
+        """The event time that the data has reached; 0: not known, or the data has no times."""
         return self._event_seconds() or 0.0
 
     def is_recovery_due(self, version: int, now: float) -> bool:

@@ -1,8 +1,8 @@
 """A world of workers as holder of parameters: each has all of them, and all have the same.
 
 The master speaks to rank 0 of the world when it wants a checkpoint or the proof: that worker serves
-its parameters as a ps replica does. Who is in the world is agreed on by `Rendezvous`. When all
-holders are lost at once, a worker begins with the newest checkpoint; that is told by `Recoveries`.
+its parameters as a ps replica does. `Rendezvous` chooses the members of the world. When all holders
+are lost at once, a worker begins with the newest checkpoint, which `Recoveries` names.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Restoring:
 class WorkerWorlds:
     """`HoldersOfRole` of a job whose workers hold parameters, and reduce their gradients.
 
-    rendezvous: Who is in the world.
+    rendezvous: The members of the world.
     """
 
     def __init__(
@@ -179,5 +179,5 @@ class WorkerWorlds:
 
     @property
     def route(self) -> PsRoute:
-        """Where the parameters are served."""
+        """The address at which the parameters are served."""
         return PsRoute(self.recoveries.generation, (self._first() or "",))
