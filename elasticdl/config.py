@@ -62,12 +62,13 @@ def _is_url(place: Location | None) -> bool:
 
 _SQLITE = "sqlite://"
 _SQLITE_BYTES = 512 - len("-journal")
-"""Of the path of a journal: SQLite opens no longer ones, and opens others beside it."""
+"""Largest length of a journal's path. SQLite opens at most 512 bytes, `-journal` included."""
 
+# The name of a job's folder has the time and the process id after the name of the job.
 _NAME_BYTES = 255 - len("-20260101-000000-1000")
 
 _PATH_BYTES = 4096 - 256
-"""Of the path of any other folder, and room for what the job has in it."""
+"""Largest length of the path of a job's folder. The rest is room for names of files in it."""
 
 
 def _check_length(flag: str, path: Path, most: int) -> None:
@@ -80,8 +81,10 @@ def _check_length(flag: str, path: Path, most: int) -> None:
 
 
 MAY_DIFFER = ("on_gap", "bad_message_dir")
-"""Settings of data that may be others when a job goes on. They say what becomes of messages that
-are gone or cannot be read: a job that failed because of such messages goes on that way."""
+"""Settings of data that may change when a job goes on.
+
+They say what to do with messages that are gone or cannot be read. A job that failed because of
+such messages can go on with other settings."""
 
 
 OfPackage = TypeVar("OfPackage", bound=PackageSection)
@@ -89,6 +92,7 @@ OfPackage = TypeVar("OfPackage", bound=PackageSection)
 if TYPE_CHECKING:
     PackageSections = Section
 else:
+    # The core knows no package, so the fields of this section are made from the registry.
     PackageSections = create_model(
         "PackageSections",
         __base__=Section,
@@ -117,7 +121,7 @@ class JobConfig(Section):
         return [getattr(self.packages, name) for name in type(self.packages).model_fields]
 
     def of(self, kind: type[OfPackage]) -> OfPackage:
-        """Return the settings of a package, which are of this type."""
+        """Return the settings of the package whose section has this type."""
         return next(each for each in self.package_sections() if type(each) is kind)
 
     @property
@@ -195,15 +199,16 @@ class JobConfig(Section):
         return self.cluster.num_model_servers
 
     def does_for_all(self, worker_id: int) -> bool:
-        """Whether a worker does what one worker is to do: the first one, and any that came later.
+        """Whether a worker does the work that one worker does for all workers.
 
-        A worker that came later may have taken the place of the first one.
+        The first worker does it, and each worker that was started later: one of these may have
+        taken the place of the first one.
         """
         return not 0 < worker_id < self.cluster.num_workers
 
     @property
     def has_worlds(self) -> bool:
-        """Whether the workers hold parameters, all or the dense ones, and reduce gradients."""
+        """Whether the workers hold parameters (all, or the dense ones) and reduce gradients."""
         strategy = self.training.distribution_strategy
         is_theirs = strategy in (Strategy.ALLREDUCE, Strategy.HYBRID)
         return is_theirs and not self.checkpoint.saved_model
@@ -215,39 +220,39 @@ class JobConfig(Section):
 
     @property
     def keeps_own_checkpoints(self) -> bool:
-        """Whether the job has a folder that lasts, where it can keep what it has trained."""
+        """Whether the job has a lasting folder in which it can keep checkpoints."""
         has_folder = self.cluster.job_dir is not None
         return has_folder and (self.is_local or self.checkpoint.recovery_seconds > 0)
 
     @property
     def is_synchronous(self) -> bool:
-        """Whether several workers' gradients make one update, so that they wait for each other."""
+        """Whether gradients of several workers make one update, so that workers wait."""
         return self.has_worlds or not self.training.use_async
 
     @property
     def pipeline_depth(self) -> int:
-        """How many of its own updates a worker may have under way when it pulls."""
+        """The number of its own updates that may be under way when a worker pulls."""
         training = self.training
         strategy = training.distribution_strategy
         if self.is_synchronous and strategy is not Strategy.HYBRID:
             return 0
-        # More than two hide nothing more: one is computed, one pulled, one pushed.
+        # More than two save no time: one minibatch is computed, one is pulled, one is pushed.
         if training.max_staleness is not None:
             return min(2, training.max_staleness)
         return 2 if strategy is Strategy.PARAMETER_SERVER else 0
 
     @property
     def staleness_bound(self) -> int | None:
-        """How many updates late a gradient may be, as ps replicas hold it; None: there is no bound.
+        """The number of updates by which ps replicas let a gradient be late; None: no bound.
 
-        Workers of a hybrid job wait for each other in the ring, so there each holds its own.
+        Workers of a hybrid job wait for each other in the ring, so each worker keeps the bound.
         """
         is_hybrid = self.training.distribution_strategy is Strategy.HYBRID
         return None if is_hybrid else self.training.max_staleness
 
     @property
     def grads_to_wait(self) -> int | None:
-        """How many gradients make an update; None if each is applied as it comes."""
+        """The number of gradients in an update; None if each gradient is applied at once."""
         if self.training.use_async:
             return None
         return self.training.grads_to_wait or self.cluster.num_workers
@@ -308,7 +313,7 @@ class JobConfig(Section):
         self._check_lengths()
 
     def _check_lengths(self) -> None:
-        """Refuse paths in which the job could not open its files, however often it begins."""
+        """Refuse paths that are too long for the files of the job."""
         job_dir, state = self.cluster.job_dir, self.cluster.state
         most = _PATH_BYTES
         if state is None and not self.is_local:
@@ -640,7 +645,7 @@ class JobConfig(Section):
 
     @property
     def _own_place(self) -> str:
-        """Where a process of a job on a cluster runs, in words."""
+        """The name of the place in which a cluster runs a process."""
         if self.is_on_kubernetes:
             return "a pod"
         return "a task of Slurm" if self.is_on_slurm else "an actor of Ray"
@@ -686,12 +691,12 @@ class JobConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _strategy_of_clusters(cls, values: Any) -> Any:
-        """On a cluster parameters live on ps replicas unless something else is said."""
+        """Choose ps replicas for parameters on a cluster, unless the user chose a strategy."""
         if not isinstance(values, dict):
             return values
         sections = {name: values.get(name) for name in ("cluster", "kubernetes", "training")}
         if not all(section is None or isinstance(section, dict) for section in sections.values()):
-            return values  # sections that were made before
+            return values  # the caller has made the sections, so they have their defaults
         cluster, kubernetes, training = (section or {} for section in sections.values())
         launcher = cluster.get("launcher") or ("kubernetes" if kubernetes.get("image_name") else "")
         if launcher not in _CLUSTERS or training.get("distribution_strategy"):
@@ -701,10 +706,10 @@ class JobConfig(Section):
         }
 
     def going_on(self, now: JobConfig) -> JobConfig:
-        """Return the settings of this job as it goes on by a later command.
+        """Return the settings with which a later command goes on with this job.
 
-        Taken over is how it is looked at, `MAY_DIFFER`, what is asked of Slurm or Ray, and the
-        model where that may change.
+        The later command decides the settings for pages and logs, `MAY_DIFFER`, and the requests
+        to Slurm or Ray. It also decides the model if `--model_changes` is set.
         """
         changed = {name: getattr(now.data, name) for name in MAY_DIFFER}
         packages = {name: getattr(now.packages, name) for name in free_packages()}
@@ -719,7 +724,7 @@ class JobConfig(Section):
         return self.model_copy(update=sections)
 
     def shown(self) -> dict[str, Any]:
-        """Return all settings as values of JSON, with *** for what is secret in them."""
+        """Return all settings as values of JSON, with *** in place of secrets."""
         return shown_settings(self.model_dump(mode="json"))
 
     @classmethod
@@ -751,7 +756,7 @@ class JobConfig(Section):
 
 
 def free_packages() -> list[str]:
-    """Return the packages of which a job may go on with other settings."""
+    """Return the packages whose settings may change when a job goes on."""
     kinds: dict[str, type[PackageSection]] = registry.brought("sections")
     return [name for name, kind in kinds.items() if kind.changes_nothing]
 
@@ -764,12 +769,12 @@ _SHOWN_AS = {
 
 
 def shown_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings by section and name, with *** for what is secret in them."""
+    """Return settings by section and name, with *** in place of secrets."""
     return {name: shown_setting(name, value) for name, value in values.items()}
 
 
 def shown_setting(name: str, value: Any) -> Any:
-    """Return the value of a setting, or of a section of them, as it may be shown to anybody."""
+    """Return the value of a setting or a section in a form that anybody may see."""
     if isinstance(value, Mapping):
         return shown_settings(value)
     if isinstance(value, list | tuple):
@@ -780,10 +785,9 @@ def shown_setting(name: str, value: Any) -> Any:
 
 
 def completed(shown: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `JobConfig.shown` gave in an earlier version, with the settings of this one.
+    """Return settings that an earlier version has shown, with the settings of this version added.
 
-    A setting that the earlier version did not have is as it is unless somebody sets it, and so is a
-    whole section of them.
+    A setting or a section that the earlier version did not have gets its default.
     """
     sections = {
         name: defaults

@@ -7,14 +7,14 @@
         loss.backward()
         optimizer.step(loss)  # in Keras: apply_gradients(zip(gradients, variables), loss=loss)
 
-A script of `elasticdl run --shards_only` has its model and its updates to itself:
+A script of `elasticdl run --shards_only` keeps its model and makes its updates itself:
 
     controller = elasticdl.controller.init()
     for records in controller.minibatches():
         ...
 
-The worker of this process (leases, rounds, updates) runs in threads of its own. This module is
-where the script's thread meets it.
+The worker of this process (leases, rounds, updates) runs in threads of its own. The script's thread
+calls this module, which hands minibatches and gradients over between the two.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Controller", "Optimizer", "init"]
 
-_of_this_process: list[Controller] = []  # a script is a process's one main program
+_of_this_process: list[Controller] = []  # at most one: a process runs one script
 
 
 class Job(Protocol):
-    """What a worker process does for the script that it runs.
+    """The services that a worker process gives to its script.
 
     Attributes:
         worker_id: The id of this process.
-        seed, num_threads, device: What the script is to compute with.
-        is_shards_only: Whether the script wants minibatches alone.
+        seed, num_threads, device: The random seed, threads and device of the script.
+        is_shards_only: Whether the script takes only minibatches and makes its updates itself.
     """
 
     worker_id: int
@@ -54,27 +54,27 @@ class Job(Protocol):
     device: str
 
     def begin(self, trainer: Trainer, handover: Handover) -> None:
-        """Take part in the job, in other threads; steps are asked for at the handover."""
+        """Take part in the job, in other threads; they ask for steps through the handover."""
         ...
 
     def place(self) -> tuple[int, int] | None:
-        """Return rank and world size, as they are now; None while there is no world."""
+        """Return the present rank and world size; None while there is no world."""
         ...
 
     def finish(self) -> tuple[Float32, Float32]:
-        """After the last step: return the final parameters and state; leave the job."""
+        """Leave the job after the last step; return the final parameters and state."""
         ...
 
 
 def init() -> Controller:
-    """Return the controller of this process; the first thing that a script does after its imports.
+    """Return the controller of this process; a script calls this first after its imports.
 
-    PyTorch, or Keras and TensorFlow, whichever the script has imported, are told with how many
-    threads they compute. They draw the same random numbers in each worker from here on.
+    The call sets the number of threads of the framework that the script has imported. It also
+    sets the random seed, so all workers draw the same random numbers from here on.
 
     Raises:
         ConfigError: The script was not started by `elasticdl run`.
-        ModelError: It has imported none of them, or there is no such device.
+        ModelError: The script has imported no framework, or there is no such device.
     """
     if not _of_this_process:
         raise ConfigError(
@@ -96,7 +96,7 @@ class Controller:
         self._trainer: AskingTrainer | None = None
         self._batches: TaskBatches | None = None
         self._has_begun = False
-        self._step: GradientRequest | None = None  # that the script is at
+        self._step: GradientRequest | None = None  # on which the script works now
         self.is_over = False
         """Whether the script has had all of its minibatches."""
 
@@ -107,7 +107,7 @@ class Controller:
 
     @property
     def worker_id(self) -> int:
-        """The number of this worker; one that replaces a lost worker has a number of its own."""
+        """The number of this worker. A worker that replaces a lost one has a new number."""
         return self._job.worker_id
 
     @property
@@ -121,7 +121,7 @@ class Controller:
 
     @property
     def world_size(self) -> int:
-        """How many workers reduce together now.
+        """The number of workers that reduce together now.
 
         Raises:
             ModelError: There is no world before the first minibatch.
@@ -144,19 +144,19 @@ class Controller:
 
     @property
     def device(self) -> str:
-        """Where this worker computes, of `--worker_devices`: "cpu", or "cuda:0" and the like."""
+        """The device of this worker, from `--worker_devices`: for example "cpu" or "cuda:0"."""
         return self._job.device
 
     def wrap(self, model: Any, optimizer: Any) -> Optimizer:
-        """Give the job a model; return what takes the place of its optimizer.
+        """Give the job a model; return an object that replaces its optimizer.
 
         Args:
             model: A `torch.nn.Module`, float32 on `device`; or a `keras.Model` that is built.
-            optimizer: One of `torch.optim`, one that the job applies, or a scheduler of
-                `torch.optim.lr_scheduler` around one; or of `keras.optimizers`.
+            optimizer: An optimizer of `torch.optim` or of `keras.optimizers` that the job can
+                apply. In PyTorch it may be inside a scheduler of `torch.optim.lr_scheduler`.
 
         Raises:
-            ModelError: One of them cannot be used here; says what and why.
+            ModelError: The job cannot use one of them; the message says why.
         """
         if self._job.is_shards_only:
             raise ModelError(
@@ -172,8 +172,8 @@ class Controller:
     def batches(self) -> TaskBatches:
         """Return the minibatches as a `batch_sampler` of a `torch.utils.data.DataLoader`.
 
-        Its dataset is asked for records in place of indices: `dataset[record]` returns an example,
-        in a process of the loader. Give the loader to `minibatches`.
+        The loader then asks its dataset for records in place of indices: `dataset[record]` returns
+        an example, in a process of the loader. Give the loader to `minibatches`.
 
         Raises:
             ModelError: The script has not imported PyTorch.
@@ -192,20 +192,20 @@ class Controller:
     def minibatches(self, loader: Any = None) -> Iterator[Any]:
         """Yield lists of records, until the job has no more for this worker.
 
-        Each has to be answered by `step`, or in Keras `apply_gradients`. The model has the newest
-        parameters then. A minibatch comes once more if the parameters have changed before its
-        gradient was counted; each counts once. After the last one the model has the final
-        parameters.
+        The script calls `step` for each minibatch, or `apply_gradients` in Keras. The model has
+        the newest parameters when a minibatch comes. A minibatch comes again if the parameters
+        changed before its gradient was counted; each minibatch counts once. After the last one
+        the model has the final parameters.
 
-        With `--shards_only` there is nothing to answer: a minibatch is done when the next one is
-        asked for, or by `done`.
+        A script of `--shards_only` calls none of these. A minibatch is done when the script
+        asks for the next one, or calls `done`.
 
         Args:
-            loader: A `DataLoader` on `batches()`, whose processes make something else of the
-                records; what it gives for each minibatch is yielded then.
+            loader: A `DataLoader` on `batches()`, whose processes make examples of the records.
+                This method then yields what the loader returns for each minibatch.
 
         Raises:
-            ModelError: Something does not go together; says what and why.
+            ModelError: The calls or settings do not fit together; the message says why.
         """
         if self._job.is_shards_only and self._trainer is None:
             self._trainer = ShardsTrainer(self._handover, self._job.seed)
@@ -220,7 +220,7 @@ class Controller:
                 "often it goes through the data"
             )
         if loader is not None:
-            # Its processes draw no numbers that those of another worker draw.
+            # Processes of different workers must not draw the same random numbers.
             seed = self._job.seed + self._job.worker_id
             self._trainer.load_with(loader, self.batches(), seed)
         self._has_begun = True
@@ -242,7 +242,7 @@ class Controller:
         """Count a minibatch of a `--shards_only` job before the next one is asked for.
 
         Args:
-            loss: What the job shows; its mean over the minibatch.
+            loss: The mean loss of the minibatch, which the job shows.
 
         Raises:
             ModelError: The job takes gradients, or there is no minibatch to count.
@@ -273,16 +273,16 @@ class Controller:
 
 
 class Optimizer:
-    """Takes the place of the optimizer that was wrapped."""
+    """Replaces the optimizer that the script gave to `wrap`."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
 
     def step(self, loss: Any) -> None:
-        """Hand in the gradients that `backward` has left in a PyTorch model, and the mean loss.
+        """Hand in the mean loss and the gradients that `backward` has left in a PyTorch model.
 
-        The update is made of the mean over the records of all workers. The model has it when the
-        next minibatch comes.
+        The update uses the mean over the records of all workers. The model has the update when
+        the next minibatch comes.
 
         Raises:
             ModelError: Something is not as it has to be; says what and why.
@@ -290,7 +290,7 @@ class Optimizer:
         self._controller._hand_in(loss)
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]], loss: Any = None) -> None:
-        """Hand in the gradients of this minibatch on a Keras model, and its mean loss; as `step`.
+        """Hand in the gradients and the mean loss of this minibatch of a Keras model; see `step`.
 
         Args:
             grads_and_vars: `zip(gradients, model.trainable_variables)`.
@@ -302,13 +302,13 @@ class Optimizer:
         self._controller._hand_in(loss, grads_and_vars)
 
     def zero_grad(self) -> None:
-        """Forget gradients of a PyTorch model; each minibatch begins without any."""
+        """Clear the gradients of a PyTorch model; each minibatch begins without gradients."""
         self._controller._zero_grad()
 
 
 @contextlib.contextmanager
 def serving(controller: Controller) -> Iterator[None]:
-    """Have `init` return a controller within the block; for the process that runs a script."""
+    """Let `init` return this controller within the block; the worker process uses it."""
     _of_this_process.append(controller)
     try:
         yield

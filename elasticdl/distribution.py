@@ -1,7 +1,7 @@
-"""The name under which elasticdl is installed, which is not that of the package.
+"""The name under which elasticdl is installed. It differs from the name of the module.
 
 `elasticdl` on the public package index is another program, ElasticDL 0.2.0rc3 of 2020. This one is
-on no index: it is installed from its wheel, or from a clone.
+on no index: users install it from its wheel, or from a clone.
 """
 
 import importlib.util
@@ -18,7 +18,7 @@ def version() -> str:
 
 
 def requirements_of(extra: str) -> list[str]:
-    """Return what an extra of elasticdl needs, as pip takes it: `pyarrow>=26,<27`.
+    """Return the requirements of an extra of elasticdl in the form of pip: `pyarrow>=26,<27`.
 
     Raises:
         KeyError: There is no such extra.
@@ -35,18 +35,18 @@ def requirements_of(extra: str) -> list[str]:
 
 
 def install(extra: str) -> str:
-    """Return the command that installs what an extra of elasticdl has, for a message.
+    """Return the command that installs the packages of an extra of elasticdl, for a message.
 
-    It names the packages themselves, so that it works wherever elasticdl came from.
+    It names the packages and not the extra, because elasticdl is on no index.
     """
     return " ".join(["pip install", *(f"'{package}'" for package in requirements_of(extra))])
 
 
 def is_missing(module: str) -> bool:
-    """Whether a module is not installed; it is not imported, only what it is a part of."""
+    """Whether a module is not installed. Only its parent packages are imported."""
     try:
         return importlib.util.find_spec(module) is None
-    except ModuleNotFoundError:  # what it is a part of
+    except ModuleNotFoundError:  # its parent is not installed
         return True
 
 
@@ -60,7 +60,7 @@ _NEWEST_FOR_TENSORFLOW = (3, 13)
 
 
 def how_to_get(module: str, python: tuple[int, int]) -> str:
-    """Return how a module that a model file imports is got, for a message; empty if not known.
+    """Return how to install a module that a model file imports, for a message; "": not known.
 
     Args:
         module: The name of the module, such as `keras`.

@@ -1,4 +1,4 @@
-"""The exceptions that elasticdl raises. Each message says what was expected, found, and to do."""
+"""The exceptions of elasticdl. A message says what was expected and found, and what to do."""
 
 import errno
 import os
@@ -13,8 +13,8 @@ _OTHERS_CODE = (
     os.path.dirname(os.path.abspath(__file__)) + os.sep,
     "<",
 )
-"""How names of files begin whose code is not the user's: of Python, packages and elasticdl."""
-_FRAMEWORKS = ("torch", "tensorflow", "keras", "jax", "numpy")  # which may lie anywhere
+"""Paths of code that is not the user's (Python, packages and elasticdl) begin with these."""
+_FRAMEWORKS = ("torch", "tensorflow", "keras", "jax", "numpy")  # may be installed anywhere
 _STORAGE_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG, errno.ESTALE)
 
 
@@ -36,7 +36,7 @@ class ModelError(ElasticdlError):
 
 
 class IdError(ModelError):
-    """An id that an embedding table has no row for."""
+    """An embedding table has no row for an id."""
 
     is_certain = True
 
@@ -48,8 +48,8 @@ class NonFiniteLossError(ModelError):
 class DataError(ElasticdlError):
     """A data file or record cannot be read: it is torn, foreign, or does not parse.
 
-    record: The number of the record that does not parse, if it is of one.
-    is_certain: That of a record is, unless it is said that it is not.
+    record: The number of the record that does not parse, if the error belongs to one record.
+    is_certain: The default is True if the error belongs to one record.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class DataError(ElasticdlError):
 
 
 class RequestTooLargeError(DataError):
-    """A request would take more of `elasticdl serve` than one may."""
+    """A request needs more memory of `elasticdl serve` than one request may use."""
 
 
 class AwayError(DataError):
-    """A source of data does not answer; it may do so later."""
+    """A source of data does not answer, but may answer later."""
 
 
 class CheckpointError(ElasticdlError):
@@ -93,27 +93,27 @@ class MemoryLimitError(StoreError):
 
 
 class StaleLeaseError(StoreError):
-    """A push or report comes from a lease that has been given to somebody else since."""
+    """A push or report came under a lease that has ended: another worker has the task."""
 
 
 class SideEffectError(ModelError):
-    """A callback has changed what other workers would not know of."""
+    """A callback has changed something that the other workers do not see."""
 
 
 class GapError(StoreError):
-    """A push came whose predecessor a ps replica has not applied, or has lost with its memory."""
+    """A push came, but the ps replica has not applied or has lost the push before it."""
 
 
 class NotDeclaredError(StoreError):
-    """A ps replica knows no model yet: nobody has declared one to it since it was started."""
+    """A ps replica has no model: no worker has declared one since the replica was started."""
 
 
 class StaleParametersError(StoreError):
-    """A gradient of parameters that are older than the synchrony of the job allows."""
+    """A gradient was computed on parameters that are older than the job allows."""
 
 
 class OutOfTurnError(ElasticdlError):
-    """A task of a deterministic job waits for tasks before it that nobody works on."""
+    """A task of a deterministic job waits for earlier tasks on which no worker works."""
 
 
 class AuthenticationError(ElasticdlError):
@@ -125,10 +125,10 @@ class UnavailableError(ElasticdlError):
 
 
 class RingError(ElasticdlError):
-    """A ring of workers has come to its end, or could not be formed.
+    """A ring of workers has ended, or could not be formed.
 
     Attributes:
-        rank: The rank by which it was, and without which the others may go on; None if no one's.
+        rank: The rank that caused it. The others may go on without this rank; None: no rank.
     """
 
     def __init__(self, message: str, rank: int | None = None) -> None:
@@ -141,19 +141,19 @@ class LaunchError(ElasticdlError):
 
 
 class UnknownJobError(ElasticdlError):
-    """No job of a name was submitted, as far as can be seen from here."""
+    """No job of this name is known on this machine or cluster."""
 
 
 class StateError(ElasticdlError):
-    """What the master must not forget cannot be written or read, or belongs to another job."""
+    """The journal of the master cannot be written or read, or belongs to another job."""
 
 
 class UnusableStateError(StateError):
-    """What the master must not forget is damaged or foreign: no other master can read it either."""
+    """The journal is damaged or foreign, so no other master can read it either."""
 
 
 class TakenOverError(StateError):
-    """Another master has taken over the job; this one must end, and leave its processes alone."""
+    """Another master has taken over the job. This master must end without ending its processes."""
 
 
 class JobFailedError(ElasticdlError):
@@ -161,9 +161,10 @@ class JobFailedError(ElasticdlError):
 
 
 def is_of_storage(error: BaseException | None) -> bool:
-    """Whether an error, or what it came of, is that of a disk or a store outside of the job.
+    """Whether an error or one of its causes is a failure of a disk or a store outside of the job.
 
-    Frameworks and libraries have exceptions of their own for a full disk, with the kernel's words.
+    Frameworks and libraries raise their own exceptions for a full disk. Their messages have the
+    words of the kernel.
     """
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
@@ -177,10 +178,10 @@ def is_of_storage(error: BaseException | None) -> bool:
 
 
 def in_short(error: BaseException, most: int = 800) -> str:
-    """Return what a framework says of an error, on one line, without what it lists beside it.
+    """Return the message of a framework's error on one line, without its lists and tracebacks.
 
-    TensorFlow adds the nodes of a graph, all labels of a minibatch (8 KB of them), and the
-    traceback of a function that is called from a graph.
+    TensorFlow adds the nodes of a graph, all labels of a minibatch (8 KB of text), and the
+    traceback of a function that a graph calls.
     """
     said = " ".join(str(getattr(error, "message", "") or error).split())
     label = re.search(
@@ -199,7 +200,7 @@ def in_short(error: BaseException, most: int = 800) -> str:
 
 
 def place_of(error: BaseException) -> str:
-    """Return `file:line` of the innermost frame of an error in the user's code, else in ours."""
+    """Return `file:line` of an error's innermost frame in the user's code, or else in ours."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if "site-packages" not in frame.filename]
     last = f"{ours[-1].filename}:{ours[-1].lineno}" if ours else "at an unknown place"
@@ -207,9 +208,9 @@ def place_of(error: BaseException) -> str:
 
 
 def users_place_of(error: BaseException | None) -> str:
-    """Return `file:line` of the user's code in which an error came up, or what it came of; "" too.
+    """Return `file:line` in the user's code of an error or its cause; "" if there is none.
 
-    What it came of is looked at first.
+    The cause comes first.
     """
     if error is None:
         return ""
@@ -218,7 +219,7 @@ def users_place_of(error: BaseException | None) -> str:
 
 
 def users_place_in(frames: Iterable[traceback.FrameSummary]) -> str:
-    """Return `file:line` of the innermost frame of the user's code; "" if none is."""
+    """Return `file:line` of the innermost frame in the user's code; "" if there is none."""
     frameworks = (sys.modules[name] for name in _FRAMEWORKS if name in sys.modules)
     others = (*_OTHERS_CODE, *(os.path.dirname(module.__file__ or "<") for module in frameworks))
     own = [frame for frame in frames if not frame.filename.startswith(others)]

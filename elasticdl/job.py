@@ -10,15 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 Event: TypeAlias = dict[str, Any]
-"""A line of the event log, as JSON has it: `observe/kinds.py` says which fields an event has."""
+"""A line of the event log, as parsed JSON. `observe/kinds.py` lists the fields of each event."""
 
 MetricStates = dict[str, list[NDArray[np.float64]]]
-"""Sums that add up over workers: metric name (`output/metric` when there are several outputs) ->
-the state arrays of that metric. Two states of one metric merge by adding array to array."""
+"""The state arrays of each metric, by its name (`output/metric` if there are several outputs).
+
+The arrays are sums. Two states of one metric are merged by adding array to array."""
 
 
 STALENESS_BUCKETS = 16
-"""Counts of updates that were 0, 1, 2 to 3, 4 to 7, ... versions late; the last has the rest."""
+"""Updates are counted as 0, 1, 2 to 3, 4 to 7, ... versions late. The last bucket has the rest."""
 
 
 def staleness_bucket(staleness: int) -> int:
@@ -34,11 +35,11 @@ COUNTERS = {
     "resumed_tasks": "tasks that another lease went on with, past their first minibatch",
     "resumed_masters": "masters that went on with the job of one that was lost",
 }
-"""What is counted of the ways in which a job recovers. Ps replicas count since they began."""
+"""The counters of recovery, with their meaning. A ps replica counts since it began."""
 
 
 class Mode(StrEnum):
-    """What `feed` prepares records for."""
+    """The purpose for which `feed` prepares records."""
 
     TRAINING = "training"
     EVALUATION = "evaluation"
@@ -49,19 +50,19 @@ class DataCheckTurn(StrEnum):
     """Whether a worker looks at the data before the first record of the job."""
 
     YOURS = "yours"
-    WAIT = "wait"  # another one is at it
+    WAIT = "wait"  # another worker looks at the data
     OVER = "over"
 
 
 FIRST_LOSS = "first loss"
-"""Among the metrics of a training task: the loss of its first minibatch."""
+"""This metric of a training task is the loss of its first minibatch."""
 
 OF_MODEL = "model: "
-"""Begins a line about the model among those of the look at the data."""
+"""A finding of the data check that is about the model begins with this."""
 
 
 class Strategy(StrEnum):
-    """Where parameters live (`--distribution_strategy`)."""
+    """The place where parameters live (`--distribution_strategy`)."""
 
     LOCAL = "Local"
     PARAMETER_SERVER = "ParameterServerStrategy"
@@ -79,12 +80,12 @@ class Role(StrEnum):
 
     @property
     def words(self) -> str:
-        """What a process of this role is called in messages."""
+        """The name of this role in messages."""
         return {Role.PS: "ps replica", Role.MODEL_SERVER: "model server"}.get(self, self.value)
 
 
 class Label(StrEnum):
-    """What a process does with a second of its time. A worker's is that of its computing thread."""
+    """The activity of a process at a moment. For a worker it is that of its computing thread."""
 
     STARTING = "starting"  # not yet ready to take part
     TRAIN = "train"
@@ -99,7 +100,7 @@ class Label(StrEnum):
 
 
 class TaskKind(StrEnum):
-    """What a worker does with a task."""
+    """The kind of work that a task asks for."""
 
     TRAINING = "training"
     EVALUATION = "evaluation"
@@ -111,7 +112,7 @@ class TaskKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Records `[start, end)` of a named source; `name` is what its reader understands."""
+    """Records `[start, end)` of a named source; the reader of the data understands `name`."""
 
     name: str
     start: int
@@ -119,7 +120,7 @@ class Shard:
 
     @property
     def num_records(self) -> int:
-        """How many records the shard holds."""
+        """The number of records in the shard."""
         return self.end - self.start
 
 
@@ -148,7 +149,7 @@ class Task:
 
 
 class MomentKind(StrEnum):
-    """What callbacks are called for."""
+    """The kinds of moments at which callbacks are called."""
 
     TRAIN_BEGIN = "train begin"
     EPOCH_END = "epoch end"  # and the begin of the next one
@@ -158,7 +159,7 @@ class MomentKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Something that callbacks are called for; `number` of the epoch or evaluation, from 0."""
+    """A moment at which callbacks are called. `number` counts epochs or evaluations from 0."""
 
     kind: MomentKind
     number: int = 0
@@ -167,10 +168,10 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class CallbackCall:
-    """What a CALLBACKS task is given.
+    """The input of a CALLBACKS task.
 
-    state: JSON that the callbacks before left; "" if there were none. learning_rate: what one of
-    them has set; None: the optimizer's own.
+    state: JSON that the last CALLBACKS task returned; "" for the first one.
+    learning_rate: The rate that a callback has set; None: the optimizer uses its own.
     """
 
     state: str
@@ -181,7 +182,7 @@ class CallbackCall:
 
 @dataclass(frozen=True, slots=True)
 class CallbackResult:
-    """What callbacks have decided. `stop` says why training is to stop; "" if it is not."""
+    """The decisions of callbacks. `stop` says why training is to stop; "" if it goes on."""
 
     state: str
     learning_rate: float | None = None
@@ -192,44 +193,44 @@ class CallbackResult:
 class Lease:
     """A task in the hands of one worker. `number` counts the hand-outs of this task from 1.
 
-    is_suspect: a worker was lost that may have died of this task. Whoever holds it works on it
-        alone, one minibatch after the other, and announces each stage before it begins, so that
-        the next death names the minibatch.
+    is_suspect: A worker was lost, and this task may be the cause. The worker that holds such a
+        task works on nothing else, one minibatch after the other. It announces each stage before
+        the stage begins. So the next death shows the minibatch.
     """
 
     task: Task
     number: int
     metric_states: MetricStates = field(default_factory=dict)  # merged; for METRICS tasks only
-    generation: int = 0  # of the route, and the world, when it was handed out: `JointGeneration`
+    generation: int = 0  # of route and world at the start of the lease: `JointGeneration`
     is_suspect: bool = False
-    learning_rate: float | None = None  # TRAINING: what a callback has set
+    learning_rate: float | None = None  # TRAINING: set by a callback; None: the optimizer's own
     callbacks: CallbackCall | None = None  # CALLBACKS
-    late_before: float = 0.0  # TRAINING, of a stream: a message of an earlier time is late
-    place: int = 0  # TRAINING: in the order of all epochs, in which tasks are handed out
+    late_before: float = 0.0  # TRAINING on a stream: a message with an earlier time is late
+    place: int = 0  # TRAINING: number of the task in the order of all epochs
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a worker is in a task that it holds.
+    """The minibatch and the stage that a worker has reached in a task that it holds.
 
-    seconds: how long it has been there, of one that takes long; 0: it begins there.
-    is_overdue: it has been there for too long, so the worker ends itself.
+    seconds: Time in this stage so far, if the stage takes long; 0: the stage begins.
+    is_overdue: The stage takes too long, so the worker ends itself.
     """
 
     task_id: int
     lease: int
-    minibatch: int  # -1: none in particular
+    minibatch: int  # -1: the stage belongs to no single minibatch
     stage: str
     seconds: float = 0.0
     is_overdue: bool = False
 
     @property
     def is_in_model_file(self) -> bool:
-        """Whether the stage runs the user's code; the others wait for ps replicas."""
+        """Whether the stage runs the user's code. The other stages wait for ps replicas."""
         return self.stage not in ("pull", "push")
 
     def of(self, task: Task) -> str:
-        """Say where in its task it is: `feed of minibatch 3 of training task 7 (records ...)`."""
+        """Return the position in words: `feed of minibatch 3 of training task 7 (records ...)`."""
         minibatch = f"minibatch {self.minibatch} of " if self.minibatch >= 0 else ""
         return f"{self.stage} of {minibatch}{task}"
 
@@ -243,11 +244,11 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The job needs this worker no longer."""
+    """The job no longer needs this worker."""
 
 
 class Outcome(StrEnum):
-    """How a lease ended."""
+    """The ways in which a lease ends."""
 
     DONE = "done"
     FAILED = "failed"  # the user's code or data raised; `message` says what and where
@@ -256,12 +257,16 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MeasuredWindow:
-    """What a task of a stream has in one window of event time.
+    """The part of a task of a stream that belongs to one window of event time.
 
-    number: of the window: how many of its length lie between 1970 and its start. num_messages: of
-    the task's records, by their own times. The others are of its minibatches, each of which counts
-    in the window of its newest message: records trained, their summed loss, and the metrics of
-    `num_measured` of them. In the first lease of a task each was scored before it was trained.
+    The model scores each minibatch before it is trained, in the first lease of a task. A whole
+    minibatch counts in the window of its newest message.
+
+    number: Number of the window: its start divided by its length, in seconds since 1970.
+    num_messages: Messages of the task in this window, each by its own time.
+    num_trained: Trained records of the minibatches in this window.
+    loss_sum: Sum of the loss over these records.
+    num_measured: The number of these records that `metric_states` covers.
     """
 
     number: int
@@ -274,21 +279,24 @@ class MeasuredWindow:
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """What a worker says when a lease ends.
+    """The report of a worker at the end of a lease.
 
-    `end_index` is how many minibatches `feed` made of the task, `num_examples` how many examples
-    were in them; -1 if that is not known. Where `feed` leaves records out, or makes several
-    examples of one, there are fewer or more examples than records. `num_missing` says how many
-    more positions than records the task has (below zero: messages have several records each),
-    `num_unreadable` at how many a message cannot be read and was set aside; `num_late` counts its
-    records that came late, whether they were trained or not; `num_gone` the positions that the
-    broker deleted before they were read. `time` is the newest event time of its
-    records in seconds since 1970, or 0.
-    `num_records` counts the examples trained, evaluated or predicted under this lease; `loss_sum`
-    is the sum over its minibatches of loss x examples. `skipped` names minibatches left out because
-    of `--on_nan=skip`, `skipped_examples` says how many examples each has. `fatal` fails the job at
-    once (e.g. `--on_nan=stop`). `may_pass`: what failed is outside of the job, such as a disk that
-    is full, and may be well again later. `is_certain`: another try would fail in the same way.
+    fatal: The job fails at once (for example with `--on_nan=stop`).
+    may_pass: The cause is outside of the job, such as a full disk. A later try may succeed.
+    is_certain: Another try would fail in the same way.
+    num_records: Examples that were trained, evaluated or predicted under this lease.
+    loss_sum: Sum over the minibatches of loss x examples.
+    end_index: Minibatches that `feed` made of the task; -1: not known.
+    num_examples: Examples in these minibatches; -1: not known. `feed` may leave records out, or
+        make several examples of one record. So this number can differ from that of the records.
+    num_missing: Positions of the task less its records. It is negative if messages have several
+        records each.
+    num_unreadable: Messages that the worker could not read and has set aside.
+    num_late: Records that came late. They count here even if they were not trained.
+    num_gone: Positions that the broker deleted before they were read.
+    time: Newest event time of the records in seconds since 1970, or 0.
+    skipped: Minibatches that were left out because of `--on_nan=skip`.
+    skipped_examples: The number of examples in each of these.
     """
 
     task_id: int
@@ -304,7 +312,7 @@ class TaskReport:
     staleness_sum: int = 0
     staleness_max: int = 0
     staleness_histogram: tuple[int, ...] = ()  # by `staleness_bucket`
-    num_recomputed: int = 0  # minibatches computed again, on newer parameters
+    num_recomputed: int = 0  # minibatches computed again on newer parameters
     num_minibatches: int = 0
     end_index: int = -1
     num_examples: int = -1
@@ -313,18 +321,18 @@ class TaskReport:
     num_late: int = 0
     num_gone: int = 0
     time: float = 0.0
-    windows: tuple[MeasuredWindow, ...] = ()  # TRAINING, of a stream: beside metric_states
+    windows: tuple[MeasuredWindow, ...] = ()  # TRAINING on a stream; not in metric_states
     skipped: tuple[int, ...] = ()
     skipped_examples: tuple[int, ...] = ()
     metric_states: MetricStates = field(default_factory=dict)  # EVALUATION, TRAINING
-    num_measured: int = 0  # TRAINING: records that metric_states are of, those in no window
+    num_measured: int = 0  # TRAINING: records in metric_states, without those in windows
     metrics: dict[str, float] = field(default_factory=dict)  # METRICS: the results
     callbacks: CallbackResult | None = None  # CALLBACKS
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a worker says of itself with each heartbeat; totals since its process started."""
+    """The progress that a worker reports with each heartbeat: totals since its process began."""
 
     num_records: int = 0
     loss_sum: float = 0.0
@@ -332,15 +340,16 @@ class Progress:
     model_version: int = 0
     stage_seconds: dict[str, float] = field(default_factory=dict)  # feed, ids, pull, compute, ...
     learning_rate: float | None = None  # of the last step
-    waits_for: str = ""  # what it can read nothing of for a while, and why
+    waits_for: str = ""  # the data that it cannot read at present, and why
 
 
 @dataclass(frozen=True, slots=True)
 class EpochLedger:
-    """What became of the records of one epoch.
+    """The account of the records of one epoch.
 
-    A record that `feed` left out counts as trained once: it was read, and there was nothing to do.
-    examples: that `feed` made of the records; as many as these, unless said.
+    A record that `feed` leaves out counts as trained once: it was read, and it gave no example.
+
+    examples: Examples that `feed` made of the records. The default is the number of records.
     """
 
     epoch: int
@@ -357,49 +366,49 @@ class EpochLedger:
 
 @dataclass(frozen=True, slots=True)
 class TaskAudit:
-    """What one ps replica has applied of one task: minibatches `[0, next_index)`."""
+    """The minibatches `[0, next_index)` of one task that one ps replica has applied."""
 
     task_id: int
     next_index: int
-    num_records: int  # examples, as the pushes said; twice as many if they were applied twice
+    num_records: int  # examples, as the pushes said; a minibatch applied twice counts twice
 
 
 @dataclass(frozen=True, slots=True)
 class PsRoute:
-    """Where the ps replicas are. `generation` counts the replicas that were lost and are back."""
+    """The addresses of ps replicas. `generation` counts replicas that were lost and are back."""
 
     generation: int
-    addresses: tuple[str, ...]  # by index; "" of one that is not there
+    addresses: tuple[str, ...]  # by index; "" for a replica that is not there
     layout: int = 0  # counts the moves to other numbers of replicas
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStart:
-    """What a ps replica that has been started begins with."""
+    """The state with which a new process of a ps replica begins."""
 
     checkpoint: str  # folder of a whole checkpoint of this job; "": there is none
     redo_log: str = ""  # folder of its redo log; "": the job keeps none
-    num_replicas: int = 0  # how many share the model; 0: as the job is set up
+    num_replicas: int = 0  # of the whole model; 0: the number in the settings of the job
     layout: int = 0  # counts the moves to other numbers of replicas
-    awaits_move: bool = False  # it begins with what a move gives it
-    journal_system: str = ""  # which system writes the master's journal; "": it is not known
+    awaits_move: bool = False  # a move of rows gives it its state
+    journal_system: str = ""  # the system that keeps the master's journal; "": not known
 
 
 @dataclass(frozen=True, slots=True)
 class JointGeneration:
-    """The generations of the two holders of a hybrid job; a lease carries them as one number."""
+    """The generations of world and ps replicas in a hybrid job; a lease has them as one number."""
 
     of_worlds: int
     of_ps: int
 
     @classmethod
     def of(cls, number: int) -> JointGeneration:
-        """Take one number apart."""
+        """Return the two generations in one number."""
         return cls(number >> _PS_BITS, number & ((1 << _PS_BITS) - 1))
 
     @property
     def number(self) -> int:
-        """Both as one number."""
+        """Both generations as one number."""
         return (self.of_worlds << _PS_BITS) | self.of_ps
 
 
@@ -408,9 +417,10 @@ _PS_BITS = 32
 
 @dataclass(frozen=True, slots=True)
 class HotKeys:
-    """The keys of a table that a worker has looked up most since it said so before.
+    """The keys of a table that a worker has looked up most since its last report.
 
-    num_ids: that were counted, of a sample of the minibatches. keys: and how many of the ids.
+    num_ids: Ids that were counted. Only a sample of the minibatches is counted.
+    keys: Each key, with the number of counted ids that it has.
     """
 
     table: str
@@ -420,13 +430,18 @@ class HotKeys:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process of any role says of itself with each heartbeat; totals since it began.
+    """The use of time, memory and network that a process of any role reports with a heartbeat.
 
-    began: when, in seconds since 1970; it tells a process from its successor. label: what it is at
-    now. label_seconds: add up to the time since it began. The bytes are those of tensors and what
-    frames them; calls of the master are not in them. host: its machine, or its pod. swapped_bytes:
-    read back from the swap space of the machine since that was started, by whichever process.
-    wants_checkpoint: the redo log of a ps replica is filling up, or broken off.
+    All numbers are totals since the process began.
+
+    began: Time of its start in seconds since 1970. It tells a process from its successor.
+    label: Its activity now.
+    label_seconds: Seconds by activity. They add up to the time since the process began.
+    bytes_sent, bytes_received: Bytes of tensors and their frames, without calls of the master.
+    host: Its machine, or its pod.
+    swapped_bytes: Bytes that all processes of the machine have read back from swap space since
+        the machine was started.
+    wants_checkpoint: The redo log of a ps replica is nearly full, or its writing has failed.
     """
 
     began: float
@@ -438,18 +453,19 @@ class Usage:
     bytes_received: int
     host: str = ""
     swapped_bytes: int = 0
-    hot_keys: tuple[HotKeys, ...] = ()  # now and then
-    core_wait_seconds: float = 0.0  # of its threads, all together
+    hot_keys: tuple[HotKeys, ...] = ()  # in some heartbeats only
+    core_wait_seconds: float = 0.0  # its threads waited for a core; summed over them
     wants_checkpoint: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """What the master answers to a heartbeat.
+    """The answer of the master to a heartbeat.
 
-    interval_seconds: until the next one. route: where the ps replicas are, if that is news.
-    is_recovering: whether parameters are lost and not yet restored. ended_world: the world of
-    all-reduce that is to end at the next step; 0: none is.
+    interval_seconds: Time until the next heartbeat.
+    route: Addresses of the ps replicas, if they have changed.
+    is_recovering: Whether parameters are lost and not yet restored.
+    ended_world: The world of all-reduce that is to end at the next step; 0: no world ends.
     """
 
     interval_seconds: float
@@ -460,12 +476,15 @@ class HeartbeatAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Attendance:
-    """What a worker says that comes to the rendezvous of an all-reduce job.
+    """The message of a worker that comes to the rendezvous of an all-reduce job.
 
-    ring: where its ring listens. store: where its parameters are served. version: updates that
-    these have; -1: it has none. synced_world: the last world in which it had the parameters of all.
-    told_world: the last world that it was told of; this one is over for it. missed: workers that it
-    missed there. num_unsound, problem: as of `GrpcMasterClient.restore_point`.
+    ring: Address at which its ring listens.
+    store: Address at which other workers can read its parameters.
+    version: Updates that its parameters have; -1: it has no parameters.
+    synced_world: The last world in which its parameters were the same as those of the others.
+    told_world: The last world that the master gave it. The worker has left this world.
+    missed: Workers of that world that it could not reach.
+    num_unsound, problem: See `GrpcMasterClient.restore_point`.
     """
 
     ring: str
@@ -482,8 +501,10 @@ class Attendance:
 class Seat:
     """A worker's place in a world: a numbered agreement on who reduces together.
 
-    The tuples are by rank. Rank 0 has the parameters that count; those that `are_behind` are to be
-    given them first. tasks_per_epoch: training tasks, from which follows which make an update.
+    The tuples are by rank. The parameters of rank 0 count. A worker that is behind gets them
+    before the first step.
+
+    tasks_per_epoch: Number of training tasks. It decides which tasks make one update together.
     """
 
     world_id: int
@@ -497,23 +518,23 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Nobody has parameters: begin with those of a checkpoint; "": as at the start of the job."""
+    """No worker has parameters: start from this checkpoint, or, if it is "", from the beginning."""
 
     checkpoint: str
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """A ps replica that was lost and is back, and what it lacked of what had been done."""
+    """A ps replica that was lost and is back, and the work that it did not have any more."""
 
     replica: int
-    version: int  # of the checkpoint that it restored; 0: none, it began empty
+    version: int  # of the checkpoint that it restored; 0: it began empty
     tasks: int
     minibatches: int
     records: int
-    is_replayed: bool  # trained on it again; else they are lost to it
-    seconds: float  # from its loss until workers were told where it is
-    is_handed_over: bool = False  # by its predecessor: it has all that was ever applied
+    is_replayed: bool  # the work is done again; else it is lost
+    seconds: float  # from its loss until the workers had its new address
+    is_handed_over: bool = False  # its predecessor gave it all that was ever applied
 
 
 @dataclass(frozen=True, slots=True)
@@ -525,18 +546,19 @@ class MemberStatus:
     state: str  # planned, starting, alive, leaving
     pid: int  # on the machine where it runs; 0 before it has registered
     address: str  # of a ps replica
-    seconds: float  # since it was planned, or has registered
-    silent_seconds: float  # since it was heard of
+    seconds: float  # since it was planned or, later, since it registered
+    silent_seconds: float  # since its last message
     tasks_done: int  # by a worker
-    usage: Usage | None = None  # as it said last
+    usage: Usage | None = None  # of its last heartbeat
 
 
 @dataclass(frozen=True, slots=True)
 class EpochScores:
-    """How a complete epoch went, as far as that is known.
+    """The scores of a complete epoch, as far as they are known.
 
-    loss: mean over its records, as they were trained. metrics: of the records that were measured.
-    validation: of the evaluation after it.
+    loss: Mean over its records, each at the time when it was trained.
+    metrics: Metrics of the records that were measured.
+    validation: Metrics of the evaluation after the epoch.
     """
 
     loss: float | None = None
@@ -548,8 +570,9 @@ class EpochScores:
 class BestEvaluation:
     """The best of the evaluations so far, by the metric of `--keep_best`.
 
-    version: of the model that was evaluated. checkpoint: the version that is kept of it; None
-    until one is written. num_epochs: that were complete.
+    version: Version of the model that was evaluated.
+    num_epochs: Epochs that were complete then.
+    checkpoint: Version of the checkpoint that is kept of it; None until one is written.
     """
 
     metric: str
@@ -561,29 +584,32 @@ class BestEvaluation:
 
 
 def moment(num_epochs: int, version: int) -> str:
-    """Say when an evaluation was, by the epochs that were complete and the model version."""
+    """Return the time of an evaluation in words: its complete epochs and its model version."""
     after = f"after epoch {num_epochs}, " if num_epochs else ""
     return f"{after}at update {version:,}"
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """Where a job is in a partition of its stream.
+    """The progress of a job in a partition of its stream.
 
-    lag counts the positions before `end` that are not trained; `skipped` those that the broker had
-    deleted before they were read. `time` is the newest event time that is trained, in seconds since
-    1970; 0: none is, since this master began.
+    position: End of the part that was cut into tasks.
+    end: End of the partition, as the broker said last.
+    lag: Positions before `end` that are not trained.
+    skipped: Positions that the broker had deleted before they were read.
+    time: Newest event time that is trained, in seconds since 1970. It is 0 until this master has
+        seen one.
     """
 
     name: str
-    position: int  # up to which it was cut into tasks
-    end: int  # as the broker said last
+    position: int
+    end: int
     lag: int
     skipped: int = 0
     time: float = 0.0
 
     def delay_seconds(self, now: float) -> float | None:
-        """Return how old the newest trained message is; 0 where none waits, None: not known."""
+        """Return the age of the newest trained message; 0: no message waits, None: not known."""
         if not self.lag:
             return 0.0
         return max(0.0, now - self.time) if self.time else None
@@ -591,10 +617,12 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class WindowStatus:
-    """How the messages of a window of event time were scored, each before it was trained.
+    """The scores of the messages in a window of event time, each taken before it was trained.
 
-    start: in seconds since 1970. num_messages: exact, whatever was done again. loss, metrics: the
-    latter of `num_measured` records. is_over: the watermark has passed its end.
+    start: Start of the window in seconds since 1970.
+    num_messages: Exact number of messages, even if some tasks were done twice.
+    num_measured: The number of records that `metrics` covers.
+    is_over: The watermark has passed the end of the window.
     """
 
     start: float
@@ -608,7 +636,7 @@ class WindowStatus:
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """A picture of a running job, for displays and for `--summary`."""
+    """The state of a running job, for displays and for `--summary`."""
 
     job_name: str
     # pending, running, evaluating, exporting, checkpointing, auditing, then finished or failed
@@ -638,27 +666,27 @@ class JobStatus:
     staleness_histogram: tuple[int, ...] = ()
     num_recomputed: int = 0  # minibatches computed again: updates were lost, or came too late
     epoch_loss: float | None = None  # mean over the records of the epoch under way
-    train_metrics: dict[str, float] = field(default_factory=dict)  # of an epoch so far
+    train_metrics: dict[str, float] = field(default_factory=dict)  # of one epoch so far
     recent_train_metrics: dict[str, float] = field(default_factory=dict)
-    train_metrics_epoch: int = 0  # the epoch, and how many of its records `train_metrics` are of
-    train_metrics_records: int = 0
-    evaluated_records: int = 0  # records that `metrics` are of
+    train_metrics_epoch: int = 0  # the epoch of `train_metrics`
+    train_metrics_records: int = 0  # records of that epoch in `train_metrics`
+    evaluated_records: int = 0  # records in `metrics`
     counters: dict[str, int] = field(default_factory=dict)  # see COUNTERS
-    data_check: tuple[str, ...] = ()  # what a look at the data found before the first record
+    data_check: tuple[str, ...] = ()  # findings in the data before the first record
     best: BestEvaluation | None = None  # with `--keep_best`
     overfitting: str = ""  # how the model overfits, and what to do; "" if it does not
-    members: tuple[MemberStatus, ...] = ()  # where they were asked for
+    members: tuple[MemberStatus, ...] = ()  # only if the request asked for them
     partitions: tuple[PartitionStatus, ...] = ()  # of a stream
-    num_unreadable: int = 0  # messages that were set aside, for they cannot be read
+    num_unreadable: int = 0  # messages that could not be read and were set aside
     num_late: int = 0  # messages that came late, trained or not
-    watermark: float = 0.0  # of a stream, in seconds since 1970; 0: it is not known
+    watermark: float = 0.0  # of a stream, in seconds since 1970; 0: not known
     windows: tuple[WindowStatus, ...] = ()  # of event time, the last ones
     history: tuple[EpochScores, ...] = ()  # of the complete epochs, in their order
 
     def staleness_percentile(self, share: float) -> int:
-        """Return what the staleness of this share of updates does not exceed.
+        """Return a staleness that this share of updates does not exceed.
 
-        Exact up to 1, above that the upper end of a bucket.
+        The result is exact up to 1. Above 1 it is the upper end of a bucket.
         """
         wanted, seen = share * sum(self.staleness_histogram), 0
         for bucket, count in enumerate(self.staleness_histogram):
@@ -669,7 +697,7 @@ class JobStatus:
 
 
 def no_status(job_name: str, num_epochs: int) -> JobStatus:
-    """Return the picture of a job that has not begun."""
+    """Return the state of a job that has not begun."""
     return JobStatus(
         job_name=job_name,
         status="pending",
@@ -695,9 +723,10 @@ def no_status(job_name: str, num_epochs: int) -> JobStatus:
 
 @dataclass(frozen=True, slots=True)
 class ServedProgram:
-    """All of a model but its parameters, as a worker has written it for those who serve.
+    """A model without its parameters, which a worker has written for model servers.
 
-    name: Its folder beside the versions of an export. sha256: Of its list of files.
+    name: Its folder, beside the versions of an export.
+    sha256: Hash of its list of files.
     """
 
     name: str

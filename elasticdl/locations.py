@@ -1,8 +1,8 @@
-"""Where files of a user's lie: in the file system, or behind a URL (`s3://`, `gs://`, ...).
+"""Locations of a user's files: in the file system, or behind a URL (`s3://`, `gs://`, ...).
 
-URLs go through fsspec, whose drivers are packages of their own. Paths go through nothing: the file
-system is asked, as ever. Code that only lists, reads and removes is the same for both; what moves
-many bytes, or needs a name to change at one instant, asks `is_remote`.
+URLs go through fsspec, whose drivers are separate packages. Paths go to the file system directly.
+Code that only lists, reads and removes files is the same for both. Code that moves many bytes, or
+that must rename a file in one instant, asks `is_remote`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 _SCHEME = "://"
 _CONNECTIONS = 8
 SILENCE_SECONDS = 60.0
-"""How long a server of WebHDFS may take to connect, and may be silent."""
+"""Longest time for a server of WebHDFS to connect, and longest silence of it."""
 _EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3"}
-"""The extra of this package that has the driver of a scheme."""
+"""Scheme of a URL -> the extra of this package that installs its driver."""
 
 
 _OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss", "oci"})
@@ -38,9 +38,9 @@ _OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "os
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """A place behind a URL, with those methods of `pathlib.Path` that are used for both.
+    """A place behind a URL. It has the methods of `pathlib.Path` that code calls on both.
 
-    What a method raises is the driver's own: see `reaching`.
+    A method raises exceptions of the driver; `reaching` turns them into exceptions of elasticdl.
     """
 
     text: str
@@ -57,7 +57,7 @@ class Url:
 
     @property
     def scheme(self) -> str:
-        """What stands before `://`."""
+        """The part before `://`."""
         return self.text.partition(_SCHEME)[0]
 
     @property
@@ -72,12 +72,12 @@ class Url:
 
     @property
     def parent(self) -> Url:
-        """All but the last part."""
+        """The URL without its last part."""
         return Url(self.text.rpartition("/")[0])
 
     @property
     def fs(self) -> Any:
-        """The file system of fsspec that has it."""
+        """The file system of fsspec for this URL."""
         return reach(self.text)[0]
 
     @property
@@ -86,26 +86,26 @@ class Url:
         return str(reach(self.text)[1])
 
     def exists(self) -> bool:
-        """Whether something is there."""
+        """Whether there is a file or folder at this URL."""
         return bool(self.fs.exists(self.path))
 
     def is_dir(self) -> bool:
-        """Whether files are below it."""
+        """Whether there are files below this URL."""
         return bool(self.fs.isdir(self.path))
 
     def is_file(self) -> bool:
-        """Whether it is a file."""
+        """Whether there is a file at this URL."""
         return bool(self.fs.isfile(self.path))
 
     def iterdir(self) -> Iterator[Url]:
-        """Yield what is in the folder."""
+        """Yield the files and folders in this folder."""
         for found in self.fs.ls(self.path, detail=False):
             name = str(found).rstrip("/").rpartition("/")[2]
             if name and str(found).rstrip("/") != self.path.rstrip("/"):
                 yield self / name
 
     def glob(self, pattern: str) -> Iterator[Url]:
-        """Yield what matches below it."""
+        """Yield the places below this one that match."""
         start = self.path.rstrip("/") + "/"
         for found in self.fs.glob(start + pattern):
             yield self.joinpath(*str(found).removeprefix(start).strip("/").split("/"))
@@ -131,7 +131,7 @@ class Url:
         self.write_bytes(b"")
 
     def mkdir(self, parents: bool = False, exist_ok: bool = False) -> None:
-        """Make a folder, where there is such a thing: object stores would make a bucket of it."""
+        """Make a folder. Object stores have none and would make a bucket, so nothing is done."""
         if self.scheme in _OBJECT_STORES:
             return
         if parents:
@@ -147,21 +147,21 @@ class Url:
 
 @functools.lru_cache(maxsize=10_000)
 def reach(url: str, timeout_seconds: float | None = None) -> tuple[Any, str]:
-    """Return the file system of fsspec that has a URL, and its name in there; nothing is sent.
+    """Return the file system of fsspec for a URL, and the name in it; nothing is sent.
 
     Args:
         url: A URL of any scheme that fsspec knows.
-        timeout_seconds: How long a server of HTTP or S3 may take to connect, and may be silent;
-            None: as the driver has it.
+        timeout_seconds: Longest time for a server of HTTP or S3 to connect, and longest silence;
+            None: the default of the driver.
 
     Raises:
         ImportError: The driver is not installed.
-        ValueError: There is none of that scheme.
+        ValueError: There is no driver for that scheme.
     """
     import fsspec
 
     limits = {} if timeout_seconds is None else _limits(url.partition(_SCHEME)[0], timeout_seconds)
-    # Other processes write there too: what was listed a moment ago says nothing.
+    # Other processes write there too, so a listing of a moment ago may be wrong.
     fs, path = fsspec.url_to_fs(url, use_listings_cache=False, **limits)
     if url.startswith("webhdfs://"):
         _end_silence(fs.session)
@@ -169,7 +169,7 @@ def reach(url: str, timeout_seconds: float | None = None) -> tuple[Any, str]:
 
 
 def _end_silence(session: Any) -> None:
-    """Have requests of a session fail when the server is silent; WebHDFS' driver waits for ever."""
+    """Make requests fail if the server is silent. The driver of WebHDFS would wait for ever."""
     from requests.adapters import HTTPAdapter
 
     class Limited(HTTPAdapter):
@@ -182,7 +182,7 @@ def _end_silence(session: Any) -> None:
 
 
 def _limits(scheme: str, seconds: float) -> dict[str, Any]:
-    """Return a time-out in the words of a scheme's driver."""
+    """Return a time-out as arguments for the driver of a scheme."""
     if scheme in ("http", "https"):
         import aiohttp
 
@@ -198,7 +198,7 @@ if TYPE_CHECKING:
 else:
 
     def _validated(value: Any, info: ValidationInfo) -> Any:
-        """Read a setting."""
+        """Return the location that a setting names."""
         try:
             return parse(value)
         except ConfigError as error:
@@ -208,10 +208,10 @@ else:
 
 
 def parse(place: str | Location) -> Location:
-    """Return the location that a user's words mean.
+    """Return the location that a path or URL names.
 
     Raises:
-        ConfigError: A URL of a kind that nobody knows.
+        ConfigError: No driver knows the scheme of the URL.
     """
     if not isinstance(place, str) or _SCHEME not in place:
         return Path(place) if isinstance(place, str) else place
@@ -235,13 +235,13 @@ def is_remote(location: Location) -> TypeIs[Url]:
 
 @contextlib.contextmanager
 def reaching(location: Location) -> Iterator[None]:
-    """Say in words what goes wrong with a location within the block.
+    """Turn errors of a URL's driver within the block into errors that name the location.
 
-    A path's errors stay as they are. Drivers raise errors of many kinds.
+    Errors of a path stay as they are.
 
     Raises:
-        ConfigError: The driver is missing; says which package has it.
-        CheckpointError: It cannot be reached, or refuses; names the location.
+        ConfigError: The driver is missing. The message says how to install it.
+        CheckpointError: The server cannot be reached, or refuses.
     """
     if not is_remote(location):
         yield
@@ -252,7 +252,7 @@ def reaching(location: Location) -> Iterator[None]:
         raise
     except ImportError as error:
         raise ConfigError(f"{location}: {_missing(location, error)}") from error
-    except Exception as error:
+    except Exception as error:  # each driver has exceptions of its own
         why = " ".join(str(error).split()) or "no reason given"
         raise CheckpointError(f"{location}: {type(error).__name__}: {why}") from error
 
@@ -264,7 +264,7 @@ def _missing(location: Url, error: ImportError) -> str:
 
 
 def modified(location: Location) -> float:
-    """Return when a file was written, in seconds since 1970; 0 where that is not known."""
+    """Return the time when a file was written, in seconds since 1970; 0: not known."""
     if not is_remote(location):
         return location.stat().st_mtime
     try:
@@ -274,11 +274,11 @@ def modified(location: Location) -> float:
 
 
 def remove_tree(location: Location) -> None:
-    """Remove a folder with all that is in it.
+    """Remove a folder with its contents.
 
     Raises:
         FileNotFoundError: There is none.
-        OSError: Something of it cannot be removed.
+        OSError: A part of it cannot be removed.
     """
     if is_remote(location):
         location.fs.rm(location.path, recursive=True)
@@ -287,7 +287,7 @@ def remove_tree(location: Location) -> None:
 
 
 def sizes(folder: Url) -> dict[str, int]:
-    """Return the files in a folder, by name, with their bytes; not those of folders in it."""
+    """Return name and bytes of each file in a folder, without files of inner folders."""
     entries = folder.fs.ls(folder.path, detail=True)
     return {
         entry["name"].rpartition("/")[2]: int(entry["size"])
@@ -297,10 +297,10 @@ def sizes(folder: Url) -> dict[str, int]:
 
 
 def upload(folder: Path, files: Iterable[Path], target: Url) -> Iterator[Path]:
-    """Send files of a folder to the same places below a URL, some at a time; yield each.
+    """Send files of a folder to the same places below a URL, several at a time; yield each.
 
     Raises:
-        CheckpointError: One cannot be sent.
+        CheckpointError: A file cannot be sent.
     """
 
     def send(file: Path) -> Path:
@@ -315,10 +315,10 @@ def upload(folder: Path, files: Iterable[Path], target: Url) -> Iterator[Path]:
 
 
 def download(source: Url, names: Iterable[str], folder: Path) -> Iterator[str]:
-    """Fetch files of a URL's folder into a folder of this machine, some at a time; yield each.
+    """Fetch files of a URL into a folder of this machine, several at a time; yield each name.
 
     Raises:
-        CheckpointError: One cannot be fetched; names it.
+        CheckpointError: A file cannot be fetched; the message names it.
     """
 
     def fetch(name: str) -> str:

@@ -1,4 +1,4 @@
-"""What a model-zoo module provides, and its loader."""
+"""Loads a model file and finds its functions."""
 
 from __future__ import annotations
 
@@ -31,16 +31,17 @@ RATE = "negative_sampling_rate"
 _PARAMS = "--model_params"
 
 UserFunction: TypeAlias = Callable[..., Any]
-"""A function of the model file: what it is given, and gives, is of its framework."""
+"""A function of the model file. Its framework decides the types of arguments and result."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
     """The functions of a user's model file, found and checked but not yet called.
 
-    `model` and `optimizer` already have `--model_params` and `--learning_rate` bound. `optimizer`
-    is given the parameters by PyTorch's backend, and nothing by the others. `loss_weights` is for
-    what Keras' `compile` takes as a loss. `notes` is filled while the model is built.
+    `model` and `optimizer` already have `--model_params` and `--learning_rate` bound. PyTorch's
+    backend calls `optimizer` with the parameters; the other backends call it without arguments.
+    `loss_weights` is the argument of that name of Keras' `compile`. `notes` is filled while the
+    model is built.
     """
 
     model: Callable[[], object]
@@ -52,24 +53,24 @@ class ModelSpec:
     prediction_outputs_processor: type[Any] | None
     custom_data_reader: UserFunction | None
     weighted_metrics_fn: UserFunction | None = None
-    table: Any = None  # the `preprocessing.tabular.Table` that says what the columns are, if any
+    table: Any = None  # the `preprocessing.tabular.Table` that declares the columns, if any
     loss_weights: object = None
     notes: list[str] = field(default_factory=list, compare=False)
 
     def tell(self, note: str) -> None:
-        """Note a line for the start and the summary: what the job does otherwise than expected."""
+        """Note a line for the start and the summary: something that a user may not expect."""
         if note not in self.notes:
             self.notes.append(note)
 
 
 def batched(feed: UserFunction) -> UserFunction:
-    """Mark a `feed` that is given many records at once, and no dataset.
+    """Mark a `feed` that takes many records at once, in place of a dataset.
 
-    `feed(records, mode, metadata)` is given a vector of serialised records or lines, or a dict of
-    columns (of Parquet files and tables), in the tensors of TensorFlow or the arrays of NumPy as
-    the model is; in PyTorch a list of records, or a dict of arrays. It returns (features, labels),
-    and features alone in predictions, with as many rows as there are records. In training the
-    records of a task come in an order drawn from its seed.
+    `feed(records, mode, metadata)` gets a vector of serialised records or lines. From Parquet files
+    and tables it gets a dict of columns. The values are tensors of TensorFlow or arrays of NumPy,
+    as the model needs. In PyTorch it gets a list of records, or a dict of arrays. It returns
+    (features, labels), or features alone in predictions, with one row for each record. In
+    training the records of a task come in an order drawn from its seed.
     """
     feed.is_batched = True  # type: ignore[attr-defined]
     return feed
@@ -86,9 +87,9 @@ def load_model_spec(section: ModelSection, learning_rate: float | None = None) -
     """Import the module of `--model_def` and find the functions that make up a model.
 
     Raises:
-        ModelError: The module or a function is missing; names the file and the nearest name.
+        ModelError: The module or a function is missing. The message names the nearest name.
     """
-    if section.statistics is not None:  # without the flag, what the user's environment says
+    if section.statistics is not None:  # without the flag the user's variable stays
         os.environ[STATISTICS_VARIABLE] = str(section.statistics.resolve())
     if section.keras_backend is not None:
         os.environ[KERAS_VARIABLE] = section.keras_backend  # before a model file imports Keras
@@ -141,9 +142,10 @@ def load_model_spec(section: ModelSection, learning_rate: float | None = None) -
 
 
 def _optimizer_of(found: Any, file: str | None, learning_rate: float | None) -> Any:
-    """Return what makes an optimizer, with `--learning_rate` if it is given.
+    """Return a function that makes the optimizer, with `--learning_rate` if it is given.
 
-    It is a function, a class, or what `compile` of Keras takes: an optimizer or its name.
+    The model file has a function, a class, or what `compile` of Keras takes: an optimizer or its
+    name.
     """
     if callable(found):
         if learning_rate is None:
@@ -162,7 +164,7 @@ def _optimizer_of(found: Any, file: str | None, learning_rate: float | None) -> 
 
 
 def _metrics_of(found: Any) -> UserFunction | None:
-    """Return a function that gives metrics, of one, or of what `compile` of Keras takes."""
+    """Return a function that returns metrics, made from any form that Keras' `compile` takes."""
     is_metric = hasattr(found, "update_state") and not isinstance(found, type)
     if isinstance(found, str) or is_metric:
         return lambda: [found]
@@ -183,7 +185,7 @@ def _add_rate(params: dict[str, Any], rate: float, model: UserFunction, name: st
 
 
 def _table_of(module: ModuleType, feed: UserFunction, model: UserFunction) -> Any:
-    """Return the `Table` whose feed it is, or the only one that the model file has; else None."""
+    """Return the `Table` that has this feed, or else the only one in the model file, or None."""
     tabular = sys.modules.get("elasticdl.preprocessing.tabular")
     if tabular is None:
         return None
@@ -197,7 +199,7 @@ def _table_of(module: ModuleType, feed: UserFunction, model: UserFunction) -> An
 
 
 def parse_params(text: str) -> dict[str, Any]:
-    """Return the arguments that `--model_params` gives; references to secrets are followed.
+    """Return the arguments in `--model_params`, with the values that references to secrets name.
 
     Raises:
         ModelError: An item has no `=`, or refers to what does not exist.
@@ -207,7 +209,7 @@ def parse_params(text: str) -> dict[str, Any]:
 
 
 def check_params(text: str) -> None:
-    """Look whether `--model_params` can be read; what it refers to may be elsewhere.
+    """Check the form of `--model_params`. Its references may point to things elsewhere.
 
     Raises:
         ModelError: An item has no `=`; names the flag and the item.
@@ -225,9 +227,9 @@ def _of_params() -> Iterator[None]:
 
 
 def model_key(section: ModelSection, *values: bytes) -> str:
-    """Return what tells a model from others: its settings, its code, and the values it begins with.
+    """Return a key of a model: a hash of its settings, its code and its first values.
 
-    Its code is that of all modules below --model_zoo that are imported so far.
+    The code is that of all modules below --model_zoo that are imported so far.
     """
     zoo = section.model_zoo.resolve()
     settings = section.model_dump(mode="json", exclude={"model_zoo", "model_changes"})

@@ -1,13 +1,13 @@
-"""Finds the packages: folders that bring a feature, which the core does not know.
+"""Finds the packages: folders that bring features, unknown to the core.
 
-A package is a module with an attribute `PACKAGE`. Those of this distribution are the folders of
-`elasticdl/packages`. Another distribution names its own by an entry point:
+A package is a module with an attribute `PACKAGE`. The packages of this distribution are the folders
+in `elasticdl/packages`. Another distribution names its packages by an entry point:
 
     [project.entry-points."elasticdl.packages"]
     mine = "my_module"
 
-A package says what it has by the name of a module and of something in it, "module:name". So no
-package costs anything until something of it is asked for.
+A package names each of its parts as "module:name". The module is imported only when the part is
+used, so a package that is not used costs nothing.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ GROUP = "elasticdl.packages"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Package:
-    """What a package brings; each value is "module:name".
+    """The parts of a package; each value is "module:name".
 
     Attributes:
         commands: Commands of `elasticdl`, by their names: objects of Click.
-        names: What `elasticdl.NAME` is, as `elasticdl.train`.
+        names: Names in the module `elasticdl`, such as `train` for `elasticdl.train`.
         sections: Settings of a job, by the name of the section: subclasses of `PackageSection`.
-        trackers: What begins a tracker, a function as `observe.tracker.Begin`.
-        formats: Formats of files of data, by their names: each a `data.kinds.FileFormat`.
-        sources: Data that is no list of files, by its name: each a `data.kinds.DataSource`.
+        trackers: Functions that begin a tracker, of the type `observe.tracker.Begin`.
+        formats: Formats of data files, by name: each is a `data.kinds.FileFormat`.
+        sources: Sources of data other than files, by name: each is a `data.kinds.DataSource`.
     """
 
     commands: Mapping[str, str] = field(default_factory=dict)
@@ -47,7 +47,10 @@ class Package:
 
 
 def places(kind: str) -> dict[str, str]:
-    """Return where all packages have what they bring of a kind, which is a field of `Package`.
+    """Return the places "module:name" of one kind of parts, for all packages.
+
+    Args:
+        kind: A field of `Package`.
 
     Raises:
         ConfigError: Two packages bring the same, or a package cannot be imported.
@@ -65,7 +68,7 @@ def places(kind: str) -> dict[str, str]:
 
 
 def brought(kind: str) -> dict[str, Any]:
-    """Return what all packages bring of a kind, by name.
+    """Return the parts of one kind of all packages, by name.
 
     Raises:
         ConfigError: Two packages bring the same, or a package cannot be imported.
@@ -86,10 +89,10 @@ def packages() -> Mapping[str, Package]:
 
 
 def load(place: str) -> Any:
-    """Return what a package has at "module:name".
+    """Return the object at "module:name".
 
     Raises:
-        ConfigError: The module cannot be imported, or does not have it.
+        ConfigError: The module cannot be imported, or has no such name.
     """
     module, _, name = place.partition(":")
     try:

@@ -17,13 +17,13 @@ Number = int | float
 
 
 class _Part(BaseModel):
-    """A part of the file. Fields of later versions are not refused: they are left out."""
+    """A part of the file. Fields that only later versions have are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class Distinct(_Part):
-    """How many different values a column has.
+    """The number of different values in a column.
 
     relative_error: Standard error of `count` as a part of it; 0 if the count is exact.
     """
@@ -34,11 +34,11 @@ class Distinct(_Part):
 
 
 class Vocabulary(_Part):
-    """Values of a column with how often they occur; the most frequent first, then by value.
+    """Values of a column with their counts: the most frequent first, equal counts by value.
 
-    threshold: Values that occur more rarely are left out.
-    is_complete: All other values are here. Otherwise there is no room for the rarer ones.
-    count_error: The counts may be too low by up to so much; 0 if they are exact.
+    threshold: Values that occur fewer times are left out.
+    is_complete: All other values are here. Otherwise rarer values are left out for lack of room.
+    count_error: Largest error of a count, which may be too low; 0 if the counts are exact.
     """
 
     values: list[str] | list[int]
@@ -55,16 +55,17 @@ class Vocabulary(_Part):
 
 
 class Column(_Part):
-    """Statistics of one column. Numbers are None where the column is text, or has no values.
+    """Statistics of one column. Numbers are None if the column is text or has no values.
 
-    count: Records that have a value. missing: those that have none (empty, null, NaN).
+    count: Records that have a value.
+    missing: Records without a value (empty, null, NaN).
     num_values: Values in all; more than `count` where records have several.
     infinite: Values that are infinite. They are in `num_values` and nowhere else.
     stddev: The standard deviation of the values themselves (divided by n, not by n - 1).
     quantiles: Values of the column, n of them, of probability 0, 1/(n-1), 2/(n-1), ... 1.
     quantile_error: Largest error of a quantile's rank, as a part of all values (with 99 %
         probability); 0 if they are exact.
-    boundaries: They make buckets with about equally many values. They ascend; equal ones are one.
+    boundaries: Bounds of buckets with about equally many values, ascending and without repeats.
     """
 
     kind: Literal["int64", "float", "text"]
@@ -84,7 +85,7 @@ class Column(_Part):
 
 
 class Source(_Part):
-    """What was read: as it was named on the command line, and what was found there."""
+    """The data that was read: its name on the command line, and the number of files there."""
 
     path: str
     num_files: int = Field(ge=0)
@@ -103,7 +104,7 @@ class Statistics(_Part):
         """Return the statistics of a column.
 
         Raises:
-            ConfigError: There is none of this name; says which there are.
+            ConfigError: There is no column of this name. The message lists the columns.
         """
         found = self.columns.get(name)
         if found is None:
@@ -115,7 +116,7 @@ class Statistics(_Part):
 
 
 def read_statistics(path: str | Path) -> Statistics:
-    """Read what `elasticdl data analyze --output=PATH` wrote.
+    """Read the file that `elasticdl data analyze --output=PATH` wrote.
 
     Raises:
         DataError: There is no such file, or it holds something else.
