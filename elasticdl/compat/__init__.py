@@ -1,1 +1,1 @@
-"""What model files of ElasticDL 0.x are given, and which of their calls are refused."""
+"""Support for model files of ElasticDL 0.x: old names that work, and old calls that are refused."""

@@ -1,8 +1,8 @@
-"""Modules of ElasticDL 0.x that model files import, under their names of then.
+"""Lets model files import modules of ElasticDL 0.x by their old names.
 
-Nothing lies at these names. A finder makes a module when a model file asks for one, and takes what
-it is asked for from where it is now; what is gone is refused with what to write instead.
-`docs/migrating.md` is made of the same tables.
+There are no files for these names. A finder makes a module when a model file imports one. An old
+name then gives the object at its present place. A name without a present place is refused, with
+advice on what to write instead. `docs/migrating.md` is made from the same tables.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ MOVED: dict[str, dict[str, str]] = {
     "elasticdl_preprocessing.utils": {"analyzer_utils": "elasticdl.preprocessing.statistics"},
     "elasticdl_preprocessing.utils.analyzer_utils": _STATISTICS,
 }
-"""Module of then -> name in it -> where it is now."""
+"""Old module -> name in it -> present place."""
 
 GONE: dict[str, str] = {
     "elasticdl.python.elasticdl.callbacks.MaxStepsStopping": "say --num_epochs, or write a Keras "
@@ -99,11 +99,11 @@ GONE: dict[str, str] = {
     "elasticai_api": "a loop of one's own runs by elasticdl run, in PyTorch or TensorFlow, with "
     "elasticdl.controller in place of elasticai_api",
 }
-"""Module of then, or name in one -> what to write instead."""
+"""Old module, or a name in it -> advice on what to write instead."""
 
 
 class MaxComputeConfig:
-    """Names of the environment variables that say how to reach MaxCompute."""
+    """Names of the environment variables with the address and keys of MaxCompute."""
 
     PROJECT_NAME = "MAXCOMPUTE_PROJECT"
     ACCESS_ID = "MAXCOMPUTE_AK"
@@ -113,17 +113,17 @@ class MaxComputeConfig:
 
 
 class BasePredictionOutputsProcessor:
-    """The base of a class whose `process` is given arrays with the method `numpy` of tensors."""
+    """A base class. Its `process` gets arrays that have the method `numpy`, as tensors have."""
 
 
 def is_odps_configured() -> bool:
-    """Whether the environment says how to reach MaxCompute."""
+    """Whether the environment has the address and keys of MaxCompute."""
     names = ("PROJECT_NAME", "ACCESS_ID", "ACCESS_KEY", "ENDPOINT")
     return all(getattr(MaxComputeConfig, name) in os.environ for name in names)
 
 
 class ODPSWriter:
-    """Stands for what wrote predictions to a table: it can be imported, and not made."""
+    """Stands for the old writer of predictions. It can be imported, but its call is refused."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         raise ModelError(
@@ -133,16 +133,16 @@ class ODPSWriter:
 
 
 def offer_earlier_modules() -> None:
-    """Let model files import modules of ElasticDL 0.x by their names of then."""
+    """Let model files import modules of ElasticDL 0.x by their old names."""
     if not any(type(finder) is _Finder for finder in sys.meta_path):
-        sys.meta_path.append(_Finder())  # last: a package that is installed is taken
+        sys.meta_path.append(_Finder())  # last, so that an installed package comes first
 
 
 class _Finder(MetaPathFinder):
-    """Makes a module of then; finds `model_zoo.a.b` as `a.b`, so that a file is one module by both.
+    """Makes an old module, and finds `model_zoo.a.b` as `a.b`: one file, one module for both names.
 
-    The folder of `--model_zoo` is on the import path. Images of ElasticDL 0.x had the folder above
-    it there, too, so that files of a zoo import each other as `model_zoo.census.features`.
+    The folder of `--model_zoo` is on the import path. Images of ElasticDL 0.x also had the folder
+    above it there. So files of an old zoo import each other as `model_zoo.census.features`.
     """
 
     def find_spec(
@@ -165,7 +165,7 @@ class _Finder(MetaPathFinder):
 
 class _Loader(Loader):
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return None  # an ordinary one
+        return None  # Python makes an ordinary module
 
     def exec_module(self, module: ModuleType) -> None:
         names = MOVED.get(module.__name__, {})
@@ -191,7 +191,7 @@ class _SameModule(Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._own_spec  # it ran as the other name
+        module.__spec__ = self._own_spec  # the module ran under its other name
 
 
 def _remedy(name: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Functions of model files for earlier versions, made callable as they are called now."""
+"""Adapts functions of model files for earlier versions to the present calls."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from elasticdl.errors import ModelError
 
 
 def feed_of_three(feed: Callable[..., Any]) -> Callable[[Any, Any, Any], Any]:
-    """Return a `feed` of (dataset, mode, metadata), made of one that takes fewer of them.
+    """Return a `feed` of (dataset, mode, metadata) that calls one with fewer arguments.
 
-    That of ElasticDL 0.1 was `dataset_fn(dataset)`, then `dataset_fn(dataset, mode)`.
+    ElasticDL 0.1 called `dataset_fn(dataset)`, and later `dataset_fn(dataset, mode)`.
     """
     taken = _positional(feed)
     if taken is None or len(taken) not in (1, 2):
@@ -29,10 +29,10 @@ def feed_of_three(feed: Callable[..., Any]) -> Callable[[Any, Any, Any], Any]:
 
 
 def check_metrics_fn(function: Callable[..., Any] | None, file: str | None) -> None:
-    """Refuse an `eval_metrics_fn` that wants the predictions, as that of ElasticDL 0.1 did.
+    """Refuse an `eval_metrics_fn` that takes the predictions, as in ElasticDL 0.1.
 
     Raises:
-        ModelError: It has parameters without defaults; says what to write.
+        ModelError: It has parameters without defaults. The message says what to write.
     """
     if function is None:
         return
@@ -46,7 +46,7 @@ def check_metrics_fn(function: Callable[..., Any] | None, file: str | None) -> N
 
 
 def _positional(function: Any, needed: bool = False) -> list[str] | None:
-    """Return the names of a function's positional parameters; None where they cannot be told."""
+    """Return the names of a function's positional parameters; None if they are not known."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -60,7 +60,7 @@ def _positional(function: Any, needed: bool = False) -> list[str] | None:
 
 
 class TensorLike(np.ndarray[Any, Any]):
-    """An array that is asked for its values as a tensor of TensorFlow is."""
+    """An array with the method `numpy`, as tensors of TensorFlow have."""
 
     def numpy(self) -> Any:
         """Return the array."""
@@ -68,7 +68,7 @@ class TensorLike(np.ndarray[Any, Any]):
 
 
 def as_tensors(outputs: Any) -> Any:
-    """Return an array, or a dict or list of arrays, with the method `numpy` that tensors have."""
+    """Return an array, or a dict or list of arrays, as `TensorLike`."""
     if isinstance(outputs, Mapping):
         return {name: as_tensors(value) for name, value in outputs.items()}
     if isinstance(outputs, list | tuple):

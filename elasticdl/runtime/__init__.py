@@ -1,1 +1,1 @@
-"""What each process of a job needs before it has a role: start, log, files, locks, secrets."""
+"""The common base of all processes of a job: start, log, files, locks and secrets."""

@@ -1,4 +1,4 @@
-"""Where a process listens, and where others find it."""
+"""Addresses at which processes listen and are found."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """Where a process listens, and under which name or address others find it.
+    """The address at which a process listens, and the one at which others find it.
 
-    Both are hosts: an address of this machine, or a name that has one. The port is found when the
-    process begins to listen.
+    Both are hosts: an address of this machine, or a name for one. The system chooses the port when
+    the process begins to listen.
 
     bind: 0.0.0.0 or :: for every address of this machine.
-    advertise: "" for the same as `bind`. Another one where processes are reached by a name, as the
-        master of a job on a cluster is.
+    advertise: Address or name for others; "" if it is the same as `bind`. The master of a job on a
+        cluster has a name here, for example.
     """
 
     bind: str = LOOPBACK
@@ -31,14 +31,14 @@ class Listening:
         return not is_loopback(self.bind)
 
     def at(self, port: int) -> str:
-        """Return the address that others are told, HOST:PORT."""
+        """Return the address for other processes, HOST:PORT."""
         return join(self.advertise or self.bind, port)
 
     def check(self) -> None:
-        """Make sure that others can be told where it listens.
+        """Make sure that there is an address for other processes.
 
         Raises:
-            ConfigError: It listens everywhere, and nobody says under which address it is found.
+            ConfigError: The process listens everywhere, and `advertise` is "".
         """
         if not self.advertise and _is_everywhere(self.bind):
             raise ConfigError(
@@ -49,7 +49,7 @@ class Listening:
 
 
 def join(host: str, port: int) -> str:
-    """Return HOST:PORT; an IPv6 address goes into brackets."""
+    """Return HOST:PORT, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -59,7 +59,7 @@ def port_of(address: str) -> int:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host can be reached from this machine alone. Of a name nothing is assumed."""
+    """Whether only this machine can reach a host. Names other than localhost give False."""
     address = _parse(host)
     return host == "localhost" if address is None else address.is_loopback
 

@@ -1,4 +1,4 @@
-"""A thread that works beside others for as long as a block lasts."""
+"""A thread that works during a block."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from elasticdl.runtime.ending import wait_at_end_for
 
 
 class Background(ABC):
-    """A thread of its own; used as a context. At the end of the block it is asked to end.
+    """A context manager with a thread. The thread is asked to end at the end of the block.
 
-    It is not joined: it may be in a call to a master that is away, which would hold the process.
+    The block does not join the thread, which may wait for a master that does not answer.
     """
 
     def __init__(self, name: str) -> None:

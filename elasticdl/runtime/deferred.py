@@ -1,11 +1,11 @@
 """Parts of Keras that a job seldom uses are loaded when they are first used.
 
-Keras imports scikit-learn, pandas and Matplotlib where they are installed, for its wrappers, for
-`fit` on data frames, and for its galleries. That is a third of the time in which a process loads
-TensorFlow, and few model files use any of it.
+Keras imports scikit-learn, pandas and Matplotlib if they are installed, for its wrappers, for `fit`
+on data frames, and for its galleries. These imports take a third of the time in which a process
+loads TensorFlow, and few model files need them.
 
-`importlib.util.LazyLoader` is not enough: it loads a module whatever is asked of it, and there are
-libraries that ask all modules for their `__file__` or `__warningregistry__`.
+`importlib.util.LazyLoader` is not enough. It loads a module on access to any attribute, and some
+libraries ask all modules for their `__file__` or `__warningregistry__`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ SELDOM_USED = frozenset(
         "keras.src.trainers.data_adapters.array_slicing",
     }
 )
-"""Modules of Keras of which the others use nothing before something is called."""
+"""Modules of Keras that other modules import, but do not use before a function is called."""
 
 
 def defer(names: Iterable[str]) -> None:
-    """Have modules loaded when something of them is asked for, not when they are imported.
+    """Let modules load at the first use of an attribute, and not at their import.
 
-    Those that are loaded already stay as they are.
+    Modules that are loaded already stay as they are.
     """
     finder = next((one for one in sys.meta_path if isinstance(one, _Finder)), None)
     if finder is None:
@@ -46,7 +46,7 @@ def defer(names: Iterable[str]) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds each of some modules once, and gives a stand-in for it; then the others find it."""
+    """Finds each deferred module once and returns a stand-in. Later other finders find it."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -68,17 +68,17 @@ class _Finder(MetaPathFinder):
 
 class _Loader(Loader):
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return None  # one as any other, until the import system has filled in its name and file
+        return None  # an ordinary module; `exec_module` needs its name and file first
 
     def exec_module(self, module: ModuleType) -> None:
         module.__class__ = _StandIn
 
 
 class _StandIn(ModuleType):
-    """Has what a module has, which is imported when something of it is asked for."""
+    """Stands for a module, which is imported at the first use of an attribute."""
 
     def __getattr__(self, name: str) -> Any:
-        # Who looks through all modules that there are asks for such names.
+        # Libraries that look through all modules ask for such names; they must not load this one.
         if name.startswith("__") and name != "__all__":
             raise AttributeError(name)
         return getattr(self._module(), name)
@@ -87,13 +87,13 @@ class _StandIn(ModuleType):
         return dir(self._module())
 
     def _module(self) -> ModuleType:
-        """Import the module; one thread does, and others that want it wait for that."""
+        """Import the module. One thread imports it, and the other threads wait."""
         own = self.__name__
         with _replacing:
             if sys.modules.get(own) is self:
                 del sys.modules[own]
         module = importlib.import_module(own)
-        for name, part in vars(self).items():  # parts that were imported alone
+        for name, part in vars(self).items():  # submodules that were imported before
             vars(module).setdefault(name, part)
         vars(self).update(vars(module))
         return module

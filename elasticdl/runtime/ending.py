@@ -1,4 +1,4 @@
-"""How a process ends, and the threads that it waits for then."""
+"""Ends a process, after a short wait for its threads."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _ending: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 def wait_at_end_for(thread: threading.Thread) -> None:
-    """Have `end` wait a moment for a daemon thread, which ends by itself or was asked to."""
+    """Let `end` wait a moment for a daemon thread that ends soon."""
     _ending.add(thread)
 
 
 class Beside(threading.Thread):
-    """A thread that ends by itself when its work is done or given up; `end` waits for it a moment.
+    """A daemon thread that ends when its work is done or given up. `end` waits a moment for it.
 
-    It does not hold the process: it may be in a user's `feed`, or in a call to a master that is
-    away.
+    The process does not wait longer, because the thread may be in a user's `feed` or in a call to
+    a master that does not answer.
     """
 
     def __init__(self, target: Callable[..., object], name: str, args: tuple[object, ...] = ()):
@@ -36,13 +36,13 @@ class Beside(threading.Thread):
 
 
 def run(main: Callable[[], None]) -> NoReturn:
-    """Run what a process is for, and end the process as Python does; see `end`."""
+    """Run the main function of a process, then end the process; see `end`."""
     code = 0
     try:
         main()
     except SystemExit as error:
         if error.code is not None and not isinstance(error.code, int):
-            raise  # a message, which Python prints
+            raise  # Python prints the message
         code = error.code or 0
     except Exception as error:
         sys.excepthook(type(error), error, error.__traceback__)
@@ -51,13 +51,13 @@ def run(main: Callable[[], None]) -> NoReturn:
 
 
 def end(code: int) -> NoReturn:
-    """End this process with an exit code as Python does.
+    """End this process with an exit code.
 
-    Python ends a daemon thread where it next takes the interpreter's lock. Where this is within a
-    function of C++ or Rust that lets no exception through, as most of PyTorch's, the whole process
-    aborts ("terminate called without an active exception"). So threads of ours have a moment to
-    end. If one does not, what was registered with `atexit` is done, and the process ends without
-    the interpreter's own end.
+    Python ends a daemon thread when the thread next takes the interpreter's lock. If this happens
+    inside C++ or Rust code that lets no exception through, the whole process aborts ("terminate
+    called without an active exception"). Most code of PyTorch is such code. So our threads get a
+    moment to end. If a thread does not end, the functions of `atexit` run, and the process ends
+    without the interpreter's own shutdown.
     """
     deadline = time.monotonic() + _SECONDS_FOR_THREADS
     left = [thread for thread in threading.enumerate() if thread in _ending]
@@ -70,9 +70,9 @@ def end(code: int) -> NoReturn:
 
 
 def end_now(code: int) -> NoReturn:
-    """End this process whatever its threads wait for, such as a disk that does not answer.
+    """End this process even if its threads wait, for example for a disk that does not answer.
 
-    Python's own end joins threads of executors, for as long as it takes.
+    Python's own shutdown would join the threads of executors without a time limit.
     """
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):

@@ -1,9 +1,9 @@
-"""Functions of a program in a file, as the processes of its job load them.
+"""Loads the file with functions of a user's program in the processes of its job.
 
-To load a pickle is to run what is in it. So a file is loaded only if it is the user's own, and has
-the SHA-256 that the model file beside it says. `packages/notebooks/functions.py` writes both. A
-process of a job whose secret is made by the command that starts it also wants a proof by that
-secret: then the file is the one that was there when the job was started.
+A pickle runs code when it is loaded. So a file is loaded only if the user owns it and it has the
+SHA-256 in the model file beside it. `packages/notebooks/functions.py` writes both files. If the
+command that starts a job makes its secret, the processes also want a proof by that secret. The
+proof shows that the file is the same as at the start of the job.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from elasticdl.errors import ModelError
 from elasticdl.runtime.secret_files import private_opener, user_name
 
 PYTHON = "{}.{}".format(*sys.version_info)
-"""The version that code in a file is for."""
+"""The Python version of this process. Functions in a file must have the same one."""
 
 PROOF_FILE = "functions.proof"
-"""In the folder of a job: by the job's secret, the files that its processes may load."""
+"""File in the job's folder with proofs for the files that its processes may load."""
 
-_FILES = "*-????????????????.pickle"  # see `cli/interactive/functions.py`
-_trusted: tuple[Path, bytes] | None = None  # where the proof of this process' job is, and its key
+_FILES = "*-????????????????.pickle"  # see `packages/notebooks/functions.py`
+_trusted: tuple[Path, bytes] | None = None  # the file of proofs of this process' job, and its key
 
 _loading: ContextVar[dict[str, types.ModuleType]] = ContextVar("_loading")
 
@@ -43,12 +43,12 @@ def load(model_file: str, name: str, digest: str, python: str) -> dict[str, Any]
 
     Args:
         model_file: The path of the model file.
-        name: Of the file of the functions.
+        name: The name of the file with the functions.
         digest: Its SHA-256.
-        python: The version of Python that has written it.
+        python: The Python version that wrote it.
 
     Raises:
-        ModelError: It is another's, was changed, or needs another Python.
+        ModelError: It belongs to another user, was changed, or needs another Python.
     """
     path = Path(model_file).with_name(name)
     if python != PYTHON:
@@ -66,13 +66,13 @@ def load(model_file: str, name: str, digest: str, python: str) -> dict[str, Any]
         _loading.reset(token)
     for module_name, module in modules.items():
         sys.modules.setdefault(module_name, module)
-    for file, lines in sources.items():  # TensorFlow's AutoGraph reads them; so do tracebacks
+    for file, lines in sources.items():  # for tracebacks and TensorFlow's AutoGraph
         linecache.cache.setdefault(file, (sum(map(len, lines)), None, lines, file))
     return functions
 
 
 def prove(model_zoo: Path, job_dir: Path, token: bytes) -> None:
-    """Note which files of functions the processes of a job may load: those of its model folder.
+    """Write proofs for the files of functions in the model folder, which the job may load.
 
     Args:
         model_zoo: The folder of the model file.
@@ -81,7 +81,7 @@ def prove(model_zoo: Path, job_dir: Path, token: bytes) -> None:
     """
     key, proofs = _key(token), []
     for path in sorted(model_zoo.glob(_FILES)):
-        # What cannot be read here is another user's, and is not loaded.
+        # A file that cannot be read belongs to another user, and the job must not load it.
         with contextlib.suppress(OSError), path.open("rb") as file:
             proofs.append(_proof(key, hashlib.file_digest(file, "sha256").hexdigest()))
     place = job_dir / PROOF_FILE
@@ -92,7 +92,7 @@ def prove(model_zoo: Path, job_dir: Path, token: bytes) -> None:
 
 
 def trust(job_dir: Path, token: bytes) -> None:
-    """Have this process load only what `prove` has noted for its job."""
+    """Let this process load only files for which `prove` has written a proof."""
     global _trusted
     _trusted = job_dir / PROOF_FILE, _key(token)
 
@@ -122,7 +122,7 @@ def _check_proof(path: Path, digest: str) -> None:
 
 
 def _proved(path: Path, digest: str) -> io.BytesIO:
-    """Return what is in a file of ours that nobody has changed."""
+    """Return the content of a file after the checks of its owner, mode, hash and proof."""
     try:
         with path.open("rb") as file:
             found = os.fstat(file.fileno())
@@ -167,7 +167,7 @@ def namespace(name: str, file: str) -> dict[str, Any]:
 
 
 def missing(module: str, why: Mapping[str, str], name: str) -> None:
-    """Say why a module lacks a name; its `__getattr__`."""
+    """Raise an error that says why a module lacks a name; used as its `__getattr__`."""
     if name in why:
         raise AttributeError(
             f"{module}.{name} could not be given to this process ({why[name]}): make it in the "
@@ -177,12 +177,12 @@ def missing(module: str, why: Mapping[str, str], name: str) -> None:
 
 
 def same(value: object) -> object:
-    """Return what it is given."""
+    """Return the argument."""
     return value
 
 
 def with_own_classes(own: Mapping[str, object], make: Callable[..., Any], given: Any) -> Any:
-    """Return an object of Keras, with classes of the user's."""
+    """Return an object of Keras that `make` builds with the user's own classes."""
     if not own:
         return make(*given)
     saving = sys.modules["keras.saving"]
@@ -192,4 +192,4 @@ def with_own_classes(own: Mapping[str, object], make: Callable[..., Any], given:
 
 
 def no_shell() -> None:
-    """Return what `get_ipython` does where there is no notebook."""
+    """Return None, like `get_ipython` outside of a notebook."""

@@ -1,4 +1,4 @@
-"""What processes write to stderr: lines of text or of JSON, in files of a limited size."""
+"""Log lines of processes on stderr: text or JSON, in files of a limited size."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from elasticdl.settings.reader_params import without_login
 Format = Literal["text", "json"]
 
 BEFORE = ".1"
-"""Ends the name of the file with the lines before those of a log."""
+"""Ending of the file with older lines of a log."""
 
-_HEAD = re.compile(r"\s*\d{4}-\d\d-\d\d \d\d:\d\d:\d\d|\s*\{")  # of a line of ours, or of JSON
+_HEAD = re.compile(r"\s*\d{4}-\d\d-\d\d \d\d:\d\d:\d\d|\s*\{")  # a line of ours, or JSON
 _OUTPUTS = (1, 2)  # descriptors of stdout and stderr
 _OF_EACH_RECORD = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _rotating = threading.Lock()
@@ -43,7 +43,7 @@ def log_as(name: str, kind: Format = "text") -> None:
 
 
 class TextLines(logging.Formatter):
-    """Lines of text. What a peer or an exception says makes no line that looks like another one."""
+    """Lines of text. Text of a peer or an exception cannot imitate a log line of its own."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the lines of a message."""
@@ -52,7 +52,7 @@ class TextLines(logging.Formatter):
 
 
 class Sparingly(logging.Filter):
-    """Lets so many lines of a logger pass in a while: strangers fill a line of the log, not it."""
+    """Limits the lines of a logger in a period, so that strangers cannot fill the log."""
 
     def __init__(
         self, lines: int = 20, seconds: float = 10.0, clock: Callable[[], float] = time.monotonic
@@ -63,7 +63,7 @@ class Sparingly(logging.Filter):
         self._since, self._count = clock(), 0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a line is written; the first one of a while says how many were not before."""
+        """Whether a line is written. The first line of a period says how many were left out."""
         now = self._clock()
         if now - self._since >= self._seconds:
             left_out = max(0, self._count - self._lines)
@@ -76,9 +76,9 @@ class Sparingly(logging.Filter):
 
 
 def outlast_full_disks() -> None:
-    """Have nobody who prints fail because the file of this process' output has no room.
+    """Let code that prints go on if the disk of this process' output is full.
 
-    What does not fit is lost: a line of a log is not worth a task of the user's.
+    Output that does not fit is lost. A lost log line is better than a failed task.
     """
     for name, output in zip(("stdout", "stderr"), _OUTPUTS, strict=True):
         before = getattr(sys, name)
@@ -101,7 +101,7 @@ class _Lossy(io.FileIO):
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line; what a message is given as `extra` is a field each."""
+    """One JSON object a line; each item of a message's `extra` is a field."""
 
     def __init__(self, process: str) -> None:
         """Write lines of a process."""
@@ -124,7 +124,7 @@ class JsonLines(logging.Formatter):
 
 
 def as_text(line: str) -> str:
-    """Return a line of `JsonLines` as the line of text that it would be; others as they are."""
+    """Return a line of `JsonLines` as a line of text; other lines stay as they are."""
     if not line.startswith("{"):
         return line
     try:
@@ -136,10 +136,10 @@ def as_text(line: str) -> str:
 
 
 def rotate_if_full(folder: Path, most_bytes: int) -> None:
-    """Begin a new file for what this process prints, if its file in a folder has become too long.
+    """Begin a new file for the output of this process if its file in the folder is too long.
 
-    The old one is renamed; the one that was renamed before goes away. What other processes of this
-    one print goes on into the old file. Cheap: it is called with each heartbeat.
+    The old file is renamed and replaces an older one. Children of this process go on writing to
+    the old file. The check is cheap, since each heartbeat makes it.
     """
     with contextlib.suppress(OSError), _rotating:
         found = os.fstat(_OUTPUTS[-1])

@@ -1,4 +1,4 @@
-"""What Linux says of processes, in `/proc`."""
+"""Reads facts about processes and the machine from Linux' `/proc`."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _MOST_THREADS = 200
 
 
 def boot_id() -> str:
-    """Return what the kernel has drawn when the machine was started."""
+    """Return the random id that the kernel made at the start of the machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def start_time(pid: int) -> int | None:
-    """Return when a process began, in clock ticks since boot; None if there is none."""
+    """Return the start time of a process in clock ticks since boot; None: no such process."""
     fields = stat_fields(pid)
     return None if fields is None else int(fields[19])
 
 
 def seconds_since_start() -> float:
-    """Return how long ago this process began."""
+    """Return the age of this process."""
     ticks = start_time(os.getpid())
     assert ticks is not None, "a process sees itself"
     age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
@@ -31,15 +31,15 @@ def seconds_since_start() -> float:
 
 
 def resident_bytes() -> int:
-    """Return how much memory this process holds."""
+    """Return the resident memory of this process."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def cpu_seconds() -> float:
-    """Return the processor time of this process and of those that it has started.
+    """Return the processor time of this process and of the processes that it has started.
 
-    A framework that compiles waits for a compiler, which is a process of its own.
+    They count because a framework may compile in a separate process and wait for that.
     """
     return time.process_time() + sum(_tree_seconds(child) for child in _children(os.getpid()))
 
@@ -48,7 +48,7 @@ def _tree_seconds(pid: int) -> float:
     fields = stat_fields(pid)
     if fields is None:
         return 0.0
-    # Of itself, and of those of its children that have ended.
+    # The fields count the process itself and its children that have ended.
     own = sum(int(ticks) for ticks in fields[11:15]) / os.sysconf("SC_CLK_TCK")
     return own + sum(_tree_seconds(child) for child in _children(pid))
 
@@ -64,7 +64,7 @@ def _children(pid: int) -> list[int]:
 
 
 def swapped_bytes() -> int:
-    """Return what this machine has read back from its swap space since it was started."""
+    """Return the bytes that this machine has read back from swap space since its start."""
     try:
         read_back = re.search(r"^pswpin (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE)
     except OSError:  # a sandbox may hide it
@@ -73,10 +73,10 @@ def swapped_bytes() -> int:
 
 
 def core_wait_seconds() -> float:
-    """Return for how long threads of this process have waited for a core, all together.
+    """Return the time that the threads of this process have waited for a core, summed.
 
-    Of very many threads some are looked at, and the rest is taken to be alike. Threads that have
-    ended are not in it, so it may fall.
+    A process with very many threads is estimated from a part of them. Threads that have ended do
+    not count, so the sum may fall.
     """
     threads = os.listdir("/proc/self/task")
     nanoseconds = 0
@@ -101,7 +101,7 @@ def stat_fields(pid: int) -> list[str] | None:
 
 @dataclass(frozen=True, slots=True)
 class RunningThread:
-    """A thread of some process. priority: as of `nice`. seconds: of a processor core, so far."""
+    """A thread of a process, with its `nice` priority and its seconds of processor time so far."""
 
     thread_id: int
     name: str
@@ -110,7 +110,7 @@ class RunningThread:
 
 
 def threads_of(pid: int) -> list[RunningThread]:
-    """Return the threads of a process, in the order in which they began; none if it has ended."""
+    """Return the threads of a process in the order of their start; none if it has ended."""
     found = []
     for folder in Path(f"/proc/{pid}/task").glob("*"):
         try:
@@ -119,7 +119,8 @@ def threads_of(pid: int) -> list[RunningThread]:
             nanoseconds = int((folder / "schedstat").read_text().split()[0])
         except OSError:
             continue  # it has ended, or this kernel does not count
-        # Not by their numbers alone, which begin anew; the first thread has that of the process.
+        # The start time comes first, since the kernel uses numbers again. The first thread has
+        # the number of the process.
         number = int(folder.name)
         place = (int(fields[19]), number != pid, number)
         found.append((place, RunningThread(number, name, int(fields[16]), nanoseconds / 1e9)))
@@ -127,7 +128,7 @@ def threads_of(pid: int) -> list[RunningThread]:
 
 
 def busy_seconds() -> float:
-    """Return for how long the cores of this machine have worked, all together, for anybody."""
+    """Return the time that the cores of this machine have worked for all processes, summed."""
     words = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
     user, nice, system, _idle, _waits, irq, soft, steal = map(int, words)
     return (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")

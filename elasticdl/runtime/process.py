@@ -1,9 +1,9 @@
-"""What every process of a job does first: arguments, logging, signals, and the lifeline.
+"""The first steps of every process of a job: arguments, logging, signals, and the lifeline.
 
 The **lifeline** is a pipe. The `elasticdl` command holds its write end and writes nothing; every
 process of the job inherits the read end and waits on it. However the command ends, even by
 `kill -9`, the kernel closes the write end, every reader sees the end of the file, and every process
-ends itself. No process has to be told, and none can be forgotten.
+ends itself. So the command need not know or tell the processes.
 """
 
 from __future__ import annotations
@@ -41,49 +41,51 @@ STOPPED_EXIT_CODE = 128 + signal.SIGTERM
 """Exit code of a process that was asked to end and did so in order."""
 
 OWN_FAILURE_EXIT_CODE = 70
-"""Exit code of a worker that failed while it held tasks, and for no fault of theirs."""
+"""Exit code of a worker that failed for a reason that is not in its tasks."""
 
 BUILDS_FROM, IS_BUILT = "builds the model from records of ", "the model is built"
-"""What a worker logs before and after it builds the model, for which it holds no task yet."""
+"""A worker logs these before and after it builds the model, when it holds no task yet."""
 
 TIMED_OUT_EXIT_CODE = 124
 """Exit code of a worker that ended itself because the user's code did not return."""
 
 LOG_FOLDER = "logs"
-"""In a job's folder: what its processes on this machine print."""
+"""Folder in the job's folder with the output of its processes on this machine."""
 
 CONFIG_FILE = "job.json"
 TOKEN_FILE = "token"
 ADDRESS_FILE = "master.json"
-"""Where the master listens; written whole by each master, for commands on the same machine."""
+"""File with the address of the master. Each master writes it, for commands on its machine."""
 
 PICTURE_FILE = "status.json"
-"""The last picture of a job that has finished or failed."""
+"""File with the last status of a job that has finished or failed."""
 
 BEFORE_FILE = "before.json"
-"""The newest picture of a job that has not ended: what it had trained when it was stopped."""
+"""File with the newest status of a job that was stopped before its end."""
 
 PAGE_FILE = "page.json"
-"""Where the job's page is, with its token: for the owner of the job alone."""
+"""File with the address and the token of the job's page; only the job's owner can read it."""
 
 PROFILE_FOLDER, PROFILE_REQUEST = "profile", "request.json"
-"""Where `elasticdl profile` asks workers to record stages, and where they answer."""
+"""Folder and file in which `elasticdl profile` asks for records, and workers answer."""
 
 PROFILE_RECORDING = "recording"
-"""Ends the name of the file by which a ps replica says there that it records."""
+"""Ending of the file by which a ps replica says there that it records."""
 
-_MODULES = {Role.MODEL_SERVER: "elasticdl.worker.model_server"}  # it computes as a worker does
+_MODULES = {Role.MODEL_SERVER: "elasticdl.worker.model_server"}  # it computes like a worker
 _TOKEN_BYTES = 32
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessArguments:
-    """What a process knows when it starts. `master` is its HOST:PORT, "" for the master itself.
+    """The settings with which a process starts.
 
-    listening: Where it listens; a worker does for the other workers of its world, if it has one.
-    tls_dir: the certificates that the job makes, if it does.
-    tls: what this process speaks TLS with, if it does; the master makes its own.
+    master: Address of the master, HOST:PORT; "" for the master itself.
+    listening: Address at which the process listens. A worker listens for the other workers of its
+        world, if it has a world.
+    tls_dir: Folder of the certificates that the job makes; None if it makes none.
+    tls: Certificate and key of this process; None without TLS. The master makes its own.
     """
 
     config: JobConfig
@@ -96,13 +98,13 @@ class ProcessArguments:
     tls: TlsFiles | None = None
 
     def master_now(self) -> str | None:
-        """Return where the job's folder says that the master is, if the two share that folder."""
+        """Return the master's address in the job's folder, if this process sees that folder."""
         is_here = is_loopback(self.master.rpartition(":")[0]) or self.config.shares_folder
         return master_address(self.job_dir) if is_here else None
 
 
 def master_address(job_dir: Path) -> str | None:
-    """Return where the master of a local job listens; None if it has not said so yet."""
+    """Return the address of a local job's master; None until the master has written it."""
     try:
         return str(json.loads((job_dir / ADDRESS_FILE).read_text())["address"])
     except (OSError, ValueError, KeyError):
@@ -122,10 +124,10 @@ def command(
 ) -> tuple[str, ...]:
     """Return the command line that starts a process of the job in `job_dir`.
 
-    Settings and secret are in that folder, unless other files are named.
+    Settings and secret are in that folder, unless the caller names other files.
 
-    `-P` keeps the current folder off the import path, as it is for `elasticdl` itself; `-u` has
-    what the user's code prints reach the log before a kill does.
+    `-P` keeps the current folder off the import path, as for `elasticdl` itself. `-u` makes
+    output of the user's code reach the log at once, before a kill.
     """
     words = [python, "-P", "-u", "-m", _MODULES.get(role, f"elasticdl.{role}")]
     words += ["--config", str(config_file or job_dir / CONFIG_FILE)]
@@ -145,12 +147,12 @@ def start(role: Role, argv: Sequence[str] | None = None) -> ProcessArguments:
     """Do what each process does first; call it once, from the main thread.
 
     Logs go to stderr (the launcher sends it to a file) and name the process. SIGTERM raises
-    `SystemExit`, so `finally` blocks run. An `ElasticdlError` that nobody catches ends the
-    process with its message as the last line of the log and exit code 1.
+    `SystemExit`, so `finally` blocks run. An uncaught `ElasticdlError` ends the process with exit
+    code 1 and the message of the error as the last line of the log.
 
     Raises:
         ConfigError: The configuration or the token cannot be read, or the process may not listen
-            where it is told to.
+            at its address.
     """
     collect_garbage()
     open_files.raise_limit()
@@ -171,7 +173,7 @@ def start(role: Role, argv: Sequence[str] | None = None) -> ProcessArguments:
     listening = _may_listen(words, config)
     makes_own = role is Role.MASTER and words.tls_dir is not None
     token = read_token(words.token_file)
-    if not config.is_on_kubernetes:  # there the master makes the secret, after the command
+    if not config.is_on_kubernetes:  # there the master makes the secret, later than the command
         functions_file.trust(words.job_dir, token)
     return ProcessArguments(
         config=config,
@@ -186,10 +188,10 @@ def start(role: Role, argv: Sequence[str] | None = None) -> ProcessArguments:
 
 
 def when_asked_to_end(hand_over: Callable[[], None]) -> None:
-    """Have a signal that asks this process to end call a function, once; from the main thread.
+    """Call a function once when a signal asks this process to end; set up in the main thread.
 
-    The function is called in a thread of its own, at once: also while the main thread computes in
-    a framework, which may take long. It ends the process, or has the main thread do so.
+    A separate thread calls the function at once, even if the main thread is busy in a framework.
+    The function ends the process, or makes the main thread end it.
     """
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)
@@ -202,7 +204,7 @@ def when_asked_to_end(hand_over: Callable[[], None]) -> None:
         hand_over()
 
     def forget() -> None:
-        # A process that the user's code forks is not asked to hand over, nor asks us to.
+        # A process that the user's code forks has nothing to hand over, and must not ask us to.
         signal.set_wakeup_fd(-1)
         for number in asked:
             signal.signal(number, _end_in_order)
@@ -220,9 +222,9 @@ def renewal(
     """Return a context in which the certificate of this process is renewed, if it has to be.
 
     Args:
-        arguments: What it was started with.
-        role: What it is.
-        sign: Given a request in PEM, returns the next certificate.
+        arguments: The arguments of the process.
+        role: The role of the process.
+        sign: Function from a request in PEM to the next certificate.
     """
     name = process_name(role, arguments.index)
     cluster = arguments.config.cluster
@@ -230,9 +232,9 @@ def renewal(
 
 
 def run_to_own_failure(work: Callable[[], None]) -> None:
-    """Run what may fail for no fault of the user's code; then the exit code says so.
+    """Run work whose failure is not the fault of the user's code; the exit code says so.
 
-    The user's code may end the process too (`os._exit`), with any other code.
+    The user's code may end the process too (`os._exit`), with another exit code.
     """
     try:
         work()
@@ -242,28 +244,28 @@ def run_to_own_failure(work: Callable[[], None]) -> None:
 
 
 def fail_now(error: BaseException) -> NoReturn:
-    """End this process as `run_to_own_failure` does, from a thread that nobody waits for."""
+    """End this process like `run_to_own_failure`, from a thread for which no other waits."""
     _log_uncaught(type(error), error, error.__traceback__)
     end_now(OWN_FAILURE_EXIT_CODE)
 
 
 def process_name(role: Role, index: int) -> str:
-    """Return the name of a process in logs: `worker-3`; there is one master only."""
+    """Return the name of a process in logs: `worker-3`, or `master`, since there is only one."""
     return str(role) if role is Role.MASTER else f"{role}-{index}"
 
 
 def scratch_folder(job_dir: Path, role: Role, index: int) -> Path:
-    """Return where a process has files that are on their way; nobody needs them after its end."""
+    """Return the folder for temporary files of a process. They are useless after its end."""
     return job_dir / "scratch" / process_name(role, index)
 
 
 def rotate_log(config: JobConfig, job_dir: Path) -> None:
-    """Begin a new log file, if this process has one in the job's folder and it is full."""
+    """Begin a new log file if the present one is in the job's folder and is full."""
     log_lines.rotate_if_full(job_dir / LOG_FOLDER, config.seeing.log_file_bytes)
 
 
 def inherited_lifeline() -> int | None:
-    """Return the read end of the lifeline that this process was started with, if any.
+    """Return the read end of the lifeline that this process inherited, or None.
 
     Raises:
         ConfigError: The environment names a descriptor that this process does not have.
@@ -283,12 +285,12 @@ def inherited_lifeline() -> int | None:
 
 
 def write_whole(path: Path, text: str, mode: int = 0o666) -> None:
-    """Write a file of the job so that it is whole when it is there.
+    """Write a file of the job under another name first, so that readers only see a whole file.
 
     Args:
         path: The file.
-        text: What is in it.
-        mode: Who may read and write it, less the process' umask.
+        text: The content.
+        mode: Permissions, from which the umask of the process is removed.
 
     Raises:
         OSError: It cannot be written.
@@ -300,7 +302,7 @@ def write_whole(path: Path, text: str, mode: int = 0o666) -> None:
         partial.write_text(text)
         partial.replace(path)
     except OSError:
-        partial.unlink(missing_ok=True)  # of a disk that is full, what was written
+        partial.unlink(missing_ok=True)  # a full disk leaves a part of it
         raise
 
 
@@ -360,10 +362,10 @@ def _parse(role: Role, argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _may_listen(words: argparse.Namespace, config: JobConfig) -> Listening:
-    """Return where the process listens. What forbids it to listen there is checked here alone."""
+    """Return the address at which the process listens; check that it may listen there."""
     listening = Listening(words.bind_address, words.advertise_address)
     listening.check()
-    # With the folder it speaks by the job's own certificates.
+    # If the folder is given, the process uses the certificates of the job.
     if words.tls_dir is None and credentials.mode_of(config.cluster, listening.is_exposed) == "job":
         raise ConfigError(
             "--tls_dir: expected the folder with certificates that were made for this job: without "
@@ -385,7 +387,7 @@ def _end_with(lifeline: int) -> None:
         pass
     _log.error("the elasticdl command is gone; so this process ends")
     if os.getpgrp() == os.getpid():
-        # Leads its own group: takes along whatever the user's code has started.
+        # The process leads its group, so this also ends processes that the user's code started.
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
 

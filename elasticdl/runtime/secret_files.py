@@ -1,4 +1,4 @@
-"""Files that nobody but this process' user may read."""
+"""Files that only the user of this process may read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def check_secret(path: Path, flag: str) -> None:
 
     Args:
         path: The file, or a link to it.
-        flag: By which it was named, for the message.
+        flag: The flag that named it, for the message.
 
     Raises:
         OSError: There is no such file.
@@ -36,13 +36,13 @@ def check_secret(path: Path, flag: str) -> None:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder that nobody else may look into, or make it so; the user's own alone.
+    """Make a folder that only the user can read, or take others' rights from an existing one.
 
-    Root may use another user's, as one that is mounted into a container.
+    Root may use a folder of another user, such as one that is mounted into a container.
 
     Raises:
         OSError: It cannot be made.
-        ConfigError: It is another user's, or is no folder.
+        ConfigError: It belongs to another user, or is no folder.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.stat()
@@ -56,7 +56,7 @@ def make_private(folder: Path) -> None:
 
 
 def is_own(path: Path) -> bool:
-    """Whether a file or folder is there, is this user's, no link, and nobody else may change it."""
+    """Whether a path is a file or folder, no link, that only this user owns and may change."""
     try:
         found = path.lstat()
     except OSError:
@@ -66,7 +66,7 @@ def is_own(path: Path) -> bool:
 
 
 def user_name(uid: int) -> str:
-    """Return what a user is called."""
+    """Return the name of a user in words, or the number if it has no name."""
     try:
         return f"user {pwd.getpwuid(uid).pw_name}"
     except KeyError:
@@ -74,7 +74,7 @@ def user_name(uid: int) -> str:
 
 
 def private_opener(path: str, flags: int) -> int:
-    """Open a file as `open` does; a new one is its owner's alone, and one of ours becomes so."""
+    """Open a file like `os.open`, and make it private if it is new or belongs to the user."""
     descriptor = os.open(path, flags, 0o600)
     found = os.fstat(descriptor)
     if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) & (_GROUP | _OTHERS):
@@ -84,10 +84,10 @@ def private_opener(path: str, flags: int) -> int:
 
 
 def _is_mounted_secret(found: os.stat_result) -> bool:
-    """Whether a file is as Kubernetes mounts a Secret into a pod that has an `fsGroup`.
+    """Whether a file has the owner and mode of a Kubernetes Secret in a pod with an `fsGroup`.
 
-    It belongs to root and to that group, with mode 0440, and the pod cannot change that. Only the
-    pod's own processes are in the group: it is not the group of a user, but given to them beside.
+    Such a file belongs to root and to that group and has mode 0440; the pod cannot change this.
+    Only the processes of the pod are in the group, so the file is still secret.
     """
     is_read_only = stat.S_IMODE(found.st_mode) & _GROUP == stat.S_IRGRP
     is_given = found.st_gid in os.getgroups() and found.st_gid != os.getegid()

@@ -1,4 +1,4 @@
 """Certificates: who signs them, where their files are, and how they are renewed.
 
-`docs/designs/tls.md` says which process holds what.
+`docs/designs/tls.md` lists the files that each process holds.
 """

@@ -1,9 +1,10 @@
 """The authority of one job: it signs a certificate for each of the job's processes.
 
-A certificate says who its process is in three ways: a DNS name of its role (`ps.elasticdl`), which
-peers check; a URI (`elasticdl://JOB/ps/0`), which the master reads when the process asks for the
-next one; and its purposes: a user's is no server's. A worker serves the other workers of its ring;
-its name keeps it from being taken for a master or a ps replica.
+A certificate identifies its process in three ways. Peers check a DNS name of the role
+(`ps.elasticdl`). The master reads a URI (`elasticdl://JOB/ps/0`) when the process asks for its next
+certificate. The purposes say whether the process may be a server; a user's command may not. A
+worker serves the other workers of its ring. Its DNS name prevents that it poses as a master or a
+ps replica.
 """
 
 from __future__ import annotations
@@ -30,23 +31,23 @@ from elasticdl.runtime.credentials.files import (
 )
 
 USER = "user"
-"""The role of commands such as `elasticdl train`, which speak to the master alone."""
+"""The role of commands such as `elasticdl train`, which only speak to the master."""
 
 _SERVERS = (Role.MASTER, Role.PS, Role.WORKER, Role.MODEL_SERVER)
 _CLOCK_BEHIND = timedelta(days=30)
-"""So far may the clock of a process be behind that of the master when it made a certificate.
+"""A process accepts a certificate if its clock is behind the master's by at most this time.
 
-Clocks are set, and those of two machines differ. The authority says who is trusted, not a clock."""
+Clocks of machines differ, and they are set. The authority decides on trust, and not a clock."""
 
 _CLOCK_AHEAD = timedelta(days=3)
-"""So far may it be ahead. A stolen certificate is good for as much longer."""
+"""The same for a clock that is ahead. A stolen certificate is valid for this much longer."""
 
-_AUTHORITY_LIFE = timedelta(days=10 * 365)  # before and after now: it is not renewed
+_AUTHORITY_LIFE = timedelta(days=10 * 365)  # before and after now, since it is never renewed
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a process is. `role` is one of `elasticdl.job.Role`, or `USER`."""
+    """The identity of a process. `role` is a value of `elasticdl.job.Role`, or `USER`."""
 
     job: str
     role: str
@@ -54,7 +55,7 @@ class Identity:
 
     @property
     def name(self) -> str:
-        """Its name in logs and files: `ps-0`; there is one master and one user."""
+        """Its name in logs and files: `ps-0`, or `master` and `user`, which have no number."""
         return self.role if self.role in (Role.MASTER, USER) else f"{self.role}-{self.index}"
 
     @property
@@ -64,10 +65,10 @@ class Identity:
 
     @classmethod
     def of_uri(cls, uri: str) -> Identity:
-        """Return whom a URI of a certificate names.
+        """Return the identity in the URI of a certificate.
 
         Raises:
-            AuthenticationError: It is none of elasticdl's.
+            AuthenticationError: The URI has another form.
         """
         parts = urlsplit(uri)
         path = parts.path.split("/")
@@ -87,7 +88,7 @@ class Authority:
 
     @classmethod
     def create(cls, folder: Path, job: str) -> Authority:
-        """Make an authority for a new job; its two files are written into the folder.
+        """Make an authority for a new job, and write its two files into the folder.
 
         Raises:
             OSError: They cannot be written.
@@ -111,16 +112,16 @@ class Authority:
             .sign(key, hashes.SHA256())
         )
         write_private(folder / AUTHORITY_KEY_FILE, _pem_of_key(key))
-        # The certificate comes last: where it is, the key is too.
+        # The certificate comes last, so if it exists, the key exists too.
         write_private(folder / AUTHORITY_FILE, certificate.public_bytes(_PEM))
         return cls(certificate, key)
 
     @classmethod
     def load(cls, folder: Path) -> Authority:
-        """Read what `create` wrote.
+        """Read the files that `create` wrote.
 
         Raises:
-            ConfigError: A file is missing or holds something else; names it.
+            ConfigError: A file is missing or holds something else. The message names it.
         """
         path = folder / AUTHORITY_FILE
         try:
@@ -133,10 +134,10 @@ class Authority:
 
     @classmethod
     def parse(cls, certificate: bytes, key: bytes, where: str) -> Authority:
-        """Read an authority from the contents of its two files, which were found somewhere.
+        """Read an authority from the contents of its two files.
 
         Raises:
-            ConfigError: They hold something else; names the file.
+            ConfigError: A file holds something else. The message names it.
         """
         name = AUTHORITY_FILE
         try:
@@ -164,7 +165,7 @@ class Authority:
         return files
 
     def files_for(self, identity: Identity, life_seconds: float) -> dict[str, bytes]:
-        """Return what a process needs, name -> content: whom it trusts, and who it is."""
+        """Return the files of a process, name -> content: the authority, and its certificate."""
         own = of_process(Path(), identity.name).certificate.name
         return {AUTHORITY_FILE: self.pem, own: self.make(identity, life_seconds)}
 
@@ -181,15 +182,15 @@ class Authority:
     def sign(self, request: bytes, identity: Identity, life_seconds: float) -> bytes:
         """Return a certificate for the key of a request.
 
-        Of the request only the key is taken: who asks is known from elsewhere.
+        Only the key of the request counts. The caller knows the identity from another source.
 
         Args:
-            request: PEM, as `make_request` makes it.
-            identity: Who asks.
-            life_seconds: How long it is good.
+            request: PEM, made by `make_request`.
+            identity: The process that asks.
+            life_seconds: The time for which the certificate is valid.
 
         Raises:
-            AuthenticationError: It is no request, or of one who does not have the key.
+            AuthenticationError: It is no request, or the sender does not have the key.
         """
         try:
             asked = x509.load_pem_x509_csr(request)
@@ -244,12 +245,12 @@ def make_request(name: str) -> tuple[bytes, bytes]:
 
 
 def expiry(certificate: bytes) -> float:
-    """Return when the life of a certificate in PEM ends, in seconds since 1970.
+    """Return the planned end of a certificate in PEM, in seconds since 1970.
 
-    A process whose clock is ahead takes it for a while longer.
+    The certificate itself is valid a little longer, for processes whose clocks are ahead.
 
     Raises:
-        ConfigError: It is none.
+        ConfigError: It is no certificate.
     """
     try:
         end = x509.load_pem_x509_certificate(certificate).not_valid_after_utc

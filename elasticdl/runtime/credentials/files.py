@@ -1,4 +1,4 @@
-"""The files by which a process shows who it is, and knows the others of its job."""
+"""The files with which a process proves its identity and checks its peers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from elasticdl.errors import ConfigError
 
 AUTHORITY_FILE = "ca.pem"
 AUTHORITY_KEY_FILE = "ca.key"
-"""Only the master (and who submits the job) has this one."""
+"""Only the master and the user who submits the job have this file."""
 
 FOLDER = "tls"
-"""Where they are in the folder of a job."""
+"""The folder of these files in the folder of a job."""
 
 Stamp: TypeAlias = tuple[tuple[int, int, int], ...]
 
@@ -23,9 +23,9 @@ Stamp: TypeAlias = tuple[tuple[int, int, int], ...]
 class TlsFiles:
     """The files of one process, in PEM. One file may hold certificate and key.
 
-    authority: certificates of those who sign the certificates of this job.
-    certificate: this process's own, and those between it and the authority.
-    key: its private key, which only its owner may read.
+    authority: Certificates of the authorities that sign for this job.
+    certificate: The certificate of this process, and any between it and the authority.
+    key: The private key of this process, which only its owner may read.
     """
 
     authority: Path
@@ -33,24 +33,25 @@ class TlsFiles:
     key: Path
 
     def as_tuple(self) -> tuple[Path, Path, Path]:
-        """Return them in the order in which `elasticdl._core` takes them."""
+        """Return the files in the order of the arguments in `elasticdl._core`."""
         return (self.authority, self.certificate, self.key)
 
     def stamp(self) -> Stamp:
-        """Return what is another one when a file has changed.
+        """Return a value that changes when a file changes.
 
         Raises:
-            ConfigError: One is missing.
+            ConfigError: A file is missing.
         """
         return tuple(_stamp(path) for path in self.as_tuple())
 
     def read(self) -> tuple[bytes, bytes, bytes]:
-        """Return authority, certificate and key, of one moment.
+        """Return the contents of authority, certificate and key, which fit together.
 
         Raises:
-            ConfigError: One cannot be read.
+            ConfigError: A file cannot be read.
         """
-        if self.certificate == self.key:  # renewed at once: read at once
+        if self.certificate == self.key:
+            # A renewal replaces the one file at once, so one read gets a matching pair.
             both = _read(self.certificate)
             return _read(self.authority), both, both
         return _read(self.authority), _read(self.certificate), _read(self.key)
@@ -58,11 +59,10 @@ class TlsFiles:
     def check(self) -> None:
         """Make sure that the files are there and the key is secret.
 
-        The group may read the key, as it does where a cluster mounts it for a process that is not
-        root.
+        The group may read the key: a cluster mounts it so for a process that is not root.
 
         Raises:
-            ConfigError: Not so; names the file.
+            ConfigError: A file is missing, or others may read the key. The message names it.
         """
         self.read()
         mode = self.key.stat().st_mode & 0o777
@@ -74,13 +74,13 @@ class TlsFiles:
 
 
 def of_process(folder: Path, name: str) -> TlsFiles:
-    """Return where the files of a process are in the folder of its job, such as of `ps-0`."""
+    """Return the paths of the files of a process, such as `ps-0`, in the folder of its job."""
     own = folder / f"{name}.pem"
     return TlsFiles(folder / AUTHORITY_FILE, own, own)
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file that only its owner can read; it is whole, or as it was before.
+    """Write a file that only its owner can read. A failure leaves the old file.
 
     Raises:
         OSError: It cannot be written.
@@ -93,7 +93,7 @@ def write_private(path: Path, content: bytes) -> None:
             file.write(content)
         os.replace(partial, path)
     except OSError:
-        partial.unlink(missing_ok=True)  # of a disk that is full, what was written
+        partial.unlink(missing_ok=True)  # a full disk leaves a part of it
         raise
 
 

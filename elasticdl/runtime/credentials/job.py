@@ -1,4 +1,4 @@
-"""What TLS a job speaks, and the certificates that its submitter makes."""
+"""Chooses how a job uses TLS, and makes the certificates of its submitter."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 
 def mode_of(cluster: ClusterSection, is_exposed: bool) -> TlsMode:
-    """Return what TLS a job speaks.
+    """Return the mode in which a job uses TLS.
 
     Args:
-        cluster: Its settings.
+        cluster: The settings of the job.
         is_exposed: Whether other machines can reach its processes.
 
     Raises:
-        ConfigError: What it says would have secrets told to whoever is there.
+        ConfigError: The settings would send secrets to any process at the address.
     """
     mode = cluster.tls or "job"
     if mode == "off" and not cluster.insecure:
@@ -54,14 +54,14 @@ def mode_of(cluster: ClusterSection, is_exposed: bool) -> TlsMode:
 
 
 def folder_of(cluster: ClusterSection, job_dir: Path) -> Path | None:
-    """Return the folder with the certificates of a job on one machine, if it makes its own."""
+    """Return the folder with the certificates of a job on one machine; None: it makes none."""
     return job_dir / FOLDER if mode_of(cluster, is_exposed=False) == "job" else None
 
 
 def prepare(cluster: ClusterSection, job_dir: Path, is_new: bool = False) -> None:
-    """Check what TLS a job is to speak; a new job that makes certificates gets its authority.
+    """Check the TLS settings of a job, and make an authority for a new job if it needs one.
 
-    One that lies there already is not a new job's: who made it was killed before it was whole.
+    A new job replaces an authority in its folder: its maker was killed before the job was whole.
 
     Raises:
         ConfigError: The settings or the user's own files are not good.
@@ -78,20 +78,20 @@ def prepare(cluster: ClusterSection, job_dir: Path, is_new: bool = False) -> Non
 
 
 def of_user(cluster: ClusterSection) -> TlsFiles | None:
-    """Return the files that the user has named for all processes, if any."""
+    """Return the files that the user has named for all processes, or None."""
     if cluster.tls_ca is None or cluster.tls_cert is None or cluster.tls_key is None:
         return None
     return TlsFiles(cluster.tls_ca, cluster.tls_cert, cluster.tls_key)
 
 
 def of_role(cluster: ClusterSection, folder: Path | None, name: str) -> TlsFiles | None:
-    """Return the files of a process, such as `ps-0`, that was told the folder of certificates.
+    """Return the files of a process, such as `ps-0`, in the folder of certificates.
 
-    Where the folder is read-only, as a mounted secret is, they are copied to where they can be
-    renewed.
+    A mounted secret is a read-only folder. Its files are copied to a folder in which the process
+    can renew them.
 
     Raises:
-        ConfigError: They are missing, or others may read the key.
+        ConfigError: A file is missing, or others may read the key.
     """
     files = of_user(cluster)
     if files is None and folder is not None:
@@ -120,7 +120,7 @@ def renewal(
     name: str,
     sign: Callable[[bytes], bytes],
 ) -> AbstractContextManager[object]:
-    """Return a context in which the certificate of a process is renewed, if the job makes them."""
+    """Return a context that renews the certificate of a process, if the job makes it."""
     if folder is None or files is None:
         return contextlib.nullcontext()
     from elasticdl.runtime.credentials.renewal import Renewal
@@ -129,9 +129,9 @@ def renewal(
 
 
 def for_user(cluster: ClusterSection, folder: Path | None) -> TlsFiles | None:
-    """Return the files of a command that speaks to the master; renewed as long as it runs.
+    """Return the files of a command that speaks to the master. They are renewed while it runs.
 
-    Who can read the key of the authority, the owner of the job, signs for the command.
+    The owner of the job can read the key of the authority, so the command signs for itself.
 
     Raises:
         ConfigError: The authority is missing, or the user's own files are not good.
@@ -148,17 +148,17 @@ def for_user(cluster: ClusterSection, folder: Path | None) -> TlsFiles | None:
     authority = Authority.load(folder)
     try:
         return signed_for_user(cluster, authority, folder)
-    except OSError:  # the disk of the job is full, or can be read alone
+    except OSError:  # the disk of the job is full or read-only
         own = Path(tempfile.mkdtemp(prefix="elasticdl-tls-"))
         atexit.register(shutil.rmtree, own, ignore_errors=True)
         return signed_for_user(cluster, authority, own)
 
 
 def signed_for_user(cluster: ClusterSection, authority: Authority, folder: Path) -> TlsFiles:
-    """Return the files of a command, made by an authority; renewed as long as it runs.
+    """Make and return the files of a command. They are renewed while it runs.
 
     Raises:
-        OSError: They cannot be written into the folder.
+        OSError: A file cannot be written into the folder.
     """
     from elasticdl.runtime.credentials.authority import USER, Identity
 

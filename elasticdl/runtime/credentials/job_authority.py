@@ -1,4 +1,4 @@
-"""The authority of a running job: its master signs for the processes that it starts."""
+"""The authority in a running job. The master signs with it for the processes that it starts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ROLES = frozenset([*Role, USER])
 
 @dataclass(frozen=True, slots=True)
 class JobAuthority:
-    """The authority of a job, which knows the job's name and how long its certificates are good."""
+    """The authority of a job, with the job's name and the life of its certificates."""
 
     authority: Authority
     folder: Path
@@ -24,10 +24,10 @@ class JobAuthority:
 
     @classmethod
     def of_job(cls, folder: Path, job: str, life_seconds: float) -> JobAuthority:
-        """Take up the authority that was made for the job.
+        """Load the authority that was made for the job.
 
         Raises:
-            ConfigError: It is not there; names the file.
+            ConfigError: A file is missing. The message names it.
         """
         return cls(Authority.load(folder), folder, job, life_seconds)
 
@@ -35,7 +35,7 @@ class JobAuthority:
         """Write the files of a process on this machine that is about to start.
 
         Raises:
-            OSError: They cannot be written.
+            OSError: A file cannot be written.
         """
         identity = Identity(self.job, role, index)
         return self.authority.issue(self.folder, identity, self.life_seconds)
@@ -50,10 +50,10 @@ class JobAuthority:
         return self.authority.sign(request, Identity(self.job, Role.MASTER), self.life_seconds)
 
     def renew(self, uris: list[str], request: bytes) -> bytes:
-        """Return the next certificate of a process that has shown one with these names.
+        """Return the next certificate of a process whose present certificate has these URIs.
 
         Raises:
-            AuthenticationError: They name nobody of this job, or the request is none.
+            AuthenticationError: The URIs name no process of this job, or the request is not valid.
         """
         if len(uris) != 1:
             raise AuthenticationError(f"expected one name in the certificate, found {uris}")

@@ -1,12 +1,12 @@
-"""A process's certificate, renewed while it runs.
+"""Renews the certificate of a process while it runs.
 
-Certificates live short (a day, as a rule), so that a stolen one is soon of no use. A thread asks
-for the next one when a third of the time is left; whoever signs it (the master, by gRPC) takes
-nothing but the new key from the request. New connections take the new files; open ones go on.
+A certificate has a short life (a day by default), so a stolen one is soon useless. A thread asks
+for the next certificate when a third of the life is left. The master signs it and takes only the
+new key from the request. New connections use the new files; open connections go on.
 
-The time is that of a clock that nobody sets. The clock of the machine says only how old the
-certificate is that the process was started with. If that clock is set by more than an hour, a
-certificate by the new time is asked for at once.
+The waiting time is measured by a clock that cannot be set. The clock of the machine only gives the
+age of the first certificate. If that clock is set by more than an hour, the process asks for a
+new certificate at once.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from elasticdl.runtime.credentials.files import TlsFiles, write_private
 
 log = logging.getLogger(__name__)
 
-_RETRY_SHARE = 0.05  # of a certificate's life: how soon to try again
+_RETRY_SHARE = 0.05  # part of a certificate's life before another try
 _SHORTEST_PAUSE_SECONDS = 0.2
-_LOOK_SECONDS = 60.0  # how often to look whether the machine's clock was set
+_LOOK_SECONDS = 60.0  # between checks whether the machine's clock was set
 _STEP_SECONDS = 3600.0
 
 
 def pause_seconds(now: float, expires: float, life_seconds: float) -> float:
-    """Return how long to wait before a certificate is renewed: until a third of its life is left.
+    """Return the time to wait before a renewal: until a third of the certificate's life is left.
 
-    One that should be renewed by now is at once. A certificate that seems to be of the future, by
-    a clock that was set, is taken for a new one.
+    The result is 0 if that time is over. If the clock was set back, a certificate seems to come
+    from the future; then it counts as new.
     """
     return min(max(0.0, expires - life_seconds / 3 - now), life_seconds * 2 / 3)
 
 
 class Renewal(Background):
-    """Renews a certificate within its block; a context manager."""
+    """A context manager that renews a certificate during its block."""
 
     def __init__(
         self,
@@ -50,11 +50,11 @@ class Renewal(Background):
         """Prepare to renew.
 
         Args:
-            files: Certificate and key in one file, which is replaced.
+            files: Certificate and key are in one file, which each renewal replaces.
             name: The name of the process.
-            sign: Given a request in PEM, returns a certificate in PEM. It may raise
-                ElasticdlError; then it is asked again.
-            life_seconds: How long a certificate is good.
+            sign: Function from a request in PEM to a certificate in PEM. If it raises
+                ElasticdlError, it is called again later.
+            life_seconds: The life of a certificate.
         """
         super().__init__("certificate")
         self._files = files
@@ -66,7 +66,7 @@ class Renewal(Background):
         """Replace key and certificate now.
 
         Raises:
-            ElasticdlError: Nobody signs.
+            ElasticdlError: The request was not signed.
             OSError: The file cannot be written.
         """
         key, request = make_request(self._name)
@@ -99,5 +99,5 @@ class Renewal(Background):
 
 
 def _clock() -> float:
-    """Return what changes when the machine's clock is set."""
+    """Return a value that changes only when the machine's clock is set."""
     return time.time() - time.monotonic()
