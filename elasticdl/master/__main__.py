@@ -114,6 +114,8 @@ async def _run(arguments: ProcessArguments) -> int:
         except TakenOverError:
             raise
         except Exception as error:
+            # A new job that nobody has seen may fail for good. A job that runs goes on with the
+            # next master.
             if is_new and not master.has_begun:
                 raise
             raise _LostError(error) from error

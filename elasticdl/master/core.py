@@ -181,6 +181,7 @@ class JobCore:
     def resume(self, now: float) -> None:
         """Take up a job that an earlier master has left, after its facts were replayed."""
         self._next_tick = now + self.members.tick_seconds
+        # No process could speak while there was no master: nobody was silent.
         self.members.heard_all(now)
         self.meter.begin(now)
         self.processes.resume()
@@ -331,6 +332,7 @@ class JobCore:
         if self.has_ended:
             return
         if isinstance(answer, MoveTold | MoveFailed):
+            # The number of places may be another one now: replicas are ended or planned.
             self.processes.fill_places(now)
         if verdict.lost is not None:
             self._give_up(verdict.lost, verdict.words, now)
@@ -377,7 +379,7 @@ class JobCore:
             return False
         task = self.tasks.task(report.task_id)
         report = self.features.checked(task, report)
-        was_done = self.ledger.is_replayed(task.id)
+        was_done = self.ledger.is_replayed(task.id)  # asked before the report ends the replay
         settled = self.ledger.report(
             worker_id,
             task.id,
@@ -421,6 +423,7 @@ class JobCore:
             task = self.tasks.task(loss.task_id)
             report = TaskReport(task.id, 0, Outcome.FAILED, loss.message)
             self._settle(task, report, loss.settled, now)
+        # If no worker is left, ps replicas may still have the parameters, which are worth saving.
         if loss.failure and member.role is Role.WORKER and self.ledger.num_done:
             self.ending.fail_after_checkpoint(loss.failure, now)
         elif loss.failure and not self.has_ended:
@@ -435,6 +438,7 @@ class JobCore:
         for feature in self.features.overriding(JobFeature.advance):
             feature.advance(now)
         self.parameters.ask_what_is_due(now)
+        # Features come first: they may queue tasks that belong to this phase.
         is_over = not self.history.is_stopping and self.plan.is_over(self.phase)
         for feature in self.features.overriding(JobFeature.passing):
             feature.passing(is_over and self.phase is Phase.TRAINING)

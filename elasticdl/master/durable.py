@@ -158,6 +158,8 @@ class DurableJob:
         The caller hands each write to `append` and `compact` before it takes the next one. Any
         thread may do so.
         """
+        # A snapshot has the state after these facts. So it is made here, in the thread of the
+        # events, and before the next event happens.
         facts = self.core.journal.take()
         self._num_facts += len(facts)
         if self._num_facts < _FACTS_PER_SNAPSHOT:
@@ -196,7 +198,8 @@ class DurableJob:
             self.core.restore(snapshot["core"])
         for fact in facts:
             self.core.journal.replay(fact)
-        # Time never goes back: a fact may be a little later than the last time that was noted.
+        # The last noted time may be older than the last fact, by the seconds between two notes.
+        # The pause is added so that time never goes back.
         self._seconds_before = self._noted_seconds + _SECONDS_BETWEEN_TIMES
 
 
@@ -229,6 +232,7 @@ def open_job(
         init = config.checkpoint.checkpoint_dir_for_init
         if init is not None and config.command == "train":
             core.features.of(Callbacks).begin_with(begun_with(init), config.training.learning_rate)
+        # The shards are kept with the job: task ids follow from them, and files may change later.
         created: Fact = ["created", config.shown(), _shards(data), uuid.uuid4().hex, _FORMAT]
         state.append([created])
         return DurableJob(core, state, created, 1, clock), True
@@ -287,6 +291,7 @@ def end_of_job(state: State) -> JobEnd | None:
         StateError: The journal cannot be read.
     """
     snapshot, facts = state.load()
+    # The newest fact decides: a job may have ended and been reopened several times.
     for name, *values in reversed(facts):
         if name == "reopened":
             return None

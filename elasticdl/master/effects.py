@@ -78,6 +78,8 @@ class ReplicaAccess:
         route = self._route()
         if not all(route.addresses):
             raise UnavailableError("a ps replica is gone")
+        # A connection belongs to processes and to a layout. After a loss or a move the route is
+        # another one, and the old client would ask processes that are gone.
         if self._client is None or self._client[0] != route:
             self._client = (route, self._connect(route, True))
         return self._client[1]
@@ -159,6 +161,7 @@ class JobAccess:
         return None if part is None else Mover(part.connect, limit)
 
     def _with_rows(self) -> ReplicaClient:
+        # Ps replicas come first. In a job that has none, rank 0 has the rows too.
         return next(iter(self._by_role.values())).reach()
 
 

@@ -118,6 +118,7 @@ class Evaluations:
 
     def evaluated(self, evaluation_id: int, states: MetricStates, num_records: int = 0) -> bool:
         """Add what one validation task gave; return whether it was the last one."""
+        # A task of an evaluation that was given up may still be under lease, and reports late.
         if self._running is None or self._running.evaluation_id != evaluation_id:
             return False
         self._journal.record("evaluated", encode_states(states), int(num_records))

@@ -57,6 +57,7 @@ class EventBuffer:
     def add(self, event: Event) -> None:
         """Remember an event."""
         kind = KINDS.get(event["event"])
+        # Beats are many. They have a line of their own, so that they push no facts out.
         line = self._beats if kind is not None and kind.is_beat else self._facts
         text = encode(event)[:-1].decode()
         line.add(EventMemory(self._next, event["time"], text))
@@ -67,6 +68,7 @@ class EventBuffer:
         limit = min(limit, PAGE) if limit > 0 else PAGE
         lines = (self._facts, self._beats) if with_beats else (self._facts,)
         found = sorted(
+            # One more than the limit shows whether there is another page.
             (event for line in lines for event in line.first_from(offset, limit + 1)),
             key=lambda event: event.number,
         )

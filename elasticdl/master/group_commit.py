@@ -54,6 +54,7 @@ class GroupCommit:
         self._on_progress = on_progress
         self._on_failure = on_failure
         self._failure: Exception | None = None
+        # One thread keeps the writes in their order.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
         self._writing: asyncio.Task[None] | None = None
         self._write_began = 0.0  # monotonic
@@ -74,6 +75,8 @@ class GroupCommit:
         try:
             return self._job.happen(event)
         finally:  # what an event recorded before it was refused is true as well
+            # Each action carries the number of facts before it: it may not leave before they are
+            # written, or a killed master would have acted on facts that nobody knows.
             num_facts = self._journal.num_recorded
             self._actions.extend((num_facts, action) for action in self._job.core.take_actions())
             _tell_of_hold("an event", began)
@@ -123,6 +126,7 @@ class GroupCommit:
                 await loop.run_in_executor(self._thread, self._job.append, write)
                 self._num_written = num_facts
                 self._follow()
+                # Answers need not wait for the snapshot: the facts themselves are written.
                 if write.snapshot is not None:
                     await loop.run_in_executor(self._thread, self._job.compact, write)
         except Exception as error:

@@ -68,6 +68,7 @@ class InProcessMaster:
         Raises:
             JobFailedError: The data that the command needs has no records.
         """
+        # Reentrant: an action that is carried out has another event happen, in the same thread.
         self._lock = threading.RLock()
         self._tell = tell
         self._requests = itertools.count(1)

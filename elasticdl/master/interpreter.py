@@ -189,6 +189,8 @@ class Interpreter:
         match action:
             case actions.Note():
                 self._tell(action)
+            # Calls that may block go to threads, so that the event loop never waits for a disk or
+            # for a process. The rest is done at once.
             case actions.StartProcess(role, index):
                 self._run(lambda: self._start(role, index), Line.PROCESSES)
             case actions.AdoptProcess(handle):
@@ -304,6 +306,7 @@ class Interpreter:
         try:
             handle = processes.start(role, index)
         except LaunchError as error:
+            # The core hears of a process that has ended, so that one rule decides on another try.
             exited = Exited(ProcessHandle(role, index, ""), ExitReason.FAILED, None, str(error))
             return lambda: processes.exited(exited)
         return lambda: self._event(lambda now: self._core.processes.started(handle, now))
@@ -377,6 +380,7 @@ class Interpreter:
             log.warning("%s", error)
             return _nothing
 
+        # The folders are listed in a thread, but the core may be asked only in the event loop.
         def decide() -> None:
             kept = self._core.parameters.kept_hand_overs(role)
             gone = there - {hand_over_folder(directory, *whose) for whose in kept}
@@ -385,6 +389,8 @@ class Interpreter:
         return decide
 
     def _clean(self, folder: Location, work: Callable[[], None]) -> Then:
+        # A machine that loses power could forget the newest facts, and an older state would need
+        # the files. So the journal is synced before they go.
         def clean() -> None:
             self._sync()
             work()
@@ -454,6 +460,8 @@ class Interpreter:
         return {"folder": folder, "limit": limit} if folder else None
 
     def _tell_moved(self, action: actions.TellMoved) -> Then:
+        # A replica that has gone over cannot go back, so the fact `moved` must outlast a machine
+        # that loses power.
         self._sync()
         is_everybody = self._its_mover.tell(action)
         if is_everybody:

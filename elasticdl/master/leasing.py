@@ -45,6 +45,8 @@ class Leasing:
         is_new = request > member.newest_request or (goes_on and _awaits(member, request))
         if request > member.newest_request:
             member.newest_request, member.is_told_to_wait = request, False
+        # This comes before the look at `is_departing`: a worker that leaves must hear of the task
+        # that it holds already, to give it back.
         again = self._ledger.lease_of_request(worker_id, request)
         if again is not None:
             task_id, number = again

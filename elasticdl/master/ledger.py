@@ -154,7 +154,9 @@ class Ledger:
         self._failures: dict[int, int] = {}
         self._suspects: set[int] = set()
         self._waiting_suspects: deque[int] = deque()  # those that are not leased, of any kind
-        self._silences: set[int] = set()  # tasks whose worker fell silent
+        # Tasks whose worker fell silent. One silence may be a machine out of reach; only the
+        # second one makes the task a suspect.
+        self._silences: set[int] = set()
         self.quarantined: dict[int, str] = {}
         """Tasks that were set aside, and why; "" of those after the first hundred."""
         self.left: set[int] = set()
@@ -210,6 +212,8 @@ class Ledger:
 
     def lease_of_request(self, worker_id: int, request: int) -> tuple[int, int] | None:
         """Return (task id, lease number) that an earlier attempt at the same call was given."""
+        # The answer to the earlier attempt may have been lost on its way. The worker would then
+        # hold a task of which it does not know.
         for task_id in self._held.get(worker_id, ()):
             held = self._doing[task_id]
             if held.request == request:
@@ -253,6 +257,7 @@ class Ledger:
             self._journal.record("return", task_id)
             return Settled.REQUEUED
         if outcome is Outcome.RETURNED:
+            # The worker leaves, or has lost its parameters: no fault of the task, so no try.
             self._journal.record("return", task_id)
             return Settled.REQUEUED
         if self._failures.get(task_id, 0) < self._max_retries and not is_last_try:
@@ -365,6 +370,7 @@ class Ledger:
         if self._updates is not None:
             return self._next_in_order(self._updates)
         held = self.held_by(worker_id) if worker_id is not None else ()
+        # A worker with a suspect gets no second task: if it dies, the cause is certain.
         if any(task_id in self._suspects for task_id in held):
             return None
         suspect, usual = self._next_suspect(), self._next_usual()
@@ -414,6 +420,7 @@ class Ledger:
     @property
     def _begins(self) -> bool:
         """Whether a training task may be begun now."""
+        # `num_known` grows while a stream is cut into tasks.
         count, num_known = self._handed.count, self._tasks.num_known
         if self.is_stopped or count >= num_known:
             return False
@@ -575,6 +582,7 @@ class Ledger:
         elif task_id == self._handed.next_id:
             self._handed.hand_out()
         else:
+            # Only a journal that does not fit this version's order of tasks leads here.
             raise ValueError(f"task {task_id} was not the next one")
         self._doing[task_id] = Held(worker_id, number, request, self.generation)
         held = self._held.get(worker_id)
@@ -615,6 +623,7 @@ class Ledger:
     def _apply_retry(self, task_id: int) -> None:
         self._come_back(task_id)
         self._failures[task_id] = self._failures.get(task_id, 0) + 1
+        # A task that failed goes to the end of its line, so that it holds no other task up.
         self._put_back(task_id, first=False)
 
     def _apply_quarantine(self, task_id: int, message: str) -> None:
@@ -623,6 +632,7 @@ class Ledger:
         self._suspects.discard(task_id)
         self._silences.discard(task_id)
         self.quarantined[task_id] = message if len(self.quarantined) < _MESSAGES_KEPT else ""
+        # A task that is set aside counts as settled, because its epoch must not wait for it.
         if task_id < self._num_training:
             self.training_settled[task_id // self._per_epoch] += 1
             self._num_settled += 1
@@ -665,7 +675,7 @@ class Ledger:
             self.training_settled[task_id // self._per_epoch] -= 1
             self._num_settled -= 1
             self._put_back(task_id, first=False)
-        self._first_open = 0
+        self._first_open = 0  # earlier epochs may have open tasks again
         self.quarantined, self.left = gone, set()
         self._failures.clear()
 
@@ -685,6 +695,8 @@ class Ledger:
         self.is_stopped = True
 
     def _apply_replay(self, edges: list[int]) -> None:
+        # The generation rises even if no task comes back: updates of leases under way may be
+        # lost, so none of these leases may end as done.
         self.generation += 1
         ranges = np.array(edges, np.int64).reshape(-1, 2)
         # The lease that ended as done is one above the last that came back: see `_number`.

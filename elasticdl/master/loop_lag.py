@@ -63,6 +63,7 @@ class LoopLag:
 
     def note(self, late_seconds: float, cpu_seconds: float) -> None:
         """Take in one look: how late it was, and what the process computed meanwhile."""
+        # If this process computed for most of the delay, it was the cause; else the machine was.
         held = late_seconds if cpu_seconds >= _OWN_SHARE * late_seconds else 0.0
         before, holds = self._longest, self._holds
         self._longest = Longest(

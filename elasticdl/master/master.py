@@ -164,6 +164,7 @@ class Master:
         self._leaves_for = ""
         self._tasks: set[asyncio.Task[None]] = set()
         self._threads = {
+            # One thread: files are written and deleted in the order of the actions.
             Line.STORAGE: ThreadPoolExecutor(max_workers=1, thread_name_prefix="storage"),
             Line.RECOVERY: ThreadPoolExecutor(max_workers=2, thread_name_prefix="recovery"),
             Line.PROCESSES: ThreadPoolExecutor(max_workers=8, thread_name_prefix="processes"),
@@ -205,6 +206,7 @@ class Master:
     def _wake(self) -> None:
         """Wake whoever waits for a change; from it on the master's time may have another label."""
         self._labels.enter(label_of(self.core))
+        # A bell rings once. Later waits are for the new bell, so that no ring is heard twice.
         bell, self._bell = self._bell, asyncio.Event()
         bell.set()
 
@@ -336,6 +338,7 @@ class Master:
             ends.callback(self._interpreter.close)
             self._take_up_job()
             await self._caught_up()
+            # If the journal cannot be written, the master ends before anybody has reached it.
             await server.start()
             self.has_begun = True
             where = json.dumps({"address": address, "pid": os.getpid()})
@@ -658,6 +661,8 @@ class Master:
     async def _effect(self, effect: Effect, line: Line) -> None:
         loop = asyncio.get_running_loop()
         then = await loop.run_in_executor(self._threads[line], effect)
+        # While the master leaves, calls fail because processes end with it. Such results are no
+        # events of the job: another master will ask again.
         if self.core.has_ended or not self._is_closing:
             then()
 

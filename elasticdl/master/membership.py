@@ -197,6 +197,7 @@ class Membership:
         A process that is still starting may give signs of life too. A ps replica may restore for a
         long time, and registers only after it.
         """
+        # A replica that restores has no session with the master yet, so none is compared.
         member = self._members.get((role, index))
         if member is not None and role is Role.PS and not (member.session or member.gone):
             member.last_heard = now
@@ -244,6 +245,7 @@ class Membership:
             if not member.gone
             and (member.is_running or member.session)
             and now - member.last_heard
+            # A process that starts may take minutes to import its framework.
             > (self._timeout_seconds(member) if member.is_up else START_TIMEOUT_SECONDS)
         ]
 
@@ -301,6 +303,7 @@ class Membership:
     def _apply_plan(self, role: str, index: int) -> None:
         self._alive = None
         before = self._members.get((Role(role), index))
+        # The process before may still run. Its end must not be taken for the end of the new one.
         handle = "" if before is None or before.has_exited else before.handle
         self._members[Role(role), index] = Member(Role(role), index, before=handle)
         if role == Role.WORKER:

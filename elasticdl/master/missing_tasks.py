@@ -120,6 +120,7 @@ def lacks_of_epoch(
     have[numbers] = found
     lacking = np.flatnonzero(is_done & (have < minibatches))
     have, minibatches, examples = have[lacking], minibatches[lacking], examples[lacking]
+    # `feed` may make more examples than records, but a task cannot lack more records than it has.
     left = np.clip(examples - have * minibatch_size, 0, records[lacking])
     return Lacks(lacking + first, have, minibatches - have, left)
 
@@ -140,6 +141,7 @@ def _ranges(ids: Iterable[int]) -> Int64:
     found = ids if isinstance(ids, np.ndarray) else np.fromiter(ids, np.int64)
     if not found.size:
         return np.zeros((0, 2), np.int64)
+    # Ids mostly come in order, so the sort is done only if they do not.
     steps = np.diff(found)
     if steps.size and steps.min() <= 0:
         found = np.unique(found)

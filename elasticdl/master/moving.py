@@ -115,6 +115,7 @@ class Losses:
         with self._lock:
             self._sessions.add(session)
             told, self._next = self._next, Future()
+        # Outside of the lock, since a thread that wakes takes the lock at once.
         told.set_result(None)
 
     def has(self, seated: Seated) -> bool:
@@ -136,6 +137,7 @@ class Losses:
             Exception: A call to a process raised it.
         """
         while True:
+            # Both are read under one lock: a loss after it completes `loss`, so none is missed.
             with self._lock:
                 loss, sessions = self._next, set(self._sessions)
             for seated in needed:
@@ -258,6 +260,7 @@ def prepare(
     steps = MoveSteps(action, clock)
     try:
         yield from steps.begin(memory_limit)
+        # A replica that is lost after the move begins with this checkpoint, so it comes first.
         yield WritePoint(steps.cut)
         marks = yield from steps.copy()
         yield from steps.ready(marks, redo_log_of)
@@ -346,6 +349,9 @@ class MoveSteps:
 
         Returns what the next layout is to begin with. From here on all are held.
         """
+        # Each round copies the rows that changed during the round before. The fewer are left,
+        # the shorter is the hold. If updates change rows as fast as they are copied, more rounds
+        # do not help.
         fewest, num_no_better = (yield from self._copy()), 0
         for _ in range(_MOST_ROUNDS):
             num_rows = yield from self._copy()
@@ -354,6 +360,7 @@ class MoveSteps:
             if num_rows <= _FEW_ROWS or num_no_better == _MOST_NO_BETTER:
                 break
         began = self._clock()
+        # Holds are numbered; `cut` has used the first `_TIMES` numbers.
         _, marks = yield from self._agree(first=1 + _TIMES)
         held = self._clock()
         num_rows = yield from self._copy(is_last=True)
@@ -384,7 +391,7 @@ class MoveSteps:
             targets = ["" if target == source else target.address for target in self._after]
             step = {"number": self._number, "targets": targets, "round": self._round}
             steps[source] = {"copy": {**step, "is_last": is_last}}
-        self._round += 1
+        self._round += 1  # round 0 copies all rows, each later one what has changed since
         told = yield from self._ask(steps)
         return sum(of_replica["num_rows"] for of_replica in told)
 

@@ -41,7 +41,7 @@ class HandOuts:
 
     def place_of(self, task_id: int) -> int:
         """Return the place of a task in the orders of all epochs."""
-        if task_id == self._next:
+        if task_id == self._next:  # the usual case, which needs no search in the order
             return self.count
         epoch, number = divmod(task_id, self._per_epoch)
         return epoch * self._per_epoch + self._order_of(epoch).place_of(number)
@@ -57,6 +57,8 @@ class HandOuts:
 
     def of_epoch(self, epoch: int) -> NDArray[np.bool_]:
         """Return which tasks of an epoch, up to that of the last one, were handed out."""
+        # An epoch begins when all tasks of the one before are handed out, so only the last epoch
+        # needs a byte for each task. The caller changes the array, so it gets a copy.
         if epoch == self.epoch:
             return np.frombuffer(self._handed, np.bool_).copy()
         return np.ones(self._per_epoch, np.bool_)

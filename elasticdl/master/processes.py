@@ -135,9 +135,11 @@ class Processes:
             phase = self._history.phase
             raise ElasticdlError(f"the job is {phase}, it needs no workers any more")
         present = [m for m in self._members.present(Role.WORKER) if not m.is_departing]
+        # The list is cut after `num_workers`: pending workers and high indexes come last.
         present.sort(key=lambda member: (bool(member.pending), member.index))
         num_more = max(0, num_workers - len(present))
         if self.room.num_withheld:
+            # New workers would take the room that replicas wait for.
             self.room.withhold(num_more)
         else:
             self._plan_workers(num_more, now)
@@ -224,6 +226,8 @@ class Processes:
             return
         self._members.leaving(member)
         self._act(Note(kinds.ProcessLeaving(member.name), f"{member.name} is asked to end"))
+        # A new worker starts while this one ends, so that the job loses less time. The successor
+        # of a ps replica must wait, since the replica still has its place.
         if member.role is Role.WORKER and self.are_workers_needed and not member.is_stopping:
             self._plan(Role.WORKER, now)
 
@@ -266,6 +270,7 @@ class Processes:
         text = f"{member.name} {how}{doing}" + (f": {last_words}" if last_words else "")
         if not was_watched:
             text = f"{member.name} has ended while no master watched"
+        # These questions come before `lose`, which makes the member a lost one.
         was_ready = self._parameters.is_ready(member)
         if member.role is Role.MODEL_SERVER:
             was_ready = bool(member.session)  # it registers when workers may ask it
@@ -300,6 +305,7 @@ class Processes:
             is_of_look=is_of_look,
             was_watched=was_watched,
         )
+        # The words are noted after the verdict, which asks whether another process said the same.
         verdict = relaunch.decide(ended, self._counts(member, last_words))
         self._history.heard_last_words(last_words)
         if is_of_task:
@@ -311,6 +317,7 @@ class Processes:
         handle = ProcessHandle(member.role, member.index, member.handle)
         exited = Exited(handle, ExitReason.UNKNOWN, None, words)
         loss = self.lose(member, exited, now, was_silent=True)
+        # A process that is only out of reach would go on and use its place, so it is ended.
         if handle.ref and not member.has_exited:
             self._act(StopProcess(handle))
         return loss
@@ -427,6 +434,7 @@ class Processes:
     def _carry_out(
         self, verdict: relaunch.RelaunchVerdict, member: Member, text: str, now: float
     ) -> str:
+        # A process at such an index is for a move that has not happened yet.
         replicas = self._parameters.replicas
         if replicas and member.role is Role.PS and member.index >= replicas.moves.number:
             if verdict.is_failure and replicas.moves.place_failed():

@@ -130,6 +130,7 @@ class Meter:
         self._rate.append((now, self._seen_records))
 
     def _see(self, totals: _Totals, records: int, loss: float, now: float) -> None:
+        # A heartbeat may arrive after the report that it ran ahead of, and tells less then.
         gained = records - totals.seen_records
         if gained <= 0:
             return
@@ -139,6 +140,7 @@ class Meter:
         while len(self._loss) > 1 and self._loss_records - self._loss[0][0] >= enough:
             self._loss_records -= self._loss.popleft()[0]
         self._seen_records += gained
+        # Thousands of workers report in a second; samples that are close together become one.
         if self._rate and now - self._rate[-1][0] < _SAMPLE_SECONDS:
             now = self._rate.pop()[0]
         self._rate.append((now, self._seen_records))

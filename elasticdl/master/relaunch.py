@@ -98,6 +98,8 @@ def decide(ended: EndedProcess, counts: Counts) -> RelaunchVerdict:
         return RelaunchVerdict(Decision.RELAUNCH, False)
     if not _is_failure(ended):
         return RelaunchVerdict(Decision.RELAUNCH, False)
+    # Two processes failed with the same words, and no task is done: probably the user's code has a
+    # mistake, and more tries would only repeat it.
     is_own_fault = ended.reason is ExitReason.FAILED
     if is_own_fault and counts.same_message_before and counts.job_tasks_done == 0:
         return RelaunchVerdict(
@@ -106,6 +108,7 @@ def decide(ended: EndedProcess, counts: Counts) -> RelaunchVerdict:
     if counts.failures < counts.max_relaunches:
         return RelaunchVerdict(Decision.RELAUNCH, True)
     spent = f"--max_relaunches={counts.max_relaunches} are spent"
+    # The job goes on with fewer workers. A replica has a part of the model that nobody else has.
     if ended.role is not Role.WORKER:
         return RelaunchVerdict(Decision.FAIL_JOB, True, spent)
     if counts.others_present:
@@ -151,4 +154,5 @@ def _is_failure(ended: EndedProcess) -> bool:
     )
     if ended.reason not in from_outside or crash(ended.code):
         return True
+    # A process that got anywhere was killed by its machine, not by its own fault.
     return not (ended.tasks_done if ended.role is Role.WORKER else ended.was_ready)

@@ -135,6 +135,8 @@ class Replays:
     def _sort(self) -> None:
         if self._place_of is None:
             return
+        # Places of a shuffled order do not follow the ids, so ranges become single tasks here. Only
+        # deterministic jobs pay for that.
         waiting = [np.arange(first, stop) for first, stop in self.waiting().tolist()]
         ids = sorted(np.concatenate(waiting).tolist(), key=self._place_of)
         self._line = deque([_Block(np.array([[i, i + 1] for i in ids], np.int64))])
@@ -144,6 +146,7 @@ class Replays:
         kept = self._edges > first
         edges = np.concatenate([[first], self._edges[kept]])
         times = np.concatenate([[self.times(first)], self._times[kept]])
+        # Most jobs have no replays for long: then no edge is left at all.
         self._edges, self._times = (edges, times) if times.any() else (edges[:0], times[:0])
         self._as_lists = None
 

@@ -182,6 +182,7 @@ class Servicer(MasterServicer):
         while True:
             route = self._master.core.parameters.route
             if all(route.addresses):
+                # The route follows from facts: workers may hear of it only when they are written.
                 await self._answer(context, self._master.written())
                 return pb.GetPsRouteResponse(complete=True, route=messages.ROUTE.pack(route))
             seconds_left = deadline - self._master.now()
@@ -220,6 +221,7 @@ class Servicer(MasterServicer):
         core, session = self._master.core, request.session
 
         def lease(goes_on: bool = False) -> pb.LeaseResponse:
+            # An attempt may wait here for long, so the time is read anew each time.
             now = self._master.now()
             answer = core.lease(request.worker_id, session, request.request, now, goes_on)
             if isinstance(answer, Wait) and core.leasing.lets_workers_wait:
@@ -303,6 +305,7 @@ class Servicer(MasterServicer):
                 is_recovering=core.parameters.is_recovering,
                 ended_world=core.parameters.ended_world(role, request.index),
             )
+            # Most heartbeats need no route, so it is sent only to a worker with an old one.
             if request.ps_generation not in (-1, core.parameters.route.generation):
                 answer.ps_route.CopyFrom(messages.ROUTE.pack(core.parameters.route))
             return answer
@@ -369,6 +372,8 @@ class Servicer(MasterServicer):
                 yield picture
                 if picture.status in ENDED:
                     return
+                # The wait begins before the sleep, so that a change during the sleep is not missed.
+                # The sleep limits the pictures when much changes.
                 changed = asyncio.ensure_future(self._master.changed(_LONGEST_SILENCE_SECONDS))
                 await asyncio.sleep(_PICTURE_SECONDS)
                 await changed
@@ -400,6 +405,7 @@ class Servicer(MasterServicer):
         """Give a page of the events that the master remembers."""
         await self._answer(context, self._master.written())
         events = self._master.reports.events
+        # Numbers of another master's events mean nothing here: the client begins anew.
         offset = max(0, request.offset) if request.log == events.log else 0
         page = events.page(offset, request.limit, request.with_beats)
         return pb.GetEventsResponse(

@@ -77,6 +77,7 @@ class StreamTable:
     def kept_from(self) -> dict[str, int]:
         """Return the position of each partition at which its first piece begins that is known."""
         found = dict(self.next)
+        # Backwards, so that the first known piece of each partition is written last and stays.
         for number in range(len(self._starts) - 1, -1, -1):
             found[self._names[self._partitions[number]]] = self._starts[number]
         return found

@@ -173,6 +173,7 @@ class Callbacks(JobFeature):
         logs = {name: float(value) for name, value in moment.logs.items()}
         task_id = self._tasks.callbacks_id(moment)
         self._journal.record("callbacks due", task_id, str(moment.kind), moment.number, logs)
+        # A call needs the memory that the call before has left, so one task is queued at a time.
         if len(self._due) == 1:
             self._queue_first()
 

@@ -102,6 +102,7 @@ def _of_metric(results: Sequence[EvaluationResult], metric: Best) -> Overfitting
 
 def _chance(best: BestSoFar) -> float:
     """Return by how much a metric of so many records may change without a cause."""
+    # The noise of a mean over n records falls with the square root of n.
     return abs(best.value) / math.sqrt(max(1, best.result.num_records))
 
 

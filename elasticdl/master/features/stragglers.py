@@ -61,6 +61,7 @@ class Stragglers:
             return False
         if num_workers - num_busy < self._finish_rate * num_workers:
             return False
+        # Another master does not know when these tasks began, so it counts from now.
         began = [self._began.setdefault(task_id, now) for task_id in held]
         return now - max(began) >= _TIMES * self._seconds
 
@@ -90,6 +91,7 @@ class LeftStragglers(JobFeature):
         busy, num_workers = set(held.values()), members.num_alive(Role.WORKER)
         if not self._times.may_be_left(num_workers, len(busy), held, now):
             return
+        # The tasks are left first: otherwise the end of their workers would return them.
         ledger.leave(held)
         for member in members.present(Role.WORKER):
             if member.index in busy:

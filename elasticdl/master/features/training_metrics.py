@@ -121,9 +121,11 @@ class TrainingMetrics:
 
     def answered(self, report: TaskReport) -> bool:
         """Take in the numbers; return whether they are new."""
+        # Only the last lease counts: the sums may have gone to another worker meanwhile.
         if report.lease != self._number or self._asked_at is None:
             return False
         self._asked_at = None
+        # Metrics that fail once fail each time. They are a display, so the job goes on without.
         if report.outcome is Outcome.FAILED:
             self._is_given_up = True
             self._over.clear()
@@ -156,6 +158,7 @@ class TrainingMetrics:
             now: The time.
             is_last: Nothing more will be trained: the numbers are wanted at once.
         """
+        # A worker that is stuck does not keep the numbers back for ever: another one is asked.
         waits_for_answer = self._asked_at is not None and now - self._asked_at < _PERIOD_SECONDS
         is_urgent = self._windows is not None and self._windows.is_urgent
         is_time = is_last or is_urgent or now >= self._next

@@ -116,6 +116,8 @@ class Windows:
         for number in sorted(n for n, window in self._windows.items() if not window.is_told):
             window = self._windows[number]
             is_over = is_end or (number + 1) * self._seconds <= watermark
+            # A window waits for its metrics. If there are too many windows, the oldest are told
+            # early, so that memory stays bounded.
             is_complete = is_over and (self.is_given_up or not window.is_behind)
             if is_complete or len(self._windows) > _MOST:
                 measured = window.told_measured
@@ -187,6 +189,7 @@ class Windows:
             "windows": [
                 [n, w.num_messages, w.is_told, w.loss, dict(w.metrics), w.told_measured]
                 if w.is_told
+                # Only counts are facts of a window that is not over; its sums begin anew.
                 else [n, w.num_messages, False, None, {}, 0]
                 for n, w in self._windows.items()
             ],

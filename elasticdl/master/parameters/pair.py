@@ -179,6 +179,7 @@ class JobParameters:
 
     def lost(self, member: Member, now: float) -> None:
         """A process is lost, of whatever role."""
+        # Threads of a move wait for answers of this process, and would wait until a time-out.
         if member.role is Role.PS and self.replicas and self.replicas.moves.is_going_on:
             self._act(LostInMove(member.session))
         if (part := self._by_role.get(member.role)) is not None:

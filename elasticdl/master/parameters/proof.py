@@ -102,6 +102,8 @@ def prove(
                 continue
             count = _worst(entries, records, made, minibatch_size, left_out)
             is_known = [task_id in lost.get(index, ()) for index in range(len(entries))]
+            # A loss that the user accepted (`--ps_recovery=latest`) is no disagreement: such a
+            # replica is left out of the comparison.
             if any(is_known):
                 gone += count.lost
                 entries = [e for e, known in zip(entries, is_known, strict=True) if not known]
@@ -138,6 +140,7 @@ def _worst(
         due = max(0, reached - left_out)
         lost = max(lost, made.examples - min(due, entry.num_records))
         repeated = max(repeated, entry.num_records - due)
+    # Examples are counted, but records are told: a record cannot be lost more than once.
     lost, repeated = min(lost, records), min(repeated, records)
     return _Count(records, max(0, records - lost - repeated), repeated, lost, made.examples)
 

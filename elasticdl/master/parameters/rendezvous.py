@@ -85,6 +85,8 @@ class Rendezvous:
         is_member = self.world.rank_of(session) is not None
         if is_member and said.told_world < self.world.id:
             return  # it has not heard of this world yet
+        # A guest that repeats its words keeps its time of arrival: the wait for members that it
+        # misses counts from there.
         before = self._guests.get(session)
         self._guests[session] = Guest(worker_id, session, said, before.since if before else now)
         if session in self.holders and said.version < 0:
@@ -154,6 +156,8 @@ class Rendezvous:
     def _is_all_there(self, here: Mapping[str, int], guests: list[Guest], now: float) -> bool:
         if not any(guest.session in self.holders for guest in guests):
             return False
+        # A member may send heartbeats and still be out of reach for the others. The world closes
+        # without a member that guests have missed for long.
         missed = {
             worker_id
             for guest in guests
@@ -192,7 +196,7 @@ class Rendezvous:
     def _apply_world(self, world_id: int, members: list[list[Any]]) -> None:
         self.world = World(world_id, tuple(WorldMember(*member) for member in members))
         sessions = {member.session for member in self.world.members}
-        self.holders &= sessions
+        self.holders &= sessions  # a holder outside of the world has old parameters from now on
         self.restorer = ""
         for session in sessions:
             self._guests.pop(session, None)

@@ -56,7 +56,7 @@ class PsReplicas:
             return  # the latter is to have a part of the model, and has none so far
         if self.recoveries.last_served(member.index):
             self.recoveries.ask(member, member.address)
-        else:
+        else:  # no process has served here before, so nothing can be lacking
             self.recoveries.serves(member)
 
     def lost(self, member: Member, now: float) -> None:

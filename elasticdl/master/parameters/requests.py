@@ -145,7 +145,7 @@ class Requests:
         if is_pause or not self.schedule.patience.may_try(now):
             return
         if self.moves is not None and self.moves.is_being_told:
-            return
+            return  # some replicas would still answer for the layout before
         if self._history.failing and self._asked.is_complete:
             self._ask(Purpose.LAST_CHECKPOINT, now)
         elif self._history.failing:
@@ -161,6 +161,7 @@ class Requests:
         if request is None:
             return
         self._journal.record("request ended", self._times_unreachable)
+        # `begin` has already moved the next multiple on, so this one has to be wanted again.
         if request.purpose is Purpose.CHECKPOINT:
             self.schedule.repeat()
 
@@ -212,7 +213,7 @@ class Requests:
         if purpose in (Purpose.EXPORT, Purpose.LAST_EXPORT):
             self.exports.begin(version, now)
             if purpose is Purpose.LAST_EXPORT:
-                self._act(ExpireRows())
+                self._act(ExpireRows())  # servers of the export are to have no rows that are over
             self._act(WriteExport(version, self.exports.program))
             return
         is_last = purpose is Purpose.LAST_CHECKPOINT
@@ -250,6 +251,8 @@ class Requests:
 
     def _sure_first(self, request: _Request) -> int:
         """Return the first task that may not be in what was written for a request."""
+        # If parameters were lost meanwhile, tasks that were done may be missing in the file. Only
+        # forgotten tasks are sure: every restored replica has them.
         is_sure = request.generation == self._asked.generation
         return request.first if is_sure else self.retired.first
 
@@ -420,6 +423,7 @@ class Requests:
 
     def _audited(self, request: _Request, found: Proof) -> Meaning:
         self._journal.record("request ended", self._times_unreachable)
+        # Parameters were lost after the question: the proof would speak of a state that is gone.
         if self._history.has_ended or request.generation != self._asked.generation:
             return Meaning()
         if found.problem:

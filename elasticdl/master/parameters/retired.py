@@ -55,6 +55,7 @@ class Retired:
 
     def proved(self, stop: int, found: Proof) -> None:
         """The tasks before `stop` are proved."""
+        # A stream has one epoch, so the proof has one line at most.
         counts = [0, 0, 0, 0, 0]
         for line in found.ledger:
             counts = [line.records, line.trained_once, line.repeated, line.lost, line.examples]
@@ -70,6 +71,8 @@ class Retired:
         """
         if not restorable:
             return None
+        # A replica may go back from an unsound checkpoint to an older one, so that the oldest of
+        # these decides. A proof asks all replicas, so a few tasks are not worth one.
         stop = min(self._done.get(version, 0) for version in restorable[:_OLDEST])
         return stop if stop - self.first >= _AT_ONCE else None
 

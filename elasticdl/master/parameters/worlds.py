@@ -63,6 +63,8 @@ class WorkerWorlds:
         if self._asked is not None and self._asked.session == member.session:
             self._asked = None
         if had_holders and not self.rendezvous.holders:
+            # The place of the world has had many sessions. The last holder counts as the one that
+            # served, so that its hand-over is known to have everything.
             self.recoveries.serves(member)
             self.recoveries.lost(member, now)
         self.advance(now)
@@ -115,6 +117,7 @@ class WorkerWorlds:
     def advance(self, now: float) -> None:
         """Have the next world closed, or a restorer chosen, if it is time."""
         workers = self._members.present(Role.WORKER)
+        # A pending worker may wait for room for hours: the choice of a restorer does not wait.
         num_to_come = sum(
             not (member.session or member.pending or member.is_departing) for member in workers
         )
