@@ -1,4 +1,4 @@
-"""What the tests of all models share: a job of a model file, run by the command line."""
+"""Fixtures for the tests of all models: they run jobs of a model file by the command line."""
 
 import importlib
 import json
@@ -17,7 +17,7 @@ STRATEGIES = {
     "HybridStrategy": ["--num_workers=2", "--num_ps_pods=1"],
 }
 DENSE = ("cifar10", "iris", "mnist")  # models without embedding tables
-# Nothing of elasticdl can be imported here.
+# The script forbids the import of elasticdl: an export must work without it.
 SCORE = """
 import json, sys
 sys.modules["elasticdl"] = None
@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(items):
 
 @dataclass
 class Commands:
-    """Commands of elasticdl on one model file; results lie in `folder`."""
+    """Commands of elasticdl on one model file. Their results are in `folder`."""
 
     model_def: str
     folder: Path
@@ -56,7 +56,7 @@ class Commands:
         return json.loads(summary.read_text())
 
     def call(self, *words):
-        """Run any command; a failure shows all that it said."""
+        """Run any command. A failure shows all of its output."""
         program = "from elasticdl.cli.main import main; main()"
         done = subprocess.run(
             [sys.executable, "-c", program, *map(str, words)],
@@ -69,7 +69,7 @@ class Commands:
         return done.stdout
 
     def score(self, features):
-        """Return what the model in `folder / "export"` gives, in a TensorFlow without elasticdl.
+        """Return outputs of the model in `folder / "export"`, by TensorFlow without elasticdl.
 
         `features`: name -> NumPy array of (records, 1).
         """
@@ -86,7 +86,7 @@ class Commands:
 
 @pytest.fixture
 def commands(tmp_path):
-    """Return a function that gives the commands of a model file."""
+    """Return a function that returns the commands of a model file."""
     return lambda model_def: Commands(model_def, tmp_path)
 
 
@@ -107,7 +107,7 @@ def strategy(request):
 
 @pytest.fixture
 def load_zoo():
-    """Return a function that imports a module of the zoo, as a job does."""
+    """Return a function that imports a module of the zoo like a job."""
     if str(ZOO) not in sys.path:
         sys.path.insert(0, str(ZOO))
     return importlib.import_module

@@ -1,4 +1,4 @@
-"""Tables of text: reading, writing, and making them up with a signal to be learnt."""
+"""Reads and writes tables of text, and makes up tables with a signal to learn."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ Kind = Sequence[str] | tuple[float, float]
 def make_columns(
     kinds: Mapping[str, Kind], num_records: int, seed: int, share_positive: float = 0.25
 ) -> tuple[dict[str, list[str]], NDArray[np.bool_]]:
-    """Draw a table of words, and which records are positive.
+    """Draw a table of words and a label for each record.
 
-    Half of the columns, every second one, have an effect on the label: each word of a category adds
-    its own number to the log odds, a number adds its distance from the middle of its range.
+    Every second column has an effect on the label. Each word of a category adds its own number to
+    the log odds. A number adds its distance from the middle of its range.
 
     Args:
-        kinds: By column, the words of a category, or (lowest, highest) of whole numbers.
-        num_records: How many.
+        kinds: For each column the words of a category, or (lowest, highest) of whole numbers.
+        num_records: The number of records.
         seed: Two equal calls give equal tables.
-        share_positive: About how many are positive.
+        share_positive: The approximate share of positive records.
 
     Returns:
         The columns as words, and the label.

@@ -1,4 +1,4 @@
-"""Made-up clicks whose signal drifts: each hour another half of what is in fashion changes."""
+"""Made-up clicks with a drifting signal: each hour half of the items in fashion change."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ NOBODY = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Who was shown what, and whether he clicked: arrays of one length."""
+    """Users, the items that they saw, and their clicks: arrays of equal length."""
 
     user: NDArray[np.int64]
     item: NDArray[np.int64]
     clicked: NDArray[np.int64]
 
     def messages(self) -> list[bytes]:
-        """Return them as messages of JSON."""
+        """Return the events as messages of JSON."""
         names = ("user", "item", "clicked")
         rows = zip(self.user.tolist(), self.item.tolist(), self.clicked.tolist(), strict=True)
         return [json.dumps(dict(zip(names, row, strict=True))).encode() for row in rows]
 
 
 class Clicks:
-    """A shop whose visitors click more, or less, and on what is in fashion."""
+    """A shop. Its visitors click more or less often, and on items that are in fashion."""
 
     def __init__(self, seed: int = 0) -> None:
         self._rng = np.random.default_rng(seed)
@@ -40,7 +40,7 @@ class Clicks:
         self._num_new = 0
 
     def make(self, count: int, hour: int = 0) -> Events:
-        """Make events of an hour. The first is of a user whom nobody has seen before."""
+        """Make events of an hour. The first event has a new user."""
         while self._hour < hour:
             self._hour += 1
             changed = self._rng.permutation(NUM_ITEMS)[: NUM_ITEMS // 2]

@@ -1,6 +1,6 @@
-"""Will this user click on this item? A linear part and a small network, on two ids.
+"""Will this user click on this item? A linear part and a small network on two ids.
 
-All rows begin at zero, so an id that was never trained says nothing, for or against.
+All rows begin at zero, so an id that was never trained has no effect on the prediction.
 """
 
 import keras
@@ -31,12 +31,12 @@ def loss(labels, predictions):
 
 
 def optimizer(lr=0.05):
-    """Return Adam: its steps do not become smaller, so it follows what changes."""
+    """Return Adam: its steps do not become smaller, so the model follows changes."""
     return keras.optimizers.Adam(lr)
 
 
 def eval_metrics_fn():
-    """Return the AUC; the job has it of each window of event time, before that is trained."""
+    """Return the AUC. The job measures it on each window of event time before the training."""
     return {"auc": keras.metrics.AUC(from_logits=True)}
 
 

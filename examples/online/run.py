@@ -1,8 +1,8 @@
 """Online learning from end to end, in one command: `python examples/online/run.py --minutes=5`.
 
-Clicks whose signal drifts go to a Kafka broker. A job trains on them as they come and exports what
-has changed; a server follows the export. Each event is scored by the server before it is trained,
-and by a second server whose model was trained once, on the first hour, and is never updated.
+Clicks with a drifting signal go to a Kafka broker. A job trains on them as they come and exports
+each change. A server follows the export and scores each event before it is trained. A second server
+also scores each event. Its model was trained once, on the first hour, and is never updated.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "PYTHONUNBU
 
 
 def main() -> None:
-    """Run it all, and remove it all; the files stay."""
+    """Run the example and end all of its processes; the files stay."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=2.0, help="of the drifting stream")
     parser.add_argument("--rate", type=int, default=2000, help="events a second")
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Start all, let clicks flow, and end all; what was found stays in the folder."""
+    """Start all processes, let clicks flow, and end all; the results stay in the folder."""
     if why := missing():
         sys.exit(why)
     folder = args.folder.resolve()
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> None:
 def start(
     args: argparse.Namespace, folder: Path, clicks: Clicks, ends: contextlib.ExitStack
 ) -> Parts:
-    """Start the broker, the job and both servers, which `ends` ends."""
+    """Start the broker, the job and both servers; `ends` will end them."""
     say("a Kafka broker starts")
     topic = Topic(ends.enter_context(KafkaBroker(folder / "kafka")).address)
     topic.send(clicks.make(int(args.rate * args.hour)))
@@ -140,7 +140,7 @@ def start(
 
 
 def flow(args: argparse.Namespace, parts: Parts, clicks: Clicks) -> Story:
-    """Make events, score them, and send them to be trained, for some minutes."""
+    """Make events, score them and send them to the job, for some minutes."""
     say(f"clicks flow for {args.minutes:g} minutes; an hour takes {args.hour:g} s")
     story = Story()
     began = last = said = time.monotonic()
@@ -167,7 +167,7 @@ def flow(args: argparse.Namespace, parts: Parts, clicks: Clicks) -> Story:
 
 @dataclass(frozen=True)
 class Parts:
-    """What is running. status: a client of the job's master, as `elasticdl status` has one."""
+    """The running parts. `status` is a client of the job's master, as in `elasticdl status`."""
 
     topic: Topic
     job: Popen
@@ -177,7 +177,7 @@ class Parts:
 
 
 class Topic:
-    """Where the clicks go."""
+    """The topic of the broker for the clicks."""
 
     def __init__(self, address: str) -> None:
         servers = {"bootstrap.servers": address, "log_level": 0}
@@ -188,7 +188,7 @@ class Topic:
         self.num_sent = 0
 
     def send(self, events: Events) -> None:
-        """Send events; they are there when this returns."""
+        """Send events. The broker has them when this returns."""
         for number, message in enumerate(events.messages()):
             self._producer.produce(TOPIC, message, partition=number % NUM_PARTITIONS)
             self._producer.poll(0)
@@ -197,14 +197,14 @@ class Topic:
 
 
 class Server:
-    """What `elasticdl serve` answers."""
+    """A client of a process `elasticdl serve`."""
 
     def __init__(self, process: Popen, log: Path) -> None:
         self._process, self._log = process, log
         self.version = 0
 
     def wait(self) -> None:
-        """Wait until it serves a version."""
+        """Wait until the server serves a version."""
         deadline = time.monotonic() + START_SECONDS
         while not re.search(r"version \d+ .* is served", text := self._log.read_text()):
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -214,7 +214,7 @@ class Server:
         self._connection = http.client.HTTPConnection(address, timeout=60)
 
     def score(self, events: Events, others: tuple[int, ...] = ()) -> tuple[np.ndarray, np.ndarray]:
-        """Return the scores of events; and which other users the model knows."""
+        """Return the scores of events, and whether the model knows some other users."""
         user = [*events.user.tolist(), *others, NOBODY]
         item = [*events.item.tolist(), *[0 for _ in others], 0]
         body = json.dumps({"inputs": {"user": column(user), "item": column(item)}})
@@ -223,19 +223,19 @@ class Server:
         if "error" in answer:
             sys.exit(f"elasticdl serve: {answer['error']}")
         scores, self.version = np.array(answer["predictions"])[:, 0], answer["version"]
-        # All rows begin at zero: who has no trained row is scored as nobody is.
+        # All rows begin at zero, so users without a trained row have the score of an unknown user.
         is_known = np.abs(scores[len(events.user) : -1] - scores[-1]) > 1e-5
         return scores[: len(events.user)], is_known
 
 
 def column(values: list[int]) -> list[list[int]]:
-    """Return values as the model has them, one in each row."""
+    """Return values as a column for the model, one in each row."""
     return [[value] for value in values]
 
 
 @contextlib.contextmanager
 def started(name: str, log: Path, *words: object, **flags: object) -> Iterator[Popen]:
-    """Run a command of elasticdl, which is ended with the block."""
+    """Run a command of elasticdl; it ends with the block."""
     environment = {**os.environ, **ONE_THREAD}
     with log.open("wb") as file:
         all_words = command(name, *words, **flags)
@@ -249,7 +249,7 @@ def started(name: str, log: Path, *words: object, **flags: object) -> Iterator[P
 
 @contextlib.contextmanager
 def served(export: Path, **flags: object) -> Iterator[Server]:
-    """Serve an export, as soon as there is one."""
+    """Serve an export as soon as it exists."""
     log = export.with_suffix(".log")
     with started("serve", log, export, port=0, **flags) as process:
         yield Server(process, log)
@@ -266,7 +266,7 @@ def command(name: str, *words: object, **flags: object) -> list[str]:
 
 @dataclass
 class Window:
-    """What was seen between two lines."""
+    """The measurements between two printed lines."""
 
     hour: float = 0.0
     lag: int = 0
@@ -276,19 +276,19 @@ class Window:
     fresh: list[float] = field(default_factory=list)
 
     def aucs(self) -> tuple[float, float]:
-        """Return the AUC of the model that follows, and of the one that was trained once."""
+        """Return the AUC of the updated model, and of the model that was trained once."""
         clicked = np.concatenate(self.clicked)
         return tuple(auc(clicked, np.concatenate(s)) for s in (self.followed, self.kept))
 
     def row(self, aucs: tuple[float, float]) -> str:
-        """Return it as a row of the page."""
+        """Return the window as a row of the page."""
         fresh = [f"{value:.2f} s" for value in np.percentile(self.fresh or [np.nan], [50, 99])]
         cells = (f"{self.hour:.1f}", *(f"{value:.3f}" for value in aucs), f"{self.lag:,}", *fresh)
         return f"<tr><td>{'<td>'.join(cells)}</tr>"
 
 
 class Story:
-    """Scores of events before they are trained, and how soon they are in what is served."""
+    """Collects scores of events before their training, and the delay until they are served."""
 
     def __init__(self) -> None:
         self.windows: list[Window] = []
@@ -298,11 +298,11 @@ class Story:
 
     @property
     def waiting(self) -> tuple[int, ...]:
-        """New users of whom the served model has no row so far."""
+        """New users for which the served model has no row so far."""
         return tuple(self._sent)
 
     def scored(self, events: Events, kept, followed, is_known) -> None:  # type: ignore[no-untyped-def]
-        """Take in scores of events that nobody has trained, and which new users are known."""
+        """Take in scores of events before their training, and the new users that are known."""
         now, window = time.monotonic(), self._window
         window.clicked.append(events.clicked)
         window.kept.append(kept)
@@ -311,11 +311,11 @@ class Story:
             window.fresh.append(now - self._sent.pop(user))
 
     def sent(self, events: Events) -> None:
-        """Events are on their way; the first is of a new user."""
+        """Note that events are on their way; the first has a new user."""
         self._sent[int(events.user[0])] = time.monotonic()
 
     def line(self, hour: float, job: JobStatus, version: int) -> str:
-        """Begin another window; return what is to be said of the last one."""
+        """Begin another window; return the line about the last one."""
         window, self._window = self._window, Window()
         window.hour = hour
         window.lag = sum(partition.lag for partition in job.partitions)
@@ -329,7 +329,7 @@ class Story:
         )
 
     def write_page(self, folder: Path, is_over: bool) -> None:
-        """Write the page, newest window first; a browser reads it again until all is over."""
+        """Write the page, newest window first. A browser reloads it until the example ends."""
         text = PAGE.format(
             refresh="" if is_over else f'<meta http-equiv="refresh" content="{LINE_SECONDS:g}">',
             picture='<img src="online.png" width="700">' if is_over else "",
@@ -341,7 +341,7 @@ class Story:
         written.replace(folder / "online.html")
 
     def draw(self, path: Path) -> None:
-        """Draw both AUCs, and how fresh the served model was."""
+        """Draw both AUCs and the freshness of the served model."""
         from matplotlib.figure import Figure
 
         hours = [window.hour for window in self.windows]
@@ -372,7 +372,7 @@ def words(seconds: list[float]) -> str:
 
 
 def auc(labels: np.ndarray, scores: np.ndarray) -> float:
-    """Return the chance that a click has a higher score than one that is none."""
+    """Return the chance that a click has a higher score than an event without a click."""
     _, place, count = np.unique(scores, return_inverse=True, return_counts=True)
     rank = (np.cumsum(count) - (count - 1) / 2)[place]
     num_clicks = labels.sum()
@@ -381,7 +381,7 @@ def auc(labels: np.ndarray, scores: np.ndarray) -> float:
 
 
 def check(summary: dict, num_sent: int, story: Story) -> None:  # type: ignore[type-arg]
-    """Tell how it ended; an event that was lost or trained twice is an error."""
+    """Print the result. An event that was lost or trained twice is an error."""
     (line,) = summary["ledger"]
     say(
         f"clicks sent {num_sent:,}, trained once {line['trained_once']:,}, "

@@ -1,8 +1,8 @@
 """Wide & deep on UCI Adult: does a person earn more than 50,000 dollars a year?
 
-Cheng et al., "Wide & Deep Learning for Recommender Systems", DLRS 2016: a linear model remembers
-which combinations of categories go together, a network on their vectors generalises, and both are
-trained as one.
+Cheng et al., "Wide & Deep Learning for Recommender Systems", DLRS 2016. A linear model remembers
+which combinations of categories go together. A network on their vectors generalises. Both are
+trained together.
 """
 
 import keras
@@ -63,7 +63,7 @@ def loss(labels, predictions):
 
 
 def optimizer(lr=0.1):
-    """Return Adagrad: crosses that are rare keep a large step, and begin with one."""
+    """Return Adagrad: rare crosses begin with a large step and keep it."""
     return keras.optimizers.Adagrad(lr, initial_accumulator_value=0.01)
 
 

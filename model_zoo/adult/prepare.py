@@ -2,12 +2,12 @@
 
     PYTHONPATH=model_zoo python -m adult.prepare --train=adult.data --test=adult.test --output=adult
 
-The original files (plain or `.gz`) have spaces after commas, `?` for what is missing, no header,
+The original files (plain or `.gz`) have spaces after commas, `?` for missing values, no header,
 and a dot after the labels of the test file.
 
     PYTHONPATH=model_zoo python -m adult.prepare --generate=10000 --output=adult
 
-writes records that are made up, with the same columns.
+writes made-up records with the same columns.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MADE_UP = {
 
 
 def clean(lines: Iterable[str], path: str) -> Iterator[str]:
-    """Yield the lines of an original file as those of a CSV file with `HEADER`.
+    """Yield the lines of an original file as lines of a CSV file with `HEADER`.
 
     Raises:
         SystemExit: A line has another number of fields.
@@ -60,7 +60,7 @@ def clean(lines: Iterable[str], path: str) -> Iterator[str]:
 
 
 def convert(source: Path, output: Path) -> int:
-    """Write one file; return how many records it has."""
+    """Write one file; return its number of records."""
     with text_tables.open_text(source) as lines:
         cleaned = list(clean(lines, str(source)))
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -69,7 +69,7 @@ def convert(source: Path, output: Path) -> int:
 
 
 def generate(output: Path, num_records: int, seed: int) -> None:
-    """Write records that are made up."""
+    """Write made-up records."""
     columns, is_positive = text_tables.make_columns(MADE_UP, num_records, seed)
     columns["income"] = [">50K" if positive else "<=50K" for positive in is_positive]
     output.parent.mkdir(parents=True, exist_ok=True)

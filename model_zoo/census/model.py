@@ -70,7 +70,7 @@ def loss(labels, predictions):
 
 
 def optimizer(lr=0.1):
-    """Return Adagrad: crosses that are rare keep a large step, and begin with one."""
+    """Return Adagrad: rare crosses begin with a large step and keep it."""
     return keras.optimizers.Adagrad(lr, initial_accumulator_value=0.01)
 
 

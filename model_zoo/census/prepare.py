@@ -3,12 +3,12 @@
     PYTHONPATH=model_zoo python -m census.prepare --data=census-income.data --output=census
 
 The original files (plain or `.gz`) have spaces after commas and no header. Every fifth record (0,
-5, 10, ...) is for testing. The instance weight, which says how many people a record stands for, is
-left out: it is no fact about the person.
+5, 10, ...) is for testing. The instance weight is left out: it says how many people a record stands
+for, and is no fact about the person.
 
     PYTHONPATH=model_zoo python -m census.prepare --generate=10000 --output=census
 
-writes records that are made up, with the same columns.
+writes made-up records with the same columns.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TEST_EVERY = 5
 
 
 def clean(lines: Iterable[str], path: str) -> list[str]:
-    """Return the lines of an original file as those of a CSV file with `COLUMNS`.
+    """Return the lines of an original file as lines of a CSV file with `COLUMNS`.
 
     Raises:
         SystemExit: A line has another number of fields.
@@ -58,7 +58,7 @@ def clean(lines: Iterable[str], path: str) -> list[str]:
 
 
 def convert(source: Path, output: Path) -> tuple[int, int]:
-    """Write `train.csv` and `test.csv`; return how many records they have."""
+    """Write `train.csv` and `test.csv`; return their numbers of records."""
     with text_tables.open_text(source) as lines:
         cleaned = clean(lines, str(source))
     output.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ def convert(source: Path, output: Path) -> tuple[int, int]:
 
 
 def generate(output: Path, num_records: int, seed: int) -> None:
-    """Write records that are made up."""
+    """Write made-up records."""
     from census.model import NUMBERS
 
     kinds: dict[str, text_tables.Kind] = {}

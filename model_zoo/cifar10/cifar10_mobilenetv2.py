@@ -1,4 +1,4 @@
-"""MobileNetV2 for CIFAR-10. Sandler et al., CVPR 2018; Keras' own, for 32 x 32 pixels."""
+"""MobileNetV2 for CIFAR-10: the model of Keras for 32 x 32 pixels. Sandler et al., CVPR 2018."""
 
 import keras
 
@@ -15,7 +15,7 @@ def custom_model(alpha=1.0):
     """Return the network: images -> logits of ten classes.
 
     Args:
-        alpha: Scales the number of filters; 1.0 is the paper's.
+        alpha: Scales the number of filters; the paper has 1.0.
     """
     network = keras.applications.MobileNetV2(
         (SIDE, SIDE, 3),

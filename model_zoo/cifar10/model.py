@@ -1,7 +1,8 @@
 """A small residual network for the ten classes of CIFAR-10.
 
-He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, section 4.2: three stages of
-`DEPTH` blocks with 16, 32 and 64 filters; DEPTH = 3 is ResNet-20, with 0.27 million parameters.
+He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, section 4.2. The network has
+three stages of `DEPTH` blocks with 16, 32 and 64 filters. DEPTH = 3 is ResNet-20, with 0.27 million
+parameters.
 """
 
 import keras
@@ -85,9 +86,9 @@ def feed(dataset, mode, metadata):
 
 
 def _augmented(image, path):
-    """Flip and shift by up to 4 pixels; what is drawn is a function of the image's name.
+    """Flip an image and shift it by up to 4 pixels. Its name decides the flip and the shift.
 
-    So a minibatch that is trained again is the same, and `feed` may be compiled.
+    So an image is the same if its minibatch is trained again, and `feed` may be compiled.
     """
     seed = tf.stack([tf.strings.to_hash_bucket_fast(path, 2**31 - 1), 0])
     image = tf.image.stateless_random_flip_left_right(image, seed)
@@ -96,5 +97,5 @@ def _augmented(image, path):
 
 
 def eval_metrics_fn():
-    """Return the share of images that were recognised."""
+    """Return the share of correctly classified images."""
     return {"accuracy": keras.metrics.SparseCategoricalAccuracy()}

@@ -1,4 +1,4 @@
-"""Make up clicks: users who like some kinds of items, as CSV files.
+"""Make up clicks of users who like some kinds of items, as CSV files.
 
 PYTHONPATH=model_zoo python -m clicks.make_data --output=demo/clicks
 """

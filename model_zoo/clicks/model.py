@@ -25,7 +25,7 @@ def loss(labels, predictions):
 
 
 def optimizer(lr=0.1):
-    """Return Adagrad: each row of a table has its own step."""
+    """Return Adagrad, which adapts the step to each row of a table."""
     return keras.optimizers.Adagrad(lr, initial_accumulator_value=1e-5)
 
 

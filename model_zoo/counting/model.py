@@ -1,14 +1,14 @@
-"""A model whose parameters count what they were trained on, and with which minibatches.
+"""A model whose parameters count their training records and minibatches.
 
-Initial values are 0, and SGD with learning rate 1 adds what `_gradients` asks for. A row counts the
-occurrences of its id, and sums the signatures of the minibatches that they came in. The dense
-parameters and the state count minibatches, and sum their signatures, in the same way. float32
-counts exactly up to 2**24. A record is a line of ids separated by spaces.
+Initial values are 0. SGD with learning rate 1 adds the numbers that `_gradients` returns. A row
+counts the occurrences of its id, and sums the signatures of the minibatches of these occurrences.
+The dense parameters and the state count all minibatches and sum their signatures. float32 counts
+exactly up to 2**24. A record is a line of ids separated by spaces.
 
-A minibatch's **signature** is a number made of its ids in their order. Each epoch shuffles records
-into other minibatches. So a record that one epoch trained twice and another never leaves the
-counts right and the sums of signatures wrong; and a minibatch that is made anew, after a loss,
-must be the same one.
+A **signature** is a number made from the ids of a minibatch in their order. Each epoch shuffles
+records into other minibatches. Suppose that one epoch trains a record twice and another epoch
+leaves it out. Then the counts are right, but the sums of signatures are wrong. A minibatch that is
+made again after a loss must also have the same signature.
 """
 
 import zlib
@@ -22,7 +22,7 @@ COPIES = 8  # of a pair of numbers; so large vectors are split between two repli
 
 
 def forward():
-    """The table `count`; dense parameters and state, so large that two replicas have a part."""
+    """Return the model. Dense parameters and state are large enough for two replicas."""
     return ArrayModel(
         tables=[ArrayTable("count", dim=2, initializer=Initializer("constant", {"value": 0.0}))],
         ids=lambda features: [features],
@@ -34,25 +34,25 @@ def forward():
 
 
 def optimizer(lr=1.0):
-    """SGD: a row grows by lr for each occurrence."""
+    """Return SGD: a row grows by lr for each occurrence."""
     return ArrayOptimizer(learning_rate=lr, kind="sgd")
 
 
 def feed(records, mode, metadata):
-    """Parse lines of as many ids each."""
+    """Parse lines that have equal numbers of ids."""
     ids = np.array([[int(word) for word in record.split()] for record in records], np.int64)
     return ids if mode == Mode.PREDICTION else (ids, np.zeros(len(ids), np.float32))
 
 
 @batched
 def feed_columns(records, mode, metadata):
-    """Take the same ids, where each has a column of its own."""
+    """Take the same ids from columns, with one id in each column."""
     ids = np.stack([records[name] for name in metadata.column_names], axis=1)
     return ids if mode == Mode.PREDICTION else (ids, np.zeros(len(ids), np.float32))
 
 
 def eval_metrics_fn():
-    """The mean count of the ids seen."""
+    """Return the mean count of the ids in the data."""
     return {"mean_count": lambda labels, predictions: predictions}
 
 
@@ -67,7 +67,7 @@ def _gradients(dense, rows, features, labels):
 
 
 def signature(ids):
-    """Return the number of a minibatch, of its ids in their order."""
+    """Return the signature of a minibatch from its ids in their order."""
     return zlib.crc32(np.ascontiguousarray(ids, "<i8").tobytes()) % NUM_SIGNATURES
 
 

@@ -1,8 +1,8 @@
-"""The counting model with a tempo of its own, for what happens to a job in the middle of it.
+"""The counting model with a controlled speed, for tests that disturb a job in the middle.
 
-A minibatch takes at least `seconds`, until there is a file `hurry`. A worker holds `mebibytes` from
-its first minibatch on. While there is a file `halt`, no minibatch goes on; so a test may do in
-peace what it does.
+A minibatch takes at least `seconds`, until there is a file `hurry`. A worker holds `mebibytes` of
+memory from its first minibatch on. While there is a file `halt`, all minibatches wait, so a test
+has time for its changes.
 """
 
 import time
@@ -20,7 +20,7 @@ _LOOK_SECONDS = 0.05
 
 
 def forward(seconds=0.0, mebibytes=0, halt="", hurry=""):
-    """The model of `counting.model`, whose counts say how often each record was trained."""
+    """Return the model of `counting.model`. Its counts say how often each record was trained."""
     counting = model.forward()
     held = []
 

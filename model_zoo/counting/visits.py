@@ -1,10 +1,11 @@
-"""A model whose rows say in which round, and with what weight, they were trained.
+"""A model whose rows record the round and the weight of each of their updates.
 
-For synchronous training on ids that occur once. SGD with learning rate 1 adds to a row, each time
-that it is trained (a **visit**), its weight in the average, and that weight times the round and
-times the signature of the minibatch (`signature`). A round's number is what the dense parameter
-`rounds` was when the parameters were pulled: it grows by one in each, if the weights add up to one.
-Each visit has columns of its own; the model sees from the row that it pulled how many are taken.
+It is for synchronous training on ids that occur once in the data. Each training of a row is a
+**visit**. SGD with learning rate 1 then adds three numbers to the row. They are the weight in the
+average, the weight times the round, and the weight times the minibatch's `signature`. The number of
+the round is the value of the dense parameter `rounds` at the pull. It grows by one in each round if
+the weights add up to one. Each visit fills new columns. The model sees in the pulled row which
+columns are free.
 """
 
 import zlib
@@ -22,7 +23,7 @@ COPIES = (
 
 
 def forward():
-    """The table `visit`; dense parameters are averaged over rounds, and the state is summed."""
+    """Return the model. A round averages dense parameters and sums the state."""
     width = len(COLUMNS) * NUM_VISITS
     zero = Initializer("constant", {"value": 0.0})
     return ArrayModel(
@@ -36,18 +37,18 @@ def forward():
 
 
 def optimizer(lr=1.0):
-    """SGD: a row grows by lr times its gradient, with the sign turned."""
+    """Return SGD: a row grows by lr times its negative gradient."""
     return ArrayOptimizer(learning_rate=lr, kind="sgd")
 
 
 def feed(records, mode, metadata):
-    """Parse lines of as many ids each."""
+    """Parse lines that have equal numbers of ids."""
     ids = np.array([[int(word) for word in record.split()] for record in records], np.int64)
     return ids if mode == Mode.PREDICTION else (ids, np.zeros(len(ids), np.float32))
 
 
 def eval_metrics_fn():
-    """The mean weight of the first visit."""
+    """Return the mean weight of the first visit."""
     return {"mean_weight": lambda labels, predictions: predictions}
 
 
@@ -64,7 +65,7 @@ def _gradients(dense, rows, features, labels):
 
 
 def _in_free_columns(rows, visit):
-    """Return an array like `rows` with `visit` in the first columns that are free in each row."""
+    """Return an array like `rows` with `visit` in the first free columns of each row."""
     weights = rows[..., :: len(COLUMNS)]
     taken = np.minimum(np.count_nonzero(weights, axis=-1), NUM_VISITS - 1)
     is_free = np.arange(NUM_VISITS) == taken[..., None]
@@ -72,5 +73,5 @@ def _in_free_columns(rows, visit):
 
 
 def signature(ids):
-    """Return the number of a minibatch, of its ids in their order."""
+    """Return the signature of a minibatch from its ids in their order."""
     return zlib.crc32(np.ascontiguousarray(ids, "<i8").tobytes()) % NUM_SIGNATURES

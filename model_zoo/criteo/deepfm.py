@@ -1,8 +1,8 @@
 """DeepFM on 13 numbers and 26 categories: will the advertisement be clicked?
 
-Each category has a weight (the linear part) and a vector of `DIM` numbers; each number scales a
-weight and a vector of its own. The factorization machine adds the products of all pairs of
-vectors, and a small network looks at all of them together. Guo et al., "DeepFM: A
+Each category has a weight (the linear part) and a vector of `DIM` numbers. Each number scales its
+own weight and vector. The factorization machine adds the products of all pairs of vectors. A small
+network works on all vectors together. Guo et al., "DeepFM: A
 Factorization-Machine based Neural Network for CTR Prediction", IJCAI 2017.
 """
 
@@ -18,7 +18,7 @@ HIDDEN = (128, 64)
 
 
 class ScaledVectors(keras.layers.Layer):
-    """Gives each of n numbers a vector of `dim`, scaled by the number: (b, n) -> (b, n, dim)."""
+    """Makes a vector of `dim` for each of n numbers, scaled by it: (b, n) -> (b, n, dim)."""
 
     def __init__(self, dim, **kwargs):
         super().__init__(**kwargs)
@@ -37,7 +37,7 @@ class ScaledVectors(keras.layers.Layer):
         return numbers[:, :, None] * self.vectors
 
     def get_config(self):
-        """Return what makes the same layer again."""
+        """Return the arguments of the layer."""
         return {**super().get_config(), "dim": self.dim}
 
 

@@ -1,8 +1,8 @@
-"""What a record of the Criteo-shaped workload holds: 13 numbers, 26 categories, a label.
+"""The fields of a record of the Criteo-shaped workload: 13 numbers, 26 categories, a label.
 
-The categories' sizes are those of the Criteo display advertising data (a few huge, many tiny);
-the huge ones are scaled so that there are ten million ids in all. Ids of all fields share one
-range, so one table serves them.
+The numbers of categories come from the Criteo display advertising data (a few huge, many tiny).
+The huge ones are scaled so that there are ten million ids in all. Ids of all fields share one
+range, so one table has all rows.
 """
 
 import itertools

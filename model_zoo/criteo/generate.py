@@ -3,10 +3,10 @@
     PYTHONPATH=model_zoo python -m criteo.generate --output=train.txt --num_records=2000000
 
 A line is a label, 13 whole numbers and 26 categories of 8 hexadecimal digits, with tabs between
-them. Numbers and categories are missing about as often as in the real data, whose terms do not let
-it be handed on; numbers are skewed, and one may be negative; categories follow a zipf law.
-The label depends on some of both, so that there is something to learn. `.gz` and `.zst` files are
-compressed.
+them. The terms of the real data do not allow copies, so these lines imitate it. Numbers and
+categories are missing about as often as there. Numbers are skewed, and one may be negative.
+Categories follow a zipf law. The label depends on some numbers and some categories, so there is
+something to learn. `.gz` and `.zst` files are compressed.
 """
 
 from __future__ import annotations

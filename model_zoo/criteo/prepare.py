@@ -2,10 +2,10 @@
 
     PYTHONPATH=model_zoo python -m criteo.prepare --output=/tmp/criteo --num_records=500000
 
-In each field the ids follow a zipf law (few are seen all the time, most hardly ever), and are
-scattered over the field's range, so that frequent ids are not neighbours. The label depends on
-some of the numbers and on every fifth field, so there is something to learn: the best possible
-AUC is far from 1, as with real clicks.
+The ids of each field follow a zipf law: few ids are frequent, and most ids are very rare. They are
+scattered over the range of the field, so frequent ids are not neighbours. The label depends on some
+of the numbers and on every fifth field, so there is something to learn. The best possible AUC is
+far from 1, as with real clicks.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Score records of the DeepFM from what `--output_tables=parquet` wrote, with NumPy alone.
+"""Score records of the DeepFM with NumPy alone, from the files of `--output_tables=parquet`.
 
     python -m criteo.score EXPORT records.npz scores.npz [float64]
 
-`records.npz` has numbers (n, 13) and ids (n, 26). Sums are float32, as those of the SavedModel, or
-float64, of which the logits of both are roundings. Nothing of TensorFlow or elasticdl is imported:
-the rows are Parquet, the dense weights and the biases are in `dense.npz`, and `model.json` says
-what an id reads as that was never trained. `docs/serving.md` describes the files.
+`records.npz` has numbers (n, 13) and ids (n, 26). Sums are float32 as in the SavedModel. The option
+float64 gives exact logits; results in float32 are roundings of these. The program imports
+neither TensorFlow nor elasticdl. Rows are in Parquet files; dense weights and biases are in
+`dense.npz`. `model.json` has the row for an id that was never trained. `docs/serving.md` describes
+the files.
 """
 
 import json
@@ -29,7 +30,7 @@ class Table:
         self.unseen, self.dtype = np.float32(unseen), dtype
 
     def __getitem__(self, ids):
-        """Return the rows of ids of any shape; those that have none read as `unseen`."""
+        """Return the rows of ids of any shape; an id without a row gives `unseen`."""
         if not len(self.keys):
             return np.full((*ids.shape, self.weights.shape[1]), self.unseen, self.dtype)
         places = np.minimum(np.searchsorted(self.keys, ids), len(self.keys) - 1)
@@ -39,7 +40,7 @@ class Table:
 
 
 def load(folder: Path, dtype=np.float32):
-    """Return the tables and the dense weights of an export, to compute with in `dtype`."""
+    """Return the tables and the dense weights of an export as arrays of `dtype`."""
     model = json.loads((folder / "model.json").read_text())
     tables = {}
     for said in model["tables"]:

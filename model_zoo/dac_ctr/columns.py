@@ -1,8 +1,8 @@
 """The columns of Criteo's lines as `elasticdl data convert --from=criteo` writes them.
 
-13 whole numbers, each as a number and as the id of its bucket, and 26 categories, hashed. What
-`elasticdl data analyze` found (`--statistics`) gives the boundaries of buckets and the numbers of
-hash buckets; without it the defaults below hold.
+There are 13 whole numbers, each as a number and as the id of its bucket, and 26 hashed categories.
+The statistics of `elasticdl data analyze` (`--statistics`) give the boundaries of buckets and the
+numbers of hash buckets. The defaults below hold without statistics.
 """
 
 from elasticdl.preprocessing import statistics
@@ -16,13 +16,13 @@ DISTINCT = 50_000  # of a category, where nothing was analysed
 
 
 def boundaries(name):
-    """Return where buckets of a number begin; what is missing has one of its own."""
+    """Return the boundaries of a number's buckets. Missing values have their own bucket."""
     found = statistics.get_bucket_boundaries(name, BOUNDARIES)
     return [MISSING + 1, *(boundary for boundary in found if boundary > MISSING + 1)]
 
 
 def num_bins(name):
-    """Return how many hash buckets a category has: twice its values, so that few of them meet."""
+    """Return the number of a category's hash buckets: twice its values, for few collisions."""
     return max(100, 2 * statistics.get_distinct_count(name, DISTINCT))
 
 

@@ -1,4 +1,4 @@
-"""Models of click prediction over one encoded table: each a function of it, and gives logits.
+"""Models of click prediction: functions from the columns of one encoded table to logits.
 
 The layers of the papers are in `elasticdl.layers`.
 """
@@ -16,14 +16,14 @@ def wide_deep(columns, dim):
 
 
 def deepfm(columns, dim):
-    """Return DeepFM: pairs of vectors beside a network on all of them. Guo et al., IJCAI 2017."""
+    """Return DeepFM: products of pairs of vectors, and a network. Guo et al., IJCAI 2017."""
     vectors = columns.vectors(dim)
     deep = keras.layers.Dense(1)(_deep(_beside(columns, vectors)))
     return columns.linear() + FactorizationMachine()(vectors) + deep
 
 
 def xdeepfm(columns, dim, sizes=(64, 64)):
-    """Return xDeepFM: a compressed interaction network beside a deep one. Lian et al., KDD 2018."""
+    """Return xDeepFM: a compressed interaction network and a deep one. Lian et al., KDD 2018."""
     vectors = columns.vectors(dim)
     explicit = keras.layers.Dense(1)(CompressedInteraction(sizes)(vectors))
     deep = keras.layers.Dense(1)(_deep(_beside(columns, vectors)))
@@ -56,7 +56,7 @@ def _cross(columns, dim, network):
 
 
 def _beside(columns, vectors):
-    """Return all vectors and the numbers of a record beside each other."""
+    """Return all vectors and numbers of a record in one row."""
     return keras.layers.Concatenate()([keras.layers.Flatten()(vectors), columns.numbers])
 
 

@@ -1,9 +1,9 @@
-"""Make up users with a few interests each, their histories, and items that they are shown.
+"""Make up users with few interests, their histories, and the items that they see.
 
     PYTHONPATH=model_zoo python -m din.make_data --output=din --num_records=100000
 
-An item belongs to a category. A user looks mostly at items of two categories, and clicks on an item
-whose category is in their history; how often it is there decides, not which it is.
+An item belongs to a category. A user looks mostly at items of two categories. The chance of a click
+depends on the share of that item's category in the history, and not on the category itself.
 """
 
 from __future__ import annotations

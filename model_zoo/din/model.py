@@ -1,8 +1,8 @@
-"""Deep interest network: what of a user's history speaks for this item?
+"""Deep interest network: which items of a user's history matter for this item?
 
-Zhou et al., "Deep Interest Network for Click-Through Rate Prediction", KDD 2018: each item of the
-history is weighted by how it fits the item that is shown, so that a user with many interests is
-looked at from the side that matters. Histories have any length.
+Zhou et al., "Deep Interest Network for Click-Through Rate Prediction", KDD 2018. Each item of the
+history gets a weight by its likeness to the shown item. So for a user with many interests the
+interest that fits the item counts most. Histories have any length.
 """
 
 import keras
@@ -21,8 +21,8 @@ def forward(num_items=None, num_categories=None):
     """Return the model: item, category and history -> logit of a click.
 
     Args:
-        num_items: Ids of items are below this; None: there may be any.
-        num_categories: Likewise, of categories.
+        num_items: Ids of items are below this; None: no limit.
+        num_categories: The same for categories.
     """
     item = keras.Input((1,), dtype="int64", name="item")
     category = keras.Input((1,), dtype="int64", name="category")

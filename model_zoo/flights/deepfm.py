@@ -1,8 +1,8 @@
 """DeepFM: will a flight that has not departed yet arrive more than 15 minutes late?
 
 Each field of a flight is a category. A category has a weight (the linear part) and a vector of
-`DIM` numbers; the factorization machine adds the products of all pairs of vectors, and a small
-network looks at all of them together. Guo et al., "DeepFM: A Factorization-Machine based Neural
+`DIM` numbers. The factorization machine adds the products of all pairs of vectors. A small
+network works on all vectors together. Guo et al., "DeepFM: A Factorization-Machine based Neural
 Network for CTR Prediction", IJCAI 2017.
 """
 
@@ -24,7 +24,7 @@ NUM_IDS = OFFSETS.pop()
 
 
 def forward():
-    """Return the model: ids of a flight's categories -> logit of its being late."""
+    """Return the model: ids of a flight's categories -> logit of a late arrival."""
     ids = keras.Input((len(SIZES),), dtype="int64", name="ids")
     weights = Embedding(1, input_dim=NUM_IDS, embeddings_initializer="zeros", name="weights")(ids)
     vectors = Embedding(DIM, input_dim=NUM_IDS, name="vectors")(ids)

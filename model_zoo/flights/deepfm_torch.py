@@ -21,7 +21,7 @@ NUM_IDS = OFFSETS.pop()
 
 
 class DeepFM(nn.Module):
-    """Ids of a flight's categories -> logit of its being late."""
+    """Ids of a flight's categories -> logit of a late arrival."""
 
     def __init__(self):
         super().__init__()

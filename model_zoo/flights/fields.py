@@ -1,6 +1,6 @@
-"""What a flight's record holds: facts that are known before the flight departs.
+"""The fields of a flight's record: facts that are known before the flight departs.
 
-Shared by the converter (`prepare.py`), which writes them, and by the model, which reads them.
+The converter (`prepare.py`) writes these fields, and the model reads them.
 """
 
 FIELDS = {

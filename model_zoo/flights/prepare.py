@@ -2,8 +2,8 @@
 
     PYTHONPATH=model_zoo python -m flights.prepare --output=demo/data
 
-The package holds the 336,776 flights that left New York City in 2013; the 327,346 that have an
-arrival delay are split at random (seeded), 80 % to `train/` and 20 % to `validation/`.
+The package holds the 336,776 flights that left New York City in 2013. The 327,346 flights with an
+arrival delay are split at random (seeded): 80 % to `train/` and 20 % to `validation/`.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ def encode(table: pd.DataFrame) -> Columns:
 
 
 def split(num_records: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return which records are for training and which for validation, each in random order."""
+    """Return the records for training and those for validation, each in random order."""
     order = np.random.default_rng(SEED).permutation(num_records)
     num_validation = int(num_records * VALIDATION_SHARE)
     return order[num_validation:], order[:num_validation]
 
 
 def write(columns: Columns, output: Path) -> tuple[int, int]:
-    """Write `train/` and `validation/` below `output`; return how many records each has."""
+    """Write `train/` and `validation/` below `output`; return their numbers of records."""
     training, validation = split(len(columns[LABEL]))
     for number, part in enumerate(np.array_split(training, NUM_TRAINING_FILES)):
         _write_file(columns, part, output / "train" / f"flights-{number:02}.recordio")

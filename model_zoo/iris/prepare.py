@@ -3,7 +3,7 @@
     PYTHONPATH=model_zoo python -m iris.prepare --output=iris.db
     PYTHONPATH=model_zoo python -m iris.prepare --output=iris-csv
 
-The 150 flowers are those that scikit-learn ships.
+The 150 flowers come with scikit-learn.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Make up clicks that depend on combinations: which user, on which site, likes which item.
+"""Make up clicks that depend on combinations of user, site and item.
 
 PYTHONPATH=model_zoo python -m lr.make_data --output=lr --num_records=100000
 """
@@ -16,7 +16,7 @@ NUM_USERS, NUM_ITEMS, NUM_SITES = 60, 40, 10
 
 
 def make(num_records: int, seed: int) -> dict[str, list[str]]:
-    """Return the columns; no user, item or site alone tells anything."""
+    """Return the columns. A user, item or site alone does not predict the label."""
     tastes = np.random.default_rng(0).normal(size=(NUM_USERS, NUM_ITEMS)) * 2
     rng = np.random.default_rng(seed)
     user = rng.integers(NUM_USERS, size=num_records)

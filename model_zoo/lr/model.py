@@ -1,8 +1,8 @@
 """Logistic regression with FTRL on hashed crosses: seven billion weights, of which few are used.
 
-McMahan et al., "Ad Click Prediction: a View from the Trenches", KDD 2013: a linear model of very
-many features, each a value or a combination of values, trained by FTRL-proximal, whose L1 term
-holds the weights of rare features at zero.
+McMahan et al., "Ad Click Prediction: a View from the Trenches", KDD 2013. The linear model has
+very many features; each is a value or a combination of values. FTRL-proximal trains it. Its L1 term
+keeps the weights of rare features at zero.
 """
 
 import keras
@@ -39,7 +39,7 @@ def forward(shrink=1):
     """Return the model: words -> logit of a click.
 
     Args:
-        shrink: Divides the numbers of buckets: plain Keras needs a weight for each.
+        shrink: Divides the numbers of buckets, since plain Keras stores a weight for each.
     """
     table = TABLE if shrink == 1 else _table(shrink)
     inputs = table.inputs()
@@ -47,14 +47,14 @@ def forward(shrink=1):
 
 
 class Bias(keras.layers.Layer):
-    """Adds the one weight that every record has."""
+    """Adds one weight to the logit of every record."""
 
     def build(self, shape):
         """Make the weight."""
         self.bias = self.add_weight(shape=(1,), initializer="zeros", name="bias")
 
     def call(self, logits):
-        """Add it."""
+        """Add the weight."""
         return logits + self.bias
 
 
@@ -64,7 +64,7 @@ def loss(labels, predictions):
 
 
 def optimizer(lr=2.0):
-    """Return FTRL-proximal; L1 is per gradient of the mean loss of a minibatch."""
+    """Return FTRL-proximal. Its L1 term is for gradients of a minibatch's mean loss."""
     return keras.optimizers.Ftrl(
         lr, initial_accumulator_value=0.01, l1_regularization_strength=0.0005
     )

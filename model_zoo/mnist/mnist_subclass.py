@@ -24,7 +24,7 @@ class CustomModel(keras.Model):
         ]
 
     def call(self, features, training=None):
-        """Return the logits of a minibatch; `features` is what `feed` gives."""
+        """Return the logits of a minibatch; `feed` makes the `features`."""
         x = features["image"]
         for layer in self.body:
             x = layer(x, training=training) if _has_modes(layer) else layer(x)

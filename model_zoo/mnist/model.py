@@ -34,7 +34,7 @@ def optimizer(lr=0.1):
 
 
 def feed(dataset, mode, metadata):
-    """Parse one `tf.train.Example` a record: pixels 0 to 255 and, but for predictions, a digit."""
+    """Parse a `tf.train.Example` a record: pixels 0 to 255, and a digit except in predictions."""
 
     def _parse_data(record):
         feature_description = {"image": tf.io.FixedLenFeature([28, 28], tf.float32)}
@@ -53,7 +53,7 @@ def feed(dataset, mode, metadata):
 
 
 def eval_metrics_fn():
-    """Return the share of digits that were recognised."""
+    """Return the share of correctly classified digits."""
     return {
         "accuracy": lambda labels, predictions: tf.equal(
             tf.argmax(predictions, 1, output_type=tf.int32),

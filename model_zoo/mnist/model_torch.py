@@ -46,7 +46,7 @@ def optimizer(parameters, lr=0.1):
 
 
 def feed(dataset, mode, metadata):
-    """Parse one `tf.train.Example` a record: pixels 0 to 255 and, but for predictions, a digit."""
+    """Parse a `tf.train.Example` a record: pixels 0 to 255, and a digit except in predictions."""
     columns = {"image": ((28, 28), "float32")}
     if mode != Mode.PREDICTION:
         columns["label"] = ((), "int64")
@@ -56,5 +56,5 @@ def feed(dataset, mode, metadata):
 
 
 def eval_metrics_fn():
-    """Return the share of digits that were recognised."""
+    """Return the share of correctly classified digits."""
     return {"accuracy": lambda labels, predictions: predictions.argmax(1) == labels}

