@@ -74,7 +74,7 @@ class PackageSection(Section):
         """Check that the settings fit those of the job.
 
         Raises:
-            ValueError: They do not; names the flag, what was expected, and what was found.
+            ValueError: They do not fit. The message names the flag, what was expected and found.
         """
 
     def check_machine(self, job: JobConfig) -> None:

@@ -45,7 +45,7 @@ def place_of(data: object, folder: Path, name: str) -> str:
     # The table may hold the user's private data.
     folder.mkdir(0o700, parents=True, exist_ok=True)
     path = folder / f"{name}.parquet"
-    # Without Arrow's schema in the file, the words of any library are read as plain strings. But
+    # A file without Arrow's schema gives plain strings for the string types of any library. But
     # Parquet has no type for a duration or a vector, so a table with one needs the schema.
     keeps_types = any(map(_is_of_arrow_alone, table.schema.types))
     try:

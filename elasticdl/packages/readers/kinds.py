@@ -1,4 +1,4 @@
-"""What the readers of this package are for, and how each is made."""
+"""Declares the readers of this package: the data of each, and the function that makes it."""
 
 import os
 import re

@@ -84,8 +84,8 @@ class MaxComputeReader:
 
     Args:
         places: `odps://PROJECT/tables/TABLE`, each perhaps with `/key=value/...` of a partition.
-        columns: The columns to read, in this order; may name keys of partitions. Without it, all
-            are read.
+        columns: The columns to read, in this order; they may name keys of partitions. The default
+            is all columns.
         partition: The partitions of tables whose place names none; `*` matches any text.
         nullable: Whole numbers and truth values that are read as float64, null as NaN; `*` is all.
     """

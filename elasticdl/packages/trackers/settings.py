@@ -1,4 +1,4 @@
-"""Where the curves of a job are drawn, beside its own page. None of it changes what is trained."""
+"""Settings of trackers, which draw the curves of a job. None of them changes the training."""
 
 from __future__ import annotations
 
