@@ -88,6 +88,7 @@ class EagerModel:
         assert pull is not None, "the worker sets the lookup before it runs"
         training = minibatch.mode is Mode.TRAINING
         lookup = LiveRows(self._placed, pull, training)
+        # A pull without tables brings the dense and state vectors alone.
         given = pull([], training=training)
         dense, state = tf.constant(given.dense), tf.constant(given.state)
         seed = tf.constant(minibatch.seed, tf.int64)
@@ -96,6 +97,7 @@ class EagerModel:
             done = compute(minibatch, lookup, dense, state, seed)
         self._refuse_other_lookups(lookup)
         while len(self._done) >= _KEPT:
+            # A dict keeps the order of its keys, so the first one is the oldest.
             self._done.pop(next(iter(self._done)))
         self._done[id(minibatch)] = done
         return lookup.ids

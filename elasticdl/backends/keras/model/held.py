@@ -39,6 +39,8 @@ class HeldVariables:
         }
         for group in groups:
             for variable in group.variables:
+                # Layers and user code hold these very objects, so the class changes and the object
+                # stays.
                 variable.__class__ = _watched(type(variable))
                 variable._holder = self
 
@@ -98,6 +100,7 @@ class HeldVariables:
         number, part = self._places[id(variable)]
         value = np.reshape(self._values[number][part], variable.shape)
         if variable.dtype.startswith(("int", "uint")):
+            # A mean over workers may be a little less than the integer that it stands for.
             value = np.rint(value)
         return keras.ops.convert_to_tensor(value.astype(variable.dtype), variable.dtype)
 
@@ -108,6 +111,7 @@ def _watched(kind: type[keras.Variable]) -> type[keras.Variable]:
     class Watched(kind):  # type: ignore[misc]  # keras has no types
         @property
         def value(self) -> tf.Tensor:
+            # Within a call of the model, the tensors of the step stand in place of the variables.
             scope = get_stateless_scope()
             found = None if scope is None else scope.get_current_value(self)
             if found is None:

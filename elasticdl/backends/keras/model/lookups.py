@@ -38,6 +38,7 @@ from elasticdl.errors import IdError, ModelError
 Pull = Lookup
 """`pull([(table, ids), ...], training) -> pulled` with `.rows`, `.dense`, `.state`."""
 
+# These operations use the shape of their input alone, so ids do not depend on its values.
 _SHAPE_ONLY = ("Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike")
 _DRAWS = ("RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal",
           "RandomShuffle", "Multinomial", "ParameterizedTruncatedNormal", "RandomGamma",
@@ -95,6 +96,7 @@ class Collector:
             tf.TensorSpec([placed.state.size], tf.float32),
         )
         with explaining(placed.model, minibatch):
+            # Only a wrapped function has `prune`, which cuts out the part that the ids need.
             traced = tf.compat.v1.wrap_function(
                 lambda *inputs: self._trace(structure, inputs),
                 [dense, state, seed, *structure.feature_specs],
@@ -189,6 +191,8 @@ class Collector:
                     "anyway) and use its result there"
                 )
             stage = walk.stage_of(ids, layer)
+            # The identity is an operation of its own, by which the walk and `prune` find these
+            # rows.
             rows = tf.identity(zero_rows(ids, layer.output_dim))
             walk.add_rows(rows, stage)
             table, recipe = self._placed.table_of(layer), leaves.recipe(ids)
@@ -209,6 +213,7 @@ class Collector:
         stages = []
         for stage in range(1 + max((site.stage for site in self.sites), default=0)):
             before = [site.rows for site in self.sites if site.stage < stage]
+            # Ids of stage 0 need neither rows nor parameters, so nothing is pulled for them.
             feeds = [*before, *dense_state, *others] if stage else others
             wanted = [_origin(self.sites[k].ids) for k in self._members(stage)]
             names = list(dict.fromkeys(tensor.name for tensor in wanted))

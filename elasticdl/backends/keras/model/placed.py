@@ -426,6 +426,7 @@ def _make(make_model: Callable[[], object]) -> keras.Model:
 
 def _within_keras(error: Exception) -> str:
     """Return the words of an error to which Keras has added the arguments of a call; else ""."""
+    # Keras prints the words of the cause in bold, between these two codes.
     found = re.search(
         r"^Exception encountered when calling .*?\x1b\[1m(.*?)\x1b\[0m", str(error), re.S
     )

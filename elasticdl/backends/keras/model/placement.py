@@ -110,6 +110,7 @@ def moving_large_embeddings(threshold_bytes: int) -> Iterator[None]:
     """
     plain = keras.layers.Embedding
     add_weight = plain.add_weight
+    # If Embedding only inherits add_weight, the intercepting one must be deleted afterwards.
     had_own = "add_weight" in vars(plain)
 
     def intercept(self: keras.layers.Embedding, *args: object, **kwargs: object) -> keras.Variable:

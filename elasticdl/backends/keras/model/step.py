@@ -67,6 +67,7 @@ class GivenRows:
             )
         rows = self._rows[site]
         if ids.shape.rank is not None:
+            # A plain layer gives this static shape, and the layers behind it may need it.
             rows = tf.ensure_shape(rows, [*ids.shape, layer.output_dim])
         self._asked.note(site, ids, rows)
         return rows
@@ -94,6 +95,8 @@ class TrainStep:
         self, minibatch: KerasMinibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> StepResult:
         """Run one step; see `Trainer.train_step`."""
+        # A step gives four tensors (see `LossGradient.__call__`), and then the gradients of the
+        # rows.
         end = 4 + len(rows)
 
         def once(factor: tf.Tensor) -> tuple[Sequence[tf.Tensor], Nested]:
@@ -228,6 +231,8 @@ class _Outputs:
         self._structure = outputs
         leaves = tf.nest.flatten(outputs)
         self._masked = [k for k, leaf in enumerate(leaves) if mask_of(leaf) is not None]
+        # A compiled function loses the masks that Keras attached to its outputs, so it returns them
+        # too.
         masks = [tf.convert_to_tensor(mask_of(leaves[k])) for k in self._masked]
         return [*tf.nest.flatten(outputs, expand_composites=True), *masks]
 
@@ -252,6 +257,7 @@ def _refuse_assigned(graph: tf.Graph) -> None:
     found = next((op for op in ops if _ASSIGNS.match(op.type)), None)
     name = "" if found is None else _name_of(graph, found.inputs[0])
     if found is None:
+        # The bodies of tf.cond, tf.while_loop and tf.function are functions beside the graph.
         called = {name for op in ops for name in functions_of(op)}
         found = next((n for n in nodes_within(graph, called) if _ASSIGNS.match(n.op)), None)
     if found is not None:

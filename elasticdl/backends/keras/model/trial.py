@@ -152,6 +152,8 @@ def _is_large(thing: tf.Tensor | tf.Variable) -> bool:
 @functools.cache
 def _of_keras() -> frozenset[str]:
     """Return the names of what Keras itself keeps in a layer and in a model."""
+    # Keras has no list of these names, so they are read from a layer and from two models. The given
+    # names leave Keras' counters of layer names as they are.
     layer = keras.layers.Identity(name="names")
     given = keras.Input((1,), name="names_input")
     model = keras.Model(given, layer(given), name="names_model")

@@ -109,6 +109,7 @@ class Seeds:
     @staticmethod
     def of(seed: tf.Tensor, variable: keras.Variable) -> tf.Tensor:
         """Do the same for a generator that is not the model's own."""
+        # The first value of the state is a number, so it is read outside of the trace.
         with tf.init_scope():
             state = variable._value
             if state is None:  # it was made within this trace
@@ -118,6 +119,7 @@ class Seeds:
 
 
 def _begun(seed: tf.Tensor, own: np.int64, variable: keras.Variable) -> tf.Tensor:
+    # The state of a generator of Keras is a pair: a seed and a counter.
     pair = tf.stack([tf.bitwise.bitwise_xor(seed, own), tf.zeros_like(seed)])
     return tf.cast(pair, variable.dtype)
 
