@@ -125,6 +125,7 @@ class NotedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no 
     ) -> NotedDataset:
         """Note `map_func`; the order of elements is kept whatever `deterministic` says."""
         function = _beside_number(map_func) if self._drawing.numbered else map_func
+        # `num_parallel_calls` is left out: maps that draw must run in the order of the records.
         with seeds_reaching_into_maps():
             plain = self.plain.map(function, **kwargs)
         noted = self.noted
@@ -142,6 +143,7 @@ class NotedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no 
             say_unshuffled()
         if self._drawing.numbered or self._drawing.in_order:
             return self
+        # A task that runs again must give its records in the same order.
         plain = self.plain.shuffle(
             buffer_size, seed=self._drawing.seed, reshuffle_each_iteration=False
         )
@@ -249,6 +251,7 @@ class NotedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no 
     def unbatch(self, name: str | None = None) -> NotedDataset:
         """Make records of minibatches again."""
         done = self._ends_notes("unbatch", self.plain.unbatch(name))
+        # `_with` takes None for "as before", so it is set here.
         done.batch_size = None
         return done
 
@@ -356,6 +359,7 @@ def _refused(name: str) -> Callable[..., NoReturn]:
     return method
 
 
+# An inherited method would run on the records of one task, so it is replaced.
 for _name in (*BY_TASK, *READING, *OTHER):
     if _name not in vars(NotedDataset):
         setattr(NotedDataset, _name, _refused(_name))
@@ -369,6 +373,7 @@ def unpacked(function: Callable[..., Nested], element: Nested) -> Nested:
 def _beside_number(function: Callable[..., Nested]) -> Callable[..., Nested]:
     def mapped(number: tf.Tensor, element: Nested) -> Nested:
         result = unpacked(function, element)
+        # tf.data makes a tuple of a list only at the top level, which is the pair here.
         return number, tuple(result) if isinstance(result, list) else result
 
     return mapped

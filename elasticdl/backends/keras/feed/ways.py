@@ -209,6 +209,7 @@ class Plain(ChosenWay):
 
     def _elements(self, batch: RecordBatch, seed: int) -> tf.data.Iterator:
         drawn = mix(seed, 0)
+        # Maps without a seed of their own draw by TensorFlow's global seed.
         tf.random.set_seed(drawn)
         dataset = self.user.batched(self.user(batch, self.user.drawing(drawn)))
         return iter(dataset.with_options(in_order()))
