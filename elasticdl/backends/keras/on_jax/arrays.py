@@ -54,6 +54,7 @@ def _leaves(structure: Structure) -> Iterator[tuple[str, tf.TypeSpec]]:
 
 def _within(part: Specs, name: str) -> Iterator[tuple[str, tf.TypeSpec]]:
     if isinstance(part, Mapping):
+        # `tf.nest` takes the parts of a dict in the order of its sorted keys.
         for key in sorted(part):
             yield from _within(part[key], f"{name} {key}")
     elif isinstance(part, list | tuple):
@@ -96,6 +97,7 @@ class FeatureNames:
             ModelError: Names the feature.
         """
         for name, array, is_used in zip(self.names, tensors, are_used, strict=True):
+            # The step does not use some features, such as ids. These may be larger.
             if not is_used or array.dtype not in (np.int64, np.uint64) or not array.size:
                 continue
             limits = _INT32 if array.dtype == np.int64 else _UINT32

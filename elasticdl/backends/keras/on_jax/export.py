@@ -37,6 +37,7 @@ from elasticdl.backends.keras.types import Nested
 from elasticdl.data.strings import Array
 from elasticdl.errors import ModelError
 
+# An export may be served on another kind of machine than the one that trained the model.
 _PLATFORMS = ("cpu", "cuda")
 
 
@@ -78,6 +79,7 @@ class ServedByTensorFlow(tf.Module):  # type: ignore[misc]  # tensorflow has no 
         flat = tf.nest.flatten(features)
         computed: Sequence[tf.Tensor] = []
         if any(site.feature is None for site in self._collector.sites):
+            # Ids keep their 64 bits; otherwise JAX cuts them to 32.
             with jax.enable_x64(True):
                 compute = self._converted(self._collector.computed, [None, *self._shapes])
                 computed = compute(tf.constant(self._seed), *flat)
@@ -112,6 +114,7 @@ class ServedByTensorFlow(tf.Module):  # type: ignore[misc]  # tensorflow has no 
         converted: Callable[..., list[tf.Tensor]] = jax2tf.convert(
             function,
             polymorphic_shapes=list(shapes),
+            # A served model computes no gradients, so the export has none.
             with_gradient=False,
             native_serialization_platforms=_PLATFORMS,
         )
@@ -180,6 +183,8 @@ def problem_in_tensorflow(placed: JaxModel, collector: JaxCollector, sample: Ker
 
     def zeros(ids: tf.Tensor, dim: int) -> tf.Tensor:
         rows = tf.zeros(tf.concat([tf.shape(ids), [dim]], 0))
+        # Zeros in the shape of a tensor have no static shape, and `outputs_of` reads the static
+        # one.
         return tf.ensure_shape(rows, [*ids.shape, dim])
 
     def call(features: Nested) -> Nested:

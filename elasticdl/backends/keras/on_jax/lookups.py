@@ -140,6 +140,7 @@ class JaxCollector:
             jnp.zeros((*ids.shape, self._placed.tables[table].dim), jnp.float32)
             for ids, table in zip(shapes, tables, strict=True)
         ]
+        # Rows are inputs of this trace and no zeros, so the trace shows which ids depend on them.
         traced = jax.make_jaxpr(self._trace)(dense, state, rows, seed, features)
         num_parameters = 2 + len(rows)
         return [
@@ -157,6 +158,7 @@ class JaxCollector:
                 "up before, which Keras on JAX has not so far: make them of features alone, or say "
                 "KERAS_BACKEND=tensorflow"
             )
+        # Ids that are one unchanged feature need no call of JAX: `ids` takes the feature itself.
         places = [k for k, is_used in enumerate(used) if is_used]
         feature = None
         if len(places) == 1 and _is_as_it_is(cut) and places[0] > num_parameters:

@@ -99,6 +99,8 @@ class JaxLoss:
         """Call the function; with labels as `feed` gives them if it raises on floats."""
         assert self._own is not None
         more = {"sample_weight": weights} if self._takes_weights else {}
+        # Keras gives floats, so floats are tried first. A loss that takes labels for indices needs
+        # whole numbers.
         given = _as_keras_gives(labels, outputs, has_float_labels=True)
         try:
             values = self._own(*given, **more)

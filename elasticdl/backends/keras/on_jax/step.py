@@ -70,6 +70,7 @@ class JaxOutputs:
     masks: Sequence[jax.Array | None]
 
 
+# A compiled function takes and returns only classes that JAX knows as trees.
 jax.tree_util.register_dataclass(GivenArrays, ["rows", "dense", "state", "seed", "tensors"], [])
 jax.tree_util.register_dataclass(JaxOutputs, ["leaves", "masks"], [])
 
@@ -84,6 +85,7 @@ class _Outputs:
         self.structure: Nested = None
 
     def apart(self, outputs: Nested) -> JaxOutputs:
+        # Traced arrays must not outlive their trace, so numbers stand in their places.
         self.structure = keras.tree.map_structure(lambda _: 0, outputs)
         leaves = keras.tree.flatten(outputs)
         return JaxOutputs(leaves, [get_keras_mask(leaf) for leaf in leaves])
@@ -156,6 +158,7 @@ class JaxStep:
             return [*of_dense, *of_rows]
 
         zeros = [not np.any(np.asarray(g)) for g in jax.jit(gradients)(given)]
+        # A gradient may be zero by chance. The trace says whether it depends on anything.
         jaxpr = jax.make_jaxpr(gradients)(given).jaxpr if any(zeros) else None
 
         def is_missing(number: int) -> bool:
