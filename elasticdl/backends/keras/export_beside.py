@@ -132,8 +132,8 @@ def _served(placed: PlacedModel, sample: KerasMinibatch, sites: list[Site]) -> t
 
     served = tf.Module()
     served.ids = tf.function(ids, input_signature=[specs], autograph=False)
-    # The rows have no shape: otherwise TensorFlow sees that `lookup` changes none, and drops its
-    # shapes.
+    # The rows have no static shape: otherwise TensorFlow sees that the reshape in `lookup` changes
+    # nothing, and drops it.
     rows = [tf.TensorSpec(None, tf.float32) for _ in sites]
     served.score = tf.function(score, input_signature=[specs, rows], autograph=False)
     # In the order of the flat vectors: whoever serves gives them the values of another version.

@@ -70,6 +70,7 @@ def own_program(optimizer: keras.optimizers.Optimizer, kinds: Sequence[Kind] = (
     variables = [_variable(*kind) for kind in dict.fromkeys([_TABLE, *kinds])]
     with user_code(f"{name}.build"):
         optimizer.build(variables)
+    # The first variable is traced twice, because a rule that counts its calls differs then.
     first, *others = (_program(optimizer, variable) for variable in [*variables, variables[0]])
     for variable, other in zip([*variables[1:], variables[0]], others, strict=True):
         if other != first:
@@ -109,6 +110,7 @@ def _program(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) ->
     builder = ProgramBuilder({slot: first for slot, (first, _) in slots.items()})
     values = _Values(builder, name, graph)
     values.hold(variable, WEIGHT)
+    # STEP counts from 1. During an update Keras' `iterations` is still one less.
     values.hold(optimizer.iterations, builder.op("subtract", STEP, builder.constant(1.0)))
     values.hold(optimizer._learning_rate, LEARNING_RATE)
     for slot, (_, held) in slots.items():
@@ -240,6 +242,7 @@ def _same(builder: ProgramBuilder, a: int) -> int:
     return a
 
 
+# A program of the store has no booleans: 1.0 is true and 0.0 is false.
 _NODES: dict[str, Make] = {
     "Add": _op("add"),
     "AddV2": _op("add"),

@@ -60,6 +60,7 @@ class _SortedTable(tf.Module):  # type: ignore[misc]  # tensorflow has no types
     def __call__(self, ids: tf.Tensor) -> tf.Tensor:
         flat = tf.reshape(ids, [-1])
         place = tf.searchsorted(self.keys, flat)
+        # An id above all keys has its place behind the last key, where tf.gather would fail.
         place = tf.minimum(place, tf.size(self.keys) - 1)
         known = tf.equal(tf.gather(self.keys, place), flat)
         rows = tf.where(known[:, None], tf.gather(self.rows, place), self._unseen)
@@ -92,6 +93,8 @@ def write_rows(saved: Sequence[SavedTable], source: TableSource, directory: Path
         source: The source of their rows.
         directory: The SavedModel.
     """
+    # A folder within the SavedModel is on the same disk, so the new files can be renamed into
+    # place.
     with tempfile.TemporaryDirectory(dir=directory, prefix="rows-") as scratch:
         writer = _VariablesWriter(directory / _PREFIX, Path(scratch, _PREFIX))
         for number, table in enumerate(saved):
@@ -168,6 +171,7 @@ def _slice(num_rows: int, start: int, part: Array) -> str:
 
 
 def _of_any_length(rows: Array) -> tf.Variable:
+    # The model is saved with one row and loaded with all rows, so the number of rows is open.
     shape = tf.TensorShape([None, *rows.shape[1:]])
     return tf.Variable(rows, trainable=False, shape=shape)
 

@@ -92,6 +92,7 @@ class _HasTables(Protocol):
 
 
 _Collects = TypeVar("_Collects", bound=_HasTables)
+# These layers do something else in training than in inference; see `tell_without_training`.
 _RESTING = (
     keras.layers.BatchNormalization,
     keras.layers.Dropout,
@@ -250,6 +251,8 @@ class KerasTrainer:
             check_steps(*functions, with_another(sample), self._eager.try_out)
         else:
             values = self._placed.dense.values(), self._placed.state.values()
+            # A step that leaves nothing in Python when it is traced needs no comparison of two
+            # traces.
             before = note(*functions)
             step = self._step(sample)
             if leaves_a_trace(before, note(*functions)):
@@ -397,6 +400,7 @@ class KerasTrainer:
         assert self._sample is not None, "a model is built before its towers are placed"
         owned = {id(v) for tower in self.towers() for v in tower.variables}
         self._placed.place_towers()
+        # These were traced with the towers inside of the model.
         for known in (self._collectors, self._steps, self._inferences):
             known.clear()
         self._find_ids(self._sample)

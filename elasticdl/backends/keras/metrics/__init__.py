@@ -1,1 +1,1 @@
-"""Metrics: metrics of a model in `collection`, of one output in `kinds`; `resolve` finds them."""
+"""`resolve` finds metrics, `kinds` has metrics of one output, `collection` has all of a model."""

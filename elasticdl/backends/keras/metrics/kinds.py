@@ -58,6 +58,7 @@ class KerasMetric:
 
     def _compiled(self) -> Callable[..., None]:
         if keras.backend.backend() == "jax":
+            # JAX is imported only if Keras computes by it.
             from elasticdl.backends.keras.on_jax.metrics import compiled_update
 
             return compiled_update(self._metric)
@@ -84,6 +85,7 @@ class KerasMetric:
     def state(self) -> State:
         """See `Metric`; what the metric begins with is left out, and belongs to each result."""
         values = self._values()
+        # A state may begin with infinity, and NumPy warns of infinity minus infinity.
         with np.errstate(invalid="ignore"):
             for value, first in zip(values, self._initial, strict=False):
                 value -= first
@@ -145,6 +147,7 @@ class KerasMetric:
         one, other, both = state_of(first), state_of(rest), state_of(first, rest)
         self.reset()
         adds = all(
+            # Sums in another order differ by rounding.
             np.allclose(a + b, whole, rtol=1e-4, atol=1e-6)
             for a, b, whole in zip(one, other, both, strict=True)
         )
