@@ -114,9 +114,12 @@ class CompiledStep:
         Raises:
             ModelError: It cannot be compiled, or the losses differ.
         """
+        # PyTorch counts graph breaks for the whole process, and only those of this step are wanted.
         torch._dynamo.utils.counters.clear()
         try:
             _, loss = self(minibatch, given)
+            # The backward pass is compiled as well, so what cannot be compiled in it must show
+            # here.
             loss.backward()
         except ModelError as error:
             raise _of_compiler(error) from error

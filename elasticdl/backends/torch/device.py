@@ -55,6 +55,7 @@ class Device:
         if not self.is_cpu:
             pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
             pinned.copy_(tensor, non_blocking=True)
+            # The copy runs beside Python, and the array may be read only when the copy is done.
             torch.cuda.current_stream(self.torch).synchronize()
             tensor = pinned
         found: Float32 = tensor.contiguous().numpy()
@@ -97,6 +98,7 @@ def open_device(name: str) -> Device:
 
 def from_numpy(array: Array | np.generic) -> Tensor:
     """Return a tensor on the memory of an array that nobody writes to."""
+    # PyTorch warns of memory that is read-only, because a tensor on it could be written.
     if not array.flags.writeable:
         array = array.copy()
     return torch.from_numpy(np.asarray(array))

@@ -115,6 +115,7 @@ class Feed:
             if mode is Mode.PREDICTION and made > len(dataset):
                 raise _not_one_each(f"{made} or more", len(dataset))
             records_of = numbers[indices] if mode is Mode.PREDICTION else None
+            # The factor is 2**64 divided by the golden ratio: it spreads the seeds of neighbours.
             own = (seed + place * 0x9E3779B97F4A7C15) % (1 << 63)
             yield TorchMinibatch(
                 features, labels, size, record_numbers=records_of, mode=mode, seed=own
@@ -230,6 +231,7 @@ class _MapStyle(_Examples):
     def take(self, indices: Int64 | slice) -> Nested:
         if isinstance(indices, slice):
             indices = np.arange(*indices.indices(self.count or 0))
+        # A DataLoader of PyTorch asks for a whole batch by this method, if a dataset has it.
         fetch = getattr(self._dataset, "__getitems__", None)
         if fetch is not None:
             return _collated(self._collate, fetch(indices.tolist()))
@@ -289,6 +291,7 @@ def _parts(
         np.random.default_rng(seed).shuffle(order)
     for start in range(0, count, size):
         indices = order[start : start + size]
+        # A slice of a tensor is a view; an array of indices makes a copy.
         in_order = slice(start, start + len(indices))
         yield examples.take(in_order if seed is None else indices), indices
 

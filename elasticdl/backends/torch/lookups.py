@@ -32,6 +32,8 @@ class Collector:
 
     def __init__(self, placed: PlacedModel, staged: bool, device: Device) -> None:
         if placed.sites:  # else it is never called
+            # A staged model loads pulled parameters, which must not overwrite those of a running
+            # step.
             placed = placed.copied(shares_values=device.is_cpu and not staged)
         self._placed = placed
         self._staged = staged
@@ -74,6 +76,7 @@ class Collector:
 
         try:
             with torch.no_grad(), counting(lambda *site: minibatch.counted.append(site)):
+                # In inference dropout draws no numbers, and batch normalization changes no buffers.
                 placed.call(minibatch.features, look_up, training=False)
         except Enough:
             pass

@@ -141,6 +141,7 @@ def _on(loss: Callable[..., torch.Tensor], device: Device) -> Callable[..., torc
         assert isinstance(keywords, Mapping), "the structure stays"
         return functools.partial(_on(loss.func, device), *args, **keywords)
     if isinstance(loss, nn.Module):
+        # The loss stays on the CPU for evaluations, so the device gets a copy.
         there: Callable[..., torch.Tensor] = copy.deepcopy(loss).to(device.torch)
         return there
     return loss

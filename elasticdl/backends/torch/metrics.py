@@ -106,6 +106,7 @@ class TorchMetric:
         self.direction = None if is_up is None else "max" if is_up else "min"
         self._names = sorted(metric._defaults)
         for state, reduction in metric._reductions.items():
+            # torchmetrics names this function for a state that workers may add up.
             if getattr(reduction, "__name__", "") != "dim_zero_sum":
                 raise ModelError(
                     f"metric {name!r} ({type(metric).__name__}) keeps {state!r}, which is no sum, "

@@ -355,6 +355,7 @@ class PlacedModel:
         if self.model.training != training:
             self.model.train(training)
         features = self.device.moved(features)
+        # PyTorch counts the changes of a tensor in place in its `_version`.
         versions = [(leaf, leaf._version) for leaf in leaves(features) if _has_version(leaf)]
         elsewhere = towers_elsewhere(bool(self.towers))
         with looking_up(lookup), elsewhere, explaining(features):
@@ -387,6 +388,7 @@ class PlacedModel:
         Raises:
             ModelError: The model cannot be copied.
         """
+        # deepcopy does not copy the objects in the memo. The weight of a table has no values to copy.
         memo: dict[int, nn.Parameter] = {id(t.weight): t.weight for t in self.tables}
         if shares_values:
             memo |= {id(p): p for _, p in self.parameters}
@@ -455,6 +457,7 @@ def check_outputs(outputs: Nested) -> None:
             )
 
 
+# A BaseException passes through an `except Exception` of the user's model.
 class Enough(BaseException):
     """All that a call of the model is for is known: the rest of it is left out."""
 
@@ -512,6 +515,7 @@ def _flattened(
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """Put parameters on one flat tensor, of which each is a view; return it and the views."""
     sizes = [int(p.numel()) for p in parameters]
+    # One tensor holds all parameters, so a single copy loads the values of a step.
     flat, parts = torch.empty(sum(sizes), device=device.torch), []
     with torch.no_grad():
         for parameter, part in zip(parameters, flat.split(sizes) if sizes else (), strict=True):
@@ -554,6 +558,7 @@ def _refuse_common_memory(parameters: Sequence[tuple[str, nn.Parameter]]) -> Non
         for its_storage, begin, other, b in itertools.islice(placed, k + 1, None):
             if its_storage != storage or begin > last:
                 break
+            # Views of one storage may interleave without a common element. Only a change shows it.
             if a.numel() and b.numel() and _changes_with(b, a):
                 raise ModelError(
                     f"parameters {one!r} and {other!r} have memory in common, as after "

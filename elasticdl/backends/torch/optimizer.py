@@ -119,6 +119,7 @@ def read_rules(
             "among those that it was given; use what it is given"
         )
     dense = [(size_of[key], rule) for key, rule in of.items() if key in names]
+    # The rule of most elements becomes the model's; other parameters name their own.
     most = max(dense, key=lambda one: one[0])[1] if dense else next(iter(of.values()), None)
     return Rules(most or OptimizerSpec("torch_sgd"), of, rate, clip, rates, optimizer)
 
@@ -140,6 +141,7 @@ def check_apart(
     if _differs(loss, expected):  # each draws anew, which tells nothing
         return
     for group in optimizer.param_groups:
+        # This is the state of an optimizer that has made steps. A loss that reads it changes.
         optimizer.state.update({p: {"step": torch.tensor(9.0)} for p in group["params"]})
     differs = _differs(loss, expected)
     optimizer.state.clear()
@@ -149,6 +151,7 @@ def check_apart(
         return
     rates = [group["lr"] for group in optimizer.param_groups]
     for group in optimizer.param_groups:
+        # The sum makes another rate even of 0.
         group["lr"] = 3 * group["lr"] + 0.01
     differs = _differs(loss, expected)
     for group, rate in zip(optimizer.param_groups, rates, strict=True):

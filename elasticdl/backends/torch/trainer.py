@@ -132,6 +132,7 @@ class TorchTrainer:
             ModelError: Something of the model file cannot be applied here; says what and why.
         """
         minibatch = TorchMinibatch.of(sample)
+        # Lazy layers draw their initial values in the first call, which `PlacedModel` makes.
         torch.manual_seed(self._seed)
         self._fixed = FixedParameters(self._model)
         self._placed = PlacedModel(self._model, minibatch.features)
@@ -140,6 +141,7 @@ class TorchTrainer:
         is_trained = minibatch.mode is Mode.TRAINING
         if is_trained:
             self._find_carried(minibatch)
+        # The collector copies the model while it is on the CPU, so the model moves afterwards.
         self._collector = Collector(self._placed, self.ids_need_parameters, self._device)
         self._placed.move(self._device)
         self._momenta = [1.0] * len(self._placed.buffers)
@@ -267,6 +269,7 @@ class TorchTrainer:
 
     def _refuse_staged(self, minibatch: TorchMinibatch) -> None:
         """Refuse ids that depend on rows, unless each is to be looked up with its real ones."""
+        # Ids that depend on rows differ between rows of zeros and rows of ones.
         with_zeros = [ids.copy() for ids in self._collector.ids(minibatch)]
         with_ones = self._collector.ids(minibatch, fill=1.0)
         for site, (one, other) in enumerate(zip(with_zeros, with_ones, strict=True)):
@@ -365,9 +368,11 @@ class TorchTrainer:
         placed.load(dense, state)
         given = GivenRows(placed, minibatch, rows, grad=True)
         self._placed.device.seed(minibatch.seed)
+        # PyTorch counts the changes of a tensor in place in its `_version`.
         versions = [p._version for _, p in placed.parameters]
         outputs, loss = self._forward(minibatch, given)
         MinibatchLoss.differentiate(loss)
+        # The check waits for the GPU, so it comes after the backward pass was started.
         given.check()
         self._check_step(versions)
         state_delta = placed.state_values()

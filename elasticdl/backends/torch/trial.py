@@ -35,6 +35,7 @@ COUNT_IN_A_BUFFER = (
     'torch.nn.Module (self.register_buffer("steps", torch.zeros(())), and self.steps += 1): '
     "buffers are carried"
 )
+# Added for a trial to parameters that are not trained; see `keeping_parameters`.
 _MOVED = 0.5
 _REGISTERS = ("_parameters", "_buffers", "_modules")
 
@@ -74,6 +75,7 @@ def _visit_module(state: PythonState, name: str, module: nn.Module) -> None:
     def is_of_pytorch(key: str) -> bool:
         return key in (*_REGISTERS, "training") or any(key in own[r] for r in _REGISTERS)
 
+    # A lazy module gets its shape from the first call, and must keep it.
     if not any(is_lazy(p) for p in module._parameters.values()):
         state.names(f"{name}.", own, is_of_pytorch)
         state.names(f"{name}.", module._buffers)
@@ -97,6 +99,7 @@ def _visit_tensor(state: PythonState, name: str, tensor: torch.Tensor) -> None:
             tensor.detach().copy_(held)
 
     state.undo(undo)
+    # NumPy has no bfloat16.
     whole = held.cpu().float() if held.dtype == torch.bfloat16 else held.cpu()
     state.values[name] = whole.resolve_conj().resolve_neg().numpy()
 
@@ -246,6 +249,7 @@ def _is_equal(one: torch.Tensor, other: torch.Tensor | None) -> bool:
     return (
         other is not None
         and one.shape == other.shape
+        # torch.equal says that NaN differs from NaN.
         and bool(torch.equal(one.nan_to_num(), other.nan_to_num()))
     )
 
@@ -270,6 +274,7 @@ def check_history(
     at_first = PythonState({})
 
     def drawing_alike(one: TorchMinibatch) -> Sequence[Array]:
+        # Both steps draw the same numbers of Python and NumPy, so only kept values can differ.
         at_first.put_back()
         return step(one)
 
