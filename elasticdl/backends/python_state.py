@@ -175,6 +175,8 @@ class PythonState:
         held = list(thing)
 
         def undo() -> None:
+            # Elements are compared by identity: `==` of arrays gives an array, and may run user
+            # code.
             if len(thing) != len(held) or any(map(operator.is_not, thing, held)):
                 thing.clear()
                 thing.extend(held)
@@ -197,6 +199,7 @@ class PythonState:
 
         self.undo(undo)
         plain = len(held) <= _MOST_PARTS and all(isinstance(value, _PLAIN) for value in held)
+        # A set has no order of its own, so its text is made of sorted values.
         self.values[name] = repr(sorted(held, key=repr)) if plain else len(held)
 
     def _array(self, name: str, thing: Array) -> None:
