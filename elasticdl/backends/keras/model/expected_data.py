@@ -100,6 +100,7 @@ def vocabularies_of(model: keras.Model) -> dict[str, tuple[str, ...]]:
 def _words(layer: keras.layers.Layer) -> tuple[str, ...]:
     """Return the words that have ids of their own; none of a layer that is no lookup."""
     if isinstance(layer, keras.layers.StringLookup | keras.layers.IntegerLookup):
+        # An inverted lookup takes ids and gives words, so its input has no words.
         if layer.invert:
             return ()
         return tuple(str(word) for word in layer.get_vocabulary(include_special_tokens=False))

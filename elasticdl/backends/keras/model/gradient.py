@@ -107,6 +107,7 @@ class LossGradient:
             outputs.
         """
         placed, counted = self._placed, Counted()
+        # Tensors stand in place of all variables, so only these tensors are watched.
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             dense_parts = placed.dense.split(dense)
             tape.watch([part for _, part in dense_parts])
@@ -199,9 +200,11 @@ class LossGradient:
         dense, rows = gradients[:num_dense], gradients[num_dense:]
         updated = {table for table, g in zip(tables, rows, strict=True) if g is not None}
         self.missing = frozenset(k for k, g in enumerate(dense) if g is None)
+        # Statistics are counted and not differentiated, so these tables need no gradient.
         counted = {table for table in tables if self._placed.sources[table].statistics}
         self.missing_tables = frozenset(tables) - updated - counted
         return [
+            # convert_to_tensor makes a dense gradient of tf.IndexedSlices.
             tf.zeros_like(part) if gradient is None else tf.convert_to_tensor(gradient)
             for part, gradient in zip(given, gradients, strict=True)
         ]

@@ -54,6 +54,7 @@ class Leaves:
             op = one.op
             if one.name in self._labels or op.name in numbers:
                 continue
+            # Names differ between two traces; the order of the walk does not.
             numbers[op.name] = len(numbers)
             if one.name in captured:
                 steps.append(("captured", id(captured[one.name])))
@@ -143,6 +144,7 @@ def not_of_the_record(name: str) -> str:
 def _may_differ(op: tf.Operation) -> bool:
     if op.op_def is None or op.op_def.is_stateful or op.type == "Placeholder":
         return True
+    # A function may hold any operation, so ids from one are compared when they run.
     return bool(functions_of(op))
 
 
@@ -174,6 +176,7 @@ def _attributes(op: tf.Operation) -> bytes:
     node = type(op.node_def)()
     node.op = op.type
     for key, value in op.node_def.attr.items():
+        # TensorFlow keeps notes about a graph in attributes that begin with an underscore.
         if not key.startswith("_"):
             node.attr[key].CopyFrom(value)
     return bytes(node.SerializeToString(deterministic=True))

@@ -118,6 +118,7 @@ def _said(model: keras.Model) -> dict[int, float]:
     return {
         id(variable): float(layer.momentum)
         for layer in model._flatten_layers()
+        # A subclass with a call of its own may follow another rule.
         if isinstance(layer, norm) and type(layer).call is norm.call
         for variable in (layer.moving_mean, layer.moving_variance)
     }

@@ -53,6 +53,7 @@ class KerasTower:
     def __init__(self, placed: PlacedModel, remote: Remote, seed: int) -> None:
         self.name = remote.name
         sample = _minibatch(np.zeros(1, np.int64))
+        # No size is above sys.maxsize: the whole model has moved its large tables already.
         self._placed = PlacedModel(lambda: _Alone(remote), sample, seed, sys.maxsize)
         _check(remote, self._placed, sample)
         self.dim = remote.output_dim
