@@ -43,6 +43,7 @@ def choose(user: UserFeed, sample: RecordBatch) -> ChosenWay:
     if noted is None:
         user.say_slow(dataset.why)
         return Plain(user, structure)
+    # Compiled maps would draw other numbers when a task is done again.
     if draws_random_numbers(noted, sample.tensors()):
         user.say_slow("it draws random numbers, which only the plain pipeline repeats")
         return Plain(user, structure)
@@ -121,6 +122,7 @@ def _is_by_row(whole: Nested, parts: list[Nested]) -> bool:
     if not all(isinstance(leaf, tf.Tensor) for part in leaves for leaf in part):
         return False
     joined = [tf.concat(pair, 0) for pair in zip(*leaves[1:], strict=True)]
+    # A sample of an odd number of records has one more than its two halves.
     cut_off = [leaf[: len(both)] for leaf, both in zip(leaves[0], joined, strict=True)]
     return not same(cut_off, joined)
 

@@ -92,6 +92,7 @@ def draws_random_numbers(noted: Noted, sample: Nested) -> bool:
         for function in noted.record_maps:
             dataset = dataset.map(function)
         if noted.batch_maps:
+            # A draw shows with a minibatch of one record as well.
             dataset = dataset.batch(1)
         for function in noted.batch_maps:
             dataset = dataset.map(function)

@@ -100,6 +100,7 @@ def _join(pfor: Pfor, given: Given) -> object:
 
 def _wrapped(pfor: Pfor, given: Given, inputs: list[tf.Tensor]) -> object:
     """Run the operation itself on other inputs."""
+    # Only this module, which is not public, has the names of an operation's inputs.
     from tensorflow.python.framework import op_def_registry
 
     definition = op_def_registry.get(given.op.type)
@@ -129,7 +130,9 @@ def _split(pfor: Pfor, given: Given) -> list[object]:
         found = tf.raw_ops.StringSplitV2(input=flat, sep=separator, maxsplit=maxsplit)
     num_records, num_strings = tf.unstack(tf.shape(strings, out_type=tf.int64))
     indices, values = _by_record(found.indices, found.values, num_records, num_strings)
+    # The 0 is the maximum where no string has a part.
     shape = tf.stack([num_strings, tf.reduce_max(tf.concat([indices[:, 1] + 1, [0]], 0))])
+    # Only the strings differ between records; their places and shape are the same for all.
     return [pfor.wrap(indices, False), pfor.wrap(values, True), pfor.wrap(shape, False)]
 
 

@@ -155,6 +155,7 @@ def _refusing(name: str) -> Callable[..., NoReturn]:
     return method
 
 
+# Functions run in Python here, without the pipeline that these methods need.
 for _name in _NEEDS_PIPELINE:
     setattr(EagerDataset, _name, _refusing(_name))
 
@@ -188,6 +189,7 @@ class Eager(ChosenWay):
         drawing = user.drawing()
         if drawing.numbered:
             parsed = (tf.constant(numbers, tf.int64), parsed)
+        # A dataset of the parsed example has the structure that `UserFeed` looks at.
         plain = tf.data.Dataset.from_tensor_slices(parsed)
         super().__init__(user, user.structure(NotedDataset(plain, drawing)))
 

@@ -55,6 +55,7 @@ def naming_the_record(
 def reason(error: UnicodeDecodeError | tf.errors.OpError) -> str:
     """Return TensorFlow's message without the names of its nodes, and shortened."""
     if isinstance(error, UnicodeDecodeError):
+        # The error holds the bytes that TensorFlow could not decode: its own message.
         message = error.object.decode("utf-8", "backslashreplace")
     else:
         message = str(error.message)

@@ -31,6 +31,7 @@ class Structure:
         parts = [_components(features), _components(labels), _components(weights)]
         self.specs: list[tf.TensorSpec] = [spec for part in parts for spec in part]
         self._ends = list(itertools.accumulate(map(len, parts)))
+        # A dict of specs cannot be hashed, and its text can.
         self.key = repr((features, labels, weights))
 
     @classmethod

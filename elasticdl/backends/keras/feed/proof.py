@@ -45,6 +45,7 @@ def _equal(a: Array, b: Array) -> bool:
     finite = np.isfinite(a)
     if not np.array_equal(finite, np.isfinite(b)):
         return False
+    # NaN and infinity have no distance, so they must be equal.
     if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
         return False
     epsilon = float(np.finfo(a.dtype).eps)

@@ -75,6 +75,7 @@ def as_batch(chunks: list[Records]) -> RecordBatch:
 def cut(records: Iterator[Records], size: int, seed: int | None) -> Iterator[RecordBatch]:
     """Cut records into minibatches; with a seed, in the order of a permutation of them all."""
     if seed is not None:
+        # A permutation of a task needs all of its records at once.
         task = as_batch(list(records))
         order = np.random.default_rng(seed).permutation(len(task))
         for start in range(0, len(task), size):
@@ -122,6 +123,7 @@ def _ragged(rows: Array) -> tf.RaggedTensor:
     splits = np.zeros(len(rows) + 1, np.int64)
     np.cumsum([len(row) for row in rows], out=splits[1:])
     values = tf.constant(np.concatenate(rows))
+    # The splits are made of the lengths, so they need no validation.
     return tf.RaggedTensor.from_row_splits(values, splits, validate=False)
 
 
