@@ -33,6 +33,7 @@ def problem_of_any_size(placed: JaxModel, collector: JaxCollector, inferred: Ker
         inferred: A minibatch of inference.
     """
     structure = inferred.structure
+    # Sizes of one name are the same size only within one scope.
     scope = export.SymbolicScope()
     features = [
         jax.ShapeDtypeStruct(

@@ -20,6 +20,7 @@ def compute_by_jax(num_threads: int, device: str | None) -> None:
     Raises:
         ModelError: There is no such device.
     """
+    # XLA reads these variables when JAX is imported or starts, so they are set before.
     for name in _THREADS:
         os.environ.setdefault(name, str(num_threads))
     # Otherwise the first worker on a GPU takes most of its memory.
@@ -27,6 +28,7 @@ def compute_by_jax(num_threads: int, device: str | None) -> None:
     import jax
     import tensorflow as tf
 
+    # `feed` runs in TensorFlow, which would otherwise take memory of the GPU.
     compute_with(num_threads, "cpu" if tf.config.list_physical_devices("GPU") else None)
 
     if device is None:

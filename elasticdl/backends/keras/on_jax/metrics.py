@@ -28,6 +28,7 @@ def compiled_update(metric: keras.metrics.Metric) -> Callable[..., None]:
     compiled = jax.jit(call)
 
     def update(labels: Nested, predictions: Nested, mask: jax.Array, weights: Nested) -> None:
+        # A compiled function must not assign variables, so the values go in and come out.
         before = [variable.value for variable in metric.variables]
         if not before:  # it makes them when it first sees a shape
             raise NotImplementedError("a metric without variables cannot be compiled")

@@ -40,6 +40,7 @@ class JaxModel(PlacedModel):
     ) -> None:
         with of_32_bits():
             super().__init__(make_model, sample, seed, threshold_bytes)
+        # The base class sorts the variables; here they get the operations of JAX.
         self.dense = JaxVariables(self.dense.variables)
         self.state = JaxVariables(self.state.variables)
         self.seeds = JaxSeeds(self.seeds.variables)

@@ -124,6 +124,7 @@ class JaxStep:
         with explaining(self._placed.model, minibatch):
             traced = jax.make_jaxpr(self._compute)(given)
         _, used = dce_jaxpr(traced.jaxpr, [True] * len(traced.jaxpr.outvars))
+        # The tensors are the last inputs of the trace; see how GivenArrays is registered.
         self._are_used = used[len(used) - len(given.tensors) :]
         self._names.check(minibatch.tensors, self._are_used)
         return str(traced)

@@ -159,6 +159,7 @@ class JaxTrainer(KerasTrainer):
     ) -> None:
         """Write a SavedModel that serves without elasticdl, Keras or JAX; see `Trainer.export`."""
         with writing(directory), self._exported() as of_training:
+            # A served model runs in inference, and its lookups are those of inference.
             sample = replace(of_training, mode=Mode.PREDICTION)
             given = self._array_model, self._found_in(sample), sample, directory, dense, state
             with compiling_for_any_size():

@@ -62,12 +62,14 @@ class JaxSeeds:
     @staticmethod
     def of(seed: jax.Array, variable: keras.Variable) -> jax.Array:
         """Do the same for a generator that is not the model's own."""
+        # The state's first value is needed as a number, also while JAX traces.
         with jax.ensure_compile_time_eval():
             return _begun(seed, _own(variable), variable)
 
 
 def seed_of(seed: int) -> np.uint32:
     """Return the seed of a minibatch in 32 bits."""
+    # JAX computes with 32 bits. The exclusive or keeps the upper half of the seed in play.
     return np.uint32((seed ^ (seed >> 32)) & 0xFFFF_FFFF)
 
 
