@@ -119,6 +119,7 @@ class ScriptTrainer(AskingTrainer):
         self._unchanged.check()
         self._dense_changes.check()
         state = self._state.values()
+        # The script's step may change the state, so the new values are noted.
         self._state_changes.keep(state)
         return StepResult(
             loss=value,
@@ -178,6 +179,7 @@ class _Start:
                 variable.assign(value)
             return tf.constant(True)
 
+        # One compiled call assigns all variables; an assignment each costs more.
         concrete = tf.function(start, autograph=False).get_concrete_function(
             tf.TensorSpec([dense.size], tf.float32),
             tf.TensorSpec([state.size], tf.float32),

@@ -443,6 +443,7 @@ class KerasTrainer:
             if self._eager is None:
                 outputs = self._steps[minibatch.structure.key].predictions(outputs)
             parts.append((minibatch.labels, outputs, minibatch.weights))
+        # A metric may read variables of the model. They have the values of the newest step.
         with self._held.reading(*self._newest):
             self._metrics.update_all(parts, self._placed.output_names)
 
