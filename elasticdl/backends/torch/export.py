@@ -134,6 +134,7 @@ def _write_notes(directory: Path, tables: list[ExportedTable], why_not: str) -> 
 
 def table_file(name: str) -> str:
     """Return where in an export a table lies."""
+    # The name of a table may have slashes.
     return f"tables/{urllib.parse.quote(name, safe='')}.safetensors"
 
 
@@ -213,12 +214,14 @@ def _write_program(
     features = map_leaves(twice, sample.features)
     if not all(isinstance(leaf, torch.Tensor) for leaf in leaves(features)):
         return "it takes tensors alone, and feed gives something else"
+    # A server may give any number of records.
     batch = {0: torch.export.Dim.DYNAMIC}
     shapes = map_leaves(lambda leaf: batch, features)
     try:
         served = _Served(placed, tables).eval()
         program = torch.export.export(served, (features,), dynamic_shapes=(shapes,))
         torch.export.save(program, path)
+        # Some programs are written and cannot be loaded; these are left out.
         if may_be_loaded(path.parent):
             torch.export.load(path).module()(features)
     except Exception as error:
@@ -239,6 +242,7 @@ class _Served(nn.Module):  # type: ignore[misc]  # torch has no types here
 
     def __init__(self, placed: PlacedModel, tables: list[ExportedTable]) -> None:
         super().__init__()
+        # The copy has no weights of tables, because `tables` holds their rows.
         memo = {id(table.weight): None for table in placed.tables}
         numbers = {id(m): placed.table_of(m) for m in _embeddings(placed.model)}
         self.model = copy.deepcopy(placed.model, memo)
@@ -293,6 +297,7 @@ def _sorted_lookup(
 ) -> torch.Tensor:
     if not keys.shape[0]:
         return torch.full((*ids.shape, rows.shape[1]), unseen)
+    # An id above all keys has its place behind the last key.
     place = torch.searchsorted(keys, ids).clamp(max=keys.shape[0] - 1)
     known = keys[place] == ids
     return torch.where(known.unsqueeze(-1), rows[place], unseen)

@@ -151,6 +151,7 @@ class Feed:
                 "of --minibatch_size examples, and shuffles those of training"
             )
         if type(fed) is TensorDataset:
+            # Its tensors are cut as a whole, which costs less than one example at a time.
             whole: TensorDataset = fed
             fed = tuple(whole.tensors) if len(whole.tensors) > 1 else whole.tensors[0]
         if isinstance(fed, tuple | Mapping | torch.Tensor | np.ndarray):

@@ -388,7 +388,7 @@ class PlacedModel:
         Raises:
             ModelError: The model cannot be copied.
         """
-        # deepcopy does not copy the objects in the memo. The weight of a table has no values to copy.
+        # deepcopy does not copy the objects in the memo. The weight of a table has no values.
         memo: dict[int, nn.Parameter] = {id(t.weight): t.weight for t in self.tables}
         if shares_values:
             memo |= {id(p): p for _, p in self.parameters}

@@ -236,6 +236,7 @@ class ScheduledRate:
         Raises:
             ModelError: The scheduler knows of no such step, or changes other settings, too.
         """
+        # A scheduler of PyTorch only goes forward, so all rates so far are kept.
         while len(self._known) <= version:
             self._advance()
             self._known.append(self._rate())

@@ -83,6 +83,7 @@ class ScriptTrainer(AskingTrainer):
 
     def _begin(self, step: GradientRequest, seed: int) -> None:
         self.load(step.dense, step.state)
+        # Taking the gradients removes those that an evaluation of the script may have left.
         self._placed.gradient()
         self._placed.device.seed(seed)
 

@@ -93,6 +93,7 @@ class TorchTower:
     ) -> tuple[Sequence[Float32], Float32]:
         """Return gradients; see `Tower.backward`."""
         outputs, given = self._outputs(ids, rows, dense, training=True, grad=True)
+        # A tower in which nothing is trained has no gradient to compute.
         if outputs.requires_grad:
             outputs.backward(torch.tensor(gradients))
         return given.gradients(self._clipped), self._placed.gradient(self._clipped)
@@ -149,6 +150,7 @@ def _checked(remote: Remote, placed: PlacedModel) -> int:
         return torch.ones(*ids.shape, layer.embedding_dim)
 
     drawn = []
+    # A tower that draws random numbers gives something else with another seed.
     for seed in (1, 2):
         torch.manual_seed(seed)
         with torch.no_grad():
