@@ -69,6 +69,7 @@ class Average:
         for what, given in weights.items():
             array = np.asarray(given, np.float64)
             if array.ndim > 1 and array.ndim == len(shape) + 1 and array.shape[-1] == 1:
+                # Weights (n, 1) belong to values (n,). Broadcast, they would make n x n of them.
                 array = array[..., 0]
             if array.ndim > len(shape) or array.shape != shape[: array.ndim]:
                 raise ModelError(
@@ -118,6 +119,8 @@ class EvaluationLoss:
             if self._is_needed:
                 raise
             self._leave_out(error)
+            # A weight of NaN goes through all sums, so the merged result shows that a part is
+            # missing.
             self._average.add_mean(0.0, math.nan)
         else:
             self._average.add_mean(value, num_records)

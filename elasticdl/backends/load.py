@@ -16,6 +16,7 @@ from elasticdl.errors import ModelError
 from elasticdl.layers.lookup import looking_up
 from elasticdl.model_spec import ModelSpec
 
+# Each of these imports its framework, and a process needs one at most.
 if TYPE_CHECKING:
     from elasticdl.backends.keras.predictor import SavedModelPredictor
     from elasticdl.backends.numpy_predictor import SavedArraysPredictor
@@ -72,6 +73,7 @@ def load_trainer(
         # is no Keras model is answered by the trainer's error.
         return KerasTrainer(*of_file)
 
+    # A file without PyTorch has a model of Keras, which only its trainer may build.
     if _imported("keras", "tensorflow") and not _imported("torch"):
         return in_keras()
     model = _call(spec, seed, num_threads)
@@ -116,6 +118,7 @@ def _call(spec: ModelSpec, seed: int, num_threads: int | None) -> object:
         model = spec.model()
         if not knew_torch and _is_a(model, "torch.nn", "Module"):  # the function has imported it
             _prepare_torch(seed, num_threads)
+            # The first call drew its values without the seed, so the model is made again.
             model = spec.model()
     return model
 

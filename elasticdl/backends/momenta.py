@@ -17,8 +17,10 @@ import numpy as np
 
 from elasticdl.backends.base import Float32
 
+# The relative step between numbers of the small float types; others count as float32.
 _EPSILONS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 _LEAP = 2**20  # a count that starts again, or stops, does so before
+# A momentum such as 0.99 is computed of rounded values, so its last digits are noise.
 _DIGITS = 6
 
 
@@ -45,6 +47,7 @@ def momentum_of(
         if is_float:
             raise
         before, after = _three_steps(step, start, part, dtype, 3)
+    # A layer rounds several times within a step, so some units in the last place may differ.
     tolerance = 64 * _EPSILONS.get(dtype, 2.0**-23) if is_float else 0.0
     candidates = [0.0] if dtype == "bool" else [1.0, 0.0]
     if is_float and after.size:

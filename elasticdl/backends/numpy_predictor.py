@@ -140,6 +140,7 @@ class _Table:
         """Return rows for ids of any shape."""
         if not len(self.keys):
             return np.full((*ids.shape, self.rows.shape[1]), self.unseen)
+        # A key above all others has its place behind the last one.
         places = np.minimum(np.searchsorted(self.keys, ids), len(self.keys) - 1)
         known = self.keys[places] == ids
         return np.where(known[..., None], self.rows[places], self.unseen)

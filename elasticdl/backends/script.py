@@ -182,6 +182,7 @@ class AskingTrainer(OnlyTraining, ABC):
         loaded = cut if self.loader is None else self.loader.loaded(cut)
         for start, batch, features in zip(starts, cut, loaded, strict=True):
             (drawn,) = np.random.SeedSequence([seed, start]).generate_state(1, np.uint64)
+            # TensorFlow takes a seed as a signed number of 64 bits, so one bit is dropped.
             yield ScriptMinibatch(features, None, len(batch), seed=int(drawn) >> 1)
 
     @abstractmethod
@@ -207,6 +208,7 @@ class AskingTrainer(OnlyTraining, ABC):
     ) -> None:
         """Write the parameters and state; what calls the model is the script's."""
 
+        # The model belongs to the script's thread, so this runs there.
         def write() -> None:
             self.load(dense, state)
             self._write(directory)
