@@ -87,6 +87,7 @@ def job_callbacks(
 
 
 def _is_of_job(callback: keras.callbacks.Callback) -> bool:
+    # A subclass may do more than the job's --on_nan=stop does.
     plain = type(callback) is keras.callbacks.TerminateOnNaN
     return not (plain or isinstance(callback, LearningRateScheduler))
 
@@ -96,6 +97,7 @@ def _fixed_rate(optimizer: keras.optimizers.Optimizer) -> float | None:
     rate = optimizer._learning_rate
     if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
         return None
+    # The property also calls a rate that is a function.
     return float(np.asarray(optimizer.learning_rate))
 
 

@@ -126,6 +126,8 @@ class KerasHooks:
     def on_evaluation_end(self, evaluation: int, logs: Mapping[str, float]) -> None:
         """See `Hooks`."""
         if self._follows_evaluations:
+            # Keras' callbacks compare metrics in on_epoch_end alone, so an evaluation is their
+            # epoch.
             self._callback.on_epoch_begin(evaluation, {})
             self._callback.on_epoch_end(evaluation, _named(logs))
         else:
@@ -139,6 +141,7 @@ class KerasHooks:
 
 def _named(logs: Mapping[str, float]) -> dict[str, float]:
     """Return logs with the names that Keras gives the metrics of outputs."""
+    # The job names a metric of an output `output/metric`, and Keras `output_metric`.
     return {name.replace("/", "_"): value for name, value in logs.items()}
 
 
@@ -205,6 +208,7 @@ class JobRate(float):
 
     def numpy(self) -> np.float32:
         """Return the learning rate, as Keras holds it."""
+        # Keras holds the rate in a variable of float32.
         return np.float32(self)
 
     @property
@@ -222,4 +226,5 @@ def _of_keras(name: str) -> str:
 
 def _overrides(callback: keras.callbacks.Callback, hook: str) -> bool:
     own = getattr(type(callback), hook, None)
+    # A hook may be set on the object as well as in its class.
     return hook in vars(callback) or own is not getattr(keras.callbacks.Callback, hook, None)

@@ -186,6 +186,7 @@ def _filled(
         end = min(num_ids, start + length)
         filled = np.full((end - start, dim), unseen, np.float32)
         while True:
+            # Parts of keys and parts of ids end at different places, so a part may fill several.
             count = int(np.searchsorted(keys, end))
             filled[keys[:count] - start] = rows[:count]
             keys, rows = keys[count:], rows[count:]
@@ -203,6 +204,7 @@ def _renew_fingerprint(directory: Path) -> None:
     if path.is_file():
         found = fingerprint_pb2.FingerprintDef.FromString(path.read_bytes())
         index = (directory / _PREFIX / f"{_PREFIX}.index").read_bytes()
+        # The hash is that of the file of variables, which was written again.
         found.checkpoint_hash = hash_of(index)
         path.write_bytes(found.SerializeToString())
 

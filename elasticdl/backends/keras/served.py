@@ -52,6 +52,7 @@ class KerasServed:
         values_of_groups = parts(self._folder, self._shapes, dense, state)
         for group, values in zip(groups, values_of_groups, strict=True):
             for variable, value in zip(group, values, strict=True):
+                # A mean over workers may be a little less than the integer that it stands for.
                 whole = np.round(value) if variable.dtype.is_integer else value
                 variable.assign(tf.cast(whole, variable.dtype))
 

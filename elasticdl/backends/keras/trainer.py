@@ -203,11 +203,13 @@ class KerasTrainer:
             outputs = self._placed.sample_outputs
             self._metrics.resolve(sample.labels, outputs, self._placed.output_names)
         updates = self._read_optimizer()
+        # A trial calls the user's code more often than a job does, so its traces are put back.
         with note(self._placed.model, self._spec.loss):
             frozen, frozen_tables = self._try_out(sample)
         description = self._description(updates, frozen, frozen_tables)
         if sample.mode is Mode.TRAINING:
             self._tell_notes(updates, description)
+        # From here on others hold the values. The trials above still read the model's own ones.
         self._held = HeldVariables(self._placed.dense, self._placed.state)
         if has_schedule(updates.optimizer):
             self._learning_rate(0)  # one that needs what nobody knows says so now

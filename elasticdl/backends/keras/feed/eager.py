@@ -195,6 +195,8 @@ class Eager(ChosenWay):
 
     def run(self, records: Iterator[Records], size: int, seed: int) -> Iterator[Parsed]:
         """See `Way.run`. The order is that of the job without --run_eagerly."""
+        # Functions without a seed of their own draw by TensorFlow's global seed, as in the plain
+        # way.
         tf.random.set_seed(mix(seed, 0))
         is_prediction = self.user.mode == Mode.PREDICTION
         is_shuffled = self._steps.shuffles and not is_prediction

@@ -81,5 +81,6 @@ def _is_own(model: keras.Model, name: str) -> bool:
     """Say whether the user's class, or the object itself, defines a method of Keras' model."""
     if name in vars(model):
         return True
+    # The first class that defines a method is the one whose method runs.
     owner = next((cls for cls in type(model).__mro__ if name in vars(cls)), None)
     return owner is not None and owner.__module__.partition(".")[0] != "keras"

@@ -104,5 +104,6 @@ def _own_frame(traceback: TracebackType | None) -> tuple[str, CodeType, int] | N
 
 
 def _is_library(filename: str) -> bool:
+    # Frames of elasticdl and of installed packages are none of the model file.
     own = Path(__file__).parents[3]
     return "site-packages" in filename or filename.startswith(("<", f"{own}/"))

@@ -15,6 +15,7 @@ from elasticdl.backends.keras.feed.minibatch import describe
 from elasticdl.backends.keras.internals import squeeze_or_expand_to_same_rank
 from elasticdl.backends.keras.types import Nested
 
+# Few sizes in models are 7, so the shape of n x n values tells them.
 _TRIAL_RECORDS = 7
 _log = logging.getLogger(__name__)
 

@@ -45,6 +45,7 @@ def problem_of_any_size(placed: JaxModel, collector: JaxCollector, inferred: Ker
     seed = jnp.zeros([], jnp.uint32)
     inference = JaxInference(placed, collector.tables, structure)
     try:
+        # Ids are computed with 64 bits, as in a step.
         with jax.enable_x64(True):
             ids = jax.eval_shape(collector.ids_of_all, seed, *features)
         rows = [

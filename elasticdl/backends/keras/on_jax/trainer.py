@@ -254,6 +254,8 @@ class JaxTrainer(KerasTrainer):
             tables = self._found_in(minibatch).tables
             structure = minibatch.structure
             model, loss = self._array_model, self._make_loss()
+            # Keras makes variables of its losses in their first call, which must not be within a
+            # trace.
             loss.prepare(minibatch.labels, model.sample_outputs)
             step = JaxStep(model, loss, self._momenta, tables, structure)
             self._trained[key] = step
