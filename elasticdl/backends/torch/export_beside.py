@@ -122,6 +122,7 @@ class _Score(nn.Module):  # type: ignore[misc]  # torch has no types here
 
 
 def _without_tables(placed: PlacedModel) -> nn.Module:
+    # The program takes rows as inputs, so it has no weights of tables.
     return copy.deepcopy(placed.model, {id(table.weight): None for table in placed.tables})
 
 

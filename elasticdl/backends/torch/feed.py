@@ -137,6 +137,7 @@ class Feed:
         self, dataset: TaskRecords, mode: Mode, numbers: list[int], error: Exception
     ) -> tuple[int, Exception]:
         """Find the record with which `feed` fails on its own."""
+        # Each record is tried alone, so that the error names the wrong one.
         for index, number in enumerate(numbers):
             try:
                 self._feed(dataset.part(slice(index, index + 1)), mode, self._metadata.of(mode))

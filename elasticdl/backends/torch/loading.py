@@ -71,6 +71,8 @@ class Loading:
         """
         self._batches.of_task = cut
         try:
+            # The loader asks its batch sampler anew for each pass, so the task's minibatches are
+            # set before.
             yield from self._loader
         except ElasticdlError:
             raise

@@ -114,6 +114,7 @@ class MinibatchLoss:
 def is_of_torch(loss: object) -> bool:
     """Whether a loss, or a metric, is a module, or a function of PyTorch: (predictions, labels)."""
     called = loss.func if isinstance(loss, functools.partial) else loss
+    # A model file may name the method `forward` of a loss in place of the loss.
     inner = called.__self__ if inspect.ismethod(called) else called  # `forward` of a loss
     of_functions = ("torch.nn.functional", "torch._C._nn")
     return isinstance(inner, nn.Module) or getattr(inner, "__module__", "") in of_functions

@@ -247,6 +247,8 @@ class ScheduledRate:
         rates = [float(group["lr"]) for group in optimizer.param_groups]
         rate = rates[self._parts.index(1.0)]
         for found, part in zip(rates, self._parts, strict=True):
+            # A schedule computes each group's rate by itself, so the proportions differ by
+            # rounding.
             if not math.isclose(found, rate * part, rel_tol=1e-6, abs_tol=1e-12):
                 raise ModelError(
                     f"the scheduler {type(self._scheduler).__name__} gives the parameter groups "
@@ -288,10 +290,12 @@ def parts_of_rate(optimizer: torch.optim.Optimizer) -> list[float]:
     groups = optimizer.param_groups
     rates = [float(group.get("initial_lr", group["lr"])) for group in groups]
     highest = max(rates)
+    # A warm-up may begin with a rate of 0 for all groups.
     return [rate / highest if highest else 1.0 for rate in rates]
 
 
 def _settings(optimizer: torch.optim.Optimizer) -> list[Group]:
+    # A scheduler may change the rate, so that is no setting here.
     left_out = ("params", "lr")
     return [
         {name: value for name, value in group.items() if name not in left_out}
@@ -343,6 +347,7 @@ def _refuse_begun(optimizer: torch.optim.Optimizer, kind: str) -> None:
 def _is_of_scheduler(optimizer: torch.optim.Optimizer, own: object) -> bool:
     """Whether a `step` is what a scheduler puts around that of the class, to count its calls."""
     code = getattr(own, "__code__", None)
+    # PyTorch's schedulers wrap the optimizer's step, to warn of a wrong order of calls.
     of_module = torch.optim.lr_scheduler.__file__
     is_around = getattr(own, "__wrapped__", None) is type(optimizer).step
     return is_around and getattr(code, "co_filename", None) == of_module
@@ -378,6 +383,7 @@ _l2_adam = _reader("torch_adam", "amsgrad", "weight_decay", epsilon="eps")
 
 
 def _adam(group: Group) -> OptimizerSpec:
+    # Adam with this setting is AdamW; PyTorch takes it for both classes.
     return (_adamw if group.get("decoupled_weight_decay") else _l2_adam)(group)
 
 

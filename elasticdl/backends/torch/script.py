@@ -109,6 +109,7 @@ class ScriptTrainer(AskingTrainer):
         return StepResult(
             loss=value,
             row_grads=[],
+            # A norm to clip by is that of the optimizer's parameters alone.
             dense_grad=self._placed.gradient(None if rules.clip is None else rules.of),
             state_delta=change_of(self._placed.state_values(), step.state, self._momenta),
         )

@@ -56,6 +56,7 @@ class TorchServed:
 
     def set_parameters(self, dense: Float32, state: Float32) -> None:
         """See `ServedModel`."""
+        # Both programs have parameters of the model, and each has its own copy.
         there = [program.state_dict() for program in (self._ids, self._score)]
         values_of_kinds = parts(self._folder, self._shapes, dense, state)
         for names, values in zip(self._names, values_of_kinds, strict=True):

@@ -77,6 +77,7 @@ def find_momenta(
 def _said(buffer: Buffer) -> float | None:
     """Return the momentum that a module of PyTorch says, or its half; see above."""
     module, key = buffer.module, buffer.key
+    # A subclass with a forward of its own may follow another rule.
     is_norm = isinstance(module, _NormBase) and type(module).forward.__module__.startswith("torch.")
     if is_norm and key.startswith("running_") and module.training and module.track_running_stats:
         return 0.5 if module.momentum is None else 1.0 - module.momentum

@@ -62,6 +62,7 @@ class TorchTower:
         parameters = zip(placed.parameters, pairwise(ends), strict=True)
         parts = {id(p): slice(*between) for (_, p), between in parameters}
         self.dense = [parts[id(p)] for p in own]
+        # The tower gets parameters of its own; the weights of tables have no values to copy.
         memo = {id(table.weight): table.weight for table in placed.tables}
         self._placed = PlacedModel(_Alone(copy.deepcopy(remote, memo)), torch.zeros(1).long())
         copied = [p for _, p in self._placed.parameters]

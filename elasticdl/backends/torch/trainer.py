@@ -193,6 +193,7 @@ class TorchTrainer:
             every = [*weights, *(p for _, p in placed.parameters)]
             return Rules(sgd, {id(parameter): sgd for parameter in every}, lambda version: 0.0)
         rules = read_rules(self._spec.optimizer, placed.parameters, weights)
+        # A norm to clip by is that of the optimizer's parameters alone.
         self._clipped = None if rules.clip is None else rules.of.keys()
         self._rate = scheduled_rate(self._spec.callbacks, self._spec.tell) or rules.rate
         self.has_schedule = not isinstance(self._rate, FixedRate)
