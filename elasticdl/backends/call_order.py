@@ -111,10 +111,12 @@ def _names(function: Any) -> tuple[str, ...]:
 
 def _say_predictions_first(names: tuple[str, ...]) -> bool:
     """Whether the first name means predictions, and the second one does not."""
+    # Names such as (x, y) say nothing, so the usual order is taken.
     return len(names) == 2 and _is_prediction(names[0]) and not _is_prediction(names[1])
 
 
 def _is_prediction(name: str) -> bool:
+    # `y_pred` and `logits2` are split into words, which a list of names can know.
     words = set(re.split(r"[_\d]+", name.lower()))
     return not words.isdisjoint(_PREDICTIONS) and words.isdisjoint(_LABELS)
 

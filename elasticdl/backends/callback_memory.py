@@ -73,12 +73,15 @@ def _plain(value: object) -> object:
     if isinstance(value, bool | int | str | type(None)):
         return value
     if isinstance(value, float):
+        # JSON has no infinity and no NaN, so their text is kept.
         return value if math.isfinite(value) else {"float": repr(value)}
     if isinstance(value, np.ndarray | np.generic):
         return {"array": value.tolist(), "dtype": str(value.dtype)}
     if isinstance(value, list | tuple):
+        # JSON has one kind of list, so the kind is kept beside the values.
         return {"tuple" if isinstance(value, tuple) else "list": [_plain(v) for v in value]}
     if isinstance(value, dict) and all(isinstance(key, str | int) for key in value):
+        # JSON makes strings of all keys, so a dict is kept as pairs.
         return {"dict": [[key, _plain(v)] for key, v in value.items()]}
     raise TypeError(type(value).__name__)
 
@@ -91,6 +94,7 @@ def _decoded(value: object) -> object:
             return float(text)
         case {"array": values, "dtype": dtype}:
             array = np.asarray(values, dtype)
+            # A number of NumPy was kept as an array without axes; `[()]` makes it a number again.
             return array if array.ndim else array[()]
         case {"list": values}:
             return [_decoded(v) for v in values]

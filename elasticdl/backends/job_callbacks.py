@@ -160,6 +160,7 @@ def refuse_counting(what: str, rate: Callable[[], float]) -> None:
         ModelError: It differs, or the user's function raises.
     """
     with user_code(what):
+        # A rate that counts its own calls shows by a second call for the same step.
         first, again = rate(), rate()
     if first != again and not (math.isnan(first) and math.isnan(again)):
         raise ModelError(

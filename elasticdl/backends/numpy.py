@@ -196,6 +196,7 @@ class NumpyTrainer:
         try:
             fed = self._spec.feed(pick(chosen), mode, self._metadata.of(mode))
         except Exception as error:
+            # The minibatch is fed record by record, to name the one that is wrong.
             number, error = self._culprit(pick, chosen, mode, numbers, error)
             raise DataError(
                 f"feed() failed on record {number}: {type(error).__name__}: {error}"
@@ -276,6 +277,7 @@ class NumpyTrainer:
         given = list(rows[: len(self._model.tables)])
         for site, kept in self._kept.items():
             if count := kept.said.num_features:
+                # Statistics lie in a table of their own, whose rows come with the lookup.
                 given[site] = np.concatenate([given[site], rows[kept.table][..., :count]], -1)
         return given
 
@@ -319,6 +321,7 @@ class NumpyTrainer:
         """Ask the model for loss and gradients."""
         loss, row_grads, dense_grads, *changes = self._asked(minibatch, rows, dense)
         pairs = zip(row_grads, self._model.tables, strict=True)
+        # The gradients of features behind a row are cut off: these are not trained.
         gradients = [np.ascontiguousarray(g[..., : t.dim], np.float32) for g, t in pairs]
         amounts = [
             self._amounts(minibatch, kept.said, rows[site].shape[:-1])
@@ -395,6 +398,7 @@ class NumpyTrainer:
             chunks = list(tables.scan(number))
             keys = np.concatenate([c[0] for c in chunks] or [np.zeros(0, np.int64)])
             rows = np.concatenate([c[1] for c in chunks] or [np.zeros((0, table.dim), np.float32)])
+            # Sorted keys are found by bisection.
             order = np.argsort(keys)
             arrays[f"table/{table.name}/keys"] = keys[order]
             arrays[f"table/{table.name}/rows"] = rows[order]

@@ -48,6 +48,7 @@ def _tensorflow(folder: Path) -> End:
     from elasticdl.backends.keras.model.function import FlatFunction
 
     tf.profiler.experimental.start(str(folder))
+    # The usual executor tells a profiler nothing of the operations that it runs.
     FlatFunction.executor_type = "DEFAULT"
 
     def end() -> None:

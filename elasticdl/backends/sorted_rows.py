@@ -61,8 +61,10 @@ def sort_rows(chunks: Iterable[_Chunk], dim: int, scratch: Path) -> SortedRows:
 
 
 def _by_files(first: list[_Chunk], coming: Iterator[_Chunk], dim: int, scratch: Path) -> SortedRows:
+    # A file is a run of records of one size, so NumPy reads it without a parser.
     record = np.dtype([("key", np.int64), ("row", np.float32, (dim,))])
     sample = np.sort(_joined(first)[0])
+    # Equal limits would make files without keys, so each limit comes once.
     limits = np.unique(sample[np.arange(1, MAX_FILES) * len(sample) // MAX_FILES])
     paths = [scratch / f"{number:03d}" for number in range(len(limits) + 1)]
     num_rows = 0
@@ -89,6 +91,7 @@ def _deal(
 def _parts(paths: list[Path], record: np.dtype[np.void]) -> Iterator[_Chunk]:
     for path in paths:
         found = np.fromfile(path, record)
+        # The rows are in memory now. The disk then holds the remaining files alone.
         path.unlink()
         if len(found):
             yield _sorted(found["key"], found["row"])

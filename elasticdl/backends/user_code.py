@@ -54,6 +54,7 @@ class UserCode:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        # An error of elasticdl says already what is wrong and what to do.
         if error is None or isinstance(error, ElasticdlError) or not isinstance(error, Exception):
             return
         said = in_short(error, _MOST_CHARACTERS)
