@@ -792,7 +792,7 @@ def completed(shown: Mapping[str, Any]) -> dict[str, Any]:
     sections = {
         name: defaults
         for name, field in JobConfig.model_fields.items()
-        if (defaults := _defaults(field))
+        if (defaults := _defaults(field)) is not None
     }
     return _over(sections, shown)
 
@@ -806,10 +806,10 @@ def _over(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     }
 
 
-def _defaults(field: FieldInfo) -> dict[str, Any]:
+def _defaults(field: FieldInfo) -> dict[str, Any] | None:
     section = field.annotation
     if not (isinstance(section, type) and issubclass(section, Section)):
-        return {}
+        return None
     return {
         name: to_jsonable_python(setting.get_default(call_default_factory=True))
         for name, setting in section.model_fields.items()

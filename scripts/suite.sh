@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs one suite of tests: make test-only WHAT=SUITE. `make test` runs rust and python.
 #
+#   core          what needs no framework, in a copy without any package
 #   rust          cargo's tests
 #   python        what pytest runs without PyTorch, a cluster or an hour
 #   aarch64       the store on ARM, emulated (gcc-aarch64-linux-gnu, qemu-user)
@@ -23,6 +24,20 @@ pytest() {
 }
 
 case ${1:-help} in
+core) # Pages tell of packages too, so the tests of pages are left out.
+    copy=$(mktemp -d)
+    trap 'rm -rf "$copy"' EXIT
+    git ls-files -z | xargs -0 cp --parents -t "$copy"
+    cp elasticdl/_core.abi3.so "$copy/elasticdl/"
+    rm -rf "$copy"/elasticdl/packages/*/ "$copy/tests/packages"
+    python=$PWD/.venv/bin
+    cd "$copy"
+    git init --quiet
+    # shellcheck disable=SC2086
+    PYTHONPATH=$copy "$python/pytest" ${PYTEST_FLAGS:-} --ignore-glob='*/test_keras_*' \
+        --ignore-glob='*/test_torch_*' -m 'not (keras or torch or long or s3 or postgresql)' \
+        --ignore=tests/unit/test_page_commands.py --ignore=tests/unit/test_docs.py tests/unit
+    ;;
 rust) # edl-python is the extension: it is linked by Python, and tested from there.
     cargo test --locked --workspace --exclude edl-python
     ;;

@@ -111,16 +111,6 @@ def test_a_mistake_is_named_and_nothing_is_written(place, words, error, complain
     assert sorted(place.rglob("*")) == before
 
 
-def test_images_in_a_folder_for_each_class_are_better_mixed(place):
-    for name in ("cat", "dog"):
-        (place / "images" / name).mkdir(parents=True)
-        (place / "images" / name / "1.png").write_bytes(b"")
-    (note,) = check(config(training_data="images"))
-    assert "--shuffle=records mixes the classes" in note
-    assert check(config(training_data="images", shuffle="records")) == []
-    assert check(config(training_data="data.csv")) == []
-
-
 @pytest.mark.parametrize(
     ("found", "says"),
     [
@@ -276,16 +266,6 @@ def test_a_compiler_of_pytorch_is_not_for_keras(place):
         check(config(torch_compile="true"))
     model.write_text(MODEL + "import keras, torch\n")
     check(config(torch_compile="true"))
-
-
-def test_folders_of_images_have_the_same_classes(place):
-    for path in ("t/cat", "t/dog", "v/dog"):
-        (place / path).mkdir(parents=True)
-        (place / path / "a.png").write_bytes(b"x")
-    with pytest.raises(DataError, match=r"--validation_data: .*dog.*--training_data.*cat, dog"):
-        check(config(training_data="t", validation_data="v"))
-    (place / "v" / "cat").mkdir()
-    check(config(training_data="t", validation_data="v"))
 
 
 def test_a_strategy_that_does_not_suit_the_tables_is_refused_at_once(place):

@@ -1,6 +1,5 @@
 import os
 import signal
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -99,33 +98,6 @@ def test_ids_that_a_table_has_as_floats_are_refused_or_written_as_whole_numbers(
     assert "column 'x' has 0.1: expected whole numbers for int64" in error
 
 
-def test_rows_of_a_table_become_examples_of_one_type_in_every_chunk(run):
-    pytest.importorskip("sqlalchemy")
-    with sqlite3.connect("in.db") as database:
-        database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, n INT, x REAL, s TEXT)")
-        rows = [(n, None if n == 9999 else n, None if n == 3 else n / 2, "a") for n in range(10000)]
-        database.executemany("INSERT INTO t VALUES (?, ?, ?, ?)", rows)
-    place = ("sqlite:///in.db", "--data_reader_params=table=t")
-    assert run("convert", place[0], "out.rio", "--as=example", place[1])[0] == 0
-    found = [decode_example(record) for record in RecordReader("out.rio").read(0, 10000)]
-    assert found[3] == {"id": [3], "n": [3], "s": [b"a"]}
-    assert found[9999] == {"id": [9999], "s": [b"a"], "x": [4999.5]}
-    assert {type(value) for one in found for value in one.get("n", [])} == {int}
-    code, out, _ = run("inspect", *place)
-    assert code == 0
-    assert "id int64, n float64, x float64, s object" in out
-    assert "id=0  n=0.0  x=0.0  s=a" in out
-
-
-def test_libsvm_becomes_examples(run):
-    Path("in.svm").write_text("1 3:0.5 10:2\n0\n")
-    assert run("convert", "in.svm", "out.rio", "--as=example")[0] == 0
-    assert [decode_example(record) for record in RecordReader("out.rio").read(0, 2)] == [
-        {"ids": [3, 10], "label": [1.0], "values": [0.5, 2.0]},
-        {"label": [0.0]},
-    ]
-
-
 def test_whole_numbers_that_int64_does_not_hold_stay_as_they_are(run):
     Path("in.csv").write_text("id\n1\n99999999999999999999\n")
     words = ("--as=example", "--data_reader_params=skip_header=true")
@@ -134,18 +106,6 @@ def test_whole_numbers_that_int64_does_not_hold_stay_as_they_are(run):
         {"id": [b"1"]},
         {"id": [b"99999999999999999999"]},
     ]
-
-
-def test_images_are_inspected(run):
-    for name in ("cat", "dog"):
-        Path("images", name).mkdir(parents=True)
-        Path("images", name, "1.png").write_bytes(b"an image")
-    code, out, _ = run("inspect", "images", "--verify", "--records=1")
-    assert code == 0
-    assert ("images" in out, "label=0  path=cat/1.png" in out) == (True, True)
-    Path("images", "dog", "1.png").write_bytes(b"")
-    code, _, err = run("inspect", "images", "--verify")
-    assert (code, "dog/1.png: is empty" in err) == (1, True)
 
 
 @pytest.mark.parametrize(
