@@ -157,7 +157,7 @@ def load_data(config: JobConfig) -> JobData:
 
 
 def _stream(config: JobConfig, has_begun: bool = False) -> Stream | None:
-    """Return what a job trains on, if it arrives while the job runs.
+    """Return the stream that a job trains on; None if all records are there at the begin.
 
     A job that has begun waits for brokers that refuse.
     """
@@ -173,8 +173,8 @@ def _stream(config: JobConfig, has_begun: bool = False) -> Stream | None:
 def _custom_data_reader(config: JobConfig) -> Callable[..., object] | None:
     """Return the model file's own reader, if it may have one.
 
-    The file is imported only if it speaks of a reader: with the file comes its framework, which
-    takes seconds that the master would wait.
+    The file is imported only if its text names a reader. The import loads the file's framework,
+    and the master would wait some seconds for it.
     """
     model = config.model
     if model.script is not None:

@@ -80,7 +80,7 @@ class DeleteHandOvers:
 class AskAudit:
     """Ask the replicas what they have applied; then `Audited` or `AuditFailed`.
 
-    prove: Makes the proof of what they say. It looks at each task of the job, so it is not for the
+    prove: Makes the proof from the answers. It looks at each task of the job, so it is not for the
         event loop; nothing that it reads changes while the answer is of worth.
     first: Replicas are to forget the tasks before it.
     """
@@ -148,7 +148,7 @@ class AbandonMove:
 
 @dataclass(frozen=True, slots=True)
 class LostInMove:
-    """A process is lost while the model moves: nobody waits any longer for what it answers."""
+    """A process is lost while the model moves: nobody waits for its answers any longer."""
 
     session: str
 

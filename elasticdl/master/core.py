@@ -167,7 +167,7 @@ class JobCore:
         return self.history.message
 
     def take_actions(self) -> list[Action]:
-        """Return what is to be done since the last call."""
+        """Return the actions that events have asked for since the last call."""
         actions, self._actions = self._actions, []
         return actions
 
@@ -415,7 +415,7 @@ class JobCore:
         self._carry_out(member, self.processes.give_up(member, words, now), now)
 
     def _carry_out(self, member: Member, loss: Loss, now: float) -> None:
-        """Do what follows for the tasks and the job from the loss of a process."""
+        """Carry out the consequences that the loss of a process has for tasks and for the job."""
         if member.role is Role.WORKER:
             for feature in self.features:
                 feature.worker_lost(member.index)

@@ -145,7 +145,7 @@ class DurableJob:
         return self._state.trouble
 
     def sync(self) -> None:
-        """Have what was written outlast a machine that loses power; in any thread."""
+        """Make sure that the written facts outlast a machine that loses power; in any thread."""
         self._state.sync()
 
     def close(self) -> None:

@@ -59,7 +59,10 @@ class ReplicaAccess:
         route: Callable[[], PsRoute],
         connect: Callable[[PsRoute, bool], ReplicaClient],
     ) -> None:
-        """Given the route of the job, and what connects to a route, whole or of some."""
+        """Take the function that returns the job's route, and the one that connects to a route.
+
+        The second argument of `connect` says whether the route has all replicas of the job.
+        """
         self._route = route
         self._connect = connect
         self._client: tuple[PsRoute, ReplicaClient] | None = None
@@ -70,10 +73,10 @@ class ReplicaAccess:
         return Applied(applied[:, 0], applied[:, 1])
 
     def reach(self) -> ReplicaClient:
-        """Return what speaks to all of them, where they are now.
+        """Return a client of all these processes, at their present addresses.
 
         Raises:
-            UnavailableError: One of them is gone.
+            UnavailableError: One of the processes is gone.
         """
         route = self._route()
         if not all(route.addresses):
@@ -85,19 +88,19 @@ class ReplicaAccess:
         return self._client[1]
 
     def connect(self, address: str) -> ReplicaClient:
-        """Return what speaks to one of them, whichever it is."""
+        """Return a client of the one process at an address."""
         return self._connect(PsRoute(0, (address,)), False)
 
 
 class JobAccess:
-    """All who serve the parameters of a job (`ParameterAccess`).
+    """Calls to all processes that serve the parameters of a job (`ParameterAccess`).
 
-    They are ps replicas, or rank 0 of the world, or both: then the ps replicas have the rows, and
-    rank 0 the dense parameters.
+    These are ps replicas, or rank 0 of the world, or both. If there are both, the ps replicas have
+    the rows, and rank 0 has the dense parameters.
     """
 
     def __init__(self, by_role: Mapping[Role, ReplicaAccess]) -> None:
-        """Given one access of each role, ps replicas first."""
+        """Take one access of each role, ps replicas first."""
         self._by_role = by_role
 
     def audit(self, first: int = 0) -> Replicas:
@@ -109,13 +112,13 @@ class JobAccess:
         return audits([replica for answer in answers for replica in answer])
 
     def tally(self) -> dict[str, int]:
-        """Ask each what its watermarks kept from being applied; return the sums."""
+        """Ask each process how many updates its watermarks have refused; return the sums."""
         answers = [json.loads(part.reach().stats()) for part in self._by_role.values()]
         tallies = [replica["watermarks"] for replicas in answers for replica in replicas]
         return {name: sum(tally[name] for tally in tallies) for name in tallies[0]}
 
     def expire(self, now_seconds: int | None) -> str:
-        """Have those who have the rows remove what has come to its end; say how many."""
+        """Have the holders of rows remove rows that have expired; say how many."""
         return expired_text(self._with_rows().expire(now_seconds or int(time.time())))
 
     def export(self, request: str) -> list[str]:
@@ -124,7 +127,7 @@ class JobAccess:
         return self._with_rows().export(request)
 
     def checkpoint(self, directory: Location) -> list[str]:
-        """Have each write its files: of both, rank 0 into a folder of the folder.
+        """Have each process write its files; beside ps replicas, rank 0 writes into a subfolder.
 
         Raises:
             CheckpointError: A file cannot be written.
@@ -152,7 +155,7 @@ class JobAccess:
         return self._by_role[role].applied_by(address)
 
     def mover(self, limit: int | None) -> Mover | None:
-        """Return what leads ps replicas to another number of them; None if there are none.
+        """Return the leader of moves to another number of ps replicas; None if there are none.
 
         Args:
             limit: Bytes of rows that each may hold; None: any.

@@ -104,10 +104,10 @@ class JobEnding:
 
     @property
     def _can_go_on(self) -> bool:
-        """Whether another master can make good what this job has failed for.
+        """Whether another master can repair the cause of this job's failure.
 
-        It tries again what was set aside, and then what comes after. A job that has trained nothing
-        is begun anew; and where the proof has found fault, nothing could be trusted.
+        It tries again the tasks that were set aside, and goes on from there. A job that has trained
+        nothing is begun anew instead. If the proof has found a fault, nothing can be trusted.
         """
         config = self._config
         is_resumable = config.cluster.job_dir is not None and not config.is_local

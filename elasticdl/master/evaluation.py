@@ -106,18 +106,18 @@ class Evaluations:
         return evaluation_id
 
     def check(self, evaluation_id: int, states: MetricStates) -> None:
-        """Look whether what a validation task gave can be added to what others gave.
+        """Check that the sums of a validation task can be added to the sums of other tasks.
 
-        A task of which `feed` left out all records gives nothing.
+        A task has no sums if `feed` left out all of its records.
 
         Raises:
-            ModelError: It is of other metrics or shapes.
+            ModelError: The sums are of other metrics or shapes.
         """
         if states and self.running_id == evaluation_id and self._running is not None:
             _check_alike(self._running.states, states)
 
     def evaluated(self, evaluation_id: int, states: MetricStates, num_records: int = 0) -> bool:
-        """Add what one validation task gave; return whether it was the last one."""
+        """Add the sums of one validation task; return whether it was the last task."""
         # A task of an evaluation that was given up may still be under lease, and reports late.
         if self._running is None or self._running.evaluation_id != evaluation_id:
             return False
@@ -136,7 +136,7 @@ class Evaluations:
             self._journal.record("metrics", evaluation_id, values, of_training)
 
     def tell_overfitting(self) -> None:
-        """Note that it is told that the model overfits, which is said once."""
+        """Note that the user was told of overfitting, so that this is said only once."""
         self._journal.record("overfitting told")
 
     def abandon(self) -> None:

@@ -106,7 +106,7 @@ class GroupCommit:
 
     @property
     def seconds_behind(self) -> float:
-        """For how long the write has lasted that is under way; 0 if there is none."""
+        """How long the present write has lasted; 0 if there is none."""
         return 0.0 if self._writing is None else time.monotonic() - self._write_began
 
     def close(self) -> None:

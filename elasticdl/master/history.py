@@ -112,7 +112,7 @@ class JobHistory:
             self._journal.record("message", message)
 
     def proved(self, ledger: tuple[EpochLedger, ...], note: str) -> None:
-        """Note what became of the records."""
+        """Note the result of the proof."""
         self._journal.record("proof", [list(astuple(line)) for line in ledger], note)
 
     def come_to_rest(self) -> None:

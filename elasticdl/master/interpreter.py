@@ -141,7 +141,7 @@ _JOB_DIGITS = 16  # of a job's identity, in the name of a folder
 
 
 class Interpreter:
-    """Turns actions into effects, and what comes of them into events of the core."""
+    """Turns actions into effects, and the results of effects into events of the core."""
 
     def __init__(
         self,
@@ -222,7 +222,9 @@ class Interpreter:
                 self._its_mover.losses.add(session)
 
     def take_up(self) -> None:
-        """Make good what a master before was killed in, before anything is restored.
+        """Finish the file operations in which the master before was killed.
+
+        This comes before anything is restored.
 
         Raises:
             StateError: A checkpoint of this job lies under another name, and keeps it.

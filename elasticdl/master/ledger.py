@@ -303,7 +303,7 @@ class Ledger:
         self._journal.record("drop", task_ids.start, task_ids.stop)
 
     def lacks(self, applied: Applied | Mapping[int, int]) -> Lacks:
-        """Return the training tasks that are done, but not by parameters that were restored.
+        """Return the training tasks that are done, but that restored parameters do not have.
 
         Args:
             applied: Minibatches that these have, by task.
@@ -323,7 +323,7 @@ class Ledger:
         return Lacks.together(parts)
 
     def done_of_epoch(self, epoch: int) -> NDArray[np.bool_]:
-        """Return which tasks of an epoch were handed out, and do not wait, nor are held."""
+        """Return which tasks of an epoch are done: handed out, not waiting, and not held."""
         is_done = self._handed.of_epoch(epoch)
         first = self._tasks.epoch_ids(epoch).start
         stop = first + len(is_done)
@@ -453,9 +453,9 @@ class Ledger:
         return self._per_epoch
 
     def open_training(self) -> Iterator[int]:
-        """Iterate over the training tasks that there are and that are neither done nor set aside.
+        """Iterate over the training tasks that are neither done nor set aside.
 
-        For a stream, of which only a few are.
+        Only streams use it, since they have few such tasks at a time.
         """
         yield from self._open_begun()
         yield from range(self._handed.count, self._tasks.num_known)
@@ -469,13 +469,13 @@ class Ledger:
 
     @property
     def num_begun_whole(self) -> int:
-        """How many training tasks are begun once those are that the same updates wait for."""
+        """How many training tasks are begun when each update that has begun has all its tasks."""
         count = self._handed.count
         return count if self._updates is None else self._updates.whole(count)
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether no training task is begun and not done, nor any that the same updates have."""
+        """Whether each training task that is begun is done, and so are all tasks of its update."""
         is_whole = self._handed.count == self.num_begun_whole
         return is_whole and next(self._open_begun(), None) is None
 
@@ -513,7 +513,7 @@ class Ledger:
         return self._num_settled == wanted
 
     def begun(self) -> Callable[[int], bool]:
-        """Return what tells whether a training task was ever leased; for the proof at the end."""
+        """Return a function: whether a training task was ever leased; for the proof at the end."""
         if self._handed.count == self._num_training:
             return lambda task_id: True
         return self._handed.teller()

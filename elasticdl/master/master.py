@@ -222,9 +222,9 @@ class Master:
         return picture(self.core, self.now())
 
     async def told_status(self) -> JobStatus:
-        """Return a picture of the job of which all is written down.
+        """Return a picture of the job that has only written facts.
 
-        While the journal is away, it is the last such one, and says so.
+        While the journal is away, this is the last such picture, and its message says so.
 
         Raises:
             StateError: Nothing can be written any more.
@@ -462,7 +462,7 @@ class Master:
             self._note(Note(kinds.PageServed(address), f"the job's page is at {address}"))
 
     async def _write_file(self, name: str, text: str) -> None:
-        """Write a file into the job's folder; where its disk is full, when it is not."""
+        """Write a file into the job's folder; if the disk is full, wait until it has room."""
         while not self._leaves_for:
             try:
                 process.write_whole(self._job_dir / name, text)
@@ -544,7 +544,7 @@ class Master:
         await trackers.close(self.core.has_ended, self._note)
 
     def _relieve_replicas(self) -> None:
-        """Have one more ps replica where the job is to relieve those that there are by itself."""
+        """Ask for one more ps replica, if the job grows by itself and its replicas are too busy."""
         replicas = self.core.parameters.replicas
         if replicas is None:
             return
@@ -562,7 +562,7 @@ class Master:
                 self.happen(lambda: self.core.set_num_ps(replicas.number + 1, self.now()))
 
     def _tell_tables(self) -> None:
-        """Have the ps replicas asked what they hold, now and then and never twice at a time."""
+        """Ask the ps replicas now and then what they hold; never two questions at a time."""
         is_there = self.core.config.num_ps and all(self.core.parameters.route.addresses)
         if not is_there or self._asks_tables or self.now() < self._tells_tables_at:
             return

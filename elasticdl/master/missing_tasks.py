@@ -39,7 +39,7 @@ class Applied:
 
     @classmethod
     def of(cls, applied: Mapping[int, int]) -> Applied:
-        """Take over what is known by task."""
+        """Make it from a mapping of task ids to minibatches."""
         count = len(applied)
         return cls(
             np.fromiter(applied.keys(), np.int64, count),

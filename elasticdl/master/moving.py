@@ -256,7 +256,7 @@ def prepare(
     redo_log_of: Callable[[int, int], RedoLogPlace | None],
     clock: Clock = time.monotonic,
 ) -> Led[None]:
-    """Bring all replicas to where they hold, as `Mover.prepare` says."""
+    """Bring all replicas to a hold, as `Mover.prepare` says."""
     steps = MoveSteps(action, clock)
     try:
         yield from steps.begin(memory_limit)
@@ -314,7 +314,7 @@ class MoveSteps:
         self._round = 0
 
     def begin(self, memory_limit: int | None) -> Led[None]:
-        """Have those of the next layout begin to fill their stores."""
+        """Have the replicas of the next layout begin to fill their stores."""
         try:
             told = yield from self._each(self._now, {"describe": {}})
         except NotDeclaredError:
@@ -345,9 +345,9 @@ class MoveSteps:
         return [of_replica["entry"] for of_replica in told]
 
     def copy(self) -> Led[dict[str, Any]]:
-        """Have all rows copied while updates go on, then what has changed while nothing goes on.
+        """Copy all rows while updates go on; then hold all replicas, and copy the last changes.
 
-        Returns what the next layout is to begin with. From here on all are held.
+        Returns the marks that the next layout begins with. From here on all replicas are held.
         """
         # Each round copies the rows that changed during the round before. The fewer are left,
         # the shorter is the hold. If updates change rows as fast as they are copied, more rounds
@@ -376,7 +376,7 @@ class MoveSteps:
     def ready(
         self, marks: dict[str, Any], redo_log_of: Callable[[int, int], RedoLogPlace | None]
     ) -> Led[None]:
-        """Tell those of the next layout that they have everything."""
+        """Tell the replicas of the next layout that they have everything."""
         began, steps = self._clock(), {}
         for replica, seated in enumerate(self._after):
             redo_log = redo_log_of(replica, self._number)
@@ -427,7 +427,7 @@ class MoveSteps:
         """Have processes do steps; return what each has told.
 
         Raises:
-            UnavailableError: A process of the move is lost, be it one that is not asked.
+            UnavailableError: Any process of the move is lost, also one that is not asked.
         """
         answers = yield AskReplicas(steps, needed=self.everybody)
         assert answers is not None

@@ -56,7 +56,7 @@ class HandOuts:
         self._handed[number] = True
 
     def of_epoch(self, epoch: int) -> NDArray[np.bool_]:
-        """Return which tasks of an epoch, up to that of the last one, were handed out."""
+        """Return which tasks of an epoch were handed out; the epoch is not after the cursor's."""
         # An epoch begins when all tasks of the one before are handed out, so only the last epoch
         # needs a byte for each task. The caller changes the array, so it gets a copy.
         if epoch == self.epoch:

@@ -15,7 +15,7 @@ from elasticdl.master.phases import ORDER, Phase
 
 
 class PhasePlan:
-    """Says what comes next in a job, by what its parts know."""
+    """Decides the next phase of a job, from the state of its parts."""
 
     def __init__(
         self,

@@ -86,7 +86,7 @@ class Processes:
 
     @property
     def are_workers_needed(self) -> bool:
-        """Whether there may still be tasks: updates that are lost at the very end make some."""
+        """Whether there may still be tasks; updates that are lost at the end bring tasks back."""
         is_open = self._history.phase not in CLOSING or self._parameters.can_lose_updates
         return is_open and not self._history.has_ended
 
@@ -109,7 +109,7 @@ class Processes:
                 self._act(StartProcess(member.role, member.index))
 
     def complete(self, now: float) -> None:
-        """Plan what a job that was reopened lacks of the processes with which it began."""
+        """Plan the processes that a reopened job lacks, compared with its begin."""
         self.fill_places(now)
         self._fill_model_servers(now)
         self.room.withhold(0)
@@ -360,7 +360,7 @@ class Processes:
         self._act(StartProcess(role, member.index))
 
     def _announced(self, member: Member) -> Position | None:
-        """Return where a worker was that is lost, if it has announced that."""
+        """Return the position that a lost worker has announced; None if it has not."""
         position = self._positions.get(member.index)
         if position is None or member.role is not Role.WORKER:
             return None
@@ -372,8 +372,8 @@ class Processes:
     ) -> bool:
         """Whether a worker may have died of a task that it held.
 
-        Silence may be that of a machine out of reach. It counts where a task has been silent twice
-        already, so that it is a suspect, and has announced that the user's code runs.
+        Silence may come from a machine that is out of reach. It counts only if the worker has
+        announced a position in the user's code. Workers do so in suspects, and when they are stuck.
         """
         if member.role is not Role.WORKER or not self._ledger.held_by(member.index):
             return False

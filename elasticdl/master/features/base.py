@@ -190,7 +190,7 @@ class Features(LeaseRules):
     """The features of a job, asked one after the other."""
 
     def __init__(self) -> None:
-        """Begin without any: the ledger asks of them, and they ask the ledger."""
+        """Begin empty: the ledger needs this object, and the features need the ledger."""
         self._features: list[JobFeature] = []
         self._overriding: dict[str, list[JobFeature]] = {}
 
@@ -203,7 +203,7 @@ class Features(LeaseRules):
         self._overriding.clear()
 
     def overriding(self, hook: Callable[..., object]) -> list[JobFeature]:
-        """Return the features that have a hook of their own: most hooks do nothing in most."""
+        """Return the features that override a hook; most features override few hooks."""
         name = hook.__name__
         found = self._overriding.get(name)
         if found is None:

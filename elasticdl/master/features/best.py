@@ -24,7 +24,7 @@ class BestSoFar:
 
 
 def best_of(results: Sequence[EvaluationResult], wanted: Best) -> BestSoFar | None:
-    """Return the first of the best; one whose value is no number is never better."""
+    """Return the best evaluation, the first of equal ones. A value that is NaN is never better."""
     best: BestSoFar | None = None
     for result in results:
         value = wanted.value_in(result.metrics)
@@ -36,7 +36,7 @@ def best_of(results: Sequence[EvaluationResult], wanted: Best) -> BestSoFar | No
 
 
 class KeepsBest(JobFeature):
-    """Has a checkpoint kept of the best evaluation. It is in the list of jobs that want that."""
+    """Has a checkpoint of the best evaluation kept. Only jobs with `--keep_best` have it."""
 
     def __init__(self, job: JobParts, wanted: Best) -> None:
         self._job = job

@@ -41,7 +41,7 @@ class Divergence:
 
     @property
     def words(self) -> str:
-        """Say it of the task that was done last, and what to do; "" if the loss is as it should."""
+        """Say that the last task's loss diverges, and what to do; "" if it does not diverge."""
         first = self._first
         if first is None or self._last <= FACTOR * max(abs(first), _LEAST):
             return ""

@@ -106,12 +106,12 @@ class EventTime:
         return self._held_by is None or self._held_by == name
 
     def answers_again(self, now: float) -> None:
-        """The source was away: that nothing came of a partition meanwhile does not make it idle."""
+        """The source is back: a partition is not idle because nothing came while it was away."""
         for partition in self._partitions.values():
             partition.busy = now
 
     def begun(self, task_id: int) -> float:
-        """Return before which event time the messages of a task are late; 0: none is."""
+        """Return the event time before which messages of a task are late; 0: none is late."""
         if self._lateness_seconds is None:
             return 0.0
         if task_id not in self._table.late_before:

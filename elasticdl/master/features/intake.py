@@ -120,11 +120,11 @@ class Intake:
         return self._back_at is None or now - self._back_at >= _SETTLED_SECONDS
 
     def trained(self, name: str, time: float) -> None:
-        """Messages of a partition are trained, the newest of them of a time."""
+        """Messages of a partition are trained; `time` is the newest of their times."""
         self._times[name] = max(time, self._times.get(name, 0.0))
 
     def found(self, num_positions: int, num_records: int) -> None:
-        """A task is done that had so many records. Later pieces have about as many as they may."""
+        """Learn from a done task how many records a position has, for the size of later pieces."""
         if num_positions:
             self._density += _NEWEST_WEIGHT * (num_records / num_positions - self._density)
 
@@ -177,7 +177,7 @@ class Intake:
         pieces: list[tuple[str, int]],
         most: int,
     ) -> None:
-        """Cut whole pieces, in turns, of the partition first of which most is left."""
+        """Cut whole pieces in turns, from the partition with the most positions left first."""
         size = self._size
         while len(pieces) < most:
             left = {name: known.high - ends[name] for name, known in free.items()}
@@ -241,7 +241,7 @@ class Intake:
         return frozenset(name for name, each in known if each.high > at[name])
 
     def is_in_order(self, task_id: int, leased: Iterable[int]) -> bool:
-        """Whether no other task of the partition of one is leased, if the order is to be kept."""
+        """Whether a task may be leased beside others of its partition, if the order is kept."""
         if not self.keeps_order or task_id >= MOST_PIECES:
             return True
         held = (self._table.name_of(task) for task in leased if task < MOST_PIECES)
@@ -318,6 +318,6 @@ class Intake:
 
 
 def partition_order(name: str) -> tuple[str, int]:
-    """Return by what partitions are sorted: their numbers."""
+    """Return the key by which partitions are sorted: topic and number."""
     topic, _, number = name.rpartition("-")
     return topic, int(number) if number.isdecimal() else 0

@@ -19,7 +19,7 @@ class ModelChange(JobFeature):
         job.journal.handle("model changes", self._apply_model_changes)
 
     def resumed(self, now: float) -> None:
-        """Another master goes on: where no task is begun, the other model may at once."""
+        """Another master goes on: if no task is begun, the other model may begin at once."""
         history = self._job.history
         if history.model_change == BEGUN_FIRST and not self._job.ledger.num_begun:
             history.model_is_at_rest()
@@ -45,7 +45,7 @@ class ModelChange(JobFeature):
         return True
 
     def may_begin(self, num_tasks: int) -> int:
-        """Leave only the tasks that the updates begun have."""
+        """Allow only the tasks of updates that have begun."""
         changes = bool(self._job.history.model_change)
         return self._job.ledger.num_begun_whole if changes else num_tasks
 

@@ -18,7 +18,7 @@ class ModelServerAddresses(JobFeature):
     def register(self, index: int, session: str, pid: int, address: str, now: float) -> float:
         """A model server announces itself; return how often it is to send a heartbeat.
 
-        It holds nothing that another one has not, so a new process takes the place of an old one.
+        All model servers hold the same, so a new process takes the place of an old one.
 
         Raises:
             ElasticdlError: The job has no model server of that number.

@@ -64,11 +64,11 @@ class Overfitting:
 def overfitting_of(
     results: Sequence[EvaluationResult], kept: Best | None = None
 ) -> Overfitting | None:
-    """Return the first metric of which it is so; None if none is.
+    """Return the first metric that shows overfitting; None if no metric does.
 
-    The validation metric has been worse than its best in each evaluation since, and is now by more
-    than chance makes of so many records. The same metric of training, or its loss where that is
-    not measured, has got better meanwhile.
+    The validation metric has been worse than its best in each evaluation since. Its distance from
+    the best is now larger than chance explains for so many records. The same metric of training has
+    got better meanwhile; if it is not measured, the training loss counts.
 
     Args:
         results: The evaluations so far.
@@ -101,7 +101,7 @@ def _of_metric(results: Sequence[EvaluationResult], metric: Best) -> Overfitting
 
 
 def _chance(best: BestSoFar) -> float:
-    """Return by how much a metric of so many records may change without a cause."""
+    """Return the change of a metric that chance explains, for its number of records."""
     # The noise of a mean over n records falls with the square root of n.
     return abs(best.value) / math.sqrt(max(1, best.result.num_records))
 

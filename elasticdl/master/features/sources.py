@@ -45,7 +45,7 @@ class RecordSource(JobFeature):
     # --- events ----------------------------------------------------------------------------------
 
     def heard(self, member: Member, progress: Progress) -> None:
-        """A worker says of what it can read nothing."""
+        """A worker names the source that it cannot read now."""
         waits_for = progress.waits_for
         if bool(waits_for) != bool(member.waits_for) and not self._job.history.has_ended:
             said = f"waits: {waits_for}" if waits_for else "reads again"

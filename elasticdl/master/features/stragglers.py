@@ -82,7 +82,7 @@ class LeftStragglers(JobFeature):
         self._times.ended(task.id, now, settled is Settled.DONE)
 
     def advance(self, now: float) -> None:
-        """Wait no longer for the last tasks, if so many workers have nothing left as have to."""
+        """Wait no longer for the last tasks, if enough workers have nothing left."""
         ledger, members = self._job.ledger, self._job.members
         is_training = self._job.history.phase is Phase.TRAINING
         if self._times.are_awaited or not is_training or ledger.num_todo:

@@ -155,7 +155,7 @@ class Windows:
         )
 
     def _window(self, number: int) -> _Window | None:
-        """Return a window; None of one that was forgotten."""
+        """Return a window; None if the window was forgotten."""
         if number < self._first and number not in self._windows:
             return None
         return self._windows.setdefault(number, _Window())

@@ -13,7 +13,7 @@ class PsAutoscale:
     """Asks for one more ps replica at a time. It knows no clock, and nothing that is a fact."""
 
     def __init__(self, most: int) -> None:
-        """Begin; `most` ps replicas there may come to be, 0: as many as there are."""
+        """Begin; `most` is the largest number of ps replicas, 0: the job never grows by itself."""
         self._most = most
         self._not_before = 0.0
         self._pause_seconds = PAUSE_SECONDS
@@ -22,7 +22,7 @@ class PsAutoscale:
     def why_more(
         self, number: int, is_moving: bool, is_busy: bool, fullest_share: float, now: float
     ) -> str:
-        """Return why there is to be one more; "": there is not.
+        """Return why the job needs one more replica; "": it does not.
 
         Args:
             number: Ps replicas that there are.

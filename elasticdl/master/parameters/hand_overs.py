@@ -30,7 +30,7 @@ class HandedOver:
 
 
 class HandOvers:
-    """The last one of each replica, as long as no checkpoint is newer."""
+    """Keeps the last hand-over of each replica, as long as no checkpoint is newer."""
 
     def __init__(self, journal: Journal, whose: str = "") -> None:
         """Start without any; `whose` tells these facts from those of others in one journal."""
@@ -43,11 +43,11 @@ class HandOvers:
     # --- events ----------------------------------------------------------------------------------
 
     def note(self, hand_over: HandedOver) -> None:
-        """Note one that is whole; it replaces the one of the predecessor."""
+        """Note a hand-over that is whole; it replaces the hand-over of the predecessor."""
         self._journal.record(self._noted, *astuple(hand_over))
 
     def checkpoint_written(self, began: float) -> bool:
-        """Forget those that are older than a checkpoint; return whether there were any.
+        """Forget the hand-overs that are older than a checkpoint; return whether there were any.
 
         Args:
             began: The time at which the checkpoint was asked for. Its parts may be of any time

@@ -31,7 +31,7 @@ _WORLD = 0  # the place of a world of workers
 
 
 class Recoveries:
-    """The places of those of one role, and what became of each."""
+    """The places of the holders of one role, and their losses and returns."""
 
     def __init__(
         self,
@@ -76,11 +76,11 @@ class Recoveries:
     # --- events ----------------------------------------------------------------------------------
 
     def serves(self, member: Member) -> None:
-        """A process has all that is to be at its place."""
+        """A process has everything that belongs to its place."""
         self._journal.record(f"{self._whose} ready", self._place(member.index), member.session)
 
     def has_all(self, index: int, session: str) -> None:
-        """A process has all that is to be at a place which another number of replicas made."""
+        """A process has everything that belongs to a place of a new layout."""
         self._journal.record(f"{self._whose} ready", index, session)
 
     def lost(self, member: Member, now: float) -> None:
@@ -164,7 +164,7 @@ class Recoveries:
         return points[num_unsound] if num_unsound < len(points) else None
 
     def kept_hand_overs(self) -> set[tuple[int, str]]:
-        """Return index and session of those that may be restored, or may be being written."""
+        """Return index and session of the hand-overs that may be restored or are being written."""
         kept = {(last.index, last.session) for last in self._hand_overs}
         leaving = (m for m in self._members.present(self._role) if m.is_leaving)
         return kept | {(member.index, member.session) for member in leaving}

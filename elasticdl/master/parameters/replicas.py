@@ -117,7 +117,7 @@ class PsReplicas:
         return self.moves.moved(done)
 
     def place_of(self, index: int) -> tuple[int, int, bool]:
-        """Return of how many a replica is one, by which layout, and whether it awaits a move."""
+        """Return the number of replicas, their layout, and whether this one awaits a move."""
         place = self.moves.place_of(index)
         return place.num_replicas, place.layout, place.awaits_move
 

@@ -133,7 +133,7 @@ class Requests:
         journal.handle("rows expire", self._apply_expire)
 
     def when_written(self, tell: Callable[[float], None]) -> None:
-        """Call it, whenever a checkpoint is whole, with the time at which that was asked for."""
+        """Have `tell` called for each whole checkpoint, with the time at which it was asked for."""
         self._when_written.append(tell)
 
     # --- requests --------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ class Requests:
         return isinstance(self._tasks.training, StreamTable)
 
     def _to_retire(self, now: float) -> int | None:
-        """Return up to which task there is something to forget now."""
+        """Return the task up to which tasks can be forgotten now; None if there are too few."""
         restorable = [point.version for point in self.candidates()]
         return self.retired.due(restorable) if now >= self._retires_from else None
 
@@ -244,7 +244,7 @@ class Requests:
         return [point for point in found if self.retired.allows(point.version)]
 
     def _noted(self, version: int, first: int) -> None:
-        """Note of a checkpoint that all tasks before one are in it."""
+        """Note that a checkpoint has all tasks before `first`."""
         if self._is_stream:
             versions = [point.version for point in self.schedule.candidates()]
             self.retired.written(version, first, versions)
@@ -408,7 +408,7 @@ class Requests:
         return Meaning()
 
     def _prover(self, begun: Callable[[int], bool]) -> Callable[[Replicas], Proof]:
-        """Return what makes the proof of tasks; none of them is under way until it is made."""
+        """Return the function that makes the proof; no task is under way until it has run."""
         return partial(
             prove,
             self._tasks,
@@ -439,8 +439,8 @@ class Requests:
     def _end(self, request: _Request, was_unreachable: bool, now: float) -> bool:
         """End a request that came to nothing; return whether to repeat it.
 
-        One of those who hold parameters may be about to end, or be lost and not known as lost. The
-        pauses leave the time to notice that.
+        A holder of parameters may be about to end, or may be lost while nobody has noticed it. The
+        pauses leave time to notice that.
         """
         is_same = request.generation == self._asked.generation
         times = (self._times_unreachable if is_same else 0) + was_unreachable

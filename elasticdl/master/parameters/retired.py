@@ -64,7 +64,7 @@ class Retired:
     # --- questions -------------------------------------------------------------------------------
 
     def due(self, restorable: Sequence[int]) -> int | None:
-        """Return up to which task there is much to forget; None: nowhere.
+        """Return the task up to which tasks can be forgotten; None if these are few.
 
         Args:
             restorable: Versions that a replica may be given, the newest first.
@@ -81,7 +81,7 @@ class Retired:
         return self._done.get(version, 0) >= self.first
 
     def with_all(self, found: Proof) -> Proof:
-        """Return a proof of the tasks that are left as one of all tasks."""
+        """Return the proof of all tasks, given the proof of the tasks that are not forgotten."""
         if not self.first:
             return found
         lines = found.ledger or (EpochLedger(0, 0, 0, 0, 0),)

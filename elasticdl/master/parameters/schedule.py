@@ -94,7 +94,7 @@ class CheckpointSchedule:
         self._journal.record("checkpoint due by event time", (self._events // every + 1) * every)
 
     def begin(self, version: int) -> None:
-        """Note that one for the user is being written; the next is due at the next multiple."""
+        """Note that a user's checkpoint is being written; the next is due at the next multiple."""
         every = self._settings.checkpoint_steps
         is_time = every > 0 and version >= self._next_version
         if is_time or self._is_again:
@@ -104,7 +104,7 @@ class CheckpointSchedule:
             self._plan_by_event()
 
     def written(self, version: int) -> None:
-        """Note one for the user that is whole; older ones are kept no more, but for the best."""
+        """Note that a user's checkpoint is whole, and drop old ones; the best one stays."""
         best = version if self.is_best_due else self.best
         old = to_delete([*self.kept, version], self._settings.keep_checkpoint_max)
         self._journal.record("checkpoint", version, [v for v in old if v != best])
@@ -133,7 +133,7 @@ class CheckpointSchedule:
         self._journal.record("recovery checkpoint of a move", version)
 
     def ended(self, seconds: float, now: float) -> None:
-        """Plan the next recovery checkpoint, after one of either kind that took so long."""
+        """Plan the next recovery checkpoint; a checkpoint of either kind took `seconds`."""
         # A replica that writes lets updates go first, for `_RESTS_SECONDS` at most. This wait
         # costs the training nothing, so it does not count.
         taken = max(0.0, seconds - _RESTS_SECONDS)
@@ -181,7 +181,7 @@ class CheckpointSchedule:
         return self._settings.recovery_seconds > 0 and has_news and (is_time or is_wanted)
 
     def candidates(self) -> list[WholeCheckpoint]:
-        """Return what there is to restore, the best first."""
+        """Return the checkpoints that can be restored, the best first."""
         if self.newest is None:
             return []
         own = (version for version in reversed(self.kept) if version not in self._of_others)
