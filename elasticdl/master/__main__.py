@@ -37,8 +37,8 @@ from elasticdl.runtime.ending import end_now
 from elasticdl.runtime.process import ProcessArguments
 from elasticdl.state.open import open_state
 
-_PS_DEADLINE_SECONDS = 10.0  # to reach a replica; what it then does may take longer
-_LEAVE_SECONDS = 60.0  # for the master before to be gone, if it is leaving
+_PS_DEADLINE_SECONDS = 10.0  # limit to reach a replica; its work may then take longer
+_LEAVE_SECONDS = 60.0  # wait for the master before, which may still be leaving
 _MASTER_ID = -1  # no worker's
 
 
@@ -46,7 +46,7 @@ def main() -> None:
     """Run the job in a folder, or go on with it."""
     try:
         arguments = process.start(Role.MASTER)
-    except OSError as error:  # of a machine that is short of something
+    except OSError as error:  # the machine is short of memory, files or the like
         _tell(error)
         end_now(process.OWN_FAILURE_EXIT_CODE)
     try:

@@ -28,7 +28,7 @@ from elasticdl.master.phases import ENDED
 from elasticdl.master.tasks import make_tasks
 from elasticdl.state.base import Fact, Snapshot, State
 
-_FORMAT = 2  # of the facts, and the order of tasks that they imply
+_FORMAT = 2  # format of the facts, and of the order of tasks that they imply
 _FACTS_PER_SNAPSHOT = 20_000
 _SECONDS_BETWEEN_TIMES = 1.0
 T = TypeVar("T")
@@ -94,7 +94,7 @@ class DurableJob:
         self.core = core
         self._state = state
         self._created = created
-        self._num_facts = num_facts  # in the journal, since its last snapshot
+        self._num_facts = num_facts  # facts in the journal since its last snapshot
         self._clock = clock
         self._began = clock()  # when this process took the job up,
         self._seconds_before = 0.0  # which had lasted so long then

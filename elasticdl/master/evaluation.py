@@ -42,7 +42,7 @@ class _Running:
     remaining: int  # validation tasks
     states: MetricStates = field(default_factory=dict)
     num_records: int = 0
-    num_epochs: int = 0  # that were complete
+    num_epochs: int = 0  # complete epochs at its start
 
 
 class Evaluations:

@@ -21,7 +21,7 @@ BEAT_BYTES = 16 << 20
 PAGE = 1_000
 """Events of one page, at most."""
 
-_OVERHEAD_BYTES = 150  # of a short string and what holds it
+_OVERHEAD_BYTES = 150  # memory of a short string and of its holder
 
 
 @dataclass(frozen=True, slots=True)

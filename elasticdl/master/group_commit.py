@@ -60,7 +60,7 @@ class GroupCommit:
         self._write_began = 0.0  # monotonic
         # Facts are numbered from 1, as they are recorded. All up to this one are written.
         self._num_written = self._journal.num_recorded
-        self._actions: deque[tuple[int, Action]] = deque()  # with the number of facts before it
+        self._actions: deque[tuple[int, Action]] = deque()  # with the number of facts before each
         self._is_carrying_out = False
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 

@@ -52,7 +52,7 @@ from elasticdl.observe.kinds import RowsExpired
 
 log = logging.getLogger(__name__)
 
-WORKERS = "workers"  # in that folder: what the last worker of a world has handed over
+WORKERS = "workers"  # subfolder for hand-overs of the last worker of a world
 
 Then = Callable[[], None]
 Effect = Callable[[], Then]
@@ -137,7 +137,7 @@ class JobProcesses(Protocol):
         ...
 
 
-_JOB_DIGITS = 16  # of a job's identity, in the name of a folder
+_JOB_DIGITS = 16  # digits of the job's identity in the name of a folder
 
 
 class Interpreter:

@@ -56,8 +56,8 @@ class Leasing:
         if member.is_departing:
             return Finished()
         if not is_new:
-            # It was told to wait, or works on what it was given: an attempt that comes late. What
-            # it was leased now nobody would know of, and the job would wait for it.
+            # This attempt comes late: the worker was told to wait, or has its task already. It
+            # would never hear of a lease that it got now, and the job would wait for that task.
             member.is_told_to_wait = True  # so an earlier attempt is leased nothing either
             return Wait(_WAIT_SECONDS)
         for feature in self._features.errands(now):

@@ -130,7 +130,7 @@ class Ledger:
             if is_stream
             else HandOuts(tasks.per_epoch, seed, shuffle)
         )
-        self._returned: deque[int] = deque()  # training tasks that came back
+        self._returned: deque[int] = deque()  # training tasks that came back and wait
         self._queued: deque[int] = deque()  # all other tasks, not leased
         self._replays = Replays(
             updates.place_of if updates else None
@@ -153,7 +153,7 @@ class Ledger:
         self._numbers: dict[int, int] = {}
         self._failures: dict[int, int] = {}
         self._suspects: set[int] = set()
-        self._waiting_suspects: deque[int] = deque()  # those that are not leased, of any kind
+        self._waiting_suspects: deque[int] = deque()  # suspects of any kind that are not leased
         # Tasks whose worker fell silent. One silence may be a machine out of reach; only the
         # second one makes the task a suspect.
         self._silences: set[int] = set()
@@ -161,14 +161,14 @@ class Ledger:
         """Tasks that were set aside, and why; "" of those after the first hundred."""
         self.left: set[int] = set()
         """Training tasks that were not waited for."""
-        self._num_quarantined_before = 0  # of a stream: and are forgotten, with no words
-        self._first_known = 0  # no training task before is known any more
+        self._num_quarantined_before = 0  # a stream's tasks that are forgotten
+        self._first_known = 0  # training tasks before it are forgotten
         self.is_stopped = False  # no training task is begun any more
         self.num_done = 0  # tasks of any kind
         self.done_by_worker: dict[int, int] = {}
         self.training_settled = [0] * tasks.num_epochs  # tasks done or set aside, by epoch
         self._num_settled = 0  # over all epochs
-        self._first_open = 0  # no epoch before is incomplete
+        self._first_open = 0  # all epochs before it are complete
         self.training_records_done = 0
         self.other_records_done = 0  # evaluation and prediction
         appliers: dict[str, Callable[..., None]] = {
@@ -277,7 +277,7 @@ class Ledger:
             was_silent: Whether it fell silent. The second time, a task is a suspect.
         """
         tasks = sorted(self._held.get(worker_id, ()), reverse=True)
-        for task_id in tasks:  # each to the front, so the lowest ends up first
+        for task_id in tasks:  # each goes to the front, so the lowest id ends up first
             is_suspect = are_suspects or (was_silent and task_id in self._silences)
             if was_silent and not is_suspect:
                 self._journal.record("silence", task_id)

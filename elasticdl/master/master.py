@@ -82,16 +82,16 @@ T = TypeVar("T")
 _GRACE_SECONDS = 5.0
 _LAST_WORD_SECONDS = 4.0
 _SLOW_LOOK_SECONDS = 2.0
-_LEAVE_SECONDS = 10.0  # for workers to end by themselves when the job is finished
-_TELL_SECONDS = 5.0  # for somebody to fetch the job's last picture
-_PICTURE_SECONDS = 60.0  # for a disk to have room for it
+_LEAVE_SECONDS = 10.0  # time for workers to end by themselves when the job is finished
+_TELL_SECONDS = 5.0  # time for somebody to fetch the job's last picture
+_PICTURE_SECONDS = 60.0  # time for a disk to have room for the last picture
 _PATIENCE_WITH_JOURNAL_SECONDS = 5.0
 _SECONDS_BETWEEN_COMPLAINTS = 10.0
 _LOOK_AT_JOURNAL_SECONDS = 1.0
 _SECONDS_BETWEEN_TABLES = 5.0
-_LEAVE_JOURNAL_SECONDS = 5.0  # for a journal that is away to come back before the master leaves
-_EVENTS_TAKEN_OVER = 10_000  # of the masters before, that the next one remembers
-_REBIND_SECONDS = 5.0  # for the port of the master before to be free
+_LEAVE_JOURNAL_SECONDS = 5.0  # time for a journal to come back before the master leaves
+_EVENTS_TAKEN_OVER = 10_000  # events of earlier masters that this one remembers
+_REBIND_SECONDS = 5.0  # time for the port of the master before to be free
 
 
 class Master:
@@ -137,7 +137,7 @@ class Master:
         self._listening = listening or Listening()
         routes = self.core.parameters.routes
         self._access = JobAccess({role: make_access(find, role) for role, find in routes.items()})
-        # Its own access: it waits for nobody else.
+        # Tables have an access of their own, so that a display never waits for a checkpoint.
         self._tables = make_access(lambda: self.core.parameters.route, Role.PS)
         self._tables_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tables")
         self._tells_tables_at = 0.0
@@ -153,7 +153,7 @@ class Master:
         self.has_begun = False
         """Whether others could reach this master."""
         self._was_told = False
-        self._told: JobStatus | None = None  # the last picture of which all was written down
+        self._told: JobStatus | None = None  # the last picture that had only written facts
         self._num_watchers = 0
         self._is_closing = False
         self._is_taken_over = False
@@ -364,7 +364,7 @@ class Master:
                 # Processes that end with this master hand over to it, so it listens up to then.
                 await self._close_launcher()
                 await server.stop(grace=None)
-            if following is not None:  # it has a last word for those who look at the source
+            if following is not None:  # it tells the source its last positions
                 await asyncio.wait([following], timeout=_LAST_WORD_SECONDS)
             self._write(kind_of(measure(self._labels)))
             status = self.status()
@@ -436,7 +436,7 @@ class Master:
                 break
             except RuntimeError as error:
                 if time.monotonic() >= deadline and port and not cluster.master_port:
-                    port = 0  # what knew the master by its port is gone, or will be given up
+                    port = 0  # processes that knew the old port are gone, or will be given up
                     continue
                 if time.monotonic() >= deadline:
                     raise ConfigError(_cannot_listen(host, port)) from error

@@ -24,7 +24,7 @@ class HandOuts:
         """Tasks handed out, over all epochs."""
         self.epoch = 0
         """The epoch of the task handed out last."""
-        self._handed = bytearray(per_epoch)  # of that epoch
+        self._handed = bytearray(per_epoch)  # a byte for each task of that epoch
         self._order: Order | None = None
         self._order_epoch = -1
         self._next: int | None = None  # once it was looked up

@@ -36,7 +36,7 @@ class Patience:
         if tries >= _FEWEST_TRIES and now - since >= PATIENCE_SECONDS:
             return None
         if now < self._not_before:
-            return self._not_before - now  # of several that failed together
+            return self._not_before - now  # several tries failed together and count once
         pause = min(_FIRST_PAUSE_SECONDS * 2.0 ** min(tries - 1, 30), _LONGEST_PAUSE_SECONDS)
         self._journal.record(f"{self._name} waits", since, tries, now + pause)
         return pause

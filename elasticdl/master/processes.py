@@ -239,7 +239,7 @@ class Processes:
             return
         if not position.seconds or position.is_overdue:
             self._positions[member.index] = position
-        else:  # slow, which says nothing of its end
+        else:  # the worker is slow, which does not mean that it will die
             there = position.of(self._ledger.task(position.task_id))
             text = f"{member.name} has been at {there} for {position.seconds:.0f} s"
             kind = kinds.Slow(member.name, **asdict(position))

@@ -51,7 +51,7 @@ class Meter:
         self._loss_records = 0
         self._seen_records = 0  # over all workers
         self.model_version = 0
-        self.learning_rate: float | None = None  # of the step of which was heard last
+        self.learning_rate: float | None = None  # rate of the last step that was reported
         self.num_minibatches = 0
         self.staleness_sum = 0
         self.max_staleness = 0

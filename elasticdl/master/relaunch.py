@@ -29,7 +29,7 @@ class EndedProcess:
     tasks_done: int  # by this process
     is_of_task: bool = False  # it died of a task that it held; see `may_be_of_task`
     is_of_look: bool = False  # it died of the look at the data, which one worker takes
-    was_watched: bool = True  # else it was gone when a restarted master looked for it
+    was_watched: bool = True  # False: it was gone when a restarted master looked for it
 
 
 @dataclass(frozen=True, slots=True)

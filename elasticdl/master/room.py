@@ -15,8 +15,8 @@ from elasticdl.master.journal import Journal
 from elasticdl.master.membership import Member, Membership
 
 _WAITED_FOR = (Role.PS, Role.MODEL_SERVER)
-_PATIENCE_SECONDS = 5.0  # that a replica waits for room before workers give way
-_LEAVE_SECONDS = 10.0  # until a place that was given back has gone to a replica
+_PATIENCE_SECONDS = 5.0  # a replica waits so long for room before workers give way
+_LEAVE_SECONDS = 10.0  # time for a replica to get a place that was given back
 
 
 class Room:

@@ -245,7 +245,8 @@ class Servicer(MasterServicer):
         """Wait until there is something for a worker, or as long as it may wait."""
         core = self._master.core
         while self._master.now() < deadline and core.leasing.awaits(worker_id, session, request):
-            # However much happens, and however many wait: the master has other things to do.
+            # Thousands may wait, and each change wakes all of them. The pace limits the time that
+            # the master spends on them.
             await asyncio.sleep(core.leasing.pace_seconds)
             now = self._master.now()
             if core.leasing.has_word_for(worker_id, session, now):

@@ -187,7 +187,7 @@ class Callbacks(JobFeature):
         epoch, settled = self.epochs_ended, self._ledger.training_settled
         is_complete = epoch < len(settled) and settled[epoch] >= self._tasks.per_epoch
         if self._evaluations.follows_epochs and epoch >= self._evaluations.num_epochs:
-            return None  # its evaluation is told with it
+            return None  # callbacks hear of the epoch together with its evaluation
         return epoch if is_complete else None
 
     def _logs(self, epoch: int) -> dict[str, float]:

@@ -66,7 +66,7 @@ class EventTime:
         self._disorder_seconds = disorder_seconds
         self._lateness_seconds = lateness_seconds
         self._partitions: dict[str, _Partition] = {}
-        self._times: dict[int, float] = {}  # of tasks that are done behind one that is open
+        self._times: dict[int, float] = {}  # times of done tasks behind an open one
         self._aside: set[int] = set()
         self._held_by: str | None = None
         self.watermark = 0.0
@@ -158,7 +158,7 @@ class EventTime:
         partition = self._partition(name)
         if newest is None:
             self._aside.add(task_id)
-        elif task_id in self._aside:  # the job was stopped, and tried it again
+        elif task_id in self._aside:  # the job was reopened, and tried it again
             self._aside.discard(task_id)
             return
         self._times[task_id] = newest or 0.0

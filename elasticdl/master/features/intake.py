@@ -24,7 +24,7 @@ SHORTEST_LOOK_SECONDS = 0.1
 """Between two looks at what has arrived, at least: what comes meanwhile makes one task."""
 LONGEST_LOOK_SECONDS = 0.25
 """The same, while tasks wait for workers."""
-_NEWEST_WEIGHT = 0.5  # of the newest task in what is believed of the next ones
+_NEWEST_WEIGHT = 0.5  # weight of the newest task in the estimate for the next ones
 _SETTLED_SECONDS = 10.0
 """For a broker that was killed to finish the transactions that it had acknowledged before."""
 _PATIENCE_SECONDS = 60.0
@@ -80,8 +80,10 @@ class Intake:
         self.skipped: dict[str, int] = {}
         """Positions of each partition that were deleted before they were read, and skipped."""
         self._is_draining = ends_at_once
-        self._ends: dict[str, int] | None = None  # of partitions: what comes later is not read
-        self._times: dict[str, float] = {}  # of partitions: of the newest trained message; no fact
+        # The end of each partition; later messages are not read.
+        self._ends: dict[str, int] | None = None
+        # The time of the newest trained message of each partition; no fact.
+        self._times: dict[str, float] = {}
         self.away = ""
         """Why the source does not answer; "": it does. No fact."""
         self._back_at: float | None = None  # when it answered again; no fact

@@ -12,7 +12,7 @@ from elasticdl.observe import kinds
 
 _TIMES = 2.0
 """A worker is a straggler that has held its task for so many times what a task takes."""
-_NEWEST_WEIGHT = 0.1  # of the newest task in what one takes
+_NEWEST_WEIGHT = 0.1  # weight of the newest task in the mean time of a task
 
 
 class Stragglers:
@@ -26,7 +26,7 @@ class Stragglers:
         """
         self._finish_rate = finish_rate
         self._began: dict[int, float] = {}
-        self._seconds: float | None = None  # that a task takes
+        self._seconds: float | None = None  # mean time of a task
 
     @property
     def are_awaited(self) -> bool:

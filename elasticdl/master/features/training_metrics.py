@@ -61,12 +61,12 @@ class TrainingMetrics:
         self._epoch = 0
         self._num_records = 0
         self._sums: MetricStates = {}
-        self._over: dict[int, MetricStates] = {}  # of epochs that are over, to be made numbers of
+        self._over: dict[int, MetricStates] = {}  # sums of past epochs without numbers
         self._window: deque[_Part] = deque()
         self._window_records = 0
-        self._number = 0  # of the last lease
-        self._asked_at: float | None = None  # while a worker is to answer
-        self._asked = -1  # which
+        self._number = 0  # number of the last lease
+        self._asked_at: float | None = None  # None: no worker is to answer
+        self._asked = -1  # the worker that is to answer
         self._asked_of = Measured()
         self._asked_over: tuple[int, ...] = ()
         self._next = 0.0
@@ -204,7 +204,8 @@ class MeasuredTraining(JobFeature):
         history, evaluations = self._job.history, self._job.evaluations
         if history.phase is not Phase.TRAINING or history.failing:
             return False
-        # They are compared with those of an evaluation that training waits for.
+        # The metrics are compared with the evaluation that training waits for, so they are wanted
+        # now.
         is_wanted = evaluations.follows_epochs and evaluations.running_id is not None
         return self._metrics.is_due(now, self._job.plan.is_trained or is_wanted)
 

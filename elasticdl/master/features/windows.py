@@ -62,8 +62,8 @@ class Windows:
         self._journal = journal
         self._seconds = seconds
         self._windows: dict[int, _Window] = {}
-        self._first = 0  # what lies in windows before it, and is new, is not kept
-        self._asked: dict[int, int] = {}  # window -> of how many records metrics are asked for
+        self._first = 0  # messages of forgotten windows before it are not kept
+        self._asked: dict[int, int] = {}  # window -> its measured records when asked
         self.is_given_up = False
         journal.handle("window", self._apply_told)
 
@@ -74,7 +74,7 @@ class Windows:
         for each in found:
             window = self._window(each.number) if each.num_trained else None
             if window is None or window.is_told:
-                continue  # what it came to is said
+                continue  # its result has been told
             window.num_trained += each.num_trained
             window.loss_sum += each.loss_sum
             window.loss = window.loss_sum / window.num_trained

@@ -17,7 +17,7 @@ class PsAutoscale:
         self._most = most
         self._not_before = 0.0
         self._pause_seconds = PAUSE_SECONDS
-        self._asked_at = 0  # replicas
+        self._asked_at = 0  # number of replicas at the last request
 
     def why_more(
         self, number: int, is_moving: bool, is_busy: bool, fullest_share: float, now: float

@@ -26,12 +26,12 @@ class ExportSchedule:
         self._every = Every.of(settings.export_every)
         self._not_before = 0.0  # time
         self._next_version = self._every.updates
-        self._newest = 0  # of the model, in the newest version of the export
+        self._newest = 0  # model version in the newest export
         self._patience = Patience(journal, "export")
         self._patience_at_end = Patience(journal, "last export")
         self.is_over = not self._is_wanted
         """Whether the version of the end is there, or given up."""
-        self._key = ""  # of what the workers train
+        self._key = ""  # identity of the model that the workers train
         self.program: ServedProgram | None = None
         """What they train, as versions name it; None: nobody has written it so far."""
         journal.handle("export over", self._apply_over)

@@ -20,8 +20,8 @@ from elasticdl.master.membership import Member, Membership
 from elasticdl.settings.cluster import MOST_PS
 from elasticdl.state.base import Snapshot
 
-_PAUSE_SECONDS = 1.0  # after a try that came to nothing
-_MOST_FAILURES = 5  # of processes that were to take part in a move
+_PAUSE_SECONDS = 1.0  # pause after a try that came to nothing
+_MOST_FAILURES = 5  # failures of processes that were to take part in a move
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class Moves:
         self.layout = 0
         self.wanted = 0
         self._tried = 0  # the last layout number that was used
-        self._untold: list[Seated] | None = None  # who is to be told that it has moved
-        self._failures = 0  # of processes that the move that is wanted waits for
+        self._untold: list[Seated] | None = None  # replicas that are still to be told of the move
+        self._failures = 0  # failures of processes that the wanted move waits for
         self._not_before = 0.0  # time; not journalled
         self._is_tried = False  # by this master, just now; not journalled
         journal.handle("move wanted", self._apply_wanted)

@@ -53,7 +53,7 @@ class PsReplicas:
     def registered(self, member: Member) -> None:
         """Take in a process. A successor is asked for its watermarks before it is ready."""
         if self.is_ready(member) or member.index >= self.moves.number:
-            return  # the latter is to have a part of the model, and has none so far
+            return  # a replica beyond the number gets its part by a move
         if self.recoveries.last_served(member.index):
             self.recoveries.ask(member, member.address)
         else:  # no process has served here before, so nothing can be lacking

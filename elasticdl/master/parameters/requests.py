@@ -48,9 +48,9 @@ from elasticdl.master.tasks import JobTasks
 from elasticdl.observe import kinds
 from elasticdl.state.base import Snapshot
 
-_PAUSE_SECONDS = 10.0  # after a proof in training that could not be made
-_TIMES_UNREACHABLE = 5  # in a row, without a loss that was made good in between
-_AGAIN_SECONDS = 1.0  # after the first of them; twice as long after each other one
+_PAUSE_SECONDS = 10.0  # pause after a proof in training that could not be made
+_TIMES_UNREACHABLE = 5  # tries in a row without a recovery in between
+_AGAIN_SECONDS = 1.0  # pause after the first; each later pause is twice as long
 
 
 class Asked(Protocol):
@@ -337,7 +337,7 @@ class Requests:
         if not self._history.has_ended:
             self._history.say("")
         is_last = request.purpose is Purpose.LAST_CHECKPOINT
-        # Else a replica that was back may not have had all of it yet.
+        # In another generation a replica was restored meanwhile, and may have lacked some tasks.
         verdict = Meaning(is_last and request.generation == self._asked.generation)
         if is_last:
             self.schedule.patience.succeeded()

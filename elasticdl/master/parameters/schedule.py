@@ -13,9 +13,9 @@ from elasticdl.state.base import Snapshot
 RECOVERY_FOLDER = "recovery"
 """In the job's folder: the checkpoint to restore a ps replica from, or what a job has trained."""
 
-_SHARE_OF_TIME = 0.05  # that recovery checkpoints may take, beyond
-_LEAST_PAUSE_SECONDS = 10.0  # between two that a redo log wants
-_RESTS_SECONDS = 10.0  # for which a replica that writes one lets updates go first, at most
+_SHARE_OF_TIME = 0.05  # share of time that recovery checkpoints may take, beyond
+_LEAST_PAUSE_SECONDS = 10.0  # pause between two checkpoints that a redo log wants
+_RESTS_SECONDS = 10.0  # longest time for which a writing replica lets updates go first
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +60,16 @@ class CheckpointSchedule:
         self._is_wanted = is_wanted
         self._not_before = 0.0  # time, of one that is wanted; not journalled
         self._next_event: float | None = None  # event time at which the next one is due
-        self._is_again = False  # the last one came to nothing, through no fault of the files
+        self._is_again = False  # the last one was interrupted by the loss of a process
         self.is_best_due = False  # the next one is that of the best evaluation
         self.best: int | None = None  # version that is kept as the best one
-        self._is_best_given_up = False  # it is of an evaluation that was not the best one
+        self._is_best_given_up = False  # the best evaluation has no checkpoint
         self._next_recovery: float | None = None  # time
         self.patience = Patience(journal, "last checkpoint")
         self.is_last_private = settings.checkpoint_dir is None
         self.kept: list[int] = []
         self.newest: WholeCheckpoint | None = None
-        self._of_others: set[int] = set()  # versions kept, of other numbers of replicas
+        self._of_others: set[int] = set()  # kept versions of other layouts
         journal.handle("checkpoint", self._apply_written)
         journal.handle("recovery checkpoint", self._apply_written_for_recovery)
         journal.handle("recovery checkpoint of a move", self._apply_moved)
