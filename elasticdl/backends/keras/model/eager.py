@@ -103,7 +103,7 @@ class EagerModel:
         return lookup.ids
 
     def try_out(self, sample: KerasMinibatch) -> list[tf.Tensor]:
-        """Return loss and gradients of a minibatch; then it is known of what there is a gradient.
+        """Return loss and gradients of a minibatch, to find the variables without a gradient.
 
         They are computed from the initial values and small rows.
         """

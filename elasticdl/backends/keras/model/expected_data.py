@@ -78,7 +78,7 @@ def _is_of_two(loss: object) -> bool:
 
 
 def vocabularies_of(model: keras.Model) -> dict[str, tuple[str, ...]]:
-    """Return the words of each input that a lookup layer is given as it is.
+    """Return the words of each input that goes unchanged into a lookup layer.
 
     Nothing is known of a model that is no graph of layers, or of inputs that are changed first.
     """

@@ -1,4 +1,4 @@
-"""Model and loss of one minibatch, and what they are differentiated by; traced or not."""
+"""Model and loss of one minibatch, and their gradients; traced or not."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class LossGradient:
     def of_small_rows(
         self, structure: Structure, tensors: Sequence[tf.Tensor], dense: tf.Tensor, state: tf.Tensor
     ) -> list[tf.Tensor]:
-        """Return loss and gradients of a minibatch, for small rows in place of those of tables."""
+        """Return loss and gradients of a minibatch, with small rows for those of tables."""
         zero, one = tf.constant(0, tf.int64), tf.constant(1.0)
         lookup = SmallRows(self._placed)
         return self(structure, lookup, tensors, dense, state, zero, one)[0]
@@ -165,7 +165,7 @@ class LossGradient:
         return traced.get_concrete_function(*specs, *structure.specs).graph
 
     def run(self, call: Call, state: Float32) -> StepResult:
-        """Make a step of what `call` returns for a factor of the loss.
+        """Make a step with `call`, which computes it for a factor of the loss.
 
         Raises:
             ModelError: A counter of the state cannot count on.

@@ -1,9 +1,8 @@
 """Variables of a model whose values others hold: ps replicas, or the worker's exchange.
 
 After a model was built, its own variables keep the values that it was built with. A step computes
-on tensors in place of them. Whatever else reads them (a callback, a metric, a schedule) would
-see those first values for ever. So it is given the values of the moment where they are known, and
-refused elsewhere.
+on tensors in place of them. Other readers (a callback, a metric, a schedule) would see those first
+values for ever. So they get the current values where these are known, and are refused elsewhere.
 """
 
 from __future__ import annotations

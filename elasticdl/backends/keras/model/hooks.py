@@ -53,7 +53,7 @@ _REMEDIES = {
 
 
 def check_hooks(model: keras.Model) -> None:
-    """Refuse a model whose own methods, or whose `compile`, a job would leave out.
+    """Refuse a model with methods of its own, or a `compile`, that a job does not call.
 
     Raises:
         ModelError: Names each method and what to write instead.

@@ -318,7 +318,7 @@ class _Walk:
         self._stages[rows.op.name] = stage + 1
 
     def stage_of(self, tensor: tf.Tensor, layer: keras.layers.Layer) -> int:
-        """Return the stage of ids: 0, or the highest of what they depend on."""
+        """Return the stage of ids: 0, or the highest stage that they depend on."""
         stage, seen, todo = 0, set(), [tensor.op]
         while todo:
             op = todo.pop()

@@ -28,7 +28,7 @@ _COLUMNS = (
 
 
 def remedy_of(error: BaseException) -> str:
-    """Return what to write instead of what raised an error, or nothing where that is not known.
+    """Return the advice for an error of an old call; nothing if no advice is known.
 
     Begins with "; " and names the line of the model file.
     """

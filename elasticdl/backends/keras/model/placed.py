@@ -250,10 +250,10 @@ class PlacedModel:
         self.constants = found.constants
 
     def refuse_reading(self, variables: Mapping[str, keras.Variable]) -> None:
-        """Refuse that model or loss read variables of which no worker has the value.
+        """Refuse reads by model or loss of variables whose value no worker has.
 
         Args:
-            variables: Each by what the user calls it.
+            variables: The variables by the names that the user knows.
         """
         self._refused = {id(variable): name for name, variable in variables.items()}
 
@@ -447,7 +447,7 @@ def _message(error: BaseException) -> str:
 
 
 def _forget_global_generator() -> None:
-    """Have Keras make its own again for what draws without a seed, as in a new process."""
+    """Have Keras make a new global generator for draws without a seed, as in a new process."""
     global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, None)
 
 

@@ -102,7 +102,7 @@ def given_rows(layer: keras.layers.Layer) -> Float32 | None:
 
 @contextmanager
 def moving_large_embeddings(threshold_bytes: int) -> Iterator[None]:
-    """Move each plain `Embedding` that is built meanwhile and whose table exceeds the threshold.
+    """Move each plain `Embedding` with a table above the threshold, if it is built in the block.
 
     Keras asks the layer for its weight with `add_weight`; there the table is kept from being
     allocated. `build` would be the natural place, but Keras binds it when a layer is made,

@@ -1,8 +1,8 @@
 """Records how a tensor of ids is computed, so that two traces of a model can be compared.
 
 The ids of a minibatch are found by one trace, and its step is another. Rows go to the right places
-only if both compute the same ids. Mostly that follows from the traces: the same operations on the
-same inputs, none of which may give something else when it runs again. If it does not follow (a
+only if both compute the same ids. Mostly the traces prove it: they have the same operations on the
+same inputs, and none of these may give another result when it runs again. If it does not follow (a
 Python function, a variable, a random source), the step returns its ids, and they are compared.
 """
 
@@ -20,7 +20,7 @@ Recipe = tuple[object, ...]
 
 
 class Leaves:
-    """The inputs of a trace, by what they are: equal for traces that take the same.
+    """The inputs of a trace by their roles: equal for traces with the same inputs.
 
     Args:
         dense: The flat dense vector.
@@ -40,7 +40,7 @@ class Leaves:
         self._labels |= {tensor.name: number for number, tensor in enumerate(features)}
 
     def add_rows(self, rows: tf.Tensor, site: int) -> None:
-        """Take rows that a lookup gave for what they are."""
+        """Note the rows of a lookup as an input."""
         self._labels[rows.name] = ("rows", site)
 
     def recipe(self, tensor: tf.Tensor) -> Recipe | None:
@@ -172,7 +172,7 @@ def nodes_within(graph: tf.Graph, names: set[str]) -> Iterator[tf.compat.v1.Node
 
 
 def _attributes(op: tf.Operation) -> bytes:
-    """Return type and attributes of an operation, without what is of its graph alone."""
+    """Return type and attributes of an operation, without attributes of its graph alone."""
     node = type(op.node_def)()
     node.op = op.type
     for key, value in op.node_def.attr.items():

@@ -13,8 +13,8 @@ class LossScale:
 
     Like Keras' `LossScaleOptimizer`, it halves the scale after a gradient that is not finite, and
     doubles the scale after many finite ones. Keras leaves such a minibatch out; here it is computed
-    again, so that each is trained once. The scale is this process's own: its powers of two change
-    no gradient but by what float16 rounds.
+    again, so that each is trained once. Each process has its own scale. It is a power of two, so it
+    changes a gradient only by the rounding of float16.
     """
 
     def __init__(self, first: float = FIRST_SCALE, growth_steps: int = GROWTH_STEPS) -> None:

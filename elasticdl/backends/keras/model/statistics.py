@@ -66,7 +66,7 @@ def _amounts(
 def _of_records(
     name: str, shape: tf.Tensor, records: tf.Tensor | None, labels: Nested, features: Nested
 ) -> tf.Tensor:
-    """Return the value of the record that each id is of."""
+    """Return the value of each id's record."""
     given = value_of(name, labels, features, tf.Tensor)
     if given.shape.rank is None or any(size != 1 for size in given.shape[1:]):
         raise ModelError(

@@ -108,10 +108,10 @@ class TrainStep:
         return self._gradient.run(once, state)
 
     def try_out(self, minibatch: KerasMinibatch, dense: Float32, state: Float32) -> None:
-        """Run one step whose ids may be others than those that were found, to see whether they are.
+        """Run one step, if its ids may differ from those that were found, and compare them.
 
         Raises:
-            ModelError: They are.
+            ModelError: They differ.
         """
         if self._asked.is_needed and self.can_be_tried:
             self.on_zeros(minibatch, dense, state)
@@ -251,7 +251,7 @@ def _refuse_assigned(graph: tf.Graph) -> None:
     """Refuse a model or a loss that changes what TensorFlow keeps and no other worker has.
 
     Raises:
-        ModelError: Names what it is.
+        ModelError: Names the variable or table.
     """
     ops = graph.get_operations()
     found = next((op for op in ops if _ASSIGNS.match(op.type)), None)
@@ -289,9 +289,9 @@ class _Traced:
     Args:
         function: Takes (tensors of a minibatch, rows of each site, dense, state, seed, and what
             `given` says); returns tensors.
-        specs: The specs of the first of a minibatch's tensors, which are those that it is given.
+        specs: The specs of the tensors that it is given: the first ones of a minibatch.
         placed, collector, minibatch: The rest of the specs follows from these.
-        given: Specs of what else it is given.
+        given: The specs of its other inputs.
     """
 
     def __init__(

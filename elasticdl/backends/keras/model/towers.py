@@ -130,10 +130,10 @@ def _minibatch(ids: Int64, gradients: Float32 | None = None) -> KerasMinibatch:
 
 
 def _check(remote: Remote, placed: PlacedModel, sample: KerasMinibatch) -> None:
-    """Refuse a tower that is more than a function of an id and of what is trained.
+    """Refuse a tower whose output depends on more than an id and trained parameters.
 
     Raises:
-        ModelError: Says which, and what is wrong.
+        ModelError: Names the tower and the fault.
     """
     what = f"Remote {remote.name!r}: with --num_model_servers a tower "
     if any(isinstance(layer, Remote) for layer in remote.tower._flatten_layers()):

@@ -51,7 +51,7 @@ def check_steps(
     minibatches: tuple[KerasMinibatch, KerasMinibatch],
     step: Callable[[KerasMinibatch], Sequence[object]],
 ) -> None:
-    """Refuse a model or a loss whose step depends on what Python keeps of the steps before it.
+    """Refuse a model or a loss whose step depends on values that Python keeps from earlier steps.
 
     Args:
         model: The user's.
@@ -61,7 +61,7 @@ def check_steps(
             is computed, as numbers or as text.
 
     Raises:
-        ModelError: Names what is kept.
+        ModelError: Names the values that are kept.
     """
     found = compare_steps(lambda: note(model, loss), step, *minibatches)
     depends = not all(map(_is_alike, *found.results))
@@ -151,7 +151,7 @@ def _is_large(thing: tf.Tensor | tf.Variable) -> bool:
 
 @functools.cache
 def _of_keras() -> frozenset[str]:
-    """Return the names of what Keras itself keeps in a layer and in a model."""
+    """Return the names of the attributes that Keras itself keeps in a layer and in a model."""
     # Keras has no list of these names, so they are read from a layer and from two models. The given
     # names leave Keras' counters of layer names as they are.
     layer = keras.layers.Identity(name="names")
