@@ -102,7 +102,7 @@ def choose_batched(user: UserFeed, sample: RecordBatch, run_eagerly: bool) -> Ch
 def _fast(
     whole: StructuredFunction, sample: RecordBatch, expected: Nested
 ) -> tuple[OnRecords, str, Nested]:
-    """Return the fastest form of a function, how its records come, and what it gives for a sample.
+    """Return the fastest form of a function, the way of its records, and its output for a sample.
 
     If Rust parses them and gives something unexpected, TensorFlow is to parse them.
     """

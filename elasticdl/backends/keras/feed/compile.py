@@ -40,7 +40,7 @@ def compile_vectorised(noted: Noted, sample: RecordBatch) -> StructuredFunction:
     """Return a function of raw records that runs the maps on all of them at once.
 
     Raises:
-        Exception: Any, for what has no vectorised form.
+        Exception: Any, if an operation has no vectorised form.
     """
     register_converters()
 

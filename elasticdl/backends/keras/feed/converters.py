@@ -64,7 +64,7 @@ UNEVEN = "the strings of the records split into different numbers of parts"
 
 
 def _elementwise(pfor: Pfor, given: Given) -> object:
-    """Run an operation that maps each element of its first input, whatever the shape, as it is.
+    """Run an operation that maps each element, of any shape, on all records at once.
 
     `DecodeRaw` is one of them as long as the strings are equally long, and says so if they are not.
     """

@@ -248,7 +248,7 @@ class Eager(ChosenWay):
     def _minibatches(
         self, examples: Iterator[Example], size: int
     ) -> Iterator[tuple[Nested, Sequence[int]]]:
-        """Yield minibatches, with the number of the record that each row is of."""
+        """Yield minibatches, and for each row the number of its record."""
         while batch := list(itertools.islice(examples, size)):
             numbers, elements = zip(*batch, strict=True)
             minibatches = iter([(numbers[0], _stack(elements))])

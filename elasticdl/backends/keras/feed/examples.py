@@ -217,7 +217,7 @@ def _fill(dtype: tf.DType, shape: Sequence[int], default: Array) -> Fill:
 
 
 def _rest(concrete: ConcreteFunction, features: Sequence[Feature]) -> FlatFunction:
-    """Return the function of what was parsed that gives the outputs of the whole function."""
+    """Return the function of the parsed tensors that gives the outputs of the whole function."""
     records = concrete.inputs[0]
     parsed = [output for feature in features for output in feature.outputs]
     # How many records there are is known of what was parsed as well.

@@ -36,7 +36,7 @@ class Structure:
 
     @classmethod
     def of(cls, features: Nested, labels: Nested = None, weights: Nested = None) -> Structure:
-        """Return the structure of a minibatch whose number of records is of no importance."""
+        """Return the structure of minibatches like this one, with any number of records."""
 
         def relaxed(value: tf.Tensor) -> tf.TypeSpec:
             spec = tf.type_spec_from_value(value)

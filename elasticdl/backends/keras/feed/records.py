@@ -136,7 +136,7 @@ def spec_for_any_number(tensor: tf.Tensor) -> tf.TypeSpec:
 
 
 def num_rows(tensor: tf.Tensor) -> tf.Tensor:
-    """Return how many records a tensor is of, as int64."""
+    """Return the number of records of a tensor, as int64."""
     if isinstance(tensor, tf.RaggedTensor):
         return tensor.nrows(tf.int64)
     return tf.shape(tensor, tf.int64)[0]

@@ -110,7 +110,7 @@ class UserFeed:
         return plain if dataset.batch_size is not None else plain.batch(self._minibatch_size)
 
     def structure(self, dataset: NotedDataset) -> Structure:
-        """Check what the dataset gives and say what a minibatch of it is made of."""
+        """Check the elements of the dataset, and return the structure of a minibatch."""
         try:
             spec = self.batched(dataset).element_spec
             spec = spec[1] if self.mode == Mode.PREDICTION else spec
@@ -138,7 +138,7 @@ class UserFeed:
             ) from error
 
     def structure_of(self, minibatch: Nested) -> Structure:
-        """Check what the function, which is batched, gives, and say what that is made of."""
+        """Check the output of a batched function, and return the structure of a minibatch."""
 
         def spec_of(value: tf.Tensor) -> tf.TypeSpec:
             if isinstance(value, tf.Tensor):
