@@ -47,9 +47,9 @@ class ServedByTensorFlow(tf.Module):  # type: ignore[misc]  # tensorflow has no 
     Args:
         placed: The model.
         collector: Its lookups in inference.
-        sample: A minibatch like those that are served.
+        sample: A minibatch like the ones that are served.
         dense: The values of its variables.
-        state: The same of those that are not trained.
+        state: The values of its variables that are not trained.
     """
 
     def __init__(
@@ -203,7 +203,7 @@ def problem_in_tensorflow(placed: JaxModel, collector: JaxCollector, sample: Ker
 
 @contextmanager
 def compiling_for_any_size() -> Iterator[None]:
-    """Say what it is where JAX cannot compile a model for any number of records.
+    """Raise a plain error if JAX cannot compile a model for any number of records.
 
     Raises:
         ModelError: It cannot.

@@ -181,7 +181,7 @@ def _is_as_it_is(jaxpr: jex.Jaxpr) -> bool:
 
 
 def _floats_made_whole(jaxpr: jex.Jaxpr) -> list[str]:
-    """Return the types of floats of which a trace makes whole numbers."""
+    """Return the types of floats that a trace casts to whole numbers."""
     found: list[str] = []
     for equation in jaxpr.eqns:
         if equation.primitive.name == "convert_element_type":

@@ -68,7 +68,7 @@ class JaxLoss:
         """Return a float32 scalar; of a loss of Keras with `reduction=None`, a value each.
 
         Raises:
-            ModelError: The function raises, or uses what is not for JAX.
+            ModelError: The function raises, or uses functions that JAX cannot trace.
         """
         found = f"labels {describe(labels)} and predictions {describe(outputs)}"
         with user_code(f"{self._name}(labels, predictions)", f" on {found}", _without_tensorflow):
