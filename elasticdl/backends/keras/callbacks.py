@@ -56,7 +56,7 @@ def job_callbacks(
     `keras.callbacks.TerminateOnNaN` is what a job does anyway (`--on_nan=stop`).
 
     Raises:
-        ModelError: A callback cannot do what it says; names it and what does it.
+        ModelError: A callback cannot work in a job; names it and the setting to use instead.
     """
 
     def make() -> list[object]:

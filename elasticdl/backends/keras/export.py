@@ -40,7 +40,7 @@ def export_model(
     state: Float32,
     tables: TableSource,
 ) -> None:
-    """Write the model into `directory`, with the values given instead of those it has.
+    """Write the model into `directory`, with the values given instead of its own.
 
     The model's own variables take the values (training never reads them). Tables become part
     of the graph: with `input_dim` an ordinary one, as `keras.layers.Embedding` has it, and
@@ -95,7 +95,7 @@ def refuse_python(graph: tf.Graph) -> None:
 
 
 def _served(placed: PlacedModel, sample: KerasMinibatch) -> tuple[tf.Module, Signatures]:
-    """Return what is saved, and its signatures."""
+    """Return the module to save, and its signatures."""
     saved = [saved_table(table) for table in placed.tables]
 
     def lookup(layer: keras.layers.Layer, ids: tf.Tensor) -> tf.Tensor:

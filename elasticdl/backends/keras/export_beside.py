@@ -93,7 +93,7 @@ def ask_beside(directory: Path, sample: KerasMinibatch) -> None:
 
 
 def _served(placed: PlacedModel, sample: KerasMinibatch, sites: list[Site]) -> tf.Module:
-    """Return what is saved.
+    """Return the module to save.
 
     Raises:
         ModelError: Ids depend on rows.

@@ -38,7 +38,7 @@ _DIRECTIONS = {"up": "max", "down": "min"}  # Keras' words, and those of `mode`
 def check_callback(
     callback: keras.callbacks.Callback, rate: float | None, metrics: Mapping[str, object]
 ) -> None:
-    """Refuse a callback that could not do here what it says.
+    """Refuse a callback that cannot work in a job.
 
     Args:
         callback: The callback that `callbacks()` returned.

@@ -162,7 +162,7 @@ def describe_updates(
     variables: Sequence[keras.Variable],
     described: Sequence[VariableDescription],
 ) -> tuple[VariableDescription, ...]:
-    """Add to the descriptions of dense variables what is done to each around an update.
+    """Add the weight decay and the constraint of each dense variable to its description.
 
     Raises:
         ModelError: A variable has a constraint that needs the whole of it, or no gradient.

@@ -50,8 +50,8 @@ def own_program(optimizer: keras.optimizers.Optimizer, kinds: Sequence[Kind] = (
         kinds: The kinds of variables that it updates, beside rows of tables.
 
     Raises:
-        ModelError: It raises, does what is not done element by element, or does something else to
-            other variables or in other calls.
+        ModelError: It raises, computes something that is not element by element, or differs between
+            variables or calls.
     """
     name = type(optimizer).__name__
     if keras.backend.backend() != "tensorflow":
@@ -82,7 +82,7 @@ def own_program(optimizer: keras.optimizers.Optimizer, kinds: Sequence[Kind] = (
 
 
 def _overridden(kind: type) -> list[str]:
-    """Return what of Keras' optimizers a subclass of the user's has for itself, by name."""
+    """Return the names of the members of Keras' optimizers that a user's subclass overrides."""
     own = itertools.takewhile(lambda c: not c.__module__.startswith("keras."), kind.__mro__)
     names = {name for each in own for name in vars(each)} - _ITS_OWN
     plain = keras.optimizers.Optimizer
@@ -171,10 +171,10 @@ class _Values:
         self._numbers[tensor.name] = number
 
     def run(self, node: tf.Operation) -> None:
-        """Take in a node; those that it takes were taken in before.
+        """Take in a node of the graph, after the nodes of its inputs.
 
         Raises:
-            ModelError: It does what is not done element by element.
+            ModelError: Its operation does not work element by element.
         """
         if node.type in ("Placeholder", "NoOp"):
             return

@@ -83,7 +83,7 @@ class SavedModelPredictor:
         )
 
     def metric_states(self) -> MetricStates:
-        """Return what was gathered since `new_metrics`."""
+        """Return the sums since `new_metrics`."""
         return self._metrics.states()
 
     def metric_results(self, states: MetricStates) -> dict[str, float]:

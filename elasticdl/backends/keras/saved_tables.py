@@ -1,9 +1,9 @@
 """Tables inside of a SavedModel, written part by part: no process has to hold one.
 
-TensorFlow saves variables of which it has the values. So a model is saved with tables of one row,
-and the file of its variables is then written again with all rows. A variable may lie in it as
-slices, and files of slices can be merged without reading them (`MergeV2Checkpoints`); whoever loads
-the model reads each variable as one.
+TensorFlow saves only variables whose values it has in memory. So a model is saved with tables of
+one row, and the file of its variables is then written again with all rows. A variable may lie in it
+as slices, and files of slices can be merged without reading them (`MergeV2Checkpoints`); whoever
+loads the model reads each variable as one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _OrdinaryTable(tf.Module):  # type: ignore[misc]  # tensorflow has no type
         return tf.gather(self.rows, ids)
 
     def parts(self, found: SortedRows) -> tuple[int, Iterator[Part]]:
-        """Return how many rows there are, and the rows; those that nobody has are `unseen`."""
+        """Return the number of rows, and the rows; untrained rows are `unseen`."""
         dim = int(self.rows.shape[1])
         filled = _filled(found.parts, self._num_ids, dim, self._unseen)
         return self._num_ids, ({"rows": rows} for rows in filled)

@@ -80,7 +80,7 @@ class ScriptTrainer(AskingTrainer):
         """Give the script's model these parameters.
 
         Raises:
-            ModelError: The script has changed those that were given before.
+            ModelError: The script has changed the parameters that were given before.
         """
         self._give(dense, state, self._seed)
 
@@ -214,7 +214,7 @@ class _Changes:
         self._kept = tf.constant(values)
 
     def check(self) -> None:
-        """Look whether they have what was noted.
+        """Compare the variables with the values that were noted.
 
         Raises:
             ModelError: Names the first that has not.
@@ -311,10 +311,10 @@ class _Unchanged:
         return [[id(v) for v in of] for of in (model.trainable_variables, model.variables)]
 
     def check(self) -> None:
-        """Look whether all is as it was when the model was wrapped.
+        """Look whether model and optimizer are as they were when the model was wrapped.
 
         Raises:
-            ModelError: Says what is not.
+            ModelError: Names the change.
         """
         if self._ids() != self._variables:
             raise ModelError(
@@ -394,7 +394,7 @@ def _settings(optimizer: keras.optimizers.Optimizer) -> dict[str, object]:
 
 
 def _seeds(of_model: Seeds) -> list[keras.Variable]:
-    """Return the states of the model's generators, and of the one that `keras.random` falls to."""
+    """Return the states of the model's generators, and of Keras' global generator."""
     return [*of_model.variables, global_seed_generator().state]
 
 

@@ -234,7 +234,7 @@ class KerasTrainer:
         return PlacedModel(self._spec.model, sample, self._seed, self._threshold_bytes)
 
     def _try_out(self, sample: KerasMinibatch) -> tuple[frozenset[int], frozenset[int]]:
-        """Call model and loss: what is wrong is said now, before the job begins.
+        """Call model and loss, so that a fault is found now, before the job begins.
 
         Returns:
             Numbers of the dense variables that no gradient reaches, and of tables.
@@ -311,7 +311,7 @@ class KerasTrainer:
     def _description(
         self, updates: _Updates, frozen: frozenset[int], frozen_tables: frozenset[int]
     ) -> ModelDescription:
-        """Describe the model to those who hold its parameters.
+        """Describe the model for the processes that hold its parameters.
 
         Args:
             updates: The updates of the model.
@@ -384,7 +384,7 @@ class KerasTrainer:
         return self._collector(minibatch).ids(minibatch, self._pull)
 
     def names(self, minibatch: Minibatch, sites: Sequence[int]) -> Sequence[Sequence[str]]:
-        """Return the strings of which the ids of some sites were made.
+        """Return the strings behind the ids of some sites.
 
         Raises:
             ModelError: A layer with `keep_names` is called with ids that are not made of strings.
@@ -481,7 +481,7 @@ class KerasTrainer:
         self._evaluation_loss.add(value, minibatch.num_records)
 
     def metric_states(self) -> MetricStates:
-        """Return what was gathered since `new_metrics`."""
+        """Return the sums since `new_metrics`."""
         return {**self._metrics.states(), **self._evaluation_loss.states()}
 
     def metric_results(self, states: MetricStates) -> dict[str, float]:
@@ -636,7 +636,7 @@ class KerasTrainer:
 
 @contextmanager
 def writing(directory: Path) -> Iterator[None]:
-    """Say what it is where TensorFlow cannot write a model into a folder.
+    """Raise a plain error if TensorFlow cannot write a model into a folder.
 
     Raises:
         CheckpointError: A file cannot be written, such as on a disk that is full.

@@ -27,7 +27,7 @@ class Metrics:
     Args:
         eval_metrics_fn: Returns the metrics, which do not see sample weights, as in Keras' `fit`.
         weighted_metrics_fn: Returns the metrics that do.
-        tell: Told of a metric that is called otherwise than its names say.
+        tell: Gets a line about each metric that is called in another order than its names say.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Metrics:
         return {name: metric.state() for name, (_, metric, _) in (self._metrics or {}).items()}
 
     def results(self, states: MetricStates) -> dict[str, float]:
-        """Compute all metrics from merged sums; a metric of which there are none is left out.
+        """Compute all metrics from merged sums; a metric without sums is left out.
 
         Raises:
             ModelError: There are none at all, since `feed` gave nothing to evaluate.
@@ -189,7 +189,7 @@ def _of_output(
 def joined(parts: Sequence[Part]) -> Sequence[Part]:
     """Return one part with the records of all, or the parts themselves if their shapes differ.
 
-    A call of a metric costs more than what it computes.
+    The call of a metric costs more than its computation.
     """
     if len(parts) < 2:
         return parts
