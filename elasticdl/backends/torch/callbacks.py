@@ -45,7 +45,7 @@ def job_callbacks(
         directions: The metrics of evaluations by name: "min", "max", or None if nobody knows.
 
     Raises:
-        ModelError: A callback cannot do what it says; names it and what to write instead.
+        ModelError: A callback cannot work in a job; names it and what to write instead.
     """
 
     def make() -> list[object]:

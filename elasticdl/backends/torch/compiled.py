@@ -43,7 +43,7 @@ def check_compiler() -> None:
 
 
 class _Rows:
-    """The lookup of the compiled code: gives rows in their order, and notes what was asked for.
+    """The lookup of the compiled code: it gives rows in their order, and notes the ids.
 
     The ids are compared after the step: a comparison inside it would break its compiled graph
     apart.
@@ -91,8 +91,8 @@ class CompiledStep:
         """Return outputs and loss.
 
         Raises:
-            ModelError: The model raises, cannot be compiled, or looks up something else than what
-                was pulled.
+            ModelError: The model raises, cannot be compiled, or looks up other ids than were
+                pulled.
         """
         labels = self._placed.device.moved(minibatch.labels)
 

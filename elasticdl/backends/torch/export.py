@@ -94,7 +94,7 @@ def check_export(model: nn.Module) -> None:
 
 
 def check_weights(model: nn.Module, directory: Path) -> None:
-    """Load what was written of a model, which has the same values.
+    """Load the written weights, and compare them with the model's.
 
     Raises:
         ModelError: It cannot be loaded, or is something else.

@@ -1,6 +1,6 @@
 """The trained model without its rows, which lie beside it. See `docs/serving.md`.
 
-The files are those of a Keras model. In place of a SavedModel there are two programs of
+The files are the same as for a Keras model. In place of a SavedModel there are two programs of
 `torch.export`: `ids(features)` and `score(features, rows)`.
 """
 

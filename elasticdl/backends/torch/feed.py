@@ -1,4 +1,4 @@
-"""Minibatches from what a user's `feed` makes of the records of a task."""
+"""Makes minibatches from the output of a user's `feed` for the records of a task."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class TorchMinibatch(Minibatch):
 
     @classmethod
     def of(cls, minibatch: Minibatch) -> TorchMinibatch:
-        """Return what came from this backend as what it is."""
+        """Return a minibatch of this backend with its own type."""
         assert isinstance(minibatch, cls), "a minibatch of another backend"
         return minibatch
 

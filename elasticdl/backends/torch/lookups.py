@@ -90,7 +90,7 @@ class GivenRows:
     """Gives a step's embedding layers the rows that were pulled for it.
 
     Raises:
-        ModelError: A layer is called with other ids than those that were pulled.
+        ModelError: A layer is called with other ids than were pulled.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class GivenRows:
         """Compare the ids that were not compared when they were asked for.
 
         Raises:
-            ModelError: They are others than those that were pulled.
+            ModelError: They differ from the ids that were pulled.
         """
         for table, ids, expected in self._unchecked:
             self._compare(table, ids.cpu(), expected)

@@ -76,7 +76,7 @@ class MinibatchLoss:
             return self.bare(labels, predictions)
 
     def bare(self, labels: Nested, predictions: Nested) -> torch.Tensor:
-        """Return what the user's function does, whatever that is."""
+        """Return the result of the user's function, without a check."""
         if self._is_swapped:
             return self._loss(predictions, labels)
         return self._loss(labels, predictions)

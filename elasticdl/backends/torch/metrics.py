@@ -1,4 +1,4 @@
-"""Metrics of an evaluation whose sums add up over workers: functions, and those of torchmetrics."""
+"""Metrics whose sums add up over workers: functions, and metrics of torchmetrics."""
 
 from __future__ import annotations
 

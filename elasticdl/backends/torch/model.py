@@ -351,7 +351,7 @@ class PlacedModel:
     def call(
         self, features: Nested, lookup: Lookup, training: bool, model: nn.Module | None = None
     ) -> Nested:
-        """Run the model, or what was made of it; rows come from `lookup`."""
+        """Run the model, or a function made of it; rows come from `lookup`."""
         if self.model.training != training:
             self.model.train(training)
         features = self.device.moved(features)
@@ -445,7 +445,7 @@ def check_outputs(outputs: Nested) -> None:
     """Raise if a model returns what metrics and predictions cannot be made of.
 
     Raises:
-        ModelError: Among what it returns is an object of another kind.
+        ModelError: It returns an object of another kind.
     """
     for leaf in leaves(outputs):
         if leaf is not None and not isinstance(
@@ -513,7 +513,7 @@ def _check_plain(path: str, module: nn.Module) -> None:
 def _flattened(
     parameters: Sequence[nn.Parameter], device: Device
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Put parameters on one flat tensor, of which each is a view; return it and the views."""
+    """Put parameters on one flat tensor; return it and a view for each parameter."""
     sizes = [int(p.numel()) for p in parameters]
     # One tensor holds all parameters, so a single copy loads the values of a step.
     flat, parts = torch.empty(sum(sizes), device=device.torch), []
@@ -526,7 +526,7 @@ def _flattened(
 
 
 def _bits(flat: torch.Tensor) -> torch.Tensor:
-    """Return numbers as whole ones of which NaN equals itself."""
+    """Return the bits of floats as whole numbers, so that NaN equals itself."""
     return flat.view(torch.int32)
 
 
@@ -544,7 +544,7 @@ def _dense_of(model: nn.Module, carried: Carried) -> list[tuple[str, nn.Paramete
 
 
 def _refuse_common_memory(parameters: Sequence[tuple[str, nn.Parameter]]) -> None:
-    """Refuse parameters of which one changes with another, though they are two.
+    """Refuse two parameters that share memory, so that one changes with the other.
 
     Raises:
         ModelError: Names both.

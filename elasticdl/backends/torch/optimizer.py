@@ -135,7 +135,7 @@ def check_apart(
         loss: Takes a step of a minibatch that updates nothing; returns its loss.
 
     Raises:
-        ModelError: Names what is read.
+        ModelError: Names the state that is read.
     """
     expected = loss()
     if _differs(loss, expected):  # each draws anew, which tells nothing

@@ -111,7 +111,7 @@ class ExportedPredictor:
         self._metrics.update(minibatch.labels, self._outputs(minibatch))
 
     def metric_states(self) -> MetricStates:
-        """Return what was gathered since `new_metrics`."""
+        """Return the sums since `new_metrics`."""
         return self._metrics.states()
 
     def metric_results(self, states: MetricStates) -> dict[str, float]:

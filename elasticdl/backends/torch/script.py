@@ -75,7 +75,7 @@ class ScriptTrainer(AskingTrainer):
         """Give the script's model these parameters.
 
         Raises:
-            ModelError: The script has changed those that were given before.
+            ModelError: The script has changed the parameters that were given before.
         """
         self._unchanged.check_values()
         self._placed.load(dense, state)
@@ -189,7 +189,7 @@ class _Unchanged:
         self._kept_state = self._placed.state_values()
 
     def check_values(self) -> None:
-        """Look whether the model has what was noted.
+        """Compare the model with the values that were noted.
 
         Raises:
             ModelError: Names a parameter or buffer that has not.
@@ -210,10 +210,10 @@ class _Unchanged:
             )
 
     def check(self, dense: Float32) -> None:
-        """Look, at a step, whether all is as it was when the model was wrapped.
+        """Look, at a step, whether model and optimizer are as they were when the model was wrapped.
 
         Raises:
-            ModelError: Says what is not.
+            ModelError: Names the change.
         """
         for constant in self._placed.constants:
             constant.check()

@@ -1,10 +1,10 @@
 """Training's effect on buffers: moving statistics and counters; see `backends/momenta.py`.
 
 Some buffers of PyTorch follow no such rule. `BatchNorm1d(momentum=None)` keeps the mean of all
-minibatches, in which one weighs 1 / n. Each step makes the vectors of a spectral norm anew. Half of
-the old value, and what is missing to the new one, is right for one worker, and for all-reduce,
-which takes the mean of such changes. On ps replicas two workers may change the same value at the
-same time. It then becomes the newer value and a half of the other's change.
+minibatches, in which one weighs 1 / n. Each step makes the vectors of a spectral norm anew. A
+momentum of one half, with the missing part added, is right for one worker. It is right for
+all-reduce too, which takes the mean of such changes. On ps replicas two workers may change the same
+value at the same time. It then becomes the newer value and a half of the other's change.
 """
 
 from __future__ import annotations

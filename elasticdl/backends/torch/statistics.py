@@ -44,7 +44,7 @@ def amounts(
 def _of_records(
     name: str, shape: Sequence[int], records: torch.Tensor | None, minibatch: TorchMinibatch
 ) -> torch.Tensor:
-    """Return the value of the record that each id is of."""
+    """Return the value of each id's record."""
     given = value_of(name, minibatch.labels, minibatch.features, torch.Tensor)
     if any(size != 1 for size in given.shape[1:]):
         raise ModelError(

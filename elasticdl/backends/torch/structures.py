@@ -17,7 +17,7 @@ _SHOWN = 8  # of a list, in a message
 
 
 def map_leaves(function: Callable[[torch.Tensor], object], value: Nested) -> Nested:
-    """Return the same structure with `function` applied to what dicts, tuples and lists hold."""
+    """Return the same structure with `function` applied to each leaf."""
     if isinstance(value, Mapping):
         return {key: map_leaves(function, part) for key, part in value.items()}
     if isinstance(value, tuple):
@@ -54,7 +54,7 @@ def as_tensor(value: torch.Tensor | np.generic | Array) -> torch.Tensor:
 
 
 def as_array(value: torch.Tensor | float | Array) -> Array:
-    """Return a tensor as an array; half precision as float32, of which NumPy knows more."""
+    """Return a tensor as an array; half precision becomes float32, which NumPy supports better."""
     if not isinstance(value, torch.Tensor):
         return np.asarray(value)
     value = value.detach().cpu()

@@ -28,7 +28,7 @@ def towers_of(placed: PlacedModel, clipped: Container[int] | None) -> list[Torch
 
     Args:
         placed: The model.
-        clipped: The `id`s of what has gradients; None: all.
+        clipped: The `id`s of parameters that have gradients; None: all.
 
     Raises:
         ModelError: There is none, or one cannot be computed elsewhere.
@@ -128,12 +128,12 @@ def _minibatch(ids: Int64) -> TorchMinibatch:
 
 
 def _checked(remote: Remote, placed: PlacedModel) -> int:
-    """Return the width of what a tower gives.
+    """Return the width of a tower's output.
 
-    A tower that is more than a function of an id and of what is trained is refused.
+    A tower is refused if its output depends on more than an id and trained parameters.
 
     Raises:
-        ModelError: Says which, and what is wrong.
+        ModelError: Names the tower and the fault.
     """
     what = f"Remote {remote.name!r}: with --num_model_servers a tower "
     if any(isinstance(module, Remote) for module in remote.tower.modules()):

@@ -157,7 +157,7 @@ class TorchTrainer:
         return description
 
     def _find_carried(self, minibatch: TorchMinibatch) -> None:
-        """Take a first step, on the CPU: what it changes beside buffers is to be carried, too."""
+        """Take a first step, on the CPU, to find the values that must be carried beside buffers."""
         if self._spec.loss is None:
             raise ModelError(
                 "training needs a function loss(labels, predictions) in the model file; found none"
@@ -213,7 +213,7 @@ class TorchTrainer:
         self._evaluation_loss = EvaluationLoss(self.callbacks.watches_loss and not has_own)
 
     def _try_out(self, minibatch: TorchMinibatch, rules: Rules) -> None:
-        """Take steps that change nothing: what is wrong is said now, before the job begins."""
+        """Take steps that change nothing, so that a fault is found now, before the job begins."""
         placed, loss = self._placed, self._loss
         assert loss is not None, "a training without one has been refused"
         dense, state = placed.dense_values(), placed.state_values()
@@ -259,7 +259,7 @@ class TorchTrainer:
                 loss.value(placed.device.moved(minibatch.labels), outputs)
 
     def _compile(self, minibatch: TorchMinibatch, loss: MinibatchLoss, expected: float) -> None:
-        """Compile now: nobody has a lease yet, and what cannot be compiled ends the job here."""
+        """Compile before any lease is held: a model that cannot be compiled ends the job here."""
         ids, tables = self._collector.ids(minibatch), self._placed.tables
         dims = [tables[table].dim for table in self._placed.sites]
         rows = [np.zeros((*i.shape, n), np.float32) for i, n in zip(ids, dims, strict=True)]
@@ -428,7 +428,7 @@ class TorchTrainer:
             )
 
     def metric_states(self) -> MetricStates:
-        """Return what was gathered since `new_metrics`."""
+        """Return the sums since `new_metrics`."""
         return {**self._metrics.states(), **self._evaluation_loss.states()}
 
     def metric_results(self, states: MetricStates) -> dict[str, float]:
@@ -480,7 +480,7 @@ class TorchTrainer:
 
 
 def _grown(lookup: RowLookup) -> RowLookup:
-    """Return a lookup whose rows have gradients, as those of a step."""
+    """Return a lookup whose rows have gradients, like the rows of a step."""
 
     def look_up(layer: nn.Module, ids: torch.Tensor) -> torch.Tensor:
         return lookup(layer, ids).requires_grad_()

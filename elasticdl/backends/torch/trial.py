@@ -1,4 +1,4 @@
-"""Steps before training that leave no trace: what they change tells what has to be carried.
+"""Takes steps before training that leave no trace: their changes tell which values must be carried.
 
 A step may change more than a store has: Python attributes, globals, buffers of a loss, parameters
 that are not trained. Whatever is to go from one step to the next has to be known to all workers.
@@ -135,7 +135,7 @@ def modules_of(loss: object, model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def find_carried(model: nn.Module, loss: object, step: Callable[[], None]) -> Carried:
-    """Say what a step changes that has to be carried; put back what it did.
+    """Return the values that a step changes and that must be carried; put the changes back.
 
     Args:
         model: The model; its parameters may change if they are not trained.
@@ -269,7 +269,7 @@ def check_history(
         step: Makes a step from the initial values that updates nothing; returns what it computes.
 
     Raises:
-        ModelError: Names what is kept.
+        ModelError: Names the values that are kept.
     """
     at_first = PythonState({})
 
