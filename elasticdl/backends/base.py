@@ -379,9 +379,9 @@ class StepResult:
 def change_of(new: Any, old: Any, momentum: Any, xp: Any = np) -> Any:
     """Return the `state_delta` that makes a new state of an old one, each with its momentum.
 
-    Infinity minus infinity is no number. So of what is replaced the change is the new value, and
-    what stays infinite has none. If an infinite value became something else, no change that can be
-    added says so: the change is NaN, which the worker refuses.
+    Infinity minus infinity is no number. So the change of a value that is replaced is the new
+    value, and a value that stays infinite has no change. If an infinite value became something
+    else, no change that can be added says so: the change is NaN, which the worker refuses.
 
     Args:
         new: float32, as old and momentum, which have its shape.
@@ -433,7 +433,7 @@ class Tower(Protocol):
 
     Attributes:
         name: The name of the layer.
-        dim: Width of what it gives.
+        dim: The width of its output.
         dense: The places of its variables in the flat dense vector of the model, in their order.
         tables: The table of each of its id sites.
     """
@@ -450,7 +450,7 @@ class Tower(Protocol):
     def forward(
         self, ids: Int64, rows: Sequence[Float32], dense: Float32, training: bool
     ) -> Float32:
-        """Return what it gives, shape (n, dim).
+        """Return the output, shape (n, dim).
 
         Args:
             ids: Shape (n,).
@@ -530,7 +530,7 @@ class CallbackNeeds:
     """The needs of the model file's callbacks that the job must meet.
 
     watches: names one that waits for evaluations, or is "". watches_loss: one waits for the loss of
-    evaluations. namespace: The globals of the model file: a change of them is of one process alone.
+    evaluations. namespace: The globals of the model file. A change of them stays in one process.
     """
 
     watches: str
@@ -585,7 +585,7 @@ class Predictor(Protocol):
         ...
 
     def metric_states(self) -> MetricStates:
-        """Return what was gathered since `new_metrics`, to be added over workers."""
+        """Return the sums since `new_metrics`, to be added over workers."""
         ...
 
     def metric_results(self, states: MetricStates) -> dict[str, float]:
@@ -623,7 +623,7 @@ class Trainer(Predictor, Protocol):
     def given_rows(self) -> Sequence[tuple[int, Float32]]:
         """Return the tables that begin with rows which the model file sets, and the rows.
 
-        Shape (input_dim, dim) each; of those tables that are described with `given_rows`.
+        Shape (input_dim, dim) each, for the tables that are described with `given_rows`.
         """
         ...
 

@@ -94,7 +94,7 @@ def swapped(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _names(function: Any) -> tuple[str, ...]:
-    """Return what the first two parameters are called, if it is the user's; else ()."""
+    """Return the names of the first two parameters of a function of the user; otherwise ()."""
     if not callable(function) or isinstance(function, type) or _is_of_a_framework(function):
         return ()
     called = function

@@ -31,7 +31,7 @@ _FILES = {
 
 
 def kind_of_export(directory: Path) -> ExportKind:
-    """Say of which framework an exported model is.
+    """Return the framework of an exported model.
 
     Raises:
         ModelError: It is none, or one whose rows lie beside it.

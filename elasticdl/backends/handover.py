@@ -42,7 +42,7 @@ class Handover:
     # --- the worker's side -----------------------------------------------------------------------
 
     def compute(self, step: GradientRequest) -> StepResult:
-        """Have the script compute a step; return what it made of it."""
+        """Have the script compute a step; return its result."""
         self._asked.put(step)
         answer = self._answered.get()
         assert isinstance(answer, StepResult), "only a step answers a step"

@@ -1,4 +1,4 @@
-"""Callbacks in a job: made anew for each call, and given back what they remembered.
+"""Callbacks in a job: each call makes them anew, and gives back what they remembered.
 
 A callback is told of the job and not of one worker: of its epochs, evaluations, begin and end.
 `keras/job_callbacks.py` and `torch/callbacks.py` say which callbacks of their framework may be
@@ -200,7 +200,7 @@ def needs_of(
 
 
 def check_monitor(callback: Watching, directions: Mapping[str, str | None]) -> None:
-    """Refuse a callback that could not watch what it names.
+    """Refuse a callback that cannot watch the metric that it names.
 
     Args:
         callback: It has a `monitor` and a `mode`.
@@ -223,7 +223,7 @@ def check_monitor(callback: Watching, directions: Mapping[str, str | None]) -> N
 
 
 def mode_of(callback: Watching, directions: Mapping[str, str | None]) -> str:
-    """Return "min" or "max", of what a callback watches.
+    """Return "min" or "max" for the metric that a callback watches.
 
     Raises:
         ModelError: It cannot be told; says that `mode` tells it.

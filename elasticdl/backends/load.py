@@ -1,4 +1,4 @@
-"""Chooses the framework of a model by what its model function, or a script, gives."""
+"""Chooses the framework of a model by the result of its model function, or by a script's model."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _imported(*names: str) -> bool:
 
 
 def _is_a(model: object, module: str, name: str) -> bool:
-    """Say whether a model is of a class of a framework, which need not be imported."""
+    """Say whether a model has a class of a framework; the framework need not be imported."""
     kind = getattr(sys.modules.get(module), name, None)
     return kind is not None and isinstance(model, kind)
 
@@ -216,7 +216,7 @@ class ScriptFrameworks:
         """Tell each of them.
 
         Args:
-            seed: The seed of what they draw.
+            seed: The seed of their random numbers.
             num_threads: The number of threads that they compute with.
             device: Where.
             needs_one: Whether a script without any of them is refused.

@@ -48,7 +48,7 @@ def of_frozen(tables: Sequence[TableDescription]) -> Iterator[str]:
 
 
 def of_endless(state: Sequence[VariableDescription], values: Float32) -> Iterator[str]:
-    """Say what becomes of state that begins with inf, of which no rule is known."""
+    """Say what happens to state that begins with infinity, for which no rule is known."""
     for one in state:
         begins = values[one.offset : one.offset + math.prod(one.shape)]
         if one.momentum == 0.0 and not np.all(np.isfinite(begins)):

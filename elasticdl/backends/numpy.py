@@ -346,7 +346,7 @@ class NumpyTrainer:
         """Add nothing: the gradients of an array model come without predictions."""
 
     def new_metrics(self) -> None:
-        """Forget what was gathered: training gathers nothing, and no mean is made of that."""
+        """Forget the sums of the metrics. Training adds nothing to them."""
         self._averages = {}
         self._evaluation_loss.reset()
 

@@ -72,7 +72,7 @@ class SavedArraysPredictor:
         self._computing.evaluate_step(minibatch, found, self._dense, self._state)
 
     def metric_states(self) -> MetricStates:
-        """Return what was gathered since `new_metrics`."""
+        """Return the sums since `new_metrics`."""
         return self._computing.metric_states()
 
     def metric_results(self, states: MetricStates) -> dict[str, float]:

@@ -1,12 +1,13 @@
 """Copies what a user's files hold in Python, so that it can be compared and put back.
 
 A worker calls a model and a loss more often than there are steps, and another worker does not see
-these calls at all. So what the trials before training leave is put back, and two steps are
-compared: what the first leaves for the second is known to one process alone.
+these calls at all. So the changes of the trials before training are put back. Two steps are
+compared: a value that the first one leaves for the second is known to one process alone.
 
 The attributes of objects and classes of the user are looked at, the globals of the user's files,
 and the variables that functions hold of outer ones. So are the lists, dicts, sets, arrays and
-tensors among all these. Iterators, `__slots__`, context variables and what is of a thread are not.
+tensors among all these. Iterators, `__slots__`, context variables and values of a thread are not
+looked at.
 """
 
 from __future__ import annotations
@@ -82,12 +83,12 @@ class PythonState:
         self.put_back()
 
     def put_back(self) -> None:
-        """Have everything hold what it held, but what cells of functions and classes hold."""
+        """Give everything its noted values again, but for cells of functions, and classes."""
         for undo in self._undo:
             undo()
 
     def differences(self, other: PythonState, same: Callable[..., bool] | None = None) -> list[str]:
-        """Return the names of what differs; floats may by rounding, unless `same` says else."""
+        """Return the names of values that differ; rounding is no difference, if `same` is None."""
         same = same or is_same
         return sorted(
             name
@@ -120,7 +121,8 @@ class PythonState:
         Args:
             before: A prefix for each name, for a user.
             names: The things to note by name: attributes, globals.
-            left_out: Whether a name is of no matter; asked again before one is put back.
+            left_out: Says whether a name does not matter; it is asked again before a name is put
+                back.
         """
         held = {key: value for key, value in names.items() if not left_out(key)}
         self.undo(lambda: _restore(names, held, left_out))
@@ -282,7 +284,7 @@ def compare_steps(
     next step writes its own.
 
     Args:
-        note: Notes what is there.
+        note: Notes the values in Python.
         step: Makes a step that updates nothing; returns what it computes.
         first: A minibatch that the model takes.
         second: The minibatch of the step; `first` is taken where the model does not take it.

@@ -49,7 +49,7 @@ class ServedModel(Protocol):
         """Give it the dense parameters and the state of another version.
 
         Raises:
-            ExportError: They are of another length.
+            ExportError: They have another length.
         """
         ...
 
@@ -76,7 +76,7 @@ def num_ids(tables: Sequence[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def not_scored(error: Exception) -> DataError:
-    """Return what is told of a model that refuses the features of a request."""
+    """Return the error for a request whose features the model refuses."""
     return DataError(f"the model cannot score it: {' '.join(str(error).split())[:300]}")
 
 

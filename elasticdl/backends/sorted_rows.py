@@ -1,4 +1,4 @@
-"""The rows of a table in the order of their keys, of which only a part is in memory at a time."""
+"""The rows of a table in the order of their keys, with only a part in memory at a time."""
 
 from __future__ import annotations
 

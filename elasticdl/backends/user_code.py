@@ -1,4 +1,4 @@
-"""Functions of the model file that raise: which one it was, and what it said, in one sentence."""
+"""Errors of the model file's functions: which function raised, and its words, in one sentence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def user_code(
 ) -> UserCode:
     """Return a context for a call of the user's code; an error in it becomes a `ModelError`.
 
-    Errors of elasticdl pass, as do those that are none of a program (`KeyboardInterrupt`).
+    Errors of elasticdl pass unchanged, as does an exception that is no `Exception`, such as
+    `KeyboardInterrupt`.
 
     Args:
         what: Which code: `loss(labels, predictions)`.
