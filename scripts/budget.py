@@ -1,9 +1,9 @@
-"""Prints how large each room is beside its budget in `budget.toml`: `make budget`.
+"""Prints the size of each room and its budget in `budget.toml`: `make budget`.
 
     python -m scripts.budget            # fails if a room is over its budget, or has none
-    python -m scripts.budget --lower    # writes what is smaller today; whoever needs more edits it
+    python -m scripts.budget --lower    # lowers budgets to present sizes; edit the file to raise one
 
-Lines are those that `wc` counts. Python that is generated does not count.
+Lines are counted as by `wc`. Generated Python does not count.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Sizes = dict[str, dict[str, int]]
 
 
 def sizes(root: Path) -> Sizes:
-    """Return what counts of a tree, in sections: a name and a number each."""
+    """Return the sizes of a tree in sections, each with names and numbers."""
     core = dict(_rooms(root, "elasticdl", "*.py"))
     core.pop("elasticdl/packages", None)
     packages = dict(_rooms(root, "elasticdl/packages", "*.py"))
@@ -59,12 +59,12 @@ def sizes(root: Path) -> Sizes:
 
 
 def targets(makefile: str) -> set[str]:
-    """Return the targets that a person gives to make."""
+    """Return the targets of make for people."""
     return set(re.findall(r"^([a-z][\w-]*):(?!=)", makefile, re.M))
 
 
 def problems(found: Sizes, budgets: Sizes) -> Iterator[str]:
-    """Yield what is over its budget or has none."""
+    """Yield a sentence for each size that is over its budget or has none."""
     for section, numbers in found.items():
         for name, number in numbers.items():
             budget = budgets.get(section, {}).get(name)
@@ -78,7 +78,7 @@ def problems(found: Sizes, budgets: Sizes) -> Iterator[str]:
 
 
 def lowered(found: Sizes, budgets: Sizes) -> Sizes:
-    """Return budgets for what there is, with room to grow, and none above those that there were."""
+    """Return budgets for the present sizes with room to grow, and none above the old ones."""
 
     def of(section: str, name: str, number: int) -> int:
         before = budgets.get(section, {}).get(name)
@@ -95,7 +95,7 @@ def lowered(found: Sizes, budgets: Sizes) -> Sizes:
 
 
 def text_of(budgets: Sizes) -> str:
-    """Return the file of budgets."""
+    """Return the text of the file of budgets."""
     parts = [HEAD]
     for section, numbers in budgets.items():
         parts += [f"\n[{section}]\n", *(f'"{name}" = {n}\n' for name, n in numbers.items())]
@@ -103,7 +103,7 @@ def text_of(budgets: Sizes) -> str:
 
 
 def tell(found: Sizes, budgets: Sizes) -> None:
-    """Print both beside each other."""
+    """Print a table of sizes and budgets."""
     table = Table("", "today", "budget")
     for section, numbers in found.items():
         for name, number in numbers.items():
@@ -117,7 +117,7 @@ def tell(found: Sizes, budgets: Sizes) -> None:
 
 
 def main(words: list[str]) -> int:
-    """Print the table; fail if something is over, or write budgets."""
+    """Print the table, and fail if a size is over its budget; or write lower budgets."""
     found = sizes(ROOT)
     path = ROOT / FILE
     budgets = tomllib.loads(path.read_text()) if path.exists() else {}
@@ -135,7 +135,7 @@ def main(words: list[str]) -> int:
 
 
 def _rooms(root: Path, place: str, pattern: str) -> Iterator[tuple[str, int]]:
-    """Yield the lines of each folder of a place, and of the files beside them."""
+    """Yield the lines of each folder in a place, and of the files beside these folders."""
     if not (root / place).is_dir():
         return
     for folder in _entries(root / place):
@@ -166,7 +166,7 @@ def _num_lines(path: Path) -> int:
 
 
 def _with_room(number: int) -> int:
-    """Return a number of lines with room to grow, on the next ten."""
+    """Return a number of lines with room to grow, rounded up to ten."""
     return math.ceil((number + max(number * SHARE_TO_GROW, LINES_TO_GROW)) / 10) * 10
 
 

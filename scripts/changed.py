@@ -4,15 +4,16 @@
 
 A test file is chosen if
 
-- it is of the core (`CORE`): these run each time;
-- it changed, or imports what changed, over any number of files. A function's imports count. What
-  imports everything (`ENTRANCES`) is passed over, but the tests of its own room run;
-- its name or its folder is that of a folder that changed, as `test_kafka_job.py` is: the processes
-  of a job import what the test itself does not;
+- it is in the core (`CORE`): these tests run each time;
+- it changed, or imports a changed file over any number of files. Imports inside functions count.
+  Files that import everything (`ENTRANCES`) do not pass a change on, but the tests of their room
+  run;
+- its name or its folder has the name of a changed folder, such as `test_kafka_job.py`. The
+  processes of a job import files that the test itself does not import;
 - it names a changed file that is no code, such as a page or a list of packages.
 
-A changed crate is tested with the crates that depend on it; if the extension is one of them, so are
-the tests that import the extension themselves. `make test` runs all tests.
+A changed crate is tested with the crates that depend on it. If the extension is one of these
+crates, the tests that import the extension directly run too. `make test` runs all tests.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ OF_A_FRAMEWORK = re.compile(r"test_(keras|torch|jax)_")
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What is run, as paths from the root; `why` has the first reason for each test file."""
+    """The chosen tests as paths from the root. `why` has the first reason for each test file."""
 
     why: Mapping[str, str]
     crates: frozenset[str]
 
 
 def main() -> int:
-    """Choose, say it, and run."""
+    """Choose the tests, print the choice, and run them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--base", help="what the change is since (main, or main's upstream)")
     parser.add_argument("--run", nargs=argparse.REMAINDER, help="run them, with flags of pytest")
@@ -67,7 +68,7 @@ def main() -> int:
 
 
 def base_of(root: Path) -> str:
-    """Return what a change is measured from: main; on main itself, what it was fetched from."""
+    """Return the base of a change: main, or on main itself its upstream branch."""
     branch = _git(root, "rev-parse", "--abbrev-ref", "HEAD")[0]
     if branch != "main":
         return "main"
@@ -78,14 +79,14 @@ def base_of(root: Path) -> str:
 
 
 def changed_files(root: Path, base: str) -> list[str]:
-    """Return what differs from where the branch left `base`, with files that are new."""
+    """Return the files that differ from the point where the branch left `base`, and new files."""
     start = _git(root, "merge-base", base, "HEAD")[0]
     new = _git(root, "ls-files", "--others", "--exclude-standard")
     return sorted({*_git(root, "diff", "--name-only", start), *new})
 
 
 def python_files(root: Path) -> list[str]:
-    """Return the files of Python that git knows or would add."""
+    """Return the Python files that git knows or would add."""
     places = (*CODE, "conftest.py")
     found = _git(root, "ls-files", "--cached", "--others", "--exclude-standard", "--", *places)
     return [path for path in found if path.endswith(".py") and (root / path).exists()]
@@ -98,8 +99,8 @@ def choose(
 
     Args:
         changed: The paths that changed.
-        texts: Each file of Python that there is.
-        crates: Of each crate those that it depends on.
+        texts: The text of each Python file.
+        crates: For each crate the crates that it depends on.
     """
     changed = set(changed)
     tests = [path for path in texts if is_test(path)]
@@ -131,7 +132,7 @@ def choose(
 
 
 def imports_of(texts: Mapping[str, str]) -> dict[str, set[str]]:
-    """Return of each file those that it imports; a test's `conftest.py` count."""
+    """Return for each file the files that it imports. A test imports each `conftest.py` above."""
     by_module = {_module(path): path for path in texts} | {"elasticdl._core": EXTENSION}
     found: dict[str, set[str]] = {}
     for path, text in texts.items():
@@ -148,9 +149,9 @@ def imports_of(texts: Mapping[str, str]) -> dict[str, set[str]]:
 
 
 def reached(sources: Iterable[str], imports: Mapping[str, set[str]]) -> dict[str, str]:
-    """Return all files that import one of the sources, each with a source; and the sources.
+    """Return the sources and all files that import one, each with its source.
 
-    What imports an entrance is reached only if the entrance itself is a source.
+    A file that imports an entrance is reached only if the entrance itself is a source.
     """
     users: defaultdict[str, list[str]] = defaultdict(list)
     for path, used in imports.items():
@@ -170,7 +171,7 @@ def reached(sources: Iterable[str], imports: Mapping[str, set[str]]) -> dict[str
 
 
 def crates_of(root: Path) -> dict[str, set[str]]:
-    """Return of each crate of the workspace the others that it depends on, directly or not."""
+    """Return for each crate of the workspace all crates of it that the crate depends on."""
     command = ["cargo", "metadata", "--no-deps", "--offline", "--format-version=1"]
     try:
         done = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True)
@@ -185,12 +186,12 @@ def crates_of(root: Path) -> dict[str, set[str]]:
 
 
 def is_test(path: str) -> bool:
-    """Tell whether pytest collects a file."""
+    """Return whether pytest collects a file."""
     return path.startswith(("tests/", "model_zoo/")) and Path(path).name.startswith("test_")
 
 
 def tell(base: str, changed: list[str], choice: Choice, num_tests: int) -> None:
-    """Print what changed, what is run and why."""
+    """Print the changes, the chosen tests and the reasons."""
     rooms = sorted({"/".join(path.split("/")[:-1][:3]) or path for path in changed})
     print(f"{len(changed)} files changed since {base}: {', '.join(rooms) or 'nothing'}")
     if choice.crates:
@@ -217,7 +218,7 @@ def run(choice: Choice, flags: list[str]) -> int:
 
 
 def _folders(path: str) -> set[str]:
-    """Return the folders of a file of Python without those that all its neighbours are in."""
+    """Return the folders of a Python file, without the folders that all its neighbours share."""
     first, *others = Path(path).parent.parts or [""]
     if not path.endswith(".py"):
         return set()
@@ -226,7 +227,7 @@ def _folders(path: str) -> set[str]:
 
 
 def _module(path: str) -> str:
-    """Return the name under which a file is imported; those of the zoo are found in its folder."""
+    """Return the module name of a file. Files of the zoo have names from its folder."""
     parts = Path(path).with_suffix("").parts
     parts = parts[1:] if parts[0] == "model_zoo" else parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)

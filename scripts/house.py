@@ -1,9 +1,9 @@
-"""Measures Python packages side by side: how much there is, and how it hangs together.
+"""Measures Python packages side by side: their sizes and their dependencies.
 
     python scripts/house.py elasticdl PATH_OF_ANOTHER_PACKAGE ...
 
-A line of code or comment counts; an empty one does not. `Any` counts in annotations and casts. A
-file is small, with one user, if it has under 81 lines and one other file of the package imports it.
+Lines of code and comments count; empty lines do not. `Any` counts in annotations and casts. A file
+is small, with one user, if it has under 81 lines and one other file of the package imports it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LONG_FUNCTION = 60
 
 @dataclass(frozen=True, slots=True)
 class House:
-    """What was counted of a package."""
+    """The counts of a package."""
 
     files: int
     lines: int
@@ -36,7 +36,7 @@ class House:
     functions: list[int]
 
     def rows(self) -> dict[str, str]:
-        """Return what a table says of it."""
+        """Return the rows of the table."""
         thousands = self.lines / 1000
         lengths = sorted(self.functions)
         at = [lengths[int(share * (len(lengths) - 1))] for share in (0.5, 0.9, 1.0)]
@@ -81,12 +81,12 @@ def _is_test(path: Path) -> bool:
 
 
 def num_lines(path: Path) -> int:
-    """Return how many lines of a file are not empty."""
+    """Return the number of lines of a file that are not empty."""
     return sum(bool(line.strip()) for line in path.read_text().splitlines())
 
 
 def num_any(tree: ast.Module) -> int:
-    """Return how often `Any` stands in annotations, casts and aliases."""
+    """Return the number of uses of `Any` in annotations, casts and aliases."""
     return sum(
         (isinstance(node, ast.Name) and node.id == "Any")
         or (isinstance(node, ast.Attribute) and node.attr == "Any")
@@ -114,7 +114,7 @@ def _function_lines(tree: ast.Module) -> list[int]:
 
 
 def _users(package: Path, trees: dict[Path, ast.Module]) -> Counter[Path]:
-    """Return how many other files import each file."""
+    """Return for each file the number of other files that import it."""
     by_name = {_name(package, path): path for path in trees}
     users: Counter[Path] = Counter()
     for path, tree in trees.items():
@@ -130,7 +130,7 @@ def _name(package: Path, path: Path) -> str:
 
 
 def imported(tree: ast.Module, own: str, path: Path) -> set[str]:
-    """Return the modules that a file may import, by its own name; some may be names in modules."""
+    """Return the modules that a file may import. Some may be names inside modules."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""What the lines say that `elasticdl train` prints of a job where nobody sees a terminal."""
+"""Reads the lines that `elasticdl train` prints about a job without a terminal."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ DONE = r"\| [\d,]+ of [\d,]+ records"
 
 
 def records_done(line: str) -> int | None:
-    """Return how many records a line says are done; None: it says nothing of that."""
+    """Return the number of done records in a line; None: it has no such number."""
     found = re.search(DONE, line)
     return int(found[0].split()[1].replace(",", "")) if found else None
 
 
 def processes(workers: int, replicas: int = 0) -> str:
-    """Return the pattern of a line with so many workers and ps replicas that are alive."""
+    """Return the pattern of a line with these numbers of living workers and ps replicas."""
     said = rf"\| {workers} worker{'s' * (workers != 1)}"
     return rf"{said}, {replicas} ps replica{'s' * (replicas != 1)}$" if replicas else said

@@ -1,4 +1,4 @@
-"""Draws docs/pictures/kills.svg: a job of which processes are killed.
+"""Draws docs/pictures/kills.svg: a job whose processes are killed.
 
 python scripts/kills.py DATA          # of flights, as `make demo` makes it (demo/data)
 python scripts/kills.py --job=JOB     # of a job that has ended, by its events
@@ -28,7 +28,7 @@ BLUE, RED, GREY = "#2563ab", "#c0392b", "#d4d8dd"
 
 
 def main() -> None:
-    """Run a job, unless one is given, and draw it."""
+    """Draw the given job, or run a job and draw it."""
     parser = argparse.ArgumentParser()
     parser.add_argument("data", type=Path, nargs="?")
     parser.add_argument("--job", type=Path)
@@ -77,7 +77,7 @@ def _processes(role: str, job_dir: Path) -> list[psutil.Process]:
 
 
 def events(job_dir: Path) -> Iterator[dict[str, Any]]:
-    """Yield what the master of a job and its supervisor have noted, in order of time."""
+    """Yield the events of the master of a job and of its supervisor, in order of time."""
     files = [*job_dir.glob("events/master-*.jsonl"), *job_dir.glob("events/supervisor-*.jsonl")]
     lines = [line for file in files for line in file.read_text().splitlines()]
     yield from sorted(map(json.loads, lines), key=lambda event: event["time"])

@@ -1,7 +1,7 @@
 """Lists the licence of each package and crate that elasticdl needs: `python -m scripts.licences`.
 
-Packages are those of `pyproject.toml`, of its extras, and what they need in turn, as far as they
-are installed; crates are those of `Cargo.lock`. What is used only to develop is left out.
+The packages come from `pyproject.toml` and its extras, with their own dependencies, as far as they
+are installed. The crates come from `Cargo.lock`. Packages for development only are left out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PERMISSIVE = frozenset(
         *("MIT-0", "MIT-CMU", "MPL-2.0", "PSF-2.0", "Unicode-3.0", "Unlicense", "Zlib"),
     }
 )
-# What packages wrote before there were names for licences.
+# Licence names that packages used before there were standard names.
 _EARLIER_NAMES = {
     "3-clause bsd license": "BSD-3-Clause",
     "apache license 2.0": "Apache-2.0",
@@ -45,7 +45,7 @@ _EARLIER_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Licensed:
-    """A package or crate, and its licence as an SPDX expression; empty if it names none."""
+    """A package or crate, and its licence as an SPDX expression; empty if it has none."""
 
     name: str
     version: str
@@ -53,9 +53,9 @@ class Licensed:
 
 
 def is_permissive(expression: str) -> bool:
-    """Whether an SPDX expression allows what elasticdl does, by one of its alternatives.
+    """Whether an alternative of an SPDX expression is a permissive licence.
 
-    `A OR B` needs one of both, `A AND B` both, `A WITH exception` is A.
+    `A OR B` needs one of the two, `A AND B` needs both, `A WITH exception` counts as A.
     """
     words = re.findall(r"\(|\)|[\w.+-]+", expression.replace("/", " OR "))
     try:
@@ -90,7 +90,7 @@ def _one(words: list[str]) -> tuple[bool, list[str]]:
 
 
 def licence_of(package: metadata.Distribution) -> str:
-    """Return the licence of a package, from the newest of the fields that may name it."""
+    """Return the licence of a package from the newest kind of field that names it."""
     about = package.metadata
     if expressions := about.get_all("License-Expression"):
         return expressions[0]
@@ -107,7 +107,7 @@ def licence_of(package: metadata.Distribution) -> str:
 
 
 def _by_its_text(package: metadata.Distribution) -> str:
-    """Return the licence whose text the package carries, if it is one of two well-known texts."""
+    """Return the licence whose text is in the package, if it is one of two known texts."""
     for name in package.metadata.get_all("License-File", []):
         begin = " ".join((package.read_text(f"licenses/{name}") or "").split())[:200]
         if re.search(r"Apache License,? Version 2\.0", begin):
@@ -118,7 +118,7 @@ def _by_its_text(package: metadata.Distribution) -> str:
 
 
 def packages(start: str = DISTRIBUTION) -> Iterator[Licensed]:
-    """Yield the packages that `start` needs with any of its extras, as far as they are here."""
+    """Yield the installed packages that `start` needs with any of its extras."""
     seen, waiting = {_plain(start)}, _needed_by(start, with_extras=True)
     while waiting:
         name = waiting.pop()
@@ -161,7 +161,7 @@ def crates() -> Iterator[Licensed]:
 
 
 def table(title: str, rows: Iterable[Licensed]) -> tuple[str, list[Licensed]]:
-    """Return the lines of a table, and which rows have a licence that is not known to go."""
+    """Return the lines of a table, and the rows whose licence is not known as permissive."""
     found = sorted(rows, key=lambda row: row.name.lower())
     lines = [f"{title}: {len(found)}"]
     lines += [f"  {row.name:<36} {row.version:<14} {row.licence or 'none named'}" for row in found]
@@ -169,7 +169,7 @@ def table(title: str, rows: Iterable[Licensed]) -> tuple[str, list[Licensed]]:
 
 
 def main() -> int:
-    """Print both tables; say which licences have to be looked at."""
+    """Print both tables, and the licences that a person must check."""
     unknown = []
     for title, rows in (("Packages of Python", packages()), ("Crates of Rust", crates())):
         text, odd = table(title, rows)

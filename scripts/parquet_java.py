@@ -1,9 +1,9 @@
-"""Exports tables, full and what has changed since, and has `ParquetRows.java` read them.
+"""Exports tables, full and then changes only, and lets `ParquetRows.java` read them.
 
     python scripts/parquet_java.py CLASSES JARS
 
 Exit code 0 only if Java reads the same rows as pyarrow: keys, names and every bit of the weights.
-`scripts/parquet_java.sh` builds and calls it.
+`scripts/parquet_java.sh` builds the Java part and calls this script.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NUM_ROWS, DIM = 100_000, 4
 
 
 def train(client: PsClient, index: int, words: list[str]) -> None:
-    """Make rows of words and of their numbers."""
+    """Make rows of words, and rows of their numbers."""
     keys = keys_of_strings(words)
     pulled = client.pull([(0, keys), (1, keys)], training=True)
     client.name_keys([(0, keys, words)])

@@ -1,4 +1,4 @@
-"""Takes the pictures of the page in docs/pictures: of a real job, of which a worker is killed.
+"""Takes the pictures of the page in docs/pictures, of a real job with a killed worker.
 
     python scripts/pictures.py DATA    # of flights, as `make demo` makes it (demo/data)
 

@@ -1,18 +1,18 @@
-"""Cut the tests of a run into parts that take about as long as each other."""
+"""Cuts the tests of a run into parts of about equal time."""
 
 from collections import Counter
 from collections.abc import Iterable
 
 
 def slice_of(groups: Iterable[str], number: int, count: int) -> set[str]:
-    """Return the groups of one part; each group is whole, and in one part.
+    """Return the groups of one part. Each group is whole and in one part only.
 
-    Neighbours come into different parts: tests of one kind take about as long.
+    Neighbours go to different parts, because tests of one kind take about equal times.
 
     Args:
-        groups: Of each test the group that it is in.
-        number: Which part, from 0.
-        count: How many parts there are.
+        groups: The group of each test.
+        number: The number of the part, from 0.
+        count: The number of parts.
     """
     if not 0 <= number < count:
         raise ValueError(f"expected a slice from 0 to {count - 1}, found {number}")

@@ -1,11 +1,11 @@
-r"""Walks through the steady minibatches of a job in one process: which Python calls each makes.
+r"""Counts the Python calls for a minibatch in the steady state of a job in one process.
 
     python scripts/walk.py --model_zoo=model_zoo --model_def=flights.deepfm.forward \
         --training_data=demo/data/train --minibatch_size=512 --num_minibatches_per_task=500
 
-It takes the options of `elasticdl train`. After 100 minibatches it counts the calls of the next
-200, in the threads that work on them; a generator that goes on is a call too. A change of file is a
-call from one file of the package into another one.
+It takes the options of `elasticdl train`. After 100 minibatches it counts the calls of the next 200
+in the threads that work on them. The resumption of a generator is a call too. A change of file is a
+call from one file of the package to another.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ ACCOUNTING = {"worker/spans.py", "worker/activity.py", "worker/measuring.py", "o
 
 
 class Walk:
-    """Counts calls by thread, file of the caller ("": of no file of the package) and callee."""
+    """Counts calls by thread, file of the caller ("": outside of the package) and callee."""
 
     def __init__(self) -> None:
         self.calls: Counter[tuple[str, str, CodeType]] = Counter()
         self._num_steps = 0
 
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
-        """Note a call, as `threading.setprofile` tells it."""
+        """Note a call; `threading.setprofile` calls this."""
         code = frame.f_code
         if event != "call" or not code.co_filename.startswith(ROOT):
             return
@@ -54,7 +54,7 @@ def file_of(code: CodeType) -> str:
 
 
 def main() -> None:
-    """Run the job, and print what was counted for one minibatch."""
+    """Run the job, and print the counts for one minibatch."""
     walk = Walk()
     threading.setprofile(walk)
     status = run_command(["train", "--distribution_strategy=Local", *sys.argv[1:]])

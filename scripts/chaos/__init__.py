@@ -1,7 +1,7 @@
 """Breaks real jobs on purpose, and proves that what they trained is exact.
 
-`job` is the job that is broken, `expected` what it would train undisturbed. `faults` names what can
-be done to it and when, `strike` does it and looks whether it happened. `judge` compares what came
-of the job with what should have; it is pure, and its tests make it say no. `run` is one job from
-start to verdict, `soak` many of them. `python -m scripts.chaos --help` says how to start it.
+`job` starts the job. `expected` computes its result without faults. `faults` lists the faults and
+their times. `strike` carries a fault out and checks that it happened. `judge` compares the result
+of the job with the expected one. It is pure, and its tests make it say no. `run` runs one job from
+start to verdict, `soak` runs many jobs. `python -m scripts.chaos --help` shows the options.
 """

@@ -1,8 +1,8 @@
 """Breaks a real job at random moments and proves that what it trained is exact.
 
-The job trains `model_zoo/counting`. Exit code 0 only if every fault happened, every count, sum and
-average is as it must be, and the job's own ledger says the same. With --ps_recovery=latest what is
-missing must be exactly what the job says was lost.
+The job trains `model_zoo/counting`. Exit code 0 means that every fault happened, every count, sum
+and average is right, and the job's own ledger agrees. If --ps_recovery=latest is given, the missing
+work must be exactly the work that the job reports as lost.
 
     python -m scripts.chaos --seed 7                          # all kinds of faults
     python -m scripts.chaos --seed 7 --faults worker          # a worker killed with -9

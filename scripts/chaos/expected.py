@@ -1,7 +1,7 @@
-"""What the job would train undisturbed: every minibatch, made of the data and the seed alone.
+"""Computes every minibatch of the job without faults, from the data and the seed alone.
 
-Written apart from the code that it checks: how files are cut into tasks, how a task is shuffled,
-and what the models of `model_zoo/counting` add up.
+The code is independent of the code that it checks. It cuts files into tasks, shuffles the records
+of a task, and adds up the sums of the models in `model_zoo/counting`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .job import JOB_SEED, MINIBATCH_SIZE, MINIBATCHES_PER_TASK, NUM_EPOCHS, SHU
 
 @dataclass(frozen=True, slots=True)
 class Minibatch:
-    """One minibatch of one epoch. `number` counts those of its task; `ids` has a row a record."""
+    """One minibatch of one epoch. `number` is its place in the task; `ids` has a row a record."""
 
     epoch: int
     task: int
@@ -30,11 +30,11 @@ class Minibatch:
 
     @property
     def num_records(self) -> int:
-        """How many records it has."""
+        """The number of records."""
         return len(self.ids)
 
     def signature(self, num_signatures: int) -> int:
-        """Return the number that the model makes of its ids."""
+        """Return the signature that the model computes from the ids."""
         return zlib.crc32(np.ascontiguousarray(self.ids, "<i8").tobytes()) % num_signatures
 
 
@@ -62,8 +62,9 @@ def minibatches(
 def shuffled_pieces(files: Sequence[Ids], epoch: int, per_task: int) -> list[Ids]:
     """Return the records of each task of an epoch with `--shuffle=records`.
 
-    Blocks of all records are permuted, with the last, smaller one at a place of its own; a task is
-    a range of what comes of it, in the order of the data, and then permuted.
+    The data is cut into blocks, and the blocks are permuted. The last, smaller block gets its
+    own random place. A task is a range of the result. Its records are put into the order of the
+    data and then permuted.
     """
     ids = np.concatenate(list(files))
     num_whole = len(ids) // SHUFFLE_BLOCK
@@ -84,10 +85,10 @@ def shuffled_pieces(files: Sequence[Ids], epoch: int, per_task: int) -> list[Ids
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What the counting model adds up: of each id's row, and of every other parameter.
+    """The sums of the counting model: in the row of each id, and in every other parameter.
 
-    rows: shape (ids, 2): occurrences, and signatures of the minibatches that they were in.
-    vector: minibatches, and the sum of their signatures.
+    rows: Shape (ids, 2): occurrences of the id, and the sum of their minibatches' signatures.
+    vector: The number of minibatches, and the sum of their signatures.
     """
 
     rows: NDArray[np.float64]
@@ -95,7 +96,7 @@ class Sums:
 
 
 def sums(trained: Iterable[Minibatch], num_ids: int, num_signatures: int) -> Sums:
-    """Return what the counting model has after these minibatches."""
+    """Return the sums of the counting model after these minibatches."""
     rows, vector = np.zeros((num_ids, 2)), np.zeros(2)
     for minibatch in trained:
         added = (1.0, float(minibatch.signature(num_signatures)))

@@ -1,4 +1,4 @@
-"""What can be done to a job, when, and what is known of it afterwards."""
+"""The faults of a job, their times, and their records."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _EARLIEST_STOP = 0.6  # while one is stopped, the others may come to the end of 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something to do to a job: `worker`, `ps+master` (both at once), `ps@exporting`, ...
+    """A fault of a job: `worker`, `ps+master` (both at once), `ps@exporting`, ...
 
-    kind: The word that it was asked for with.
-    what: A word of `SPECIAL`, or one of `ROLES`, or several joined by "+": killed at once.
-    at: Share of the records that are trained then; None if it waits for a phase.
+    kind: The word for it on the command line.
+    what: A word of `SPECIAL` or of `ROLES`, or several roles joined by "+": killed at once.
+    at: Share of trained records at which it happens; None if it waits for a phase.
     phase: Phase that the job must have begun.
     """
 
@@ -50,7 +50,7 @@ class Fault:
 
     @property
     def roles(self) -> list[str]:
-        """Who is struck, a role for each process; none of `add`."""
+        """The roles of the processes to strike, one for each process; empty for `add`."""
         if self.what == "add":
             return []
         return [part.partition("-")[0] for part in self.what.split("+")]
@@ -58,10 +58,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A process that lived when it was struck, and what it did then.
+    """A process that was struck while it lived, and its state then.
 
     when: Seconds since 1970, just before the signal.
-    is_back: It was only stopped for a while, which must harm nobody.
+    is_back: It was only stopped for a while, which must do no harm.
     """
 
     role: str
@@ -73,7 +73,7 @@ class Victim:
 
 @dataclass(frozen=True, slots=True)
 class Struck:
-    """What became of a fault. `problem` says why it did not happen; "" if it did."""
+    """The result of a fault. `problem` says why it did not happen; "" if it happened."""
 
     kind: str
     share: float
@@ -84,10 +84,10 @@ class Struck:
 
 
 def parse(kind: str, rng: random.Random) -> Fault:
-    """Return the fault of a word; when it happens is drawn, unless it waits for a phase.
+    """Return the fault of a word. Its time is drawn, unless it waits for a phase.
 
     Raises:
-        ValueError: There is no such fault; says what there is.
+        ValueError: There is no such fault. The message lists the faults.
     """
     what, _, phase = kind.partition("@")
     is_known = what in SPECIAL or all(role in ROLES for role in what.split("+"))
@@ -104,7 +104,7 @@ def parse(kind: str, rng: random.Random) -> Fault:
 
 
 def plan(kinds: Sequence[str], rng: random.Random) -> list[Fault]:
-    """Draw when each fault happens; those that wait for a phase are in the order of phases."""
+    """Draw the time of each fault. Faults that wait for a phase come in the order of phases."""
     order = list(PHASES.values())
 
     def moment(fault: Fault) -> tuple[float, float]:
@@ -116,7 +116,7 @@ def plan(kinds: Sequence[str], rng: random.Random) -> list[Fault]:
 
 
 def is_due(fault: Fault, share: float, phase: Phase) -> bool:
-    """Whether the moment of a fault has come."""
+    """Whether it is time for a fault."""
     order = list(Phase)
     if fault.phase is not None:
         return order.index(phase) >= order.index(fault.phase)
@@ -124,9 +124,9 @@ def is_due(fault: Fault, share: float, phase: Phase) -> bool:
 
 
 def flags_of(faults: Sequence[Fault]) -> dict[str, object]:
-    """Return the flags without which these faults could not happen.
+    """Return the flags of the job that these faults need.
 
-    A stopped process must count as lost soon; what is struck in a phase needs the phase.
+    A stopped process must count as lost soon. A fault in a phase needs a job with this phase.
     """
     flags: dict[str, object] = {}
     if any(fault.what.endswith(("-stop", "-returns")) for fault in faults):

@@ -1,4 +1,4 @@
-"""The job that is broken: its data, its command line, its processes, and what it leaves behind."""
+"""The job under test: its data, its command line, its processes, and its results."""
 
 from __future__ import annotations
 
@@ -46,9 +46,10 @@ MODES: dict[str, Flags] = {
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What a job has exported, of either model of `model_zoo/counting`.
+    """The export of a job, for either model of `model_zoo/counting`.
 
-    rows: For each id; zeros for one that has no row. dense, state: name -> values.
+    rows: A row for each id; zeros for an id without a row.
+    dense, state: Name -> values.
     """
 
     rows: NDArray[np.float32]
@@ -119,9 +120,9 @@ def connect(job_dir: Path, job: subprocess.Popen[bytes]) -> JobClient | None:
 def processes(job_dir: Path, role: str) -> list[psutil.Process]:
     """Find the living processes of one role of the job, oldest first.
 
-    Workers are started several at a time, in any order; so these are sorted by their numbers, which
-    grow as others take their place. What a process of the job has forked, such as a data loader's
-    processes, has its command line and is left out.
+    Workers start several at a time and in any order, so they are sorted by their numbers. New
+    workers have larger numbers. A child that a process of the job has forked, such as a process of
+    a data loader, has the same command line. It is left out.
     """
     found = {}
     for process in psutil.process_iter(["pid", "ppid", "cmdline", "create_time", "status"]):
@@ -157,7 +158,7 @@ def read_model(export: Path, num_ids: int = NUM_IDS) -> Model:
 
 
 def counts_of(export: Path, num_ids: int = NUM_IDS) -> NDArray[np.float32]:
-    """Read how often each id was trained from an exported counting model."""
+    """Return from an exported counting model how often each id was trained."""
     return read_model(export, num_ids).rows[:, 0]
 
 

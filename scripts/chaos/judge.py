@@ -1,7 +1,7 @@
-"""Says what is wrong with a job that was broken; nothing, if all is as it should be.
+"""Finds the problems of a job with faults; a correct job has none.
 
-Pure: what the job left behind goes in, problems in words come out. What it checks, and the test in
-which it must say no to each, are in `tests/unit/chaos/test_judge.py`.
+The functions are pure: they take the results of the job and return problems in words. For each
+check `tests/unit/chaos/test_judge.py` has a test in which it must find a problem.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Event = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What came of a job.
+    """The results of a job.
 
-    planned: What was to be done to it, one word each; `struck` says what became of each.
-    trained: Every minibatch that there was to train.
-    occurrences: How often each id occurs in the data: counted apart from `trained`.
-    events: The job's event log.
+    planned: The planned faults, one word each; `struck` has the result of each.
+    trained: Every minibatch that the job had to train.
+    occurrences: Occurrences of each id in the data, counted independently of `trained`.
+    events: The event log of the job.
     """
 
     mode: str
@@ -51,7 +51,7 @@ class Evidence:
 
 
 def judge(evidence: Evidence, num_signatures: int) -> list[str]:
-    """Return what is wrong, each in a sentence."""
+    """Return the problems, each in a sentence."""
     lost = lost_minibatches(evidence.events)
     trained = [m for m in evidence.trained if (m.task, m.number) not in lost]
     problems = [
@@ -71,7 +71,7 @@ def judge(evidence: Evidence, num_signatures: int) -> list[str]:
 
 
 def fault_problems(evidence: Evidence) -> list[str]:
-    """Say which faults did not happen, and which the job did not notice or recover from."""
+    """Return faults that did not happen, and faults that the job did not notice or repair."""
     found = [f"{NOT_DONE}: {word}" for word in _missing(evidence.planned, evidence.struck)]
     found += [f"{NOT_DONE}: {s.kind}: {s.problem}" for s in evidence.struck if s.problem]
     # A master that was killed just after the end was in its journal has told nobody.
@@ -111,9 +111,9 @@ def fault_problems(evidence: Evidence) -> list[str]:
 
 
 def _was_noticed(victim: Victim, evidence: Evidence) -> bool:
-    """Whether the job knew of a loss: it says so, or has started a successor.
+    """Whether the job knew of a loss: it has an event, or it has started a successor.
 
-    A master that is killed as it notices one may have journalled it, and have told nobody.
+    A master may be killed when it notices a loss. Then the loss may be only in its journal.
     """
     name = _name(victim)
     if _after(evidence.events, victim.when, "lost", name):
@@ -142,9 +142,10 @@ def _missing(planned: Sequence[str], struck: Sequence[Struck]) -> list[str]:
 
 
 def was_ready(events: Iterable[Event], index: int, pid: int) -> bool:
-    """Whether a process had become the ps replica at an index: its loss needs a recovery.
+    """Whether a process had become the ps replica of an index, so that its loss needs a recovery.
 
-    The first one to register is ready at once, a successor when what it lacks is known.
+    The first process of an index is ready when it registers. A successor is ready when the master
+    knows which work it lacks.
     """
     name, is_first, is_there = f"ps replica {index}", True, False
     for event in events:
@@ -176,7 +177,7 @@ def _after(events: Iterable[Event], when: float, what: str, process: str = "") -
 
 
 def lost_minibatches(events: Iterable[Event]) -> set[tuple[int, int]]:
-    """Return (task, minibatch) of what the job says a ps replica lost for good."""
+    """Return (task, minibatch) of the work that a ps replica lost for good, as the job says."""
     return {
         (task, number)
         for event in events
@@ -206,10 +207,10 @@ def ledger_problems(evidence: Evidence, lost: set[tuple[int, int]]) -> list[str]
 
 
 def staleness_problems(evidence: Evidence) -> list[str]:
-    """Say if an update came later than the mode promises, whoever died (docs/designs/synchrony.md).
+    """Return updates that were later than the mode promises (docs/designs/synchrony.md).
 
-    A synchronous job promises it where no ps replica was lost: replica 0 alone says what is too
-    old for a round, and the others come back with versions of their own.
+    A synchronous job only promises it if no ps replica was lost. Replica 0 alone decides which
+    gradients are too old for a round, and the others come back with their own versions.
     """
     limits = {"bounded": MAX_STALENESS, "synchronous": 0}
     lost_ps = any(v.role == "ps" for struck in evidence.struck for v in struck.victims)
@@ -225,7 +226,7 @@ def staleness_problems(evidence: Evidence) -> list[str]:
 
 
 def data_problems(evidence: Evidence) -> list[str]:
-    """Say if the minibatches that are expected are not the data, once an epoch."""
+    """Return a problem if the expected minibatches are not the whole data once an epoch."""
     ids = np.concatenate([minibatch.ids.ravel() for minibatch in evidence.trained])
     there = np.bincount(ids, minlength=len(evidence.occurrences))
     if np.array_equal(evidence.num_epochs * evidence.occurrences, there):
@@ -236,10 +237,10 @@ def data_problems(evidence: Evidence) -> list[str]:
 def count_problems(
     evidence: Evidence, trained: Sequence[Minibatch], num_signatures: int
 ) -> list[str]:
-    """Compare rows, dense parameters and state of the counting model with what was to be trained.
+    """Compare rows, dense parameters and state of the counting model with the expected sums.
 
-    Where a part of the job's replicas lost minibatches for good, what they had of these is missing,
-    and nothing else: each number lies between the sums without and with them.
+    Some replicas may have lost minibatches for good. Then only their part of these minibatches is
+    missing. So each number lies between the sums without and with these minibatches.
     """
     model, whole = evidence.model, evidence.trained
     upper = sums(whole, len(model.rows), num_signatures)
@@ -278,16 +279,16 @@ def _range(low: float, high: float) -> str:
 def visit_problems(
     trained: Sequence[Minibatch], model: Model, num_signatures: int, max_split: int | None = 0
 ) -> list[str]:
-    """Compare what each row says of its visits with the rounds that they make up.
+    """Compare the visits in each row with the rounds of the job.
 
-    Each minibatch has one weight, its share of the records of its round; the weights of a round
-    add up to one; rounds follow each other without a gap. What the dense parameters were averaged
-    to are the same weights. The state counts minibatches, so it is summed.
+    Each minibatch has one weight, its share of the records of its round. The weights of a round
+    add up to one. Rounds follow each other without a gap. The averages of the dense parameters use
+    the same weights. The state counts minibatches, so it is summed.
 
-    A worker that is killed when its round is applied on one replica only computes its minibatch
-    again for the other, with the old weight: its rows there name a later round. `max_split` rounds
-    may be spread so. None: nothing is said of rounds; a ps replica that was lost forgets them, and
-    gradients count alone (docs/designs/synchrony.md).
+    A worker may be killed when only one replica has applied its round. The minibatch is then
+    computed again for the other replica, with the old weight, and its rows there have a later
+    round. `max_split` is the largest number of such rounds. None: rounds are not checked, because
+    a lost ps replica forgets them and gradients then count alone (docs/designs/synchrony.md).
     """
     weights, rounds, signatures = _visits(model)
     num_epochs = max(minibatch.epoch for minibatch in trained) + 1
@@ -350,10 +351,10 @@ def visit_problems(
 def _twice_in_a_round(
     trained: Sequence[Minibatch], model: Model, is_suspect: NDArray[np.bool_], num_signatures: int
 ) -> list[int]:
-    """Return the ids that two minibatches of one round had, as they may where two epochs meet.
+    """Return the ids that two minibatches of one round had. This may happen between two epochs.
 
-    Both of them saw the row as it was before the round, so their visits are in the same columns:
-    these hold the sum of what other ids of either minibatch have.
+    Both minibatches saw the row before the round, so their visits are in the same columns. These
+    columns hold the sum of the two visits. Other ids of each minibatch show its own visit.
     """
     rows = model.rows.astype(np.float64).reshape(len(model.rows), -1, 3)
     _, rounds, signatures = _visits(model)

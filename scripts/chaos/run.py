@@ -1,4 +1,4 @@
-"""One job from its data to a verdict."""
+"""Runs one job from its data to a verdict."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ from .judge import Event, Evidence, judge
 from .strike import Striker
 from .watch import EventTail, follow
 
-# Where a lost ps replica starts from: seconds or updates between checkpoints.
+# A lost ps replica starts from a checkpoint: seconds or updates between checkpoints.
 _CHECKPOINTS: tuple[Flags, ...] = (
     {"recovery_seconds": 0},
     {"recovery_seconds": 1},
     {"checkpoint_steps": 500},
 )
 
-_WITH_REDO_LOG = 0.5  # of the jobs: in the others what a replica lacks comes from the ledger
+_WITH_REDO_LOG = 0.5  # share of jobs; the other jobs replay lost work from the ledger
 
 
 @dataclass(slots=True)
 class Record:
-    """What was done to one job, and what came of it. `problems` is empty if all is proved."""
+    """The faults and results of one job. `problems` is empty if the job is correct."""
 
     seed: int
     mode: str
@@ -76,7 +76,7 @@ def run(
     state: str | None = None,
     tls: str | None = None,
 ) -> Record:
-    """Run one job with faults and print what happened; `state` is the job's `--state`."""
+    """Run one job with faults and print its results; `state` is the job's `--state`."""
     rng = random.Random(seed)
     faults = plan(kinds, rng)
     flags = _flags(faults, directory, mode, ps_recovery, rng)
@@ -178,10 +178,10 @@ def _train(
 
 
 def training_again(events: Sequence[Event], kills: Sequence[float]) -> list[float]:
-    """Return, for each kill of a ps replica, after how long a worker had made an update again.
+    """Return for each kill of a ps replica the seconds until a worker made an update again.
 
-    An update goes to all replicas; so the first one after the last one before the replica was back
-    shows that training goes on. As workers said with their heartbeats.
+    An update goes to all replicas. So a new update after the return of the replica shows that
+    training goes on. The numbers of updates come from the heartbeats of workers.
     """
     back = sorted(event["time"] for event in events if event["event"] == "ps recovered")
     progress = [event for event in events if event["event"] == "progress"]

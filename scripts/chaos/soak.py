@@ -1,4 +1,4 @@
-"""Many jobs, each with faults drawn anew; what none of them has tested is a failure too."""
+"""Runs many jobs with random faults. A fault that no job has tested is a failure too."""
 
 from __future__ import annotations
 
@@ -39,27 +39,27 @@ MODES = ("async", "async", "async", "async", "bounded", "synchronous", "latest")
 
 
 class Deck:
-    """Draws without replacement, and begins anew when all are drawn."""
+    """Draws without replacement, and begins again when all are drawn."""
 
     def __init__(self, cards: Sequence[str], rng: random.Random) -> None:
         self._cards, self._rng = cards, rng
         self._left: list[str] = []
 
     def draw(self) -> str:
-        """Return the next one."""
+        """Return the next item."""
         if not self._left:
             self._left = self._rng.sample(self._cards, len(self._cards))
         return self._left.pop()
 
     def put_back(self, card: str) -> None:
-        """Have it drawn next: it was drawn for nothing."""
+        """Put back an item that was not used, so that it is drawn next."""
         self._left.append(card)
 
 
 def soak(seed: int, minutes: float, directory: Path, path: Path | None, console: Console) -> int:
     """Run jobs with random faults for some minutes; return the exit code.
 
-    It takes up to half as long again if by then there is something that no job has tested.
+    It takes up to half as long again if some fault is still untested.
     """
     rng = random.Random(seed)
     modes, faults = Deck(MODES, rng), Deck(KINDS, rng)
@@ -104,19 +104,19 @@ def soak(seed: int, minutes: float, directory: Path, path: Path | None, console:
 def wrong(record: Record) -> list[str]:
     """Return the problems of a job, without the faults that came too late to happen.
 
-    Those count for nothing: another job must have tested the same.
+    Such a fault counts as untested: another job must test it.
     """
     return [problem for problem in record.problems if not problem.startswith(NOT_DONE)]
 
 
 def not_carried_out(record: Record) -> set[str]:
-    """Return the kinds of faults of a job that did not happen, as those that came too late."""
+    """Return the kinds of a job's faults that did not happen, such as late ones."""
     late = (p.removeprefix(f"{NOT_DONE}: ") for p in record.problems if p.startswith(NOT_DONE))
     return {problem.partition(":")[0] for problem in late}
 
 
 def summarise(records: Sequence[Record]) -> dict[str, Any]:
-    """Return what a soak has done, tested and found."""
+    """Return a summary of the jobs, the tested faults and the problems."""
     counters: Counter[str] = Counter()
     for record in records:
         counters.update(record.counters)

@@ -1,7 +1,7 @@
-"""Does to a job what a fault asks for, and looks whether it happened.
+"""Carries out faults on a job, and checks that they happened.
 
-A process is held by a pidfd from before the signal until it has ended, so no other can be taken for
-it: it lived when it was struck, and what is seen afterwards is what the signal did.
+A pidfd holds a process from before the signal until its end, so no other process can be mistaken
+for it. The process lived when it was struck, and its later state is the effect of the signal.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ T = TypeVar("T")
 
 
 class NotStruckError(Exception):
-    """A fault that could not be carried out; says why."""
+    """A fault could not be carried out; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A process of the job, and what holds it."""
+    """A process of the job, and the pidfd that holds it."""
 
     role: str
     index: int
@@ -57,11 +57,11 @@ class Target:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has ended, reaped or not."""
+        """Whether the process has ended, reaped or not."""
         return bool(select.select([self.pidfd], [], [], 0)[0])
 
     def wait(self) -> bool:
-        """Wait for its end; return whether it came."""
+        """Wait for the end of the process; return whether it came."""
         return bool(select.select([self.pidfd], [], [], _SECONDS)[0])
 
     def send(self, number: signal.Signals) -> Victim:
@@ -100,7 +100,7 @@ class Striker:
         return Struck(fault.kind, moment.share, str(moment.phase), text, tuple(victims), problem)
 
     def close(self) -> None:
-        """End the workers that were started by hand."""
+        """End the workers that the striker itself has started."""
         for worker in self._by_hand:
             worker.kill()
             worker.wait()
@@ -143,7 +143,7 @@ class Striker:
         return f"kill -9 {_names([victim])}, and its successor, pid {again.pid}", [victim, again]
 
     def _successor_of(self, target: Target) -> psutil.Process:
-        """Wait for the process that is started in place of a ps replica."""
+        """Wait for the process that replaces a ps replica."""
 
         def find() -> psutil.Process | None:
             for found in processes(self._job_dir, "ps"):
@@ -155,14 +155,14 @@ class Striker:
 
     @contextlib.contextmanager
     def _targets(self, roles: list[str]) -> Iterator[list[Target]]:
-        """Choose a living process for each role, none twice; wait for one to be there."""
+        """Choose a different living process for each role; wait until there is one."""
         with contextlib.ExitStack() as stack:
             targets: list[Target] = []
             for role in roles:
 
                 def choose(role: str = role) -> psutil.Process | None:
-                    # One that was started by hand is for the fault that it was started for: before
-                    # it has registered nobody would miss it.
+                    # A worker started by hand is reserved for its own fault: the master would
+                    # not miss it before it has registered.
                     taken = [each.pid for each in (*targets, *self._by_hand)]
                     there = self._registered(role) if self._is_urgent else []
                     there = there or processes(self._job_dir, role)
@@ -174,7 +174,7 @@ class Striker:
             yield targets
 
     def _registered(self, role: str) -> list[psutil.Process]:
-        """Return the processes that the event log knows, without looking through all there are."""
+        """Return the processes in the event log, without a search through all processes."""
         pids: dict[str, int] = {}
         if role == "master":
             with contextlib.suppress(FileNotFoundError):
@@ -195,7 +195,7 @@ class Striker:
     # --- stopping --------------------------------------------------------------------------------
 
     def _stop(self, target: Target, longer: float = 0.0) -> tuple[str, list[Victim]]:
-        """Stop a process until the master takes it as lost, or longer; then let it go on."""
+        """Stop a process until the master takes it as lost, or longer; then continue it."""
         victim = target.send(signal.SIGSTOP)
         try:
             seen = psutil.Process(target.pid)
@@ -226,7 +226,7 @@ class Striker:
         return text, [replace(victim, is_back=True)]
 
     def _stop_by_hand(self) -> tuple[str, list[Victim]]:
-        """Stop a worker that the master cannot end: it goes on where it was, with an old lease."""
+        """Stop a worker that the master cannot end. It later goes on with an old lease."""
         worker, index = self._by_hand[self._num_used], _FIRST_BY_HAND + self._num_used
         self._num_used += 1
         progress = EventTail(self._job_dir, Role.WORKER, index)
@@ -238,7 +238,7 @@ class Striker:
             return self._stop(target, _OTHERS_BEGIN_SECONDS)
 
     def start_by_hand(self) -> None:
-        """Start a worker that no launcher knows; long before it is struck, so that it has work."""
+        """Start a worker that no launcher knows, early enough that it has work when struck."""
         index = _FIRST_BY_HAND + len(self._by_hand)
         address = json.loads((self._job_dir / "master.json").read_text())["address"]
         environment = {n: v for n, v in os.environ.items() if n != LIFELINE_VARIABLE}
@@ -261,7 +261,7 @@ class Striker:
     def _add(self) -> str:
         before = {found.pid for found in processes(self._job_dir, "worker")}
         self._num_workers += 1
-        # Those that were started by hand count as well.
+        # Workers that were started by hand count as well.
         self._master.set_num_workers(self._num_workers + len(self._by_hand))
 
         def find() -> psutil.Process | None:
@@ -274,7 +274,7 @@ class Striker:
 
 @contextlib.contextmanager
 def _opened(found: psutil.Process) -> Iterator[Target]:
-    """Hold a process; whatever it was found to be, it is looked at again when it is held."""
+    """Hold a process, and check again that it is the same one."""
     try:
         pidfd = os.pidfd_open(found.pid)
     except ProcessLookupError:
@@ -294,10 +294,10 @@ def _opened(found: psutil.Process) -> Iterator[Target]:
 
 
 def _wait(look: Callable[[], T | None], problem: str) -> T:
-    """Look until something is there.
+    """Wait until `look` finds something.
 
     Raises:
-        NotStruckError: It has not come in time.
+        NotStruckError: It was not found in time.
     """
     deadline = time.monotonic() + _SECONDS
     while (found := look()) is None:

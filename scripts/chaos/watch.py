@@ -1,6 +1,6 @@
-"""Follows a job: how much is trained, by its master's pictures, and its phase, by its event log.
+"""Follows a job: the share of trained records from its status, and its phase from its event log.
 
-A phase may be over before the next picture (they are 100 ms apart), but not before its event.
+A short phase may end before the next status, since these are 100 ms apart. It always has an event.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _LOOK_SECONDS = 0.003
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Where a job is: share of the records that are trained, and its phase."""
+    """The progress of a job: the share of trained records, and its phase."""
 
     share: float
     phase: Phase
 
 
 class EventTail:
-    """The events of one process of a job, as they are written."""
+    """Reads the events of one process of a job as they are written."""
 
     def __init__(self, job_dir: Path, role: Role, index: int = 0) -> None:
         folder, name = job_dir / FOLDER, f"{role}-{index}"
@@ -44,7 +44,7 @@ class EventTail:
         self.events: list[dict[str, Any]] = []
 
     def read(self) -> list[dict[str, Any]]:
-        """Return the events that are new."""
+        """Return the new events."""
         new = [json.loads(line) for tail in self._tails for line in tail.lines()]
         self.events += new
         return new
@@ -61,12 +61,12 @@ class EventTail:
 
 
 def log_path(job_dir: Path, index: int) -> Path:
-    """Return where the output of a worker that was started by hand goes."""
+    """Return the log file of a worker that was started by hand."""
     return job_dir / "logs" / f"{process_name(Role.WORKER, index)}.log"
 
 
 def follow(job: subprocess.Popen[bytes], master: JobClient, tail: EventTail) -> Iterator[Moment]:
-    """Yield where the job is, after each change, to its end."""
+    """Yield the progress of the job after each change, until its end."""
     pictures: queue.SimpleQueue[JobStatus | None] = queue.SimpleQueue()
     threading.Thread(target=_watch, args=(master, pictures.put), daemon=True).start()
     share, phase = 0.0, Phase.PENDING
