@@ -1,7 +1,7 @@
 """Prints the size of each room and its budget in `budget.toml`: `make budget`.
 
     python -m scripts.budget            # fails if a room is over its budget, or has none
-    python -m scripts.budget --lower    # lowers budgets to present sizes; edit the file to raise one
+    python -m scripts.budget --lower    # lowers budgets to present sizes; to raise one, edit it
 
 Lines are counted as by `wc`. Generated Python does not count.
 """
