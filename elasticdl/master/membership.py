@@ -63,7 +63,7 @@ class Member:
     is_told_to_wait: bool = False  # by an answer to another attempt at that request
 
     def is_process(self, handle: str) -> bool:
-        """Whether it is the process of that handle; "": one that could not be started."""
+        """Whether a handle is of this process; "" is the handle of one that could not start."""
         return self.handle == handle if self.handle else not handle or handle != self.before
 
     @property
@@ -343,7 +343,7 @@ class Membership:
         self._forget_dead(Role(role), index)
 
     def _forget_dead(self, role: Role, index: int) -> None:
-        """Move a worker that is dead to the end, and forget those that have long been."""
+        """Move a dead worker to the end, and forget the workers that have long been dead."""
         if role is Role.WORKER and self._members[role, index].is_dead:
             self._members[role, index] = self._members.pop((role, index))
             dead = [key for key, member in self._members.items() if member.is_dead]

@@ -313,7 +313,7 @@ class Processes:
         return replace(loss, failure=self._carry_out(verdict, member, text, now))
 
     def give_up(self, member: Member, words: str, now: float) -> Loss:
-        """Take a process as lost that cannot be reached, and end it; returns as `lose` does."""
+        """Treat an unreachable process as lost, and end it; return what `lose` returns."""
         handle = ProcessHandle(member.role, member.index, member.handle)
         exited = Exited(handle, ExitReason.UNKNOWN, None, words)
         loss = self.lose(member, exited, now, was_silent=True)
@@ -332,7 +332,7 @@ class Processes:
             self._act(Note(kinds.HeartbeatInterval(interval, count), text))
 
     def member_of(self, handle: ProcessHandle) -> Member | None:
-        """Return the member that a process is, unless it is another one's, or has ended."""
+        """Return the member of a process; None if the member is another process, or has ended."""
         member = self._members.find(handle.role, handle.index)
         is_it = member is not None and member.is_process(handle.ref) and not member.has_exited
         return member if is_it else None
@@ -389,7 +389,7 @@ class Processes:
         return is_looking and relaunch.may_be_of_task(exited.reason, exited.code)
 
     def _blame(self, member: Member, position: Position | None, how: str) -> Loss:
-        """Find the task of which a worker died, if only one can be it, and end its lease."""
+        """End the lease of the task of which a worker died, if the task is certain."""
         held = list(self._ledger.held_by(member.index))
         if position is not None:
             task_id, where = position.task_id, position.of(self._ledger.task(position.task_id))

@@ -67,9 +67,9 @@ def crash(code: int | None) -> str:
 def may_be_of_task(reason: ExitReason, code: int | None) -> bool:
     """Whether a worker that ended so may have died of a task that it held.
 
-    It crashed, took too much memory, was ended by the user's own code (`os._exit`), or ended itself
-    because that did not return. Not: it was killed from outside, its machine is gone, or it failed
-    for a reason of its own.
+    It may have if it crashed, took too much memory, or was ended by the user's code (`os._exit`).
+    It may have, too, if it ended itself because that code did not return. It did not if it was
+    killed from outside, lost its machine, or failed for a reason of its own.
     """
     if reason is ExitReason.OUT_OF_MEMORY or crash(code):
         return True

@@ -14,7 +14,7 @@ Int64 = NDArray[np.int64]
 
 
 class _Block:
-    """Ranges that came together, of which the first ones may be taken."""
+    """Ranges that were added together; tasks are taken from the front."""
 
     __slots__ = ("_at", "_first", "_ranges")
 
@@ -68,7 +68,7 @@ class Replays:
     # --- the line --------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """How many wait."""
+        """The number of tasks that wait."""
         return self._num_waiting
 
     @property
@@ -78,7 +78,7 @@ class Replays:
 
     @property
     def next_id(self) -> int | None:
-        """The first one."""
+        """The first task of the line; None if the line is empty."""
         return self._line[0].next_id if self._line else None
 
     def is_out(self, task_id: int) -> bool:
@@ -90,7 +90,7 @@ class Replays:
         return np.concatenate([np.zeros((0, 2), np.int64), *(block.left() for block in self._line)])
 
     def take(self) -> None:
-        """Take the first one out."""
+        """Take the first task out of the line."""
         block = self._line[0]
         self._out.add(block.next_id)
         if not block.take():
@@ -98,7 +98,7 @@ class Replays:
         self._num_waiting -= 1
 
     def put_back(self, task_id: int, first: bool) -> None:
-        """Have one that is out wait again, as the first or the last one."""
+        """Have a task that is out wait again, as the first or the last one."""
         self._out.remove(task_id)
         add = self._line.appendleft if first else self._line.append
         add(_Block(np.array([[task_id, task_id + 1]], np.int64)))
@@ -106,7 +106,7 @@ class Replays:
         self._sort()
 
     def end(self, task_id: int) -> None:
-        """Forget one that is out, if it is."""
+        """Forget a task, if it is out."""
         self._out.discard(task_id)
 
     def times(self, task_id: int) -> int:

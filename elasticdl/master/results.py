@@ -22,7 +22,7 @@ class Failure:
 
 
 class TaskResults:
-    """Says how tasks have ended, and when the job fails of one."""
+    """Says how tasks have ended, and whether the job fails because of one."""
 
     def __init__(
         self, training: TrainingSection, ledger: Ledger, act: Callable[[Action], None]
@@ -33,7 +33,7 @@ class TaskResults:
         self._failures: dict[int, str] = {}  # task -> what was told of its last failure
 
     def settle(self, task: Task, report: TaskReport, settled: Settled) -> Failure | None:
-        """Say what the end of a lease did; return a failure if the job fails of it."""
+        """Say what the end of a lease has changed; return a failure if the job fails of it."""
         if report.fatal:
             return Failure(report.message, after_checkpoint=True)
         if settled is Settled.QUARANTINED:

@@ -78,7 +78,7 @@ class Front(Protocol):
         ...
 
     async def told_status(self) -> JobStatus:
-        """Return a picture of the job of which all is written down, or that says why it is not."""
+        """Return a picture that has only written facts; while none are written, it says why."""
         ...
 
     def was_told_the_end(self) -> None:

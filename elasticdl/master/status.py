@@ -79,7 +79,10 @@ def picture(core: JobCore, now: float) -> JobStatus:
 
 
 def _history(core: JobCore) -> Iterator[EpochScores]:
-    """Yield how the complete epochs went; evaluated by steps, one has its last evaluation."""
+    """Yield the results of the complete epochs.
+
+    An epoch has the evaluation right after it. If there is none, it has the last one within it.
+    """
     results = core.evaluations.results
     for epoch in range(core.ledger.num_epochs_complete):
         after = [each.metrics for each in results if each.num_epochs == epoch + 1]
@@ -99,7 +102,7 @@ def learning_rate_of(core: JobCore) -> float | None:
 
 
 def label_of(core: JobCore) -> Label:
-    """Return what the job as a whole is at: the label of the master's time."""
+    """Return the label of the master's time, which says what the job as a whole is doing."""
     return Label.RECOVER if core.parameters.is_recovering else _LABELS[core.phase]
 
 

@@ -46,13 +46,13 @@ class StreamTable:
     # --- facts -----------------------------------------------------------------------------------
 
     def add(self, name: str, start: int) -> None:
-        """Have a partition, from a position on."""
+        """Add a partition that begins at a position."""
         self._numbers[name] = len(self._names)
         self._names.append(name)
         self.next[name] = start
 
     def cut(self, name: str, end: int) -> None:
-        """Have a piece of a partition, from where the last one ended up to a position."""
+        """Add a piece of a partition, from the end of its last piece up to a position."""
         start = self.next[name]
         if end <= start:
             raise ValueError(f"a piece of {name} from {start} to {end}")

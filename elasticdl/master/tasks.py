@@ -88,7 +88,7 @@ class TaskTable:
 
 
 class ChosenPieces:
-    """Some pieces of a table, numbered from 0: what `--evaluation_minibatches` evaluates on."""
+    """Some pieces of a table, numbered from 0, for `--evaluation_minibatches`."""
 
     def __init__(self, table: TaskTable, count: int, seed: int) -> None:
         """Draw `count` pieces of the table, the same for equal seeds."""
@@ -232,7 +232,7 @@ def draws_order(config: JobConfig) -> bool:
 def in_turns(shards: Iterable[Shard], records_per_task: int) -> Iterator[Shard]:
     """Yield pieces of shards, one of each in turns.
 
-    A piece is a task, or several one after the other where there would be a great many pieces.
+    A piece is one task. If there were very many pieces, a piece is several tasks in a row.
     """
     left = deque(shards)
     num_tasks = sum(shard.num_records for shard in left) // records_per_task
@@ -286,7 +286,7 @@ def make_tasks(
 
 
 def _validation(config: JobConfig, table: TaskTable) -> TaskTable | ChosenPieces:
-    """Return what one evaluation goes over: tasks, or some minibatches from all over the data."""
+    """Return the pieces of one evaluation: all tasks, or minibatches from all over the data."""
     count = config.evaluation.evaluation_minibatches
     minibatches = TaskTable(table.shards, config.training.minibatch_size)
     if not 0 < count < len(minibatches):

@@ -55,7 +55,7 @@ class Trackers:
                 each.put(event)
 
     def take(self, status: JobStatus, learning_rate: float | None, is_last: bool = False) -> None:
-        """Have what is new of a picture drawn."""
+        """Have the new values of a picture drawn."""
         for each in self._all:
             each.take(status, learning_rate, is_last)
 
@@ -64,7 +64,7 @@ class Trackers:
         take_histograms(self._summaries, kind, self._config, self._job)
 
     async def close(self, has_job_ended: bool, tell: Callable[[Note], None]) -> None:
-        """Wait until the rest is drawn, but not for long, and tell who is waited for."""
+        """Wait for some seconds until the rest is drawn, and name the tracker that is awaited."""
         seconds = _END_SECONDS if has_job_ended else _LEAVE_SECONDS
         closing = {
             asyncio.ensure_future(asyncio.to_thread(each.close, seconds)): each.flag

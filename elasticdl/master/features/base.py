@@ -97,7 +97,7 @@ class JobFeature:
         """A lease has ended, by a report or because its worker died of the task."""
 
     def settled(self, task: Task, report: TaskReport, settled: Settled) -> Failure | None:
-        """A lease has ended, and the job goes on; return a failure if it does not, after all."""
+        """A lease has ended, and the job goes on so far; return a failure if it is to fail."""
         return None
 
     def advance(self, now: float) -> None:
@@ -107,7 +107,7 @@ class JobFeature:
         """The job has gone on to a phase."""
 
     def passing(self, is_training_over: bool) -> None:
-        """The core has looked what is due; training may end with this event."""
+        """The core has asked for all that is due; training may end with this event."""
 
     def reopened(self) -> None:
         """The job had failed, and begins to go on. A part of a fact: change only what is yours."""
@@ -123,7 +123,7 @@ class JobFeature:
         return True
 
     def may_try(self, task_id: int, now: float) -> bool:
-        """Whether it is time to lease a task; if not, nobody is given another one meanwhile."""
+        """Whether it is time to lease a task; if not, no other task is leased in its place."""
         return True
 
     def has_errand(self, now: float) -> bool:

@@ -42,7 +42,7 @@ class Moves:
     """
 
     def __init__(self, journal: Journal, members: Membership, number: int) -> None:
-        """Start with as many as the job is set up with."""
+        """Start with the number of replicas that the job is set up with."""
         self._journal = journal
         self._members = members
         self.number = number
@@ -138,7 +138,7 @@ class Moves:
 
     @property
     def num_places(self) -> int:
-        """How many places there are, with those that a move is to fill."""
+        """The number of places, including the places that a move is to fill."""
         return max(self.number, self.wanted)
 
     @property

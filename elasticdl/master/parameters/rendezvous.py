@@ -174,7 +174,7 @@ class Rendezvous:
     # --- decisions -------------------------------------------------------------------------------
 
     def _close(self, guests: list[Guest]) -> None:
-        """Seat all guests: the furthest holder first, then by their ranks before, then others."""
+        """Seat all guests: holders of the newest parameters first, then by their old ranks."""
         newest = max(g.said.version for g in guests if g.session in self.holders)
 
         def order(guest: Guest) -> tuple[bool, int, int]:

@@ -105,7 +105,7 @@ class WorkerWorlds:
         return self.rendezvous.ended_world(member.session, self._here())
 
     def _stays(self, member: Member) -> bool:
-        """Whether a worker takes part: one that is to stop does until it holds no task."""
+        """Whether a worker takes part; a worker that is to stop does so until it holds no task."""
         if not member.is_alive or member.is_leaving:
             return False
         return not member.is_stopping or bool(self._ledger.held_by(member.index))
