@@ -69,8 +69,8 @@ def load_trainer(
         from elasticdl.backends.keras.trainer import KerasTrainer
 
         compute_with(num_threads, device)
-        # A Keras model must be built by its trainer, which watches its embeddings come to be; what
-        # is no Keras model is answered by the trainer's error.
+        # The trainer of Keras builds the model, because it watches the embeddings as they are made.
+        # It also raises the error for an object that is no Keras model.
         return KerasTrainer(*of_file)
 
     # A file without PyTorch has a model of Keras, which only its trainer may build.

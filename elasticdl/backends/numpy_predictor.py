@@ -116,7 +116,7 @@ class SavedArraysPredictor:
         keys, rows = (arrays[f"table/{table.name}/{part}"] for part in ("keys", "rows"))
         self._check_shape(f"table/{table.name}/rows", rows.shape, (len(keys), table.dim))
         if table.statistics is not None and len(keys):
-            age = rows[:, -1].max() - rows[:, -1]  # the store gives those of the newest period
+            age = rows[:, -1].max() - rows[:, -1]  # the store gives sums of the newest period
             rows = rows * np.float32(table.statistics.decay) ** age[:, None]
         return _Table(keys, rows, np.float32(table.initializer.centre))
 

@@ -116,7 +116,7 @@ def _served(placed: PlacedModel, sample: KerasMinibatch) -> tuple[tf.Module, Sig
         if id(variable) not in of_tables
     ]
     served.tables = saved
-    # TensorFlow saves only what is an attribute of the module.
+    # TensorFlow saves only attributes of the module.
     served.used_resources = resources_of(placed.model)
     return served, signatures_of(served.serve, specs)
 

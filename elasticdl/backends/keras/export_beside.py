@@ -122,8 +122,8 @@ def _served(placed: PlacedModel, sample: KerasMinibatch, sites: list[Site]) -> t
         given = iter(rows)
 
         def lookup(layer: keras.layers.Layer, of_layer: tf.Tensor) -> tf.Tensor:
-            # A batch is as long as that of the ids, as in a SavedModel with tables: TensorFlow
-            # adds branches of which it knows that in another order than others.
+            # The rows get the batch size of the ids, as in a SavedModel with tables. TensorFlow
+            # adds branches in another order if it does not know that their sizes are equal.
             shape = tf.concat([tf.shape(of_layer), [layer.output_dim]], 0)
             return tf.reshape(next(given), shape)
 

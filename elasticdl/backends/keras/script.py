@@ -62,7 +62,7 @@ class ScriptTrainer(AskingTrainer):
         self._rule = describe_optimizer(optimizer, self._dense.variables)
         self._clip = describe_clip(optimizer)
         self._described = describe_updates(optimizer, self._dense.variables, self._dense.describe())
-        # A mean of changes says nothing of what begins with inf: each round replaces it.
+        # A mean of changes cannot leave infinity, so each round replaces a value that begins so.
         are_finite = np.isfinite(self._state.values())
         momenta = [float(are_finite[part].all()) for part in self._state.parts]
         self._momenta = self._state.repeat(momenta)

@@ -143,7 +143,7 @@ class KerasTrainer:
         self._seed = seed
         self._threshold_bytes = embedding_threshold_bytes
         if run_eagerly:
-            tf.config.run_functions_eagerly(True)  # what the user has wrapped in tf.function
+            tf.config.run_functions_eagerly(True)  # functions that the user wrapped in tf.function
         self._feed = FeedRunner(spec.feed, metadata, run_eagerly, tell_feed)
         self._run_eagerly = self.ids_need_parameters = run_eagerly
         self._eager: EagerModel | None = None
@@ -212,7 +212,7 @@ class KerasTrainer:
         # From here on others hold the values. The trials above still read the model's own ones.
         self._held = HeldVariables(self._placed.dense, self._placed.state)
         if has_schedule(updates.optimizer):
-            self._learning_rate(0)  # one that needs what nobody knows says so now
+            self._learning_rate(0)  # a schedule that cannot be computed fails now
         return description
 
     def _tell_notes(self, updates: _Updates, description: ModelDescription) -> None:

@@ -72,7 +72,7 @@ class CompiledStep:
         """
         if placed.device.is_cpu:
             check_compiler()
-        # The tracer asks for `.grad` of what is between two parts of a model that it breaks off.
+        # The tracer asks for `.grad` of tensors between two parts of a model that it breaks off.
         warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
         self._placed, self._loss = placed, loss
         self._rows = rows = _Rows()

@@ -130,7 +130,7 @@ class Feed:
             raise
         except Exception as error:
             number, error = self._culprit(dataset, mode, numbers.tolist(), error)
-            # It is code of the user, which may read what is there at the next try.
+            # The user's code may read a file, and the file may be there at the next try.
             raise DataError(_failed(number, error), number, is_certain=False) from error
 
     def _culprit(

@@ -54,7 +54,7 @@ class Loading:
                 "minibatches(loader): the loader goes through one task after the other; say "
                 "persistent_workers=True, or it would begin new processes for each"
             )
-        if loader.generator is None:  # else it draws from the random numbers of the script's steps
+        if loader.generator is None:  # it would draw from the random numbers of the script's steps
             loader.generator = torch.Generator().manual_seed(seed)
         self._loader, self._batches = loader, batches
 

@@ -31,7 +31,7 @@ class Collector:
     """
 
     def __init__(self, placed: PlacedModel, staged: bool, device: Device) -> None:
-        if placed.sites:  # else it is never called
+        if placed.sites:  # without sites it is never called
             # A staged model loads pulled parameters, which must not overwrite those of a running
             # step.
             placed = placed.copied(shares_values=device.is_cpu and not staged)

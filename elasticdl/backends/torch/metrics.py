@@ -129,12 +129,12 @@ class TorchMetric:
 
     def result(self, state: State) -> dict[str, float]:
         """See `Metric`."""
-        metric = copy.deepcopy(self._metric)  # what it has gathered stays
+        metric = copy.deepcopy(self._metric)  # its own sums stay
         metric.reset()
         for name, values in zip(self._names, state, strict=True):
             like = getattr(metric, name)
             setattr(metric, name, torch.from_numpy(np.asarray(values)).to(like.dtype))
-        metric._update_count = 1  # else compute() warns that nothing was added
+        metric._update_count = 1  # otherwise compute() warns that nothing was added
         found = metric.compute()
         if isinstance(found, Mapping):
             return {f"/{key}": float(value) for key, value in found.items()}

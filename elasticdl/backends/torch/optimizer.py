@@ -26,7 +26,7 @@ REFUSED_KINDS = {
     "SparseAdam": "rows that a minibatch does not have are left alone in any case; use Adam",
 }
 _LOOKED_AHEAD = 200  # updates
-# Settings that say how PyTorch computes, and not what.
+# These settings change how PyTorch computes, and not the result.
 _NO_MATTER = frozenset({"foreach", "fused", "capturable", "params", "lr", "initial_lr"})
 # OneCycleLR and CyclicLR keep these in the groups. They are the scheduler's, not settings.
 _OF_SCHEDULERS = frozenset({"max_lr", "min_lr", "base_momentum", "max_momentum"})
@@ -163,7 +163,7 @@ def check_apart(
 def _differs(loss: Callable[[], float], expected: float) -> bool:
     try:
         found = loss()
-    except Exception:  # of the user's code, which has looked at what was put there
+    except Exception:  # the user's code has looked at the state or the rate
         return True
     return found != expected and not (math.isnan(found) and math.isnan(expected))
 

@@ -58,7 +58,7 @@ class ScriptTrainer(AskingTrainer):
                 "torch: a script trains by all-reduce, without tables; use torch.nn.Embedding, or "
                 "a model file and --distribution_strategy=ParameterServerStrategy"
             )
-        # A mean of changes says nothing of what begins with inf: each round replaces it.
+        # A mean of changes cannot leave infinity, so each round replaces a value that begins so.
         self._momenta_of_buffers = [
             float(b.current().isfinite().all()) for b in self._placed.buffers
         ]

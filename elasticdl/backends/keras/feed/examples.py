@@ -220,7 +220,7 @@ def _rest(concrete: ConcreteFunction, features: Sequence[Feature]) -> FlatFuncti
     """Return the function of the parsed tensors that gives the outputs of the whole function."""
     records = concrete.inputs[0]
     parsed = [output for feature in features for output in feature.outputs]
-    # How many records there are is known of what was parsed as well.
+    # The parsed tensors tell the number of records as well.
     counts = [op.outputs[0] for op in records.consumers() if op.type == "Shape"]
     replaced = {tensor.ref() for tensor in [*parsed, *counts]}
     if records.op in _sources(concrete.outputs, replaced):

@@ -50,8 +50,8 @@ def _equal(a: Array, b: Array) -> bool:
         return False
     epsilon = float(np.finfo(a.dtype).eps)
     a, b = (np.where(finite, values, 0.0).astype(np.float64) for values in (a, b))
-    # A difference of large numbers has the rounding of those: hence the largest of the column,
-    # which is one place in a record's tensor. Other columns are of other things, and say nothing.
+    # A difference of large numbers keeps their rounding. So the tolerance follows the largest value
+    # of the column, which is one place in a record's tensor. Other columns have other units.
     largest = np.abs(a).max(axis=0, keepdims=True, initial=0.0) if a.ndim else np.abs(a)
     tolerance = _ULPS * epsilon * np.maximum(np.abs(a), 0.1 * largest)
     return bool(np.all(np.abs(a - b) <= tolerance))

@@ -90,7 +90,7 @@ class FeedRunner:
                     way = self._choose(user, sample)
                 except ElasticdlError:
                     for _ in _checked(first, metadata.checks):
-                        pass  # what a check says is plainer, and has the column
+                        pass  # the error of a check is plainer, and names the column
                     raise
                 self._checks[mode, minibatch_size] = list(metadata.checks)
                 self._ways[mode, minibatch_size] = way

@@ -78,7 +78,7 @@ class UserFeed:
                 f"{self.name} must return the dataset (dataset.map(...)), "
                 f"found {type(dataset).__name__}"
             )
-        # A method of another kind has made a dataset of TensorFlow, of which nothing is noted.
+        # Another method has made a dataset of TensorFlow's own, which notes nothing.
         if not isinstance(dataset, NotedDataset):
             raise foreign(self.name, type(dataset).__name__.strip("_"))
         if dataset.batch_size not in (None, OWN_SIZES, self._minibatch_size):

@@ -21,7 +21,7 @@ def is_refused(loss: Callable[..., object], label: Array, num_classes: int) -> b
     """Say whether a loss on TensorFlow raises on a label because of its number."""
     try:
         loss(tf.constant(label), tf.zeros((1, num_classes)))
-    except Exception as error:  # others are of something else, which training will tell
+    except Exception as error:  # other faults are told by training
         return isinstance(error, tf.errors.InvalidArgumentError)
     return False
 

@@ -43,7 +43,7 @@ class MovedEmbedding(keras.layers.Embedding):  # type: ignore[misc]  # keras has
             rows = lookup(self, keras.ops.convert_to_tensor(inputs))
             rows = rows if trains else keras.ops.stop_gradient(rows)
             return keras.ops.cast(rows, self.compute_dtype)
-        # The plain layer casts what is no 32 or 64 bit integer to int32: floats are cut off.
+        # The plain layer casts all but integers of 32 and 64 bits to int32: floats are cut off.
         if inputs.dtype not in (tf.int32, tf.int64):
             inputs = tf.cast(inputs, tf.int32)
         rows = lookup(self, tf.cast(inputs, tf.int64))

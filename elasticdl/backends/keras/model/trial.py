@@ -106,7 +106,7 @@ def visit(state: PythonState, name: str, thing: object) -> bool:
     if isinstance(thing, keras.layers.Layer):
         _visit_layer(state, name, thing)
     elif isinstance(thing, keras.Variable):
-        pass  # what is assigned to it is looked at elsewhere
+        pass  # `check_assigned` looks at assignments
     elif isinstance(thing, tf.Variable):
         _visit_variable(state, name, thing)
     elif isinstance(thing, tf.Tensor):
@@ -125,7 +125,7 @@ def is_of_a_library(layer: keras.layers.Layer) -> bool:
 def _visit_layer(state: PythonState, name: str, layer: keras.layers.Layer) -> None:
     of_keras = _of_keras()
     if not layer.built:
-        pass  # its first call makes what then stays
+        pass  # its first call makes attributes that stay
     elif is_of_a_library(layer):  # it may hold what a user wrote
         for key, value in vars(layer).items():
             if key not in of_keras and not key.startswith("_"):

@@ -166,7 +166,7 @@ def costs_nothing(loss: Callable[..., object], label: Array, num_classes: int) -
 
     try:
         found, usual = of(label), of(np.zeros_like(label))
-    except Exception:  # of something else, which training will tell
+    except Exception:  # another fault, which training will tell
         return False
     return usual > 0 and (found == 0 or not np.isfinite(found))
 
