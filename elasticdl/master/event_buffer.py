@@ -19,7 +19,7 @@ from elasticdl.observe.kinds import KINDS
 FACT_BYTES = 16 << 20
 BEAT_BYTES = 16 << 20
 PAGE = 1_000
-"""Events of one page, at most."""
+"""The largest number of events of a page."""
 
 _OVERHEAD_BYTES = 150  # memory of a short string and of its holder
 
@@ -49,7 +49,7 @@ class EventBuffer:
     def __init__(self, fact_bytes: int = FACT_BYTES, beat_bytes: int = BEAT_BYTES) -> None:
         """Begin empty; the newest facts and beats are kept, up to these numbers of bytes."""
         self.log = uuid.uuid4().hex
-        """Tells the numbers of this master from those of another one."""
+        """An identity, which tells the numbers of this master from the numbers of another one."""
         self._facts = _Line(fact_bytes)
         self._beats = _Line(beat_bytes)
         self._next = 0

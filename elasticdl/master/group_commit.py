@@ -1,4 +1,4 @@
-"""Facts are written in a thread, many at once; what follows from them happens when they are there.
+"""Facts are written in a thread, many at once; answers and actions wait until they are written.
 
 While one write is under way the job goes on in memory, and what happens meanwhile becomes the next
 write. So a thousand calls of one moment cost one commit, and a journal that is slow (etcd), or away
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LONGEST_HOLD_SECONDS = 0.1
-"""What one event may hold the event loop for; what holds it longer is told in the log."""
+"""The time for which an event may hold the event loop; the log tells of longer ones."""
 
 
 class GroupCommit:

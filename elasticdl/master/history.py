@@ -13,7 +13,7 @@ from elasticdl.state.base import Snapshot
 _LAST_WORDS_KEPT = 100
 
 BEGUN_FIRST, AT_REST = "begun tasks first", "at rest"
-"""Of a change of the model: the one before does the tasks that are begun; none is begun."""
+"""States of a change of the model: the old model does the tasks that are begun; none is begun."""
 
 _RESTS = "the tasks that were begun are done by the model before"
 

@@ -558,7 +558,7 @@ class Master:
         )
         if why:
             log.info("one more ps replica is asked for: %s", why)
-            with contextlib.suppress(ElasticdlError):  # it is not trained now
+            with contextlib.suppress(ElasticdlError):  # the job does not train now
                 self.happen(lambda: self.core.set_num_ps(replicas.number + 1, self.now()))
 
     def _tell_tables(self) -> None:
@@ -575,7 +575,7 @@ class Master:
 
         def tell(asked: asyncio.Future[kinds.ParameterTables]) -> None:
             self._asks_tables = False
-            if not asked.cancelled() and asked.exception() is None:  # else they are gone again
+            if not asked.cancelled() and asked.exception() is None:  # else a replica is gone again
                 self.reports.anomalies.tabled(asked.result())
                 self._write(asked.result())
 
@@ -638,7 +638,7 @@ class Master:
     async def _close_launcher(self) -> None:
         self._is_closing = True
         if self._is_taken_over:
-            return  # they are the other master's
+            return  # the processes belong to the other master now
         end = self._launcher.close if self.core.has_ended else self._launcher.leave
         await asyncio.get_running_loop().run_in_executor(None, end, _GRACE_SECONDS)
 
@@ -696,7 +696,7 @@ class Master:
 
     def _on_event(self, event: ProcessEvent) -> None:
         if self._is_closing or self._broken.done():
-            return  # else it ends because we do
+            return  # processes end now because the master does
         match event:
             case PendingProcess():
                 self.happen(lambda: self.core.processes.waits(event, self.now()))

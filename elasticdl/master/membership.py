@@ -51,14 +51,14 @@ class Member:
     has_exited: bool = False  # its process is known to have ended
     last_heard: float = 0.0
     pending: str = ""  # why its launcher has not started it yet
-    lacks_room: bool = False  # that is for want of room
-    waits_since: float = 0.0  # when that was said first
+    lacks_room: bool = False  # it is pending because its cluster has no room
+    waits_since: float = 0.0  # since when it lacks room
     is_running: bool = False  # its launcher has said so
     is_up: bool = False  # it has asked for work, or sent a heartbeat
     since: float = 0.0  # when it was planned, has registered, or this master began
-    interval_seconds: float = 0.0  # the longest until its next heartbeat, as both sides know
+    interval_seconds: float = 0.0  # longest time until its next heartbeat, as both sides know
     usage: Usage | None = None  # as it said last
-    waits_for: str = ""  # what a worker can read nothing of, as it said last
+    waits_for: str = ""  # the source that a worker cannot read, as it said last
     newest_request: int = 0  # for a task: the worker has an answer to all before it
     is_told_to_wait: bool = False  # by an answer to another attempt at that request
 
@@ -138,7 +138,7 @@ class Membership:
         self._heartbeat_timeout_seconds = heartbeat_timeout_seconds
         self._heartbeat_seconds = heartbeat_seconds
         self.tick_seconds = min(_LONGEST_TICK_SECONDS, heartbeat_timeout_seconds / 10)
-        """How often to look who is silent."""
+        """The time between two looks for silent processes."""
         self._members: dict[tuple[Role, int], Member] = {}
         self._next_worker = 0
         self._alive: Counter[Role] | None = None  # how many of each role; None: to be counted

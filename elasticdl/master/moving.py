@@ -25,13 +25,13 @@ from elasticdl.master.actions import AbandonMove, PrepareMove, Seated, TellMoved
 
 log = logging.getLogger(__name__)
 
-_FEW_ROWS = 20_000  # that the last copy may have, while nothing is let in
-_MOST_ROUNDS = 16  # of copies before that
-_STILL_FEWER = 0.9  # a round that has more than this of the best one before is no better
-_MOST_NO_BETTER = 3  # rounds one after the other: then that is as good as it gets
-_TIMES = 7  # that all are held for one instant at which they agree; fewer than half of MAX_HOLDS
+_FEW_ROWS = 20_000  # rows that the last copy may have, while updates wait
+_MOST_ROUNDS = 16  # rounds of copies before the last one
+_STILL_FEWER = 0.9  # a round with more than this share of the best round's rows is no better
+_MOST_NO_BETTER = 3  # rounds in a row that were no better: more would not help
+_TIMES = 7  # holds until all agree; fewer than half of MAX_HOLDS
 _SETTLE_MS = 150
-_PAUSE_SECONDS = 0.3  # after a hold in which they did not agree
+_PAUSE_SECONDS = 0.3  # pause after a hold in which replicas did not agree
 _TELL_SECONDS = 20.0
 _AGAIN_SECONDS = 0.2
 _MOST_THREADS = 1_000  # each is started when it is needed
@@ -203,7 +203,7 @@ class Mover:
             except ElasticdlError as error:
                 return error
             except (ValueError, RuntimeError) as error:
-                # It knows nothing of this move, as another process is there now; or takes too long.
+                # The process knows nothing of this move, as it is a new one, or it takes too long.
                 return UnavailableError(f"a ps replica cannot go on with a move: {error}")
             return told
 
@@ -217,7 +217,7 @@ class Mover:
         try:
             return _led_to_its_end(led, ask, write)
         finally:
-            pool.shutdown(wait=False)  # nobody waits for what one that is lost would answer
+            pool.shutdown(wait=False)  # nobody waits for the answer of a lost process
 
 
 def _led_to_its_end(led: Led[T], ask: Callable[[AskReplicas], Answers], write: Write | None) -> T:

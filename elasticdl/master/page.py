@@ -15,8 +15,9 @@ from elasticdl.runtime import process
 from elasticdl.runtime.credentials.files import TlsFiles
 
 _MOST_FILES, _MOST_BYTES = 400, 128 << 20
-"""How many event logs, and bytes of them, a master reads for what was before it. If there are more
-it reads its own facts: all would keep it busy for long, with a file open for each process."""
+"""The number and the bytes of event logs that a new master reads to learn what was before it. If
+there are more, it reads only its own facts: all logs would keep it busy for long, with a file open
+for each process."""
 
 _MOST_FACTS = 10_000
 _TELL_SECONDS = 3.0  # for an open page to hear of the end: it asks each second

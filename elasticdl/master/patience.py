@@ -7,7 +7,7 @@ from typing import Any
 from elasticdl.master.journal import Journal
 
 PATIENCE_SECONDS = 600.0
-"""What has failed for so long is given up. Somebody may make room meanwhile."""
+"""The job gives up what has failed for so long. Until then somebody may make room."""
 
 _FEWEST_TRIES = 4  # each may take minutes itself
 _FIRST_PAUSE_SECONDS = 1.0

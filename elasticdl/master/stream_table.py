@@ -36,7 +36,7 @@ class StreamTable:
         self.num_records = 0
         """Positions of all pieces. Not each has a record: see `Ledger.missing`."""
         self.late_before: dict[int, float] = {}
-        """Of pieces that were begun: messages of an earlier event time are late; 0: none is."""
+        """For each begun piece, the event time before which messages are late; 0: none is late."""
         self._names: list[str] = []
         self._numbers: dict[str, int] = {}
         self._partitions, self._starts, self._ends = array("i"), array("q"), array("q")

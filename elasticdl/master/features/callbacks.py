@@ -42,7 +42,7 @@ class Callbacks(JobFeature):
         self._state = ""
         self._has_begun = self._has_ended = False
         self.epochs_ended = 0
-        """Of how many epochs callbacks are told, or were."""
+        """The number of epochs of whose end callbacks have been told, or will be."""
         self.is_declared = False
         self.learning_rate: float | None = None
         self._stop_reason = ""

@@ -22,7 +22,7 @@ from elasticdl.master.stream_table import StreamTable
 from elasticdl.state.base import Snapshot
 
 _IDLE_SECONDS = 10.0
-"""After which a partition that has nothing to train holds the watermark no longer."""
+"""A partition that has nothing to train for so long does not hold the watermark back."""
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class EventTime:
         self._aside: set[int] = set()
         self._held_by: str | None = None
         self.watermark = 0.0
-        """In seconds since 1970; 0: it is not known. No fact, but of what is decided by it."""
+        """Seconds since 1970; 0: not known. The watermark is no fact; decisions by it are facts."""
         journal.handle("timed", self._apply_timed)
         journal.handle("late before", self._apply_late_before)
 

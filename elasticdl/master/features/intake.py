@@ -17,18 +17,18 @@ from elasticdl.master.stream_table import MOST_PIECES, StreamTable
 from elasticdl.state.base import Snapshot
 
 _MOST_WAITING = 256
-"""Tasks that wait for a worker, at most, when more are cut."""
+"""Tasks are cut until so many wait for a worker."""
 _LONGEST_SECONDS = 1.0
-"""After which what has arrived of a partition is cut, though it fills no task."""
+"""The longest wait of a message before it is cut into a task, even if it fills none."""
 SHORTEST_LOOK_SECONDS = 0.1
-"""Between two looks at what has arrived, at least: what comes meanwhile makes one task."""
+"""The shortest time between two looks at the brokers; messages in between make one task."""
 LONGEST_LOOK_SECONDS = 0.25
-"""The same, while tasks wait for workers."""
+"""The longest time between two looks, while tasks wait for workers."""
 _NEWEST_WEIGHT = 0.5  # weight of the newest task in the estimate for the next ones
 _SETTLED_SECONDS = 10.0
-"""For a broker that was killed to finish the transactions that it had acknowledged before."""
+"""Time for a broker that was killed to finish the transactions that it had acknowledged."""
 _PATIENCE_SECONDS = 60.0
-"""For a broker that knows less than was read: one that has just started may."""
+"""Time for a broker that knows less than was read, which may be one that has just started."""
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ class Intake:
         """Why the source does not answer; "": it does. No fact."""
         self._back_at: float | None = None  # when it answered again; no fact
         self.trouble = ""
-        """What is wrong with what it said; no fact either."""
+        """The fault in the brokers' last answer; no fact either."""
         self._when_cut = when_cut
         journal.handle("partition", table.add)
         journal.handle("cut", self._apply_cut)

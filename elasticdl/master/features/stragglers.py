@@ -11,7 +11,7 @@ from elasticdl.master.phases import Phase
 from elasticdl.observe import kinds
 
 _TIMES = 2.0
-"""A worker is a straggler that has held its task for so many times what a task takes."""
+"""A worker is a straggler if it holds its task for so many times the mean time of a task."""
 _NEWEST_WEIGHT = 0.1  # weight of the newest task in the mean time of a task
 
 

@@ -19,11 +19,11 @@ from elasticdl.state.base import Snapshot
 _KEPT = 60
 """Windows that are over and still shown."""
 _MOST = 512
-"""Windows that are known; beyond, the oldest is over, whatever is still to be known of it."""
+"""The largest number of windows that are kept; beyond it the oldest window is over."""
 _TOGETHER = 32
-"""Windows whose metrics are asked for at once, at most,"""
+"""The largest number of windows whose metrics are asked for at once."""
 _TOGETHER_BYTES = 1 << 20
-"""and how large their sums are together, if they are several."""
+"""The largest size of their sums together, if they are several."""
 
 
 @dataclass(slots=True)

@@ -144,7 +144,7 @@ class Meaning:
 
 
 RestorePoint = WholeCheckpoint | HandedOver
-"""What a process that is to hold parameters can begin with."""
+"""The point from which a process that is to hold parameters can begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,4 +155,4 @@ class BeginWith:
 
 
 Seating = Seat | BeginWith | Wait | Finished
-"""What a worker that came to the rendezvous is told."""
+"""The answer to a worker that came to the rendezvous."""

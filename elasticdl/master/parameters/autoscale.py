@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 PAUSE_SECONDS = 60.0
-"""After a move: until the replicas have shown what they do without it."""
+"""The pause after a move, until the load of the replicas without a move is known."""
 
 _FULL = 0.5
-"""While the model moves, a replica holds what it has and what it is to have."""
+"""The share of the memory limit that is full. It leaves room for a move, during which a replica
+holds its old rows and its new rows."""
 
 
 class PsAutoscale:

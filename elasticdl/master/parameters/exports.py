@@ -30,10 +30,10 @@ class ExportSchedule:
         self._patience = Patience(journal, "export")
         self._patience_at_end = Patience(journal, "last export")
         self.is_over = not self._is_wanted
-        """Whether the version of the end is there, or given up."""
+        """Whether the last version is there, or was given up."""
         self._key = ""  # identity of the model that the workers train
         self.program: ServedProgram | None = None
-        """What they train, as versions name it; None: nobody has written it so far."""
+        """The program of the workers' model; None: no worker has written it so far."""
         journal.handle("export over", self._apply_over)
         journal.handle("export program", self._apply_program)
 

@@ -48,7 +48,7 @@ class Recoveries:
         self._is_replayed = role is Role.WORKER or config.checkpoint.ps_recovery == "replay"
         self._makes_rounds = role is Role.PS and config.grads_to_wait is not None
         self.keeps_any = self._is_training and config.checkpoint.recovery_seconds > 0
-        """Whether what is handed over is kept."""
+        """Whether hand-overs are kept."""
         self._journal = journal
         self._members = members
         self._ledger = ledger

@@ -23,7 +23,7 @@ from elasticdl.master.journal import Journal
 from elasticdl.state.base import Snapshot
 
 _MISSED_SECONDS = 2.0
-"""A worker that others missed, and that has not come itself for so long, is not waited for."""
+"""The world waits no longer than this for a member that others missed and that has not come."""
 
 
 @dataclass(frozen=True, slots=True)

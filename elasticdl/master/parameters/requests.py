@@ -121,7 +121,7 @@ class Requests:
         self.retired = Retired(journal, self._forget)
         self.exports = ExportSchedule(journal, config.checkpoint)
         self.moves: Moves | None = None
-        """Those of the ps replicas, where there are any."""
+        """The moves of the ps replicas; None if there are no replicas."""
         self._under_way: _Request | None = None
         self._times_unreachable = 0
         self._epochs_expired = 0

@@ -16,9 +16,9 @@ from elasticdl.master.parameters.proof import Proof
 from elasticdl.state.base import Snapshot
 
 _AT_ONCE = 1024
-"""Tasks that are forgotten together, at least."""
+"""The smallest number of tasks that are forgotten together."""
 _OLDEST = 2
-"""Checkpoints of which each replica can restore any, though tasks were forgotten."""
+"""The number of newest checkpoints that replicas can restore, though tasks were forgotten."""
 
 
 class Retired:

@@ -11,7 +11,7 @@ from elasticdl.master.patience import Patience
 from elasticdl.state.base import Snapshot
 
 RECOVERY_FOLDER = "recovery"
-"""In the job's folder: the checkpoint to restore a ps replica from, or what a job has trained."""
+"""The folder of the job's own checkpoints, inside the job's folder."""
 
 _SHARE_OF_TIME = 0.05  # share of time that recovery checkpoints may take, beyond
 _LEAST_PAUSE_SECONDS = 10.0  # pause between two checkpoints that a redo log wants
