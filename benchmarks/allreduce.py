@@ -1,12 +1,12 @@
 """All-reduce among ranks of one machine, against gloo (`torch.distributed`), in one run.
 
 Each rank is a process that has all three: a ring over TCP, a ring through shared memory, and a
-group of gloo. They take turns. A figure is the bytes of the vector by the time of one all-reduce,
-as the slowest rank sees it. Ours weighs by samples, divides, and writes the mean beside the
-gradients; gloo adds up in place.
+group of gloo. They take turns. A figure is the bytes of the vector divided by the time of one
+all-reduce on the slowest rank. Ours weighs by samples, divides, and writes the mean to another
+array than the gradients. gloo adds up in place.
 
-The memory bound is what as many threads of one process reach that add up each other's arrays and
-copy the sums, each its part: no process has to be waited for, and nothing is checked.
+The memory bound is measured with threads of one process, one for each rank. Each thread adds up its
+part of all arrays and copies the sums. No process waits, and nothing is checked.
 
     make bench ONLY=allreduce
     python benchmarks/allreduce.py [--short]     # with PyTorch where Python finds it

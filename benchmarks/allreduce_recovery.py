@@ -1,14 +1,13 @@
-"""How long a job of all-reduce takes to go on when one of three workers is killed, leaves or joins.
+"""The time without updates when one of three all-reduce workers is killed, leaves or joins.
 
 A network of 100,000 parameters on NumPy, with Adam, on three worker processes of this machine. Each
-worker notes when it has made an update, and in which world. Measured are:
+worker notes the time and the world of each update. The benchmark measures:
 
 - kill: from `kill -9` of a worker to the next update of the others without it;
-- leave: the time without updates around the moment in which a worker that was asked to end
-  (SIGTERM) is gone;
-- join: the same for the moment in which its successor is admitted, parameters and all.
+- leave: the time without updates when a worker ends after SIGTERM;
+- join: the time without updates when its successor joins and gets the parameters.
 
-Beside the first: the same network on DistributedDataParallel under torchrun, which starts all
+The peer for kills is the same network on DistributedDataParallel under torchrun, which starts all
 three workers again when one is killed (`peers/torchrun_steps.py`; c10d rendezvous, gloo, a
 checkpoint every ten updates). The two take turns, five times: four kills of ours, one of theirs.
 
@@ -45,8 +44,8 @@ NUM_RECORDS = 200_000
 STEPS_BEFORE = 30  # of a whole world, before the next blow
 MOST_SECONDS = 120.0  # to wait for a whole world
 TARGET_SECONDS = 1.0
-# Without it workers that torchrun starts again find the addresses of those before them in the store
-# of its rendezvous, and fail; seen with PyTorch 2.15.
+# Otherwise workers that torchrun starts again find addresses of earlier workers in the store of its
+# rendezvous, and fail (seen with PyTorch 2.15).
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 

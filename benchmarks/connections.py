@@ -1,13 +1,14 @@
-"""A ps replica with many connections: its threads, its memory, and how long calls take.
+"""A ps replica with many connections: its threads, its memory, and the time of calls.
 
     python benchmarks/connections.py [--clients=1000] [--short]
 
-One replica serves a table of 100,000 rows of 16, by TCP, as over a network. All clients are in one
-other process, each with its own `PsClient`, in eight threads that take turns over them, so that
-each connection is used now and then, as that of one of many workers. Each client in turn pulls 512
-ids and pushes their gradients. The same calls are made by eight clients alone: the other side.
+One replica serves a table of 100,000 rows of 16 by TCP. All clients are in one other process, each
+with its own `PsClient`. Eight threads take turns over the clients. So each connection is used from
+time to time, as if each client were one of many workers. A client pulls 512 ids and pushes their
+gradients. The other side has only eight clients with the same calls.
 
-Counted are the replica's threads and resident memory, and the median and 99th percentile of a call.
+The results are the replica's threads and resident memory, and the median and 99th percentile of a
+call.
 """
 
 from __future__ import annotations

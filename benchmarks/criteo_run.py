@@ -1,11 +1,12 @@
-"""From lines of Criteo's to a served model: each command in turn, with its time and what limits it.
+"""From Criteo's lines to a served model: each command with its time and its limit.
 
     make bench ONLY=criteo_run FLAGS="--rows=2000000"     # of made-up lines
     make bench ONLY=criteo_run FLAGS="--data=train.txt"   # of your own copy
 
-Convert, analyze, train xDeepFM one epoch with two workers and two ps replicas, evaluate, export,
-predict; then the exported model is scored by TensorFlow without elasticdl, which must give the same
-numbers. The AUC stands beside the one that ElasticDL's report has of the real data.
+The commands convert and analyze the data, train xDeepFM for one epoch with two workers and two ps
+replicas, evaluate, export and predict. Then TensorFlow without elasticdl scores records by the
+exported model and must give the same numbers. The AUC stands beside that of the real data in
+ElasticDL's report.
 """
 
 from __future__ import annotations

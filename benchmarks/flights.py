@@ -2,20 +2,20 @@
 
     python benchmarks/flights.py [--runs=5] [--short]
 
-Each side is run in a fresh process, in turn with the others, on an otherwise idle machine:
+Each side runs in a fresh process, in turn with the others, on an otherwise idle machine:
 
 - `fit, records`: Keras `fit` on the same records (as TFRecord) through the same `feed`;
-- `fit, parallel`: the same with parallel calls of `map`, which its user might have written;
-- `fit, by hand`: through the pipeline that an expert writes: records batched first, then
+- `fit, parallel`: the same with parallel calls of `map`, as a user might write them;
+- `fit, by hand`: the pipeline of an expert, which first makes batches of records and then calls
   `tf.io.parse_example`;
-- `fit, memory`: Keras `fit` on minibatches that were parsed before and are held in memory;
+- `fit, memory`: Keras `fit` on parsed minibatches in memory;
 - `1 + 1`, `1 + 2`: `elasticdl train` with one worker and one or two ps replicas, from RecordIO;
 - `1 + 1, hybrid`: the same by HybridStrategy with `--max_staleness=2`, which keeps the dense
   parameters in the worker.
 
-`fit` has every core; so has the job as a whole, whose worker computes with one thread. Figures are
-records/s in the steady state: of `fit` without start-up and the first steps, of a job without its
-first seconds. The fastest run of each side counts, medians are beside them.
+`fit` may use all cores, and so may the job as a whole. The worker of the job computes with one
+thread. Figures are records/s in the steady state, without start-up and the first steps or seconds.
+The fastest run of each side counts, and medians are given too.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""How long it takes from an update to the row that is looked up: export, verification, layers.
+"""The time from an update to the served row: export, verification and layers.
 
     python benchmarks/freshness.py [--rows=1000000] [--events=5000] [--every=0.3] [--seconds=20]
 
-Two ps replicas, a publisher and a follower in this process, as a job and `elasticdl serve` have
-them; no model computes. Each event updates the row of one id. Prints, for some of them, the time
-from the answer to the push until the follower's tables have the row.
+This process has two ps replicas, and a publisher and a follower like those of a job and of
+`elasticdl serve`; no model computes. Each event updates the row of one id. The benchmark prints for
+some events the time from the answer to the push until the follower's tables have the row.
 """
 
 import argparse

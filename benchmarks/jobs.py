@@ -1,4 +1,4 @@
-"""Runs elasticdl jobs for benchmarks: how fast each is in its steady state, and where time goes."""
+"""Runs elasticdl jobs for benchmarks, and measures their steady speed and the time of stages."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ Beat = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class JobRun:
-    """What was seen of one job.
+    """The measurements of one job.
 
-    records_per_second: of all workers together, while all of them were training.
-    stages: microseconds of one worker a record by stage; its threads work side by side.
+    records_per_second: Speed of all workers together while all of them were training.
+    stages: Microseconds of one worker for a record, by stage. Its threads work in parallel.
     """
 
     records_per_second: float
@@ -37,7 +37,7 @@ class JobRun:
 
 
 def run_job(*options: str) -> JobRun:
-    """Run `elasticdl train` with these options to its end, and return what was seen of it."""
+    """Run `elasticdl train` with these options to its end, and return its measurements."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         job_dir = Path(folder, "job")
         command = ["elasticdl", "train", f"--model_zoo={ROOT / 'model_zoo'}", *options]
@@ -58,8 +58,8 @@ def run_job(*options: str) -> JobRun:
 def run_local(seconds: float, *options: str) -> float:
     """Run `elasticdl train` in one process for some seconds of its steady state; return records/s.
 
-    Such a job has no event log. What it prints every few seconds has the exact number of records
-    done, and the time at which that is read is known. The job is stopped then.
+    Such a job has no event log. It prints the exact number of done records every few seconds, and
+    this function notes the time of each line. Then it stops the job.
     """
     command = ["elasticdl", "train", f"--model_zoo={ROOT / 'model_zoo'}", *options]
     counts: list[tuple[float, int]] = []

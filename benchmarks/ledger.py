@@ -1,12 +1,12 @@
-"""The task ledger: leases a second, with its journal in memory, in SQLite and in etcd.
+"""The task ledger: leases a second with a journal in memory, in SQLite and in etcd.
 
-One cycle is a task leased, journalled, reported as done, and journalled again. The peers do the
-least that could be called the same: a `queue.Queue` that forgets everything, and a bare INSERT
-for each lease and each report. Targets: 100,000 leases/s in memory, 5,000 with SQLite.
+In one cycle a task is leased, journalled, reported as done, and journalled again. The peers do the
+least possible for the same: a `queue.Queue` without a journal, and a bare INSERT for each lease and
+each report. Targets: 100,000 leases/s in memory, 5,000 with SQLite.
 
-The master's event loop is measured with a million tasks in the ledger and workers that ask all at
-once: group commit against one commit for each call, and how long the loop was held at most. A
-snapshot is made in each run.
+The master's event loop is measured with a million tasks in the ledger and workers that all ask at
+once. It compares group commit with one commit for each call, and measures the longest pause of the
+loop. Each run makes a snapshot.
 
     make kubernetes-tools TOOLS=etcd; python benchmarks/ledger.py
 """

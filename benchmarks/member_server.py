@@ -1,4 +1,4 @@
-"""The servers of `members.py`: the master with a launcher that starts nothing, and a bare one.
+"""The servers of `members.py`: a master whose launcher starts nothing, and a bare server.
 
 python benchmarks/member_server.py FOLDER NUM_MEMBERS NUM_TASKS [bare]
 """

@@ -1,13 +1,13 @@
 """The master with a thousand members and a million tasks, beside a bare gRPC server.
 
-The master is a process with all that it has (journal in SQLite, event log, heartbeat intervals);
-only its launcher starts nothing, because the members are played: each has a connection of its own,
-registers, leases, works for some seconds, reports, and sends heartbeats as often as it is told. The
-peer is a bare gRPC server for the same calls that gives each the same answer. All members are in
-one other process, by asyncio.
+The master is a whole process (journal in SQLite, event log, heartbeat intervals), but its launcher
+starts nothing. The members are simulated. Each has its own connection, registers, leases, works for
+some seconds, reports, and sends heartbeats at the interval that the master gives. The peer is a
+bare gRPC server that gives each call the same answer. All members are in one other process, by
+asyncio.
 
-Counted are processor seconds of the server, its memory, and how late its event loop was at most, as
-the master itself measures it. Limits: half a core, 500 MB, 100 ms.
+The results are processor seconds of the server, its memory, and the longest delay of its event
+loop, which the master measures itself. Limits: half a core, 500 MB, 100 ms.
 
     python benchmarks/members.py [--short]
 """
@@ -52,7 +52,7 @@ _SERVER = Path(__file__).with_name("member_server.py")
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is done in one run."""
+    """The size of one run."""
 
     num_members: int
     num_tasks: int
@@ -66,12 +66,13 @@ SHORT = Size(num_members=200, num_tasks=100_000, seconds=8.0, runs=1)
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a server needed in the steady state.
+    """The load of a server in the steady state.
 
-    cores: processor seconds a second. megabytes: of resident memory, at the end. held_ms: for how
-    long its event loop was held at most, from the first member on, while it was busy itself;
-    late_ms: how late that was for whatever reason; nan if it does not say. answer_ms: 99 of 100
-    calls were answered within.
+    cores: Processor seconds a second.
+    megabytes: Resident memory at the end.
+    held_ms: Longest work of its event loop without a pause, since the first member.
+    late_ms: Longest delay of its event loop for any reason; nan if the server does not measure it.
+    answer_ms: Time within which 99 of 100 calls were answered.
     """
 
     cores: float
@@ -306,7 +307,7 @@ def hold_of_recovery(num_tasks: int) -> float:
     job, _ = open_job(MemoryState(), make_config(1), lambda: make_data(num_tasks))
     ledger = job.core.ledger
     ledger._handed.restore(num_tasks)
-    # What it has is what was applied before its last checkpoint: tasks in the order of the leases.
+    # The replica has the updates before its last checkpoint, in the order of the leases.
     ids = ledger._handed._order_of(0).first(num_tasks // 2)
     applied = Applied(ids, np.full(len(ids), 10))
     began = time.thread_time()

@@ -2,7 +2,7 @@
 
     python -m benchmarks.readme
 
-What a person has written stands around the two marks; what is between them is replaced.
+The script replaces the text between the two marks. People write the text around them.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Record files: records a second read and written by one thread, against TensorFlow.
 
-The records are `tf.train.Example` of 20 features, as of a table of flights, and small ones of 64
-bytes. Both sides read the
-same records from the page cache with all checksums checked, and each row says what they end in:
-`tensors` is the best case of TensorFlow, which never makes Python objects of the records; with
-`bytes` both end in a list of Python's bytes. Ours gives bytes in either case. TensorFlow has one
-thread for its operations and one for `tf.data`, as ours has. Target: 2,000,000 records/s.
+The records are `tf.train.Example` of 20 features, like a table of flights, and small records of 64
+bytes. Both sides read the same records from the page cache and check all checksums. Each row of the
+results names the final objects. `tensors` is the best case of TensorFlow, which then makes no
+Python objects. With `bytes` both sides make a list of Python's bytes. Ours makes bytes in both
+cases. Ours has one thread. TensorFlow has one thread for its operations and one for `tf.data`.
+Target: 2,000,000 records/s.
 
     python benchmarks/recordio.py
 """

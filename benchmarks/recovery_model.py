@@ -1,6 +1,7 @@
-"""A dense network on NumPy for `allreduce_recovery.py`; each worker notes when it has stepped.
+"""A dense network on NumPy for `allreduce_recovery.py`; each worker notes its updates.
 
-100,000 parameters, Adam. The file `steps-PID` in the folder that ELASTICDL_STEPS names gets a line
+It has 100,000 parameters and uses Adam. The file `steps-PID` in the folder ELASTICDL_STEPS gets a
+line
 for each update: the time, the number of the world, and the number of the update.
 """
 

@@ -1,4 +1,4 @@
-"""A ps replica in a process of its own, for benchmarks of calls to it."""
+"""A ps replica in a separate process, for benchmarks of calls to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every benchmark shares: both sides run in turn, best and median, one results file."""
+"""Shared by all benchmarks: runs both sides in turn, finds best and median, writes one file."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class Side:
 class Row:
     """One line of a report: ours against the peer's in the same session.
 
-    ours, peer: the best of the runs, in `unit`; peer is None where a number stands alone.
-    ratio: how many times better ours is (above 1: ours is better), by the best of both.
-    best, median, runs: `{"ours": ..., "peer": ...}`, so that the spread can be seen.
+    ours, peer: The best run of each, in `unit`; peer is None if there is no peer.
+    ratio: The advantage of ours by the best runs; above 1 ours is better.
+    best, median, runs: `{"ours": ..., "peer": ...}`, to show the spread.
     """
 
     what: str
@@ -114,8 +114,8 @@ def write_results(
 
     Args:
         name: The name of the file and of the table, such as `flights`.
-        rows: What `compare` made.
-        notes: What else a reader needs: sizes, settings, where the rest of the time goes.
+        rows: Rows from `compare`.
+        notes: Other facts for a reader: sizes, settings, the rest of the time.
         keep: Write to `results/`; else, after a short run, to the system's temporary folder.
     """
     here = machine()

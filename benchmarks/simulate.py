@@ -1,18 +1,18 @@
-"""The simulator of cost beside real jobs on this machine: calibrated, then predicted and measured.
+"""The simulator of cost against real jobs on this machine: predicted and measured speeds.
 
     python benchmarks/simulate.py [--runs=3] [--seconds=8] [--short]
 
-- The flights' DeepFM is calibrated as `elasticdl simulate --calibrate` does it, with one ps replica
-  and with eight. Then jobs of 1, 2 and 4 workers and one ps replica are measured for some seconds.
-  "At its own costs": predicted again, with the processor time a minibatch that this very job
-  needed, which differs from minute to minute on a machine that others use.
-- The job of `make chaos`, three workers and two ps replicas, runs whole without faults; its model
-  is calibrated in the same way; and the job runs with three workers killed one after the other.
-  Goodput is the records/s with kills beside those without.
+- The flights' DeepFM is calibrated as by `elasticdl simulate --calibrate`, with one ps replica and
+  with eight. Then jobs of 1, 2 and 4 workers and one ps replica are measured for some seconds.
+  "At its own costs" is a second prediction. It uses the processor time for a minibatch in this job,
+  which changes from minute to minute on a shared machine.
+- The job of `make chaos`, with three workers and two ps replicas, first runs without faults. Its
+  model is calibrated in the same way. Then the job runs while three workers are killed one after
+  the other. Goodput is the records/s with kills divided by the records/s without.
 
-All processes share the cores of this machine. While a job is measured its threads run before those
-of all others (SCHED_RR, which needs root), so that neighbours do not show; Linux leaves others a
-twentieth. The run with the median error counts.
+All processes share the cores of this machine. The threads of a measured job run before all other
+threads (SCHED_RR, which needs root), so neighbours do not matter. Linux leaves a twentieth of the
+time to others. The run with the median error counts.
 """
 
 from __future__ import annotations
@@ -95,9 +95,9 @@ def kept(wanted: list[str]) -> list[Row]:
 
 
 def row_of(what: str, pairs: list[tuple[float, float]]) -> Row:
-    """Make a row of what was predicted and what was measured; the run with the median error.
+    """Make a row of a prediction and a measurement from the run with the median error.
 
-    Of two runs the one with the larger error.
+    If there are two runs, the run with the larger error counts.
     """
     by_error = sorted(pairs, key=lambda pair: abs(pair[0] / pair[1] - 1))
     predicted, measured = by_error[len(pairs) // 2]
@@ -108,7 +108,7 @@ def row_of(what: str, pairs: list[tuple[float, float]]) -> Row:
 
 
 def note(pairs: Pairs, what: str, predicted: float, measured: float) -> None:
-    """Keep a pair, and tell who waits."""
+    """Keep a pair, and print it."""
     pairs.setdefault(what, []).append((predicted, measured))
     error = predicted / measured - 1
     say(f"{what}: predicted {predicted:,.1f}, measured {measured:,.1f}: {error:+.1%}")

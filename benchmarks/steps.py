@@ -1,4 +1,4 @@
-"""What the workers of `allreduce_recovery.py` and of its peer note of their updates."""
+"""Reads the notes of updates by workers of `allreduce_recovery.py` and of its peer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 class Steps:
-    """What the workers have noted; of each world the first and the last update is kept."""
+    """The notes of workers: the first and the last update of each world."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

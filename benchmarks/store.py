@@ -1,31 +1,32 @@
-"""The parameter store: rows a second of one thread against what the memory and the socket can do.
+"""The parameter store: rows a second of one thread against the limits of memory and socket.
 
 Bounds, each the ratio of two best slices:
 
-- f_mem: cache lines that pulls and pushes must touch (one of the index, those of the row), against
-  random lines of the same footprint, read one after the other with prefetch, when the caches hold
-  nothing to be written back. A push also writes its lines back, which the bound does not count.
-- f_wire: an RPC of the Rust client with its frames made before, less the time that the replica was
-  in its store (which it says in its answer), against an echo of the same byte counts over a Unix
-  socket: one thread and one process each side. Beside it an echo whose other end works for as long
-  as the store did before it answers, since a processor that has waited longer takes longer to
-  wake; and the same RPC with the store in it.
-- f_e2e: `PsClient.pull` and `push` as a worker calls them, unique ids, deduplication, the store and
-  all, against an echo of the same bytes.
+- f_mem: the cache lines that pulls and pushes must touch: one line of the index, and the lines of
+  the row. The bound reads random lines of the same footprint one after the other, with prefetch and
+  with clean caches. A push also writes its lines back; the bound does not count this.
+- f_wire: an RPC of the Rust client with frames that were made before. The time in the store, which
+  the answer reports, is subtracted. The bound is an echo of the same byte counts over a Unix
+  socket, with one thread and one process on each side. A second echo works as long as the store
+  before it answers, because a processor takes longer to wake after a longer wait. The same RPC
+  with its time in the store is also measured.
+- f_e2e: `PsClient.pull` and `push` like the calls of a worker: unique ids, deduplication and the
+  store. The bound is an echo of the same bytes.
 
 - f_tls: the same calls over TCP in clear text against TLS (`benchmarks/tls.py`).
 
-Then what a step of the Criteo-shaped job costs in processor time (512 records, two replicas), and
-steps a second where each is pulled after the push before it, apart and in one exchange.
-`docs/designs/wire.md` says why f_wire and the RPC with the store in it differ as they do.
+The processor time of a step of the Criteo-shaped job is measured too (512 records, two replicas).
+So are the steps a second when each pull follows the push before it, in two calls and in one
+exchange. `docs/designs/wire.md` explains the difference between f_wire and the RPC with its store.
 
-Slices of some milliseconds take turns within one process (pull, push, the hash map's, random lines,
-copy; 131,072 keys in batches of 16,384, so the map's are longer), in several fresh processes: on
-shared machines the best slice is steady where the median is not. The hash map is Rust's, of small
-vectors, with one lock, one key at a time and each optimizer slot in a map of its own. The fast one
-hashes by AHash, has a row beside its slots, and 64 shards with a lock each, taken once for a batch.
-`crates/edl-store/examples/bench` and `crates/edl-ps/examples/wire` are the parts in Rust. Every
-table is ten times the last-level cache or more, but for those of the wire.
+Slices of some milliseconds take turns within one process: pull, push, the hash map, random lines,
+copy. They use 131,072 keys in batches of 16,384, so slices of the map are longer. There are several
+fresh processes. On shared machines the best slice is steadier than the median. The hash map is
+Rust's, of small vectors, with one lock, one key at a time, and a separate map for each optimizer
+slot. The fast map hashes by AHash and has a row beside its slots. It has 64 shards with a lock
+each, taken once for a batch. `crates/edl-store/examples/bench` and `crates/edl-ps/examples/wire`
+are the parts in Rust. Every table is at least ten times the last-level cache, except tables of the
+wire.
 
     python benchmarks/store.py [--processes 5] [--slices 60] [--short]
 """
@@ -73,7 +74,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What it is called in the results."""
+        """The name in the results."""
         missing = f", {self.miss:.0%} missing" if self.miss else ""
         return f"{self.million_rows:g} M x {self.dim} {self.optimizer}, {self.keys}{missing}"
 

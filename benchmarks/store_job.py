@@ -1,28 +1,28 @@
-"""The whole job on ten million ids: elasticdl beside what else could train the same model.
+"""The whole job on ten million ids: elasticdl against other systems that train the same model.
 
     python benchmarks/store_job.py [--runs=5] [--group=GROUP ...] [--short]
 
-The DeepFM of `model_zoo/criteo` (13 numbers, 26 categories, 10 M ids in all, vectors of 8 and
-weights of 1), each side in fresh processes, in turn with the others, on an otherwise idle machine:
+The model is the DeepFM of `model_zoo/criteo`: 13 numbers, 26 categories, 10 M ids in all, vectors
+of 8 and weights of 1. Each side runs in fresh processes, in turn with the others, on an otherwise
+idle machine:
 
 - `elasticdl 2 ps + 4 workers`, `1 + 1`: from records on disk, through the user's `feed`;
 - `ParameterServerStrategy`: TensorFlow's, 2 workers + 2 parameter servers; `pack 10` runs ten
   steps in one scheduled closure;
-- `tf.function`: one process with all cores, rows in variables of which only the touched ones are
-  updated;
+- `tf.function`: one process with all cores. Rows are in variables; only touched rows are updated;
 - `Redis GET/SET`, `MGET/MSET`: rows in 2 Redis servers, 4 workers, optimizer in the worker;
-- `Keras fit`: the same model file on the same records; its tables are those of
-  `keras.layers.Embedding`, and its own optimizer trains them. `parallel` with parallel calls of
-  `map`, `by hand` through the pipeline that an expert writes: records batched first, then
-  `tf.io.parse_example`;
-- `compute alone`: forward and backward with rows given, one thread, times the cores: what no job
-  on this machine can exceed.
+- `Keras fit`: the same model file on the same records. Its tables are `keras.layers.Embedding`, and
+  its own optimizer trains them. `parallel` has parallel calls of `map`. `by hand` is the pipeline
+  of an expert, which first makes batches of records and then calls `tf.io.parse_example`;
+- `compute alone`: forward and backward with given rows, one thread, times the number of cores. No
+  job on this machine can be faster.
 
-The peers' minibatches are parsed and in memory (but for `fit`); the job's are not. Figures are
-records/s in the steady state. The fastest run of each side counts, medians are beside them.
+Minibatches of the peers are parsed and in memory, except those of `fit`. The job reads and parses
+records. Figures are records/s in the steady state. The fastest run of each side counts, and medians
+are given too.
 
 A group is a minibatch size and an optimizer, or `flights`, the DeepFM of `make demo` against Redis.
-The sides of a group run in turn; each group writes `results/store_job_GROUP.json` of its own.
+The sides of a group run in turn. Each group writes its own file `results/store_job_GROUP.json`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def main() -> None:
 def criteo_sides(
     jobs: dict[str, JobRun], size: int, optimizer: str
 ) -> tuple[Sides, list[tuple[str, str]]]:
-    """Return what is run, by name, and who is compared; the best of each job goes to `jobs`."""
+    """Return the sides by name and the pairs to compare; `jobs` gets the best run of each job."""
     many, single = "elasticdl 2 + 4", "elasticdl 1 + 1"
     options = (f"--optimizer={optimizer}",)
     sides: Sides = {

@@ -1,18 +1,18 @@
-"""How many threads a worker should compute with: dense and sparse models, with one and with two.
+"""The best number of threads for a worker: dense and sparse models with one and two threads.
 
     python benchmarks/threads.py [--runs=5] [--short]
 
-The evidence for `--worker_threads=auto` (`elasticdl/worker/cores.py`), each run in a fresh process,
-in turn with the others, on an otherwise idle machine:
+This is the evidence for `--worker_threads=auto` (`elasticdl/worker/cores.py`). Each run is in a
+fresh process, in turn with the others, on an otherwise idle machine:
 
-- the digits (`model_zoo/mnist`: convolutions, no embedding table) in one process (`Local`) with
-  one thread, two, and `auto`, beside Keras `fit` with TensorFlow's own threads, on the same records
-  through the same `feed`, and through the pipeline that an expert writes by hand;
+- the digits (`model_zoo/mnist`: convolutions, no embedding table) in one process (`Local`) with one
+  thread, two, and `auto`. The peer is Keras `fit` with TensorFlow's own threads, on the same
+  records, with the same `feed` and with a pipeline by hand;
 - the flights (DeepFM: two tables of embeddings) in one process with one thread, two, and `auto`;
 - the Criteo-shaped DeepFM with two ps replicas and four workers, with one thread each, and two.
 
-Figures are records/s in the steady state. The fastest run of each side counts, medians are beside
-them. The aim: dense models at least as fast as with `fit`.
+Figures are records/s in the steady state. The fastest run of each side counts, and medians are
+given too. The aim is that dense models are at least as fast as with `fit`.
 """
 
 from __future__ import annotations

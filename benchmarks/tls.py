@@ -1,8 +1,9 @@
-"""What TLS costs on the tensor plane: the same calls of one client with it and without, in turn.
+"""The cost of TLS on the tensor plane: the same calls of a client with and without it, in turn.
 
-f_tls is the time over TCP in clear text against the time over TLS 1.3, of two servers in one
-process of their own: pulls of 42 KB and of 1 MB of rows, and a connection with its first call (two
-lanes of a client shake hands, and prove the token). `benchmarks/store.py` prints it beside f_wire.
+f_tls is the time over TCP in clear text divided by the time over TLS 1.3. The two servers are in
+one separate process. The calls are pulls of 42 KB and of 1 MB of rows, and a new connection with
+its first call. For a connection two lanes of a client shake hands and prove the token.
+`benchmarks/store.py` prints f_tls beside f_wire.
 
     python benchmarks/tls.py [--slices 200]
 """

@@ -8,12 +8,12 @@
 - the DeepFM on ten million ids (`model_zoo/criteo`) in PyTorch, likewise (`store_job.py` has it in
   Keras).
 
-Beside them, in one process: the loop of `peers/torch_loop.py`, for the flights with sparse
-gradients of the tables, and with dense ones, for ten million ids with sparse ones; Keras' `fit`.
-All sides compute with one thread, and read the same records through the model file's `feed`.
-Figures are records/s in the steady state, each run in a fresh process, in turn with the others of
-its model and framework. The fastest run of each side counts. The results are written after each
-model: a run that is cut off keeps what it has.
+The peers run in one process: Keras' `fit`, and the loop of `peers/torch_loop.py`. The loop trains
+the flights with sparse and with dense gradients of the tables, and ten million ids with sparse
+ones. All sides compute with one thread and read the same records through the model file's `feed`.
+Figures are records/s in the steady state. Each run is in a fresh process, in turn with the others
+of its model and framework. The fastest run of each side counts. The results are written after each
+model, so an interrupted run keeps its results.
 """
 
 from __future__ import annotations

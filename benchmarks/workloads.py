@@ -1,4 +1,4 @@
-"""What the benchmarks train on, made when it is first needed, and plain Keras `fit` on it."""
+"""Makes the data of benchmarks at the first use, and runs plain Keras `fit` on it."""
 
 from __future__ import annotations
 

@@ -1,25 +1,26 @@
-"""What models of the zoo reach, beside plain Keras and a linear model on the same split.
+"""Test metrics of models of the zoo, against plain Keras and a linear model on the same split.
 
     make bench ONLY=zoo FLAGS="--data=FOLDER"
     python benchmarks/zoo.py --data=FOLDER --only=adult --only=din    # in slices
 
-Each run is a row of `results/zoo.json`, which is written after each. A row that is there with the
-same settings is not run again, but with `--again`. Sides are
+Each run is a row of `results/zoo.json`, which is written after each run. A run whose row exists
+with the same settings is skipped, unless `--again` is given. The sides are
 
 - `plain`: `fit` in one process with the same model file, once for each seed;
-- `job`: `elasticdl train` with the strategies of `STRATEGIES` that suit the model; where dense
-  parameters are reduced, an update sees as many records as one of plain training;
+- `job`: `elasticdl train` with the strategies of `STRATEGIES` that suit the model. If workers
+  reduce dense parameters, an update has as many records as an update of plain training;
 - `linear`: scikit-learn's logistic regression, words and ids as one-hot categories.
 
-A job is as good as plain training when it is below the mean of the seeds by no more than 0.002 or
-two of their standard deviations. Batch norm sees a quarter of plain training's minibatch in jobs of
-all-reduce, so three workers stand beside one with the same minibatches, too. FOLDER has the
-original files as their publishers name them: `adult/adult.data.gz`, `adult/adult.test.gz`,
-`census_kdd/census-income*.gz`, `mnist/train-*-ubyte.gz`, `cifar10/*train*.tar.gz`,
-`cifar10/*test*.tar.gz`. Models whose data is not there are left out, and those in PyTorch where it
-is not installed: `make test-torch` has it, and says where. Flights come with a package; `din`, `lr`
-and the lines of `dac_*` are made up. Jobs of `adult_sorted` train on a file sorted by label, with
-`--shuffle=records`; plain training has the file as it is.
+A job is as good as plain training if it is below the mean of the seeds by at most 0.002 or two of
+their standard deviations. In jobs of all-reduce, batch norm sees a quarter of plain training's
+minibatch. So jobs of three workers are also compared with one worker that has the same minibatches.
+FOLDER has the original files under their published names: `adult/adult.data.gz`,
+`adult/adult.test.gz`, `census_kdd/census-income*.gz`, `mnist/train-*-ubyte.gz`,
+`cifar10/*train*.tar.gz`, `cifar10/*test*.tar.gz`. Models without data are left out. Models in
+PyTorch are left out if it is not installed; `make test-torch` installs it and prints the place.
+Flights come with a package; `din`, `lr` and the lines of `dac_*` are made up. Jobs of
+`adult_sorted` train on a file sorted by label, with `--shuffle=records`; plain training has the
+original file.
 """
 
 from __future__ import annotations
@@ -64,14 +65,13 @@ class Model:
 
     data: A name of `zoo_data`.
     params: `--model_params` of a job.
-    plain_params: Those of plain Keras, where they differ: it needs to know how many ids there are.
-    strategies: With which it is run.
-    learning_rate: That of plain training and jobs, where the model file's is barely borne by
-        plain training; None: the model file's.
-    framework, peer: What trains it, and the script that trains it in one process.
-    job_data, job_options: Those of jobs, where they train on other data than plain training, and
-        flags that they have for it.
-    ps_options: Flags of asynchronous jobs alone.
+    plain_params: Other parameters for plain Keras, which needs the number of ids.
+    strategies: The strategies of its jobs.
+    learning_rate: Rate for plain training and jobs if the rate of the model file is too high for
+        plain training; None: the rate of the model file.
+    framework, peer: The framework, and the script that trains the model in one process.
+    job_data, job_options: Other data for jobs than for plain training, and flags for this data.
+    ps_options: Flags for asynchronous jobs only.
     """
 
     name: str
@@ -165,11 +165,11 @@ MODELS = (
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One training and what it reached on the test data.
+    """One training and its metric on the test data.
 
     side: plain, job or linear.
     strategy: The strategy of a job; else empty.
-    settings: What decides the result, and is compared to tell whether a row is there.
+    settings: The settings that decide the result. A row with equal settings is not made again.
     """
 
     model: str
@@ -186,18 +186,18 @@ class Row:
 
     @property
     def place(self) -> tuple[Any, ...]:
-        """What one row is kept of."""
+        """The identity of a row. A newer row replaces an older one with the same identity."""
         return self.model, self.side, self.strategy, self.framework, self.seed
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What is the same of a run that need not be made again."""
+        """The identity and the settings. A run with an equal key is skipped."""
         return *self.place, json.dumps(self.settings, sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A training that is to be made."""
+    """A planned training."""
 
     model: Model
     side: str

@@ -1,4 +1,4 @@
-"""The data that `zoo.py` trains on: prepared from original files, of a package, or made up."""
+"""The data of `zoo.py`: prepared from original files, taken from a package, or made up."""
 
 from __future__ import annotations
 

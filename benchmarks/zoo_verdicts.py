@@ -1,4 +1,4 @@
-"""What the runs of `zoo.py` show: whether jobs are as good as plain training and a linear model."""
+"""Judges the runs of `zoo.py`: compares jobs with plain training and a linear model."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Run = Mapping[str, Any]
 class Verdict:
     """A model with one strategy beside plain training and the linear model, by their test data.
 
-    plain, stddev: Mean and standard deviation of the seeds; None of what was not run.
-    allowed: How far below the mean of plain training a job may be.
-    one_worker: What the same job reaches with one worker; None if it was not run.
+    plain, stddev: Mean and standard deviation of the seeds; None if there were no runs.
+    allowed: The largest distance of a good job below the mean of plain training.
+    one_worker: The metric of the same job with one worker; None if it was not run.
     """
 
     model: str

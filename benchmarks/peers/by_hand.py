@@ -1,9 +1,8 @@
-"""The input pipelines that an expert writes by hand for the models of the zoo.
+"""Input pipelines for models of the zoo as an expert writes them by hand.
 
-What `feed` does record by record is done here for a whole minibatch: records are batched first,
-`tf.io.parse_example` parses all of a minibatch in one operation, minibatches are parsed in
-parallel, and the next ones are made while one is computed. The records are the same, and so is the
-shuffle.
+`feed` works record by record; these pipelines work on whole minibatches. Records are first put into
+batches. `tf.io.parse_example` parses a minibatch in one operation. Minibatches are parsed in
+parallel, and the next ones are made during a step. The records and the shuffle are the same.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Score records of Criteo's columns by an exported model, in TensorFlow without elasticdl.
+"""Scores records with Criteo's columns by an exported model, in TensorFlow without elasticdl.
 
     python benchmarks/peers/criteo_serve.py EXPORT val.tfrecord scores.npz --records=100000
 
-What a service would do: load the SavedModel, parse `tf.train.Example`s by their columns, call it.
+It works like a service: it loads the SavedModel, parses `tf.train.Example`s and calls the model.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """The Criteo DeepFM in plain TensorFlow: variables, loss, and updates of only the touched rows.
 
-What the TensorFlow peers of `benchmarks/store_job.py` share. The architecture is that of
-`model_zoo/criteo/deepfm.py`; the updates are TensorFlow's own kernels, called as its optimizers
-for sparse gradients (`tf.compat.v1.train`, the `legacy` ones of Keras 2) call them.
+The TensorFlow peers of `benchmarks/store_job.py` share this module. The architecture is that of
+`model_zoo/criteo/deepfm.py`. Updates use TensorFlow's own kernels in the same way as its optimizers
+for sparse gradients (`tf.compat.v1.train`, and the `legacy` ones of Keras 2).
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ def loss(dense: Sequence[Any], numbers: Any, vectors: Any, weights: Any, labels:
     """Return the mean loss.
 
     Args:
-        dense: What `make_dense` made.
-        numbers: (b, 13).
+        dense: Weights from `make_dense`.
+        numbers: Shape (b, 13).
         vectors: Rows of the ids, (b, 26, DIM).
-        weights: Likewise, (b, 26, 1).
+        weights: The same with shape (b, 26, 1).
         labels: (b,).
     """
     vectors = tf.concat([numbers[:, :, None] * dense[0], vectors], 1)
@@ -140,7 +140,7 @@ class Updates:
                 grad=gradient,
             )
             return
-        # As `AdamOptimizer._apply_sparse` has it: the moments of *all* rows decay in each step.
+        # The moments of *all* rows decay in each step, as in `AdamOptimizer._apply_sparse`.
         ids, summed = _summed(gradient)
         rate = LEARNING_RATE * tf.sqrt(1.0 - powers[1]) / (1.0 - powers[0])
         moments = ((first, BETA_1, summed), (second, BETA_2, summed * summed))

@@ -2,10 +2,10 @@
 
     PYTHONPATH=model_zoo python benchmarks/peers/criteo_tf_function.py --optimizer=sgd
 
-prints the records/s as JSON. The tables are plain variables of which only the touched rows are
-updated. `--optimizer=none` only computes: `--rows=gathered` gathers rows from the tables inside
-the step, `--rows=given` takes them as an input and returns their gradients, which is what a worker
-that leaves the tables to somebody else has to compute.
+prints the records/s as JSON. The tables are plain variables, and only touched rows are updated.
+`--optimizer=none` only computes. `--rows=gathered` then gathers rows from the tables inside the
+step. `--rows=given` takes rows as an input and returns their gradients, like a worker whose tables
+are in other processes.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     PYTHONPATH=model_zoo python benchmarks/peers/criteo_tf_ps.py --optimizer=sgd
 
-prints the records/s as JSON. A coordinator (this process), 2 workers and 2 parameter servers, each
-a process of its own; the tables are split over the servers, looked up and updated there; `--pack`
+prints the records/s as JSON. There are a coordinator (this process), 2 workers and 2 parameter
+servers, each in its own process. The servers share the tables and look up and update rows. `--pack`
 runs several steps in one scheduled closure. Minibatches come from memory.
 """
 

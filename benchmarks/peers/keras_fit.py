@@ -3,20 +3,19 @@
     PYTHONPATH=model_zoo python benchmarks/peers/keras_fit.py --model_def=flights.deepfm \
         --source=records FILE ...
 
-reads TFRecord files and prints the records/s of the steps after the first ones, as JSON. The model
-file is the one that the jobs use, unchanged; `fit` has all cores and TensorFlow's own threads
-(or `--threads`),
-and runs without XLA, with which it is slower here (`--jit`).
+reads TFRecord files and prints the records/s of the steps after the first ones, as JSON. The jobs
+use the same model file, unchanged. `fit` has all cores and TensorFlow's own threads (or
+`--threads`). It runs without XLA, since XLA is slower here (`--jit` turns it on).
 
---source=records: the records in TFRecord files, read by `tf.data.TFRecordDataset`, through the
-    model file's `feed`, `batch` and `prefetch`.
---source=parallel: the same with all calls of `map` in `feed` given `num_parallel_calls=AUTOTUNE`,
-    which its user might have written.
---source=by_hand: the pipeline that an expert writes instead of `feed`, see `by_hand.py`.
---source=memory: what `feed` gave, parsed before and held in memory as whole minibatches.
+--source=records: `tf.data.TFRecordDataset` reads TFRecord files. The records go through the model
+    file's `feed`, then `batch` and `prefetch`.
+--source=parallel: the same, but all calls of `map` in `feed` get `num_parallel_calls=AUTOTUNE`, as
+    a user might write them.
+--source=by_hand: the pipeline of an expert instead of `feed`, see `by_hand.py`.
+--source=memory: parsed minibatches from `feed`, held in memory.
 
-The tables of `elasticdl.layers.Embedding` are those of `keras.layers.Embedding` here, of any size:
-weights of TensorFlow in this process, trained by the model file's optimizer as Keras has it.
+Tables of `elasticdl.layers.Embedding` are `keras.layers.Embedding` here, of any size. They are
+weights of TensorFlow in this process, and Keras' form of the model file's optimizer trains them.
 """
 
 from __future__ import annotations

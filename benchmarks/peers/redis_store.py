@@ -3,10 +3,10 @@
     PYTHONPATH=model_zoo python benchmarks/peers/redis_store.py --model=criteo --style=get
 
 prints the records/s of all workers as JSON. A row is the value of the key `TABLE-ID`. A worker
-looks the rows of a minibatch's unique ids up by a pipeline of GETs (`--style=get`) or by MGET
-(`--style=mget`, which is kinder), creates those that are missing by SET NX, computes with one
-thread, reads the rows (and the optimizer's slots) once more, updates them, and writes them back.
-Kinder than 2019 too: the parameters beside the tables stay in each worker. Minibatches come from
+looks up the rows of a minibatch's unique ids by a pipeline of GETs (`--style=get`) or by the faster
+MGET (`--style=mget`). It creates missing rows by SET NX and computes with one thread. Then it reads
+the rows and the optimizer's slots once more, updates them, and writes them back. The other
+parameters stay in each worker, which is faster than the design of 2019. Minibatches come from
 memory.
 """
 

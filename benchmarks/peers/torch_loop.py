@@ -3,9 +3,9 @@
     python benchmarks/peers/torch_loop.py --model_def=flights.deepfm_torch.forward \
         --minibatch_size=512 --seconds=8 [--sparse] FILE...
 
-`feed` is given so many records at a time as a task of elasticdl has; minibatches are cut from what
-it returns in random order. `--sparse` makes the embedding layers `torch.nn.Embedding(sparse=True)`.
-Prints records/s, the first two seconds left out.
+Each call of `feed` gets as many records as a task of elasticdl has. Minibatches are cut from its
+result in random order. `--sparse` makes the embedding layers `torch.nn.Embedding(sparse=True)`.
+The program prints records/s without the first two seconds.
 """
 
 from __future__ import annotations

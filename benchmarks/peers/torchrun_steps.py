@@ -1,10 +1,10 @@
-"""The network of `recovery_model.py` in PyTorch, on DistributedDataParallel, as torchrun wants it.
+"""The network of `recovery_model.py` in PyTorch, on DistributedDataParallel under torchrun.
 
     torchrun --nnodes=1 --nproc_per_node=3 --max_restarts=3 torchrun_steps.py FOLDER
 
-Rank 0 writes a checkpoint every `STEPS` updates; all begin with the newest one when torchrun
-starts them again. Each worker adds a line to FOLDER/steps-PID for each update: the time, how often
-torchrun has started workers again, and the number of the update.
+Rank 0 writes a checkpoint every `STEPS` updates. All workers begin with the newest checkpoint when
+torchrun starts them again. Each worker adds a line to FOLDER/steps-PID for each update: the time,
+the number of restarts by torchrun, and the number of the update.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
     python benchmarks/peers/zoo_fit.py --model_def=adult.model.forward --train=... --test=...
 
-The model, loss, optimizer and feed are those of the model file; nothing of a job is involved, but
-that records come from the same files by the same readers. They are read once, and all of them are
-shuffled in each epoch.
+The model, loss, optimizer and feed come from the model file. Only the readers of records are those
+of a job, on the same files. All records are read once, and they are shuffled in each epoch.
 """
 
 from __future__ import annotations

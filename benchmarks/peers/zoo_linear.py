@@ -3,9 +3,9 @@
     python benchmarks/peers/zoo_linear.py --train=train.csv --test=test.csv --label=income \
         --data_reader_params=skip_header=true --positive=">50K"
 
-Columns of words are one-hot categories, those of numbers are standardised. Categories of the test
-data that the training data has not are left out. Records are lines with a header, or
-`tf.train.Example`, or images in folders.
+Columns of words become one-hot categories, and numbers are standardised. Categories that only the
+test data has are left out. Records are lines with a header, `tf.train.Example`, or images in
+folders.
 """
 
 from __future__ import annotations

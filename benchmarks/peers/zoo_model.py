@@ -1,4 +1,4 @@
-"""The command line of the peers that train a model file of the zoo, and what it names."""
+"""The command line of peers that train a model file of the zoo, and the objects that it names."""
 
 from __future__ import annotations
 
