@@ -183,7 +183,7 @@ class Controller:
                 "batches(): is for a DataLoader of PyTorch, which the script has not imported "
                 "before init(); go through minibatches(), and make tensors of the records there"
             )
-        from elasticdl.backends.torch.loading import TaskBatches
+        from elasticdl.backends.torch.loading import TaskBatches  # imports PyTorch, so only here
 
         if self._batches is None:
             self._batches = TaskBatches()

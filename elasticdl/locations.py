@@ -43,7 +43,7 @@ class Url:
     A method raises exceptions of the driver; `reaching` turns them into exceptions of elasticdl.
     """
 
-    text: str
+    text: str  # not a path, which would lose a slash of `s3://`
 
     def __str__(self) -> str:
         return self.text

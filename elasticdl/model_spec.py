@@ -238,6 +238,7 @@ def model_key(section: ModelSection, *values: bytes) -> str:
     paths = [Path(file) for file in files if file is not None]
     for path in sorted(path for path in paths if path.is_relative_to(zoo) and path.is_file()):
         content = path.read_bytes()
+        # The length shows where a file ends, so text cannot move from one file to the next.
         found.update(f"{path.relative_to(zoo)} {len(content)} ".encode() + content)
     for value in values:
         found.update(value)
@@ -257,7 +258,7 @@ def _import_module(section: ModelSection) -> tuple[ModuleType, str]:
     if str(zoo) not in sys.path:
         sys.path.insert(0, str(zoo))
     path = zoo.joinpath(*module_name.split("."))
-    quiet_tensorflow()
+    quiet_tensorflow()  # this and the next two lines work only before the model file's imports
     defer(SELDOM_USED)
     offer_earlier_modules()
     try:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 _SECONDS_FOR_THREADS = 1.0
-_ending: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+_ending: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # keeps no ended thread
 
 
 def wait_at_end_for(thread: threading.Thread) -> None:
@@ -65,7 +65,7 @@ def end(code: int) -> NoReturn:
         thread.join(max(0.0, deadline - time.monotonic()))
     if not any(thread.is_alive() for thread in left):
         sys.exit(code)
-    atexit._run_exitfuncs()
+    atexit._run_exitfuncs()  # `os._exit` would leave them out
     end_now(code)
 
 

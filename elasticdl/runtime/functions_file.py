@@ -65,7 +65,7 @@ def load(model_file: str, name: str, digest: str, python: str) -> dict[str, Any]
     finally:
         _loading.reset(token)
     for module_name, module in modules.items():
-        sys.modules.setdefault(module_name, module)
+        sys.modules.setdefault(module_name, module)  # a real module of that name wins
     for file, lines in sources.items():  # for tracebacks and TensorFlow's AutoGraph
         linecache.cache.setdefault(file, (sum(map(len, lines)), None, lines, file))
     return functions
@@ -85,7 +85,7 @@ def prove(model_zoo: Path, job_dir: Path, token: bytes) -> None:
         with contextlib.suppress(OSError), path.open("rb") as file:
             proofs.append(_proof(key, hashlib.file_digest(file, "sha256").hexdigest()))
     place = job_dir / PROOF_FILE
-    place.unlink(missing_ok=True)
+    place.unlink(missing_ok=True)  # an earlier start may have left one
     if proofs:
         with open(place, "wb", opener=private_opener) as file:
             file.write(b"\n".join(proofs))
@@ -125,6 +125,7 @@ def _proved(path: Path, digest: str) -> io.BytesIO:
     """Return the content of a file after the checks of its owner, mode, hash and proof."""
     try:
         with path.open("rb") as file:
+            # The open file is checked, not its path: nobody can exchange it afterwards.
             found = os.fstat(file.fileno())
             if found.st_uid not in (os.geteuid(), 0):
                 raise ModelError(

@@ -84,7 +84,7 @@ def outlast_full_disks() -> None:
         before = getattr(sys, name)
         with contextlib.suppress(OSError):
             if stat.S_ISREG(os.fstat(output).st_mode) and before is not None:
-                before.flush()
+                before.flush()  # lines in the old buffer come before all later ones
                 given = {"encoding": before.encoding, "errors": before.errors}
                 raw: Any = _Lossy(output, "w", closefd=False)
                 setattr(sys, name, io.TextIOWrapper(raw, write_through=True, **given))
@@ -97,7 +97,7 @@ class _Lossy(io.FileIO):
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG):
                 raise
-            return memoryview(data).nbytes
+            return memoryview(data).nbytes  # as if written: the buffer must not keep the lost text
 
 
 class JsonLines(logging.Formatter):
@@ -146,6 +146,7 @@ def rotate_if_full(folder: Path, most_bytes: int) -> None:
         if not stat.S_ISREG(found.st_mode) or found.st_size <= most_bytes:
             return
         path = Path(os.readlink(f"/proc/self/fd/{_OUTPUTS[-1]}"))
+        # The user may have sent the output elsewhere, and only logs of the job are ours to rename.
         if path.parent != folder.resolve() or not os.path.samestat(path.stat(), found):
             return
         path.replace(path.with_name(path.name + BEFORE))

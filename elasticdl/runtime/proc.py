@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-_MOST_THREADS = 200
+_MOST_THREADS = 200  # each costs a read of a file
 
 
 def boot_id() -> str:

@@ -154,10 +154,12 @@ def start(role: Role, argv: Sequence[str] | None = None) -> ProcessArguments:
         ConfigError: The configuration or the token cannot be read, or the process may not listen
             at its address.
     """
+    # The modules imported so far stay alive, so the collector may leave them out.
     collect_garbage()
     open_files.raise_limit()
     words = _parse(role, argv)
     log_lines.outlast_full_disks()
+    # Text at first: an error in the settings must reach the log before their format is known.
     log_lines.log_as(process_name(role, words.index))
     sys.excepthook = _log_uncaught
     faulthandler.enable()
@@ -194,7 +196,7 @@ def when_asked_to_end(hand_over: Callable[[], None]) -> None:
     The function ends the process, or makes the main thread end it.
     """
     read_end, write_end = os.pipe()
-    os.set_blocking(write_end, False)
+    os.set_blocking(write_end, False)  # `set_wakeup_fd` refuses a blocking descriptor
     asked = {int(signal.SIGTERM), int(signal.SIGINT)}
 
     def wait() -> None:
@@ -211,6 +213,7 @@ def when_asked_to_end(hand_over: Callable[[], None]) -> None:
 
     threading.Thread(target=wait, name="asked to end", daemon=True).start()
     for number in asked:
+        # Python writes to the wake-up descriptor only for signals with a handler.
         signal.signal(number, lambda _number, _frame: None)
     signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
     os.register_at_fork(after_in_child=forget)
@@ -240,6 +243,7 @@ def run_to_own_failure(work: Callable[[], None]) -> None:
         work()
     except Exception as error:
         _log_uncaught(type(error), error, error.__traceback__)
+        # The master then does not blame the tasks that this worker held.
         raise SystemExit(OWN_FAILURE_EXIT_CODE) from error
 
 
@@ -275,7 +279,7 @@ def inherited_lifeline() -> int | None:
         return None
     try:
         descriptor = int(value)
-        os.fstat(descriptor)
+        os.fstat(descriptor)  # a variable that was copied by hand names no open descriptor
     except (ValueError, OSError) as error:
         raise ConfigError(
             f"{LIFELINE_VARIABLE}={value}: expected an open file descriptor ({error}); "

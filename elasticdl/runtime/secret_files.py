@@ -45,7 +45,7 @@ def make_private(folder: Path) -> None:
         ConfigError: It belongs to another user, or is no folder.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.stat()
+    found = folder.stat()  # it may have been there before, with any owner and mode
     if found.st_uid != os.geteuid() and os.geteuid() != 0:
         raise ConfigError(
             f"{folder}: expected a folder of your own, found one of {user_name(found.st_uid)}: who "

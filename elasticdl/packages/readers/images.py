@@ -21,15 +21,14 @@ class ImageFolderReader:
     """Reads `FOLDER/CLASS/NAME.jpg`; ignores other files.
 
     A record has three columns: `image` (the undecoded bytes of the file), `label` (the number of
-    its
-    class: 0 for the first by name) and `path` (`CLASS/NAME.jpg`). A class is a shard, with its
-        files in order.
+    its class: 0 for the first by name) and `path` (`CLASS/NAME.jpg`). A class is a shard, with its
+    files in order.
     """
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._classes = _folders(folder)
-        self._files = cache(_images)
+        self._files = cache(_images)  # tasks of one class share one listing of its folder
         if not self._classes:
             raise DataError(
                 f"{folder}: expected a folder for each class of images, found none in it"
@@ -91,7 +90,7 @@ def is_image_folder(path: str) -> bool:
     """Return whether a folder has no images of its own, but one of its first three folders has."""
     if not os.path.isdir(path) or _images(path):
         return False
-    # A folder may have thousands of classes, so only a few are looked at.
+    # A folder may have thousands of classes, so this reads only a few of them.
     return any(_images(os.path.join(path, name)) for name in _folders(path)[:3])
 
 
@@ -132,6 +131,7 @@ def _read_some(folder: str, files: list[str]) -> list[bytes]:
 
 
 def _objects(values: list[bytes] | list[str]) -> np.ndarray[tuple[int], np.dtype[np.object_]]:
+    # `np.array` would make fixed-width strings, which lose zero bytes at the end of an image.
     out = np.empty(len(values), dtype=object)
     out[:] = values
     return out

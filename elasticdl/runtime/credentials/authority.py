@@ -93,8 +93,10 @@ class Authority:
         Raises:
             OSError: They cannot be written.
         """
+        # A user who can read the key in this folder can pose as any process of the job.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         key = ec.generate_private_key(ec.SECP256R1())
+        # A common name has at most 64 characters in X.509.
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"elasticdl {job}"[:64])])
         now = datetime.now(UTC)
         key_id = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
@@ -106,6 +108,7 @@ class Authority:
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - _AUTHORITY_LIFE)
             .not_valid_after(now + _AUTHORITY_LIFE)
+            # No process of the job may sign certificates for others.
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_usage(signs=True), critical=True)
             .add_extension(key_id, critical=False)

@@ -55,6 +55,7 @@ class JobAuthority:
         Raises:
             AuthenticationError: The URIs name no process of this job, or the request is not valid.
         """
+        # The transport has checked this certificate, so its URI is the identity of the sender.
         if len(uris) != 1:
             raise AuthenticationError(f"expected one name in the certificate, found {uris}")
         identity = Identity.of_uri(uris[0])
