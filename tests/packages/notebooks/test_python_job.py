@@ -68,7 +68,7 @@ def test_values_history_and_predictions_are_those_of_the_program(functions, tmp_
         Scale.factor = 3.0
     history = job.history
     assert set(history) == {"loss", "val_loss", "val_error", "val_rows"}
-    assert [len(values) for values in history.values()] == [3] * 3
+    assert [len(values) for values in history.values()] == [3] * 4
     assert history["val_rows"] == [800.0] * 3
     assert history["val_error"][-1] == job.metrics["error"]
     whole = job.predict(frame)
