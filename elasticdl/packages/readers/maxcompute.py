@@ -166,7 +166,7 @@ class MaxComputeReader:
 
     def _parts(self) -> list[Part]:
         found = [part for place in self._places for part in self._partitions(place)]
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(found))  # two places may name one partition
 
     def _partitions(self, place: Part) -> list[Part]:
         _, keys = self._tunnel.schema(place)
@@ -348,12 +348,12 @@ class _Tunnel:
                 yield batch
                 at += batch.num_rows
         finally:
-            reader.close()
+            reader.close()  # also if the caller stops before the end
 
     def _session(self, part: Part) -> odps.tunnel.TableDownloadSession:
         # All ranges of a part are read through one session: opening one is a call to the server.
         if part not in self._sessions:
-            spec = part.partition.replace("/", ",") or None
+            spec = part.partition.replace("/", ",") or None  # the form of pyodps
             with self._calling(part):
                 tunnel = self._odps.tunnel.TableTunnel(
                     self._entry(part), endpoint=self._login.tunnel_endpoint or None
@@ -410,6 +410,7 @@ class _Tunnel:
                 f"{what}; may {self._login.access_id} read it, and are access_id and access_key "
                 "those of the project?"
             )
+        # The request itself is wrong, so another try would get the same answer.
         if error.status_code is not None and 400 <= error.status_code < 500:
             return DataError(what)
         return _Interrupted(what)

@@ -154,7 +154,7 @@ class SqlReader:
         query = (
             self._alchemy.select(*(self._asked(table.c[column]) for column in self._dtypes))
             .where(key >= first, key <= last)
-            .order_by(key)
+            .order_by(key)  # otherwise a database may give its rows in any order
             .offset(shard.start)
             .limit(shard.num_records)
         )
@@ -171,6 +171,7 @@ class SqlReader:
     def _chunks(self, query: sqlalchemy.Select) -> Iterator[Sequence[sqlalchemy.Row]]:
         try:
             with self._engine.connect() as connection:
+                # Without `yield_per` the driver would hold all rows of the query in memory.
                 result = connection.execution_options(yield_per=CHUNK_RECORDS).execute(query)
                 yield from result.partitions()
         except self._alchemy.exc.SQLAlchemyError as error:
@@ -328,6 +329,7 @@ def _require_file(url: sqlalchemy.URL) -> None:
 def _array(values: Sequence[Any], dtype: np.dtype[np.generic]) -> Array:
     if dtype.kind == "O":
         out = np.empty(len(values), dtype=object)
+        # NumPy has no type for a time of day, so it becomes text.
         words = (str(value) if isinstance(value, time) else value for value in values)
         out[:] = ["" if word is None else word for word in words]
         return out
