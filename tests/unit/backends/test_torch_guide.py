@@ -1,10 +1,9 @@
-"""The page on PyTorch names, in each row, tests that exist."""
+"""The page on PyTorch says of each row whether it works (`shown_by.toml` has its tests)."""
 
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-TEST = re.compile(r"`(test_\w+\.py)::(test_\w+)`")
 
 
 def rows():
@@ -19,17 +18,8 @@ def rows():
             yield line
 
 
-def test_each_row_names_a_test_that_exists():
-    files = {path.name: path.read_text() for path in ROOT.glob("tests/**/test_*.py")}
+def test_each_row_says_whether_it_works():
     found = list(rows())
     assert len(found) > 25
     for row in found:
-        tests = TEST.findall(row)
-        assert tests, row
-        for file, test in tests:
-            assert f"\ndef {test}(" in files[file], (file, test)
-
-
-def test_each_row_says_whether_it_works():
-    for row in rows():
         assert re.search(r"\*\*(works|differs|refused)\*\*|here alone", row), row
