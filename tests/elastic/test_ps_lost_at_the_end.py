@@ -20,7 +20,8 @@ def test_last_evaluation_sees_every_update(num_killed, chaos, paused_job, tmp_pa
         "evaluation_steps": 0,  # none but the last
         "recovery_seconds": 0,  # nothing to restore: all is replayed
     }
-    with paused_job(ids, mode="EVALUATION", call=1, **flags) as job:
+    # The first call is before training: the metrics are tried on a sample.
+    with paused_job(ids, mode="EVALUATION", call=2, **flags) as job:
         job.wait_for_pause()
         for victim in chaos.processes(job.job_dir, "ps")[:num_killed]:
             os.kill(victim.pid, signal.SIGKILL)
