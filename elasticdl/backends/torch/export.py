@@ -23,7 +23,7 @@ from torch import nn
 from elasticdl.backends.base import Float32, Initializer, TableSource
 from elasticdl.backends.exported import may_be_loaded
 from elasticdl.backends.torch.feed import TorchMinibatch
-from elasticdl.backends.torch.model import LayerTable, PlacedModel
+from elasticdl.backends.torch.model import LayerTable, PlacedModel, explaining
 from elasticdl.backends.torch.structures import Nested, leaves, map_leaves
 from elasticdl.backends.user_code import user_code
 from elasticdl.distribution import install
@@ -117,8 +117,11 @@ def ask(placed: PlacedModel, sample: TorchMinibatch, directory: Path) -> None:
     def look_up(layer: nn.Module, ids: torch.Tensor) -> torch.Tensor:
         return tables[placed.tables[placed.table_of(layer)].name].lookup(ids)
 
-    with torch.no_grad(), user_code(f"the model of {ASKED}"):
-        placed.call(sample.features, look_up, training=False)
+    # Not by `placed.call`: the export has no model servers, so the towers are computed here.
+    placed.model.eval()
+    whose = user_code(f"the model of {ASKED}")
+    with torch.no_grad(), whose, looking_up(look_up), explaining(sample.features):
+        placed.model(placed.device.moved(sample.features))
 
 
 def _write_notes(directory: Path, tables: list[ExportedTable], why_not: str) -> None:
