@@ -1,4 +1,4 @@
-"""What a package says of the data that it reads; `open_reader` chooses by it."""
+"""Declares kinds of data and their readers; `open_reader` chooses by these."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from elasticdl import registry
 from elasticdl.data import remote
@@ -24,20 +24,26 @@ from elasticdl.errors import ConfigError, DataError
 from elasticdl.settings.reader_params import FLAG
 
 _MAGICS = ((RECORDIO_MAGIC, "recordio"), (b"PAR1", "parquet"))
-_EXTENSIONS = (
-    (re.compile(r"\.(recordio|rio)$"), "recordio"),
-    (re.compile(r"\.tfrecords?(-\d+-of-\d+)?$"), "tfrecord"),
-    (re.compile(r"\.(csv|tsv)$"), "csv"),
-    (re.compile(r"\.(txt|text|jsonl)$"), "text"),
-    (re.compile(r"\.(parquet|pq)$"), "parquet"),
-)
 _GZIP_MAGIC = b"\x1f\x8b"
-_MAKERS: dict[str, Callable[[Sequence[str], Params], DataReader]] = {
-    "recordio": lambda paths, params: RecordIOReader(paths),
-    "tfrecord": lambda paths, params: TFRecordReader(paths),
-    "csv": lambda paths, params: TextReader.from_params(paths, params, is_csv=True),
-    "text": lambda paths, params: TextReader.from_params(paths, params, is_csv=False),
-    "parquet": lambda paths, params: ParquetReader(paths, params.names("columns")),
+_OWN: dict[str, FileFormat] = {
+    "recordio": FileFormat(
+        re.compile(r"\.(recordio|rio)$"), lambda paths, params: RecordIOReader(paths)
+    ),
+    "tfrecord": FileFormat(
+        re.compile(r"\.tfrecords?(-\d+-of-\d+)?$"), lambda paths, params: TFRecordReader(paths)
+    ),
+    "csv": FileFormat(
+        re.compile(r"\.(csv|tsv)$"),
+        lambda paths, params: TextReader.from_params(paths, params, is_csv=True),
+    ),
+    "text": FileFormat(
+        re.compile(r"\.(txt|text|jsonl)$"),
+        lambda paths, params: TextReader.from_params(paths, params, is_csv=False),
+    ),
+    "parquet": FileFormat(
+        re.compile(r"\.(parquet|pq)$"),
+        lambda paths, params: ParquetReader(paths, params.names("columns")),
+    ),
 }
 
 
@@ -72,13 +78,12 @@ def _open(place: str, settings: Params) -> tuple[str, DataReader]:
     if is_topic(place):
         return "Kafka", KafkaReader.from_params(place, settings)
     name = settings.text("format", "")
-    if source := _source_of(place, name):
-        return source, registry.brought("sources")[source].reader(place, settings)
+    if found := _source_of(place, name):
+        source_name, source = found
+        return source_name, source.reader(place, settings)
     paths = expand_paths(place)
     name = name or format_of(paths)
-    if name in _MAKERS:
-        return name, _MAKERS[name](paths, settings)
-    formats: dict[str, FileFormat] = registry.brought("formats")
+    formats = _file_formats()
     if name not in formats:
         raise ConfigError(f"{FLAG}: format={name}: expected one of {', '.join(_formats())}")
     return name, formats[name].reader(paths, settings)
@@ -86,22 +91,30 @@ def _open(place: str, settings: Params) -> tuple[str, DataReader]:
 
 def format_of_whole(place: str, params: str = "") -> str:
     """Return the name of a source that is no list of files (database, tables, images), or ""."""
-    return "Kafka" if is_topic(place) else _source_of(place, Params(params).text("format", ""))
+    if is_topic(place):
+        return "Kafka"
+    found = _source_of(place, Params(params).text("format", ""))
+    return found[0] if found else ""
 
 
-def _source_of(place: str, wanted: str) -> str:
-    """Return which package's source of data a place is; nothing if it is of none."""
+def _source_of(place: str, wanted: str) -> tuple[str, DataSource] | None:
+    """Return the source of data that a package brings for a place, and its name."""
     sources: dict[str, DataSource] = registry.brought("sources")
     for name, source in sources.items():
         if wanted == source.format if wanted and source.format else source.has(place):
-            return name
-    return ""
+            return name, source
+    return None
+
+
+def _file_formats() -> dict[str, FileFormat]:
+    """Return all formats of files; a package adds some, and replaces none."""
+    return {**_OWN, **registry.brought("formats"), **_OWN}
 
 
 def _formats() -> list[str]:
     sources: dict[str, DataSource] = registry.brought("sources")
     own = [source.format for source in sources.values() if source.format]
-    return [*_MAKERS, *registry.places("formats"), *own]
+    return [*_file_formats(), *own]
 
 
 def format_of(paths: Sequence[str]) -> str:
@@ -110,9 +123,10 @@ def format_of(paths: Sequence[str]) -> str:
     Raises:
         DataError: A file has an unknown format, or another format than the first.
     """
-    first = _format_of_file(paths[0])
+    formats = _file_formats()
+    first = _format_of_file(paths[0], formats)
     for path in paths[1:]:
-        found = _format_of_file(path)
+        found = _format_of_file(path, formats)
         if found != first:
             raise DataError(
                 f"{path} is {found}, but {paths[0]} is {first}: give files of one format, "
@@ -121,19 +135,16 @@ def format_of(paths: Sequence[str]) -> str:
     return first
 
 
-def _format_of_file(path: str) -> str:
+def _format_of_file(path: str, formats: Mapping[str, FileFormat]) -> str:
     start = _first_bytes(path)
     for magic, name in _MAGICS:
         if start.startswith(magic):
             return name
     # The first bytes are more reliable than the name. CSV, text and LIBSVM have no mark, so the
     # name decides.
-    for pattern, name in _EXTENSIONS:
-        if pattern.search(unpacked_name(remote.without_query(path).lower())):
-            return name
-    formats: dict[str, FileFormat] = registry.brought("formats")
+    name_of_file = unpacked_name(remote.without_query(path).lower())
     for name, each in formats.items():
-        if each.extension.search(unpacked_name(remote.without_query(path).lower())):
+        if each.extension.search(name_of_file):
             return name
     if starts_like_tfrecord(start):
         return "tfrecord"
