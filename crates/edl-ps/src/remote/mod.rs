@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use edl_wire::op::model::Protocol;
+use edl_wire::op::model::{self, Protocol};
 use edl_wire::service::Service;
 use edl_wire::{Connection, Credentials, ErrorKind, WireError, cause_of, timed_out};
 
 use self::endpoint::{Endpoint, lock};
-use self::questions::Question;
+use self::questions::{Question, Whole};
 use crate::elsewhere::Elsewhere;
 use crate::error::PsError;
 
@@ -265,7 +265,26 @@ impl Remote {
             endpoint.wait(&address, pause.min(deadline - now));
             pause = (2 * pause).min(LAST_PAUSE);
             outcome = attempt();
+            if outcome.is_err() && replica > 0 {
+                self.check_layout()?;
+            }
         }
         outcome
+    }
+
+    /// Asks replica 0 once, which every layout has, whether the layout is over. A replica that has
+    /// left cannot say so any more, and a call may wait for it before it asks replica 0.
+    fn check_layout(&self) -> Result<(), PsError> {
+        // A call in this lane that waits for another replica has asked replica 0 before.
+        let Ok(mut links) = self.lanes[Lane::Control as usize].try_lock() else {
+            return Ok(());
+        };
+        let mut question = Whole::new(Lane::Control, &(0..1), |_| model::Request);
+        let deadline = Instant::now() + LAST_PAUSE;
+        let asked = self.send(&mut links[0], 0, &question, deadline);
+        match asked.and_then(|()| self.take(&mut links[0], 0, &mut question)) {
+            Err(error) if error.kind() == ErrorKind::Moved => Err(error),
+            _ => Ok(()),
+        }
     }
 }

@@ -264,6 +264,31 @@ fn in_rounds_each_replica_has_each_minibatch_once() {
     Moved::with(synchrony).check_watermarks();
 }
 
+/// A gradient goes to the others before replica 0: these have left, and are gone.
+#[test]
+fn a_client_that_meets_only_replicas_that_are_gone_learns_of_the_move() {
+    let synchronies = [
+        Synchrony::Bounded { max_staleness: 3 },
+        Synchrony::Synchronous {
+            grads_to_wait: 1,
+            version_tolerance: 0,
+        },
+    ];
+    for synchrony in synchronies {
+        let cluster = Cluster::with(3, synchrony);
+        let (client, now) = (cluster.client(), cluster.addresses());
+        declare(&client);
+        client.begin_task(0, 1).unwrap();
+        let pulled = pull(&client, 0);
+        let next = now[..1].to_vec();
+        let number = 1;
+        Leader { number, now, next }.lead();
+        cluster.servers[1..].iter().for_each(PsServer::stop);
+        push(&client, &pulled, minibatch(0, 0)).unwrap();
+        assert_eq!(client.audit().unwrap()[0][0].next_index, 1);
+    }
+}
+
 const IDS: u64 = 500;
 
 fn ids_of(index: u32) -> Vec<u64> {
