@@ -334,7 +334,9 @@ class Interpreter:
 
         def write(partial: Location) -> list[str]:
             with self._disk.elsewhere():  # the replicas show their progress themselves
-                return self._access.checkpoint(partial)
+                entries = self._access.checkpoint(partial)
+            self._sync_what_parts_know()
+            return entries
 
         def write_all() -> Location:
             return write_checkpoint(
@@ -353,6 +355,12 @@ class Interpreter:
             was_unreachable = isinstance(error, UnavailableError)
             return self._answer(CheckpointFailed(version, str(error), was_unreachable))
         return self._answer(CheckpointWritten(version))
+
+    def _sync_what_parts_know(self) -> None:
+        # The parts of the replicas name the leases that have begun. A journal that has forgotten
+        # them would give their numbers again, and the replicas would refuse these for ever. This
+        # matters where a checkpoint replaces one of the same version, which the journal knows.
+        self._sync()
 
     def _write_export(self, version: int, program: ServedProgram | None) -> Then:
         publisher = self._publisher
@@ -440,7 +448,9 @@ class Interpreter:
             def write_parts(partial: Location) -> list[str]:
                 with self._disk.elsewhere():  # the replicas show their progress themselves
                     self._access.write_dense(partial)
-                    return parts(partial)
+                    entries = parts(partial)
+                self._sync_what_parts_know()
+                return entries
 
             def write_all() -> Location:
                 return write_checkpoint(

@@ -228,6 +228,7 @@ class Master(Node):
         world = self.world
         staged = world.folder / f"parts-{world.scheduler.count('checkpoint')}"
         entries = yield from self._lead(parts(staged))
+        self.job.sync()
         self._staged = staged, entries
         folder = self.interpreter.checkpoint_dir(is_private=True)
         model = self.core.config.model.model_def

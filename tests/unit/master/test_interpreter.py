@@ -1,4 +1,6 @@
-"""What the interpreter does before it removes anything."""
+"""What the interpreter does before it removes or replaces anything."""
+
+import json
 
 import pytest
 
@@ -22,6 +24,10 @@ class Access:
 
     def tally(self):
         return {}
+
+    def checkpoint(self, folder):
+        self._done.append("parts")
+        return [json.dumps({"version": 2, "tables": [], "files": []})]
 
 
 @pytest.fixture
@@ -69,3 +75,14 @@ def test_a_proof_that_has_replicas_forget_nothing_waits_for_no_disk(make):
     done = []
     make(done, lambda: done.append("sync")).carry_out(actions.AskAudit(lambda replicas: None))
     assert done == ["forget before 0"]
+
+
+def test_a_checkpoint_appears_after_the_journal_of_what_its_parts_know_is_synced(make, tmp_path):
+    """Only a machine that loses power shows it, between two checkpoints of the same version."""
+    done = []
+
+    def sync():
+        done.append([path.name for path in tmp_path.rglob("version-*")])
+
+    make(done, sync).carry_out(actions.WriteCheckpoint(2, is_private=True))
+    assert done == ["parts", ["version-00000002.partial"]]
