@@ -121,8 +121,7 @@ budget: $(VENV)/.packages ## Print how large each room is beside its budget (bud
 	@$(PYTHON) -m scripts.budget
 
 test: build ## Run all tests, of Rust and of Python, that need nothing else and take no hour.
-	scripts/suite.sh rust
-	scripts/suite.sh python
+	scripts/suite.sh all
 
 # What needs a framework has it in its name; all else in tests/unit needs one process.
 test-quick: build ## Test what needs one process and no framework, in a minute.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs one suite of tests: make test-only WHAT=SUITE. `make test` runs rust and python.
+# Runs one suite of tests: make test-only WHAT=SUITE. `make test` runs rust and python at once.
 #
 #   core          what needs no framework, in a copy without any package
 #   rust          cargo's tests
@@ -23,7 +23,22 @@ pytest() {
     .venv/bin/pytest ${PYTEST_FLAGS:-} "$@"
 }
 
+# edl-python is the extension: it is linked by Python, and tested from there. No page of a crate has
+# an example to run.
+rust=(cargo test --locked --workspace --exclude edl-python --lib --bins --tests)
+
 case ${1:-help} in
+all) # Many of pytest's tests wait for processes; cargo compiles and runs meanwhile.
+    log=$(mktemp)
+    nice "${rust[@]}" >"$log" 2>&1 &
+    cargo=$!
+    trap 'kill "$cargo" 2>/dev/null || true; rm -f "$log"' EXIT
+    python_status=0 rust_status=0
+    "$0" python || python_status=$?
+    wait "$cargo" || rust_status=$?
+    cat "$log"
+    exit $((python_status | rust_status))
+    ;;
 core) # Pages tell of packages too, so the tests of pages are left out.
     copy=$(mktemp -d)
     trap 'rm -rf "$copy"' EXIT
@@ -38,9 +53,7 @@ core) # Pages tell of packages too, so the tests of pages are left out.
         --ignore-glob='*/test_torch_*' -m 'not (keras or torch or long or s3 or postgresql)' \
         --ignore=tests/unit/test_page_commands.py --ignore=tests/unit/test_docs.py tests/unit
     ;;
-rust) # edl-python is the extension: it is linked by Python, and tested from there.
-    cargo test --locked --workspace --exclude edl-python
-    ;;
+rust) "${rust[@]}" ;;
 python)
     .venv/bin/python -m tests.clusters.kafka.jars --if-possible
     OMP_NUM_THREADS=1 TF_NUM_INTRAOP_THREADS=1 pytest
