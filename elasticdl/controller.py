@@ -21,17 +21,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from elasticdl.backends.base import Float32, Trainer
 from elasticdl.backends.handover import GradientRequest, Handover
 from elasticdl.backends.load import ScriptFrameworks
-from elasticdl.backends.script import AskingTrainer
+from elasticdl.backends.script import AskingTrainer, LoaderBatches
 from elasticdl.backends.shards import ShardsTrainer
 from elasticdl.errors import ConfigError, ModelError
-
-if TYPE_CHECKING:
-    from elasticdl.backends.torch.loading import TaskBatches
 
 __all__ = ["Controller", "Optimizer", "init"]
 
@@ -94,7 +91,7 @@ class Controller:
         self._handover = Handover()
         self._frameworks: ScriptFrameworks | None = None
         self._trainer: AskingTrainer | None = None
-        self._batches: TaskBatches | None = None
+        self._batches: LoaderBatches | None = None
         self._has_begun = False
         self._step: GradientRequest | None = None  # on which the script works now
         self.is_over = False
@@ -169,7 +166,7 @@ class Controller:
         self._trainer = self._frameworks.trainer(self._handover, model, optimizer)
         return Optimizer(self)
 
-    def batches(self) -> TaskBatches:
+    def batches(self) -> LoaderBatches:
         """Return the minibatches as a `batch_sampler` of a `torch.utils.data.DataLoader`.
 
         The loader then asks its dataset for records in place of indices: `dataset[record]` returns
@@ -178,15 +175,13 @@ class Controller:
         Raises:
             ModelError: The script has not imported PyTorch.
         """
-        if self._frameworks is None or not self._frameworks.has("torch"):
+        if self._batches is None and self._frameworks is not None:
+            self._batches = self._frameworks.loader_batches()
+        if self._batches is None:
             raise ModelError(
                 "batches(): is for a DataLoader of PyTorch, which the script has not imported "
                 "before init(); go through minibatches(), and make tensors of the records there"
             )
-        from elasticdl.backends.torch.loading import TaskBatches  # imports PyTorch, so only here
-
-        if self._batches is None:
-            self._batches = TaskBatches()
         return self._batches
 
     def minibatches(self, loader: Any = None) -> Iterator[Any]:

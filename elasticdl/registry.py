@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import entry_points
+from types import ModuleType
 from typing import Any
 
 from elasticdl.errors import ConfigError
@@ -27,7 +28,7 @@ GROUP = "elasticdl.packages"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Package:
-    """The parts of a package; each value is "module:name".
+    """The parts of a package; each value is "module:name", if nothing else is said.
 
     Attributes:
         commands: Commands of `elasticdl`, by their names: objects of Click.
@@ -36,6 +37,9 @@ class Package:
         trackers: Functions that begin a tracker, of the type `observe.tracker.Begin`.
         formats: Formats of data files, by name: each is a `data.kinds.FileFormat`.
         sources: Sources of data other than files, by name: each is a `data.kinds.DataSource`.
+        backends: Frameworks of models, by name: each is a `backends.backend.Backend`.
+        modules: Modules that users import from the core's folders, such as
+            `elasticdl.layers.torch`. Each value is the module of the package that has the code.
     """
 
     commands: Mapping[str, str] = field(default_factory=dict)
@@ -44,6 +48,8 @@ class Package:
     trackers: Mapping[str, str] = field(default_factory=dict)
     formats: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
+    backends: Mapping[str, str] = field(default_factory=dict)
+    modules: Mapping[str, str] = field(default_factory=dict)
 
 
 def places(kind: str) -> dict[str, str]:
@@ -99,6 +105,25 @@ def load(place: str) -> Any:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"package {place}: {error}; remove the package or mend it") from error
+
+
+def module(name: str, package: str) -> ModuleType:
+    """Return the module of a package that users import by a name of the core.
+
+    Args:
+        name: The name, a key of `Package.modules`.
+        package: The package that has it in this distribution, for the message.
+
+    Raises:
+        ImportError: No package has it, or its module cannot be imported.
+    """
+    place = places("modules").get(name)
+    if place is None:
+        raise ImportError(
+            f"{name}: expected the package {package!r} of elasticdl, found it removed; install "
+            "elasticdl anew"
+        )
+    return importlib.import_module(place)
 
 
 def _folders() -> list[str]:

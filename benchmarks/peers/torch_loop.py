@@ -23,10 +23,10 @@ from torch.utils._pytree import tree_map
 
 from elasticdl import Mode
 from elasticdl._core import RecordReader
-from elasticdl.backends.torch.feed import TaskRecords
 from elasticdl.config import ModelSection
 from elasticdl.data.base import Metadata
 from elasticdl.model_spec import ModelSpec, load_model_spec
+from elasticdl.packages.torch.feed import TaskRecords
 
 ZOO = Path(__file__).parents[2] / "model_zoo"
 TASK_MINIBATCHES = 20

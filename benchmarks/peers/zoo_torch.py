@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from zoo_model import load, parse, read
 
-from elasticdl.backends.torch.feed import TaskRecords
-from elasticdl.backends.torch.metrics import Metrics
 from elasticdl.job import Mode
 from elasticdl.model_spec import ModelSpec
+from elasticdl.packages.torch.feed import TaskRecords
+from elasticdl.packages.torch.metrics import Metrics
 
 TEST_SIZE = 512
 

@@ -599,6 +599,18 @@ class Predictor(Protocol):
         ...
 
 
+class SavedPredictor(Predictor, Protocol):
+    """An exported model. It brings its parameters: rows, dense and state vectors are empty."""
+
+    def check(self, sample: Minibatch) -> None:
+        """Call the model once.
+
+        Raises:
+            ModelError: The export does not fit the model file.
+        """
+        ...
+
+
 class Trainer(Predictor, Protocol):
     """A model whose parameters lie elsewhere: it is built, described, trained and exported.
 

@@ -1,11 +1,12 @@
-"""Tells the kind of an exported model by the files of its folder, without importing a framework."""
+"""Tells the framework of an exported model by the files of its folder, without importing it."""
 
 from __future__ import annotations
 
 import logging
-from enum import StrEnum
 from pathlib import Path
 
+from elasticdl.backends.backend import Backend
+from elasticdl.backends.known import known, listed
 from elasticdl.errors import ModelError
 
 _SHOWN_ENTRIES = 5
@@ -14,24 +15,8 @@ _MOST_BYTES = 1 << 30  # of an export that is loaded beside what is trained
 log = logging.getLogger(__name__)
 
 
-class ExportKind(StrEnum):
-    """The framework of an exported model."""
-
-    KERAS = "Keras"
-    TORCH = "PyTorch"
-    NUMPY = "NumPy"
-
-
-_FILES = {
-    "saved_model.pb": ExportKind.KERAS,
-    "saved_model.pbtxt": ExportKind.KERAS,
-    "model.safetensors": ExportKind.TORCH,
-    "model.npz": ExportKind.NUMPY,
-}
-
-
-def kind_of_export(directory: Path) -> ExportKind:
-    """Return the framework of an exported model.
+def backend_of_export(directory: Path) -> Backend:
+    """Return the backend of an exported model.
 
     Raises:
         ModelError: It is none, or one whose rows lie beside it.
@@ -41,19 +26,20 @@ def kind_of_export(directory: Path) -> ExportKind:
             f"--saved_model={directory}: its rows lie beside it (--output_tables=parquet), for "
             "others to look up; give the checkpoint (--checkpoint_dir_for_init) instead"
         )
-    for name, kind in _FILES.items():
-        if (directory / name).is_file():
-            return kind
+    backends = known().values()
+    for backend in backends:
+        if _has_one(directory, backend):
+            return backend
+    files = [f"{each.export_files[0]} ({each.name})" for each in backends if each.export_files]
     raise ModelError(
         f"--saved_model={directory}: expected a folder that --output of a training job has "
-        f"written, with saved_model.pb (Keras), model.safetensors (PyTorch) or model.npz (NumPy), "
-        f"{_found(directory)}"
+        f"written, with {listed(files)}, {_found(directory)}"
     )
 
 
 def is_export(directory: Path) -> bool:
     """Whether a folder has an exported model, or is the folder of its rows."""
-    is_model = has_rows_beside(directory) or any((directory / name).is_file() for name in _FILES)
+    is_model = has_rows_beside(directory) or _has_model(directory)
     return is_model or _is_exported_tables(directory)
 
 
@@ -78,6 +64,14 @@ def has_rows_beside(directory: Path) -> bool:
     return _is_exported_tables(directory / "tables")
 
 
+def _has_model(directory: Path) -> bool:
+    return any(_has_one(directory, backend) for backend in known().values())
+
+
+def _has_one(directory: Path, backend: Backend) -> bool:
+    return any((directory / name).is_file() for name in backend.export_files)
+
+
 def _is_exported_tables(directory: Path) -> bool:
     return (directory / "_SUCCESS").is_file() and (directory / "manifest.json").is_file()
 
@@ -90,7 +84,7 @@ def _found(directory: Path) -> str:
     entries = sorted(entry.name for entry in directory.iterdir())
     if not entries:
         return "found an empty folder"
-    inside = next((name for name in entries if (directory / name / "saved_model.pb").is_file()), "")
+    inside = next((name for name in entries if _has_model(directory / name)), "")
     if inside:
         return f"found one in a folder of it; did you mean {directory / inside}?"
     if (directory / "manifest.json").is_file() or any(n.startswith("version-") for n in entries):

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
-from elasticdl.backends.base import TellFeedWay, Trainer, tell_nobody
-from elasticdl.backends.exported import ExportKind, kind_of_export
+from elasticdl.backends.backend import Backend, TrainerSettings
+from elasticdl.backends.base import SavedPredictor, TellFeedWay, Trainer, tell_nobody
+from elasticdl.backends.exported import backend_of_export
 from elasticdl.backends.handover import Handover
-from elasticdl.backends.script import AskingTrainer
+from elasticdl.backends.known import known, listed
+from elasticdl.backends.script import AskingTrainer, LoaderBatches
 from elasticdl.data.base import Metadata
 from elasticdl.errors import ModelError
 from elasticdl.layers.lookup import looking_up
 from elasticdl.model_spec import ModelSpec
-
-# Each of these imports its framework, and a process needs one at most.
-if TYPE_CHECKING:
-    from elasticdl.backends.keras.predictor import SavedModelPredictor
-    from elasticdl.backends.numpy_predictor import SavedArraysPredictor
-    from elasticdl.backends.torch.predictor import ExportedPredictor
 
 
 def load_trainer(
@@ -51,84 +47,61 @@ def load_trainer(
         ModelError: The model function returns something that no framework here knows, or that
             `torch_compile` is not for; or there is no such device.
     """
-    from elasticdl.backends.numpy import ArrayModel, NumpyTrainer
-
-    def in_keras() -> Trainer:
-        if torch_compile:
-            raise _not_in_torch("Keras, whose steps TensorFlow compiles in any case")
-        from elasticdl.backends.keras.choice import is_on_jax
-        from elasticdl.backends.keras.threads import compute_with
-
-        of_file = spec, metadata, seed, embedding_threshold_bytes, run_eagerly, tell_feed
-        if is_on_jax():
-            from elasticdl.backends.keras.on_jax.device import compute_by_jax
-            from elasticdl.backends.keras.on_jax.trainer import JaxTrainer
-
-            compute_by_jax(num_threads, device)
-            return JaxTrainer(*of_file)
-        from elasticdl.backends.keras.trainer import KerasTrainer
-
-        compute_with(num_threads, device)
-        # The trainer of Keras builds the model, because it watches the embeddings as they are made.
-        # It also raises the error for an object that is no Keras model.
-        return KerasTrainer(*of_file)
-
-    # A file without PyTorch has a model of Keras, which only its trainer may build.
-    if _imported("keras", "tensorflow") and not _imported("torch"):
-        return in_keras()
+    settings = TrainerSettings(
+        metadata=metadata,
+        seed=seed,
+        embedding_threshold_bytes=embedding_threshold_bytes,
+        num_threads=num_threads,
+        run_eagerly=run_eagerly,
+        torch_compile=torch_compile,
+        device=device,
+        tell_feed=tell_feed,
+    )
+    backends = list(known().values())
+    imported = [backend for backend in backends if backend.is_imported()]
+    if len(imported) == 1 and imported[0].builds_model:
+        return imported[0].trainer(spec, None, settings)
     model = _call(spec, seed, num_threads)
-    if isinstance(model, ArrayModel):
-        if torch_compile:
-            raise _not_in_torch("NumPy arrays")
-        if device not in (None, "cpu"):
-            raise ModelError(
-                f"--worker_devices: a model on NumPy arrays is computed on the CPU, found {device}"
-            )
-        return NumpyTrainer(spec, model, metadata, seed)
-    if _is_a(model, "torch.nn", "Module"):
-        from elasticdl.backends.torch.device import open_device
-        from elasticdl.backends.torch.trainer import TorchTrainer
-
-        where = open_device(device or "cpu")
-        return TorchTrainer(spec, model, metadata, seed, run_eagerly, torch_compile, where)
-    if _is_a(model, "keras", "Model"):
-        return in_keras()
+    for backend in backends:
+        if backend.is_model(model):
+            return backend.trainer(spec, model, settings)
+    classes = [_with_article(backend.model_class) for backend in backends]
     raise ModelError(
-        "the model function: expected a keras.Model, a torch.nn.Module or an "
-        f"elasticdl.ArrayModel, found {type(model).__module__}.{type(model).__qualname__}"
+        f"the model function: expected {listed(classes)}, found "
+        f"{type(model).__module__}.{type(model).__qualname__}"
     )
 
 
-def _not_in_torch(what: str) -> ModelError:
-    return ModelError(
-        "--torch_compile=true: expected a model in PyTorch, found one of "
-        f"{what}; leave the flag out"
-    )
+def _with_article(name: str) -> str:
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
 def _call(spec: ModelSpec, seed: int, num_threads: int | None) -> object:
-    """Call the model function as PyTorch's models need it, which changes nothing for others.
+    """Call the model function; the frameworks that it needs are prepared before it.
 
     If no number of threads is given, nothing is prepared: the process has its own.
     """
-    knew_torch = _imported("torch")
+    others = [backend for backend in known().values() if not backend.is_imported()]
     with looking_up(_no_rows_yet):
-        if knew_torch:
-            _prepare_torch(seed, num_threads)
+        _prepare([each for each in known().values() if each not in others], seed, num_threads)
         model = spec.model()
-        if not knew_torch and _is_a(model, "torch.nn", "Module"):  # the function has imported it
-            _prepare_torch(seed, num_threads)
+        # The function may import its framework.
+        late = [
+            each
+            for each in others
+            if each.is_imported() and each.is_model(model) and not each.builds_model
+        ]
+        if late:
+            _prepare(late, seed, num_threads)
             # The first call drew its values without the seed, so the model is made again.
             model = spec.model()
     return model
 
 
-def _prepare_torch(seed: int, num_threads: int | None) -> None:
-    if num_threads is None:
-        return
-    from elasticdl.backends.torch.device import prepare
-
-    prepare(seed, num_threads)
+def _prepare(backends: Iterable[Backend], seed: int, num_threads: int | None) -> None:
+    if num_threads is not None:
+        for backend in backends:
+            backend.prepare(seed, num_threads)
 
 
 def _no_rows_yet(layer: object, ids: object) -> NoReturn:
@@ -138,19 +111,10 @@ def _no_rows_yet(layer: object, ids: object) -> NoReturn:
     )
 
 
-def _imported(*names: str) -> bool:
-    return not sys.modules.keys().isdisjoint(names)
-
-
-def _is_a(model: object, module: str, name: str) -> bool:
-    """Say whether a model has a class of a framework; the framework need not be imported."""
-    kind = getattr(sys.modules.get(module), name, None)
-    return kind is not None and isinstance(model, kind)
-
-
 def has_tables() -> bool:
     """Whether a model file that was imported uses an `Embedding` of `elasticdl.layers`."""
-    return _imported("elasticdl.layers.embedding", "elasticdl.layers.torch")
+    layers = {module for backend in known().values() for module in backend.table_layers}
+    return not layers.isdisjoint(sys.modules)
 
 
 def load_saved_model(
@@ -160,7 +124,7 @@ def load_saved_model(
     num_threads: int | None,
     device: str | None = None,
     tell_feed: TellFeedWay = tell_nobody,
-) -> SavedModelPredictor | ExportedPredictor | SavedArraysPredictor:
+) -> SavedPredictor:
     """Return an exported model, importing its framework only now.
 
     Args:
@@ -174,36 +138,16 @@ def load_saved_model(
     Raises:
         ModelError: The folder holds no export of a framework, or there is no such device.
     """
-    kind = kind_of_export(directory)
-    if kind is ExportKind.NUMPY:
-        from elasticdl.backends.numpy import ArrayModel
-        from elasticdl.backends.numpy_predictor import SavedArraysPredictor
-
+    backend = backend_of_export(directory)
+    model = None
+    if not backend.builds_model:
         model = _call(spec, 0, num_threads)
-        if not isinstance(model, ArrayModel):
-            raise _of_another(kind, directory, model)
-        return SavedArraysPredictor(spec, model, metadata, directory)
-    if kind is ExportKind.TORCH:
-        model = _call(spec, 0, num_threads)
-        if not _is_a(model, "torch.nn", "Module"):
-            raise _of_another(kind, directory, model)
-        from elasticdl.backends.torch.device import open_device
-        from elasticdl.backends.torch.predictor import ExportedPredictor
-
-        return ExportedPredictor(spec, model, metadata, directory, open_device(device or "cpu"))
-    from elasticdl.backends.keras.predictor import SavedModelPredictor
-    from elasticdl.backends.keras.threads import compute_with
-
-    if num_threads is not None:
-        compute_with(num_threads, device)
-    return SavedModelPredictor(spec, metadata, directory, tell_feed)
-
-
-def _of_another(kind: ExportKind, directory: Path, model: object) -> ModelError:
-    return ModelError(
-        f"--saved_model={directory} is an export of {kind}, but the model function "
-        f"returns {type(model).__module__}.{type(model).__qualname__}"
-    )
+        if not backend.is_model(model):
+            raise ModelError(
+                f"--saved_model={directory} is an export of {backend.name}, but the model "
+                f"function returns {type(model).__module__}.{type(model).__qualname__}"
+            )
+    return backend.predictor(spec, model, metadata, directory, num_threads, device, tell_feed)
 
 
 class ScriptFrameworks:
@@ -226,23 +170,27 @@ class ScriptFrameworks:
         """
         self._seed, self._device = seed, device
         self._errors: dict[str, ModelError | None] = {}
-        if _imported("torch"):
-            self._errors["torch"] = _error_of(lambda: _torch_on(seed, num_threads, device))
-        if _imported("keras", "tensorflow"):
-            self._errors["keras"] = _error_of(lambda: _keras_on(seed, num_threads, device))
+        self._backends = {
+            name: backend for name, backend in known().items() if backend.runs_scripts
+        }
+        for name, backend in self._backends.items():
+            if backend.is_imported():
+                self._errors[name] = _error_of(backend, seed, num_threads, device)
         if needs_one and not self._errors:
+            modules = [name for backend in self._backends.values() for name in backend.imports]
             raise ModelError(
-                "elasticdl.controller.init(): expected the script to have imported torch, keras "
-                "or tensorflow before it, found none of them; they are told there with how many "
-                "threads, and where, they compute"
+                "elasticdl.controller.init(): expected the script to have imported "
+                f"{listed(modules) or 'a framework'} before it, found none; they are told there "
+                "with how many threads, and where, they compute"
             )
         for error in self._errors.values():
             if error is not None and len(self._errors) == 1:
                 raise error
 
-    def has(self, name: str) -> bool:
-        """Say whether a framework, "torch" or "keras", is one of them."""
-        return name in self._errors
+    def loader_batches(self) -> LoaderBatches | None:
+        """Return what a loader of one of them is made on; None: they have no loader."""
+        found = (self._backends[name].loader_batches() for name in self._errors)
+        return next((batches for batches in found if batches is not None), None)
 
     def trainer(self, handover: Handover, model: object, optimizer: object) -> AskingTrainer:
         """Return the trainer of a script's model.
@@ -250,19 +198,13 @@ class ScriptFrameworks:
         Raises:
             ModelError: Model or optimizer cannot be used here; says what and why.
         """
-        if _is_a(model, "keras", "Model"):  # on PyTorch it is a torch.nn.Module too
-            self._check("keras")
-            from elasticdl.backends.keras.script import ScriptTrainer as InKeras
-
-            return InKeras(handover, model, optimizer, self._seed)
-        if _is_a(model, "torch.nn", "Module"):
-            self._check("torch")
-            from elasticdl.backends.torch.device import open_device
-            from elasticdl.backends.torch.script import ScriptTrainer as InTorch
-
-            return InTorch(handover, model, optimizer, self._seed, open_device(self._device))
+        for name, backend in self._backends.items():
+            if backend.is_model(model):
+                self._check(name)
+                return backend.script_trainer(handover, model, optimizer, self._seed, self._device)
+        classes = [_with_article(backend.model_class) for backend in self._backends.values()]
         raise ModelError(
-            "wrap(model, optimizer): expected a torch.nn.Module or a keras.Model, found "
+            f"wrap(model, optimizer): expected {listed(classes) or 'a model'}, found "
             f"{type(model).__module__}.{type(model).__qualname__}; loops in other frameworks are "
             "not run so far"
         )
@@ -278,22 +220,9 @@ class ScriptFrameworks:
             raise error
 
 
-def _error_of(tell: Callable[[], None]) -> ModelError | None:
+def _error_of(backend: Backend, seed: int, num_threads: int, device: str) -> ModelError | None:
     try:
-        tell()
+        backend.prepare_script(seed, num_threads, device)
     except ModelError as error:
         return error
     return None
-
-
-def _torch_on(seed: int, num_threads: int, device: str) -> None:
-    from elasticdl.backends.torch.device import open_device, prepare
-
-    open_device(device)  # refuses one that is not there
-    prepare(seed, num_threads)
-
-
-def _keras_on(seed: int, num_threads: int, device: str) -> None:
-    from elasticdl.backends.keras.threads import prepare
-
-    prepare(seed, num_threads, device)

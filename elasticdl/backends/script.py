@@ -43,6 +43,30 @@ class Loader(Protocol):
         ...
 
 
+class LoaderBatches(Protocol):
+    """The minibatches of a task, which a script gives to a loader of its framework."""
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        """Yield the records of each minibatch."""
+        ...
+
+    def __len__(self) -> int:
+        """Return the number of minibatches."""
+        ...
+
+    def loaded_by(self, loader: object, seed: int) -> Loader:
+        """Check a loader that was made on these batches, and begin its processes.
+
+        Args:
+            loader: The script's loader.
+            seed: The seed of what the loader draws for its processes.
+
+        Raises:
+            ModelError: It would not give the minibatches of tasks.
+        """
+        ...
+
+
 class OnlyTraining:
     """The part of a `Trainer` that the job of a script has no use for."""
 
@@ -157,13 +181,13 @@ class AskingTrainer(OnlyTraining, ABC):
     def zero_grad(self) -> None:
         """Forget gradients that lie in the parameters."""
 
-    @abstractmethod
-    def load_with(self, loader: object, batches: Any, seed: int) -> None:
+    def load_with(self, loader: object, batches: LoaderBatches, seed: int) -> None:
         """Have a user's loader make what the script gets of the records.
 
         Raises:
             ModelError: It cannot be used here; says what and why.
         """
+        self.loader = batches.loaded_by(loader, seed)
 
     # --- the worker's side -----------------------------------------------------------------------
 

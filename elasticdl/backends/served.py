@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from elasticdl.backends.base import Float32, Int64
+from elasticdl.backends.known import known, listed
 from elasticdl.data.strings import Array
 from elasticdl.errors import DataError, ExportError
 
@@ -86,17 +87,14 @@ def load_served(folder: Path) -> ServedModel:
     Raises:
         ExportError: The folder has no model that can be served.
     """
-    if (folder / "saved_model" / "saved_model.pb").is_file():
-        from elasticdl.backends.keras.served import KerasServed
-
-        return KerasServed(folder)
-    if (folder / "score.pt2").is_file():
-        from elasticdl.backends.torch.served import TorchServed
-
-        return TorchServed(folder)
+    with_programs = [backend for backend in known().values() if backend.program]
+    for backend in with_programs:
+        if (folder / backend.program).is_file():
+            return backend.served(folder)
+    names = [f"{each.name} ({Path(each.program).parts[0]})" for each in with_programs]
     raise ExportError(
-        f"{folder}: expected the program of a model in Keras (saved_model) or PyTorch (score.pt2); "
-        "a model given as functions on arrays has none"
+        f"{folder}: expected the program of a model in {listed(names) or 'a framework'}; a model "
+        "given as functions on arrays has none"
     )
 
 

@@ -54,14 +54,6 @@ class ShardsTrainer(AskingTrainer):
     def zero_grad(self) -> None:
         """There are no gradients."""
 
-    def load_with(self, loader: object, batches: Any, seed: int) -> None:
-        """Have a `DataLoader` make what the script gets of the records."""
-        from elasticdl.backends.torch.loading import Loading
-
-        loading = Loading(loader, batches, seed)
-        loading.start()  # in this thread: its processes are begun before others have locks
-        self.loader = loading
-
     def build(self, sample: Minibatch) -> ModelDescription:
         """Describe a model that has nothing."""
         return ModelDescription((), (), (), OptimizerSpec("sgd"), self._seed)

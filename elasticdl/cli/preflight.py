@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from elasticdl.backends.exported import is_export, kind_of_export
+from elasticdl.backends.exported import backend_of_export, is_export
 from elasticdl.checkpoints.pretrained import sources_of
 from elasticdl.checkpoints.versions import resolve
 from elasticdl.cli.job_folder import holds_job
@@ -358,7 +358,7 @@ def _check_sources(config: JobConfig) -> None:
     sources_of(config.checkpoint.pretrained_rows)
     saved_model = config.checkpoint.saved_model
     if saved_model is not None:
-        kind_of_export(saved_model)
+        backend_of_export(saved_model)
 
 
 def _check_is_no_export(checkpoint: Location, config: JobConfig) -> None:

@@ -39,7 +39,7 @@ def columns(spec):
 
 
 def examples(columns, count):
-    from elasticdl.backends.torch.feed import TaskRecords
+    from elasticdl.packages.torch.feed import TaskRecords
 
     return TaskRecords(encode_examples({n: values[:count] for n, values in columns.items()}), {})
 

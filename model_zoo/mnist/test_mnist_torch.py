@@ -39,7 +39,7 @@ def digits():
 
 @pytest.fixture(scope="module")
 def examples(spec, digits):
-    from elasticdl.backends.torch.feed import TaskRecords
+    from elasticdl.packages.torch.feed import TaskRecords
 
     images, labels = digits
     records = encode_examples(

@@ -124,7 +124,7 @@ def compare(file, folder):
 
 def exported(trainer, run, description, net, minibatch, folder):
     """Export what was trained; compare its weights with those of the plain loop."""
-    from elasticdl.backends.torch.export import export_weights, read_export
+    from elasticdl.packages.torch.export import export_weights, read_export
 
     flat = flat_of(run, description)
     given = trainer.predict_step(minibatch, [], *flat)

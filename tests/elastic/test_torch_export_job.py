@@ -111,10 +111,10 @@ def save_ids(folder, path):
     """Write what the model is given for the validation data."""
     from elasticdl import Mode
     from elasticdl._core import RecordReader
-    from elasticdl.backends.torch.feed import TaskRecords
     from elasticdl.config import ModelSection
     from elasticdl.data.base import Metadata
     from elasticdl.model_spec import load_model_spec
+    from elasticdl.packages.torch.feed import TaskRecords
 
     section = ModelSection(model_zoo=ZOO, model_def="flights.deepfm_torch.forward")
     records = RecordReader(folder / "validation.recordio").read(0, NUM_VALIDATION)

@@ -72,6 +72,18 @@ def test_the_core_trains_without_packages(copied, tmp_path, removed):
             assert arrays["table/count/rows"][:, 0].sum() == 512
 
 
+MODULES = [(name, each) for name, package in packages().items() for each in package.modules]
+
+
+@pytest.mark.parametrize(("package", "module"), MODULES)
+def test_a_module_of_a_package_that_was_removed_names_the_package(
+    copied, tmp_path, package, module
+):
+    shutil.rmtree(tmp_path / "elasticdl" / "packages" / package)
+    done = copied("-c", f"import {module}")
+    assert f"ImportError: {module}: expected the package '{package}'" in done.stderr
+
+
 def test_imports_of_the_core_are_those_of_its_layers_without_packages(copied, tmp_path):
     shutil.rmtree(tmp_path / "elasticdl" / "packages")
     text = (ROOT / "pyproject.toml").read_text().replace('  "packages",\n', "")

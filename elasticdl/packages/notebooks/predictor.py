@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from elasticdl.backends.base import Predictor
-from elasticdl.backends.exported import ExportKind, kind_of_export
+from elasticdl.backends.exported import backend_of_export
+from elasticdl.backends.known import known
 from elasticdl.backends.load import load_saved_model
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader, Metadata
@@ -25,15 +26,14 @@ from elasticdl.worker.predictions import FileSink, Predicted
 from elasticdl.worker.records import located, read_all
 from elasticdl.worker.sources import main_sample, open_readers
 
-_FRAMEWORKS = {ExportKind.KERAS: "tensorflow", ExportKind.TORCH: "torch"}
 _VARIABLES = (KERAS_VARIABLE, STATISTICS_VARIABLE)
 
 
 def may_load(export: Path) -> bool:
     """Return whether this program can load an export: no other framework may be loaded already."""
-    own = _FRAMEWORKS.get(kind_of_export(export))
-    others = set(_FRAMEWORKS.values()) - {own}
-    return own is None or own in sys.modules or others.isdisjoint(sys.modules)
+    own = set(backend_of_export(export).imports)
+    others = {name for backend in known().values() for name in backend.imports} - own
+    return not own or not own.isdisjoint(sys.modules) or others.isdisjoint(sys.modules)
 
 
 class LoadedModel:

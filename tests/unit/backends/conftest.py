@@ -136,20 +136,6 @@ def new_job():
 
 
 @pytest.fixture
-def new_torch_job():
-    """Return the same for PyTorch, whose trainer is chosen by what the model function returns."""
-    from elasticdl.backends.load import load_trainer
-
-    def new(data, minibatch_size, seed=0, mode=Mode.TRAINING, run_eagerly=False, store=None,
-            torch_compile=False, device=None, **functions):  # fmt: skip
-        spec = make_spec(**functions)
-        backend = load_trainer(spec, Metadata(), seed, 0, 1, run_eagerly, torch_compile, device)
-        return begin(backend, data, minibatch_size, mode, run_eagerly, store)
-
-    return new
-
-
-@pytest.fixture
 def begin_job():
     """Return a function that declares the model of a backend that a test has made."""
     return lambda backend, data: begin(backend, data, 32, Mode.TRAINING, False)

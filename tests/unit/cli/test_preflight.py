@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from elasticdl.backends.known import known
 from elasticdl.cli.flags import build_config
 from elasticdl.cli.model_file import has_tables
 from elasticdl.cli.preflight import check, defined_names
@@ -30,7 +31,7 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "data.csv").write_text("1,2\n")
     (tmp_path / "none").mkdir()
     (tmp_path / "saved").mkdir()
-    (tmp_path / "saved" / "saved_model.pb").touch()
+    (tmp_path / "saved" / "model.npz").touch()
     return tmp_path
 
 
@@ -125,13 +126,13 @@ def test_a_mistake_is_named_and_nothing_is_written(place, words, error, complain
 )
 def test_what_is_no_exported_model_is_told_by_what_it_is(place, found, says):
     (place / "empty").mkdir()
-    make(place, "versions/1/saved_model.pb", "checkpoints/version-00000003/manifest.json")
+    make(place, "versions/1/model.npz", "checkpoints/version-00000003/manifest.json")
     make(place, "beside/tables/manifest.json", "beside/tables/_SUCCESS", "beside/model.json")
     with pytest.raises(ModelError, match=f"--saved_model={found}: .*{says}"):
         check(config("evaluate", saved_model=found))
 
 
-@pytest.mark.parametrize("file", ["saved_model.pb", "model.safetensors", "model.npz"])
+@pytest.mark.parametrize("file", [file for each in known().values() for file in each.export_files])
 def test_a_model_of_each_framework_is_an_exported_one_and_no_checkpoint(place, file):
     make(place, f"model/{file}")
     check(config("evaluate", saved_model="model"))

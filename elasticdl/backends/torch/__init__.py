@@ -1,1 +1,0 @@
-"""PyTorch: a user's model file, one step on one minibatch at a time."""

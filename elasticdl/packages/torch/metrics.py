@@ -1,0 +1,216 @@
+"""Metrics whose sums add up over workers: functions, and metrics of torchmetrics."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeGuard
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from elasticdl.backends.average import Average, mean
+from elasticdl.backends.call_order import Tell, swapped, takes_predictions_first, told_nobody
+from elasticdl.backends.user_code import user_code
+from elasticdl.errors import ModelError
+from elasticdl.job import MetricStates
+from elasticdl.packages.torch.loss import is_of_torch
+from elasticdl.packages.torch.structures import Nested, as_array, leaves
+
+State = list[NDArray[np.float64]]
+
+
+class Metric(Protocol):
+    """A metric of one model. `direction`: "min" or "max" is better; None: nobody knows."""
+
+    direction: str | None
+
+    def reset(self) -> None:
+        """Forget all minibatches."""
+        ...
+
+    def update(self, labels: Nested, predictions: Nested) -> None:
+        """Add a minibatch."""
+        ...
+
+    def state(self) -> State:
+        """Return the sums so far."""
+        ...
+
+    def result(self, state: State) -> dict[str, float]:
+        """Compute the metric from sums: suffix of its name (mostly empty) -> value."""
+        ...
+
+
+class FunctionMetric:
+    """A function of labels and predictions whose results are averaged over examples.
+
+    It gives a value for each element of a minibatch, or one for all of it.
+    """
+
+    direction: str | None = None
+
+    def __init__(
+        self, name: str, function: Callable[[Nested, Nested], torch.Tensor | float]
+    ) -> None:
+        self._name = name
+        self._function = function
+        self.reset()
+
+    def reset(self) -> None:
+        """See `Metric`."""
+        self._average = Average(self._name)
+
+    def update(self, labels: Nested, predictions: Nested) -> None:
+        """See `Metric`."""
+        values = as_array(self._function(labels, predictions))
+        self._average.add(values, _num_records(predictions))
+
+    def state(self) -> State:
+        """See `Metric`."""
+        return self._average.state()
+
+    def result(self, state: State) -> dict[str, float]:
+        """See `Metric`."""
+        return {"": mean(state)}
+
+
+class SumMetric(Protocol):
+    """The methods that we use of a metric of torchmetrics, which need not be installed."""
+
+    _defaults: Mapping[str, torch.Tensor]
+    _reductions: Mapping[str, object]
+    _update_count: int
+
+    def reset(self) -> None:
+        """Forget what was gathered."""
+        ...
+
+    def update(self, predictions: Nested, labels: Nested) -> None:
+        """Gather a minibatch."""
+        ...
+
+    def compute(self) -> torch.Tensor | Mapping[str, torch.Tensor]:
+        """Return the metric of what was gathered."""
+        ...
+
+
+class TorchMetric:
+    """A metric of torchmetrics, `update(predictions, labels)`, whose states are sums."""
+
+    def __init__(self, name: str, metric: SumMetric, predictions_first: bool = True) -> None:
+        self._metric = metric
+        self._predictions_first = predictions_first
+        is_up = getattr(metric, "higher_is_better", None)
+        self.direction = None if is_up is None else "max" if is_up else "min"
+        self._names = sorted(metric._defaults)
+        for state, reduction in metric._reductions.items():
+            # torchmetrics names this function for a state that workers may add up.
+            if getattr(reduction, "__name__", "") != "dim_zero_sum":
+                raise ModelError(
+                    f"metric {name!r} ({type(metric).__name__}) keeps {state!r}, which is no sum, "
+                    "so that of several workers cannot be added; choose a metric that keeps "
+                    "counts: BinaryAUROC(thresholds=200) is one, without thresholds it is none"
+                )
+
+    def reset(self) -> None:
+        """See `Metric`."""
+        self._metric.reset()
+
+    def update(self, labels: Nested, predictions: Nested) -> None:
+        """See `Metric`."""
+        pair = (predictions, labels) if self._predictions_first else (labels, predictions)
+        self._metric.update(*pair)
+
+    def state(self) -> State:
+        """See `Metric`."""
+        return [as_array(getattr(self._metric, n)).astype(np.float64) for n in self._names]
+
+    def result(self, state: State) -> dict[str, float]:
+        """See `Metric`."""
+        metric = copy.deepcopy(self._metric)  # its own sums stay
+        metric.reset()
+        for name, values in zip(self._names, state, strict=True):
+            like = getattr(metric, name)
+            setattr(metric, name, torch.from_numpy(np.asarray(values)).to(like.dtype))
+        metric._update_count = 1  # otherwise compute() warns that nothing was added
+        found = metric.compute()
+        if isinstance(found, Mapping):
+            return {f"/{key}": float(value) for key, value in found.items()}
+        values = as_array(found).astype(np.float64)
+        if values.ndim == 0:
+            return {"": float(values)}
+        return {f"/{k}": float(v) for k, v in enumerate(values.ravel())}
+
+
+class Metrics:
+    """All metrics of `eval_metrics_fn`, by name."""
+
+    def __init__(
+        self, eval_metrics_fn: Callable[[], object] | None, tell: Tell = told_nobody
+    ) -> None:
+        self._metrics: dict[str, Metric] = {}
+        found = eval_metrics_fn() if eval_metrics_fn else {}
+        if not isinstance(found, Mapping):
+            raise ModelError(
+                f"eval_metrics_fn must return a dict of metrics by name, found "
+                f"{type(found).__name__}"
+            )
+        for name, metric in found.items():
+            self._metrics[str(name)] = _metric(str(name), metric, tell)
+
+    def reset(self) -> None:
+        """Forget all minibatches."""
+        for metric in self._metrics.values():
+            metric.reset()
+
+    def update(self, labels: Nested, predictions: Nested) -> None:
+        """Add a minibatch.
+
+        Raises:
+            ModelError: A metric raised; names it.
+        """
+        with torch.no_grad():
+            for name, metric in self._metrics.items():
+                with user_code(f"metric {name!r}"):
+                    metric.update(labels, predictions)
+
+    def directions(self) -> dict[str, str | None]:
+        """Return whether less ("min") or more ("max") of each is better; None: nobody knows."""
+        return {name: metric.direction for name, metric in self._metrics.items()}
+
+    def states(self) -> MetricStates:
+        """Return the sums so far."""
+        return {name: list(metric.state()) for name, metric in self._metrics.items()}
+
+    def results(self, states: MetricStates) -> dict[str, float]:
+        """Compute the metrics from sums."""
+        return {
+            f"{name}{suffix}": value
+            for name, state in states.items()
+            if name in self._metrics  # beside them is an evaluation's loss
+            for suffix, value in self._metrics[name].result(list(state)).items()
+        }
+
+
+def _is_of_sums(metric: object) -> TypeGuard[SumMetric]:
+    return hasattr(metric, "_reductions") and hasattr(metric, "compute")
+
+
+def _metric(name: str, metric: object, tell: Tell) -> Metric:
+    is_usual = _is_of_sums(metric) or is_of_torch(metric)
+    is_swapped = takes_predictions_first(metric, f"metric {name}", tell, is_usual)
+    if _is_of_sums(metric):
+        return TorchMetric(name, metric, is_swapped)
+    if callable(metric):
+        return FunctionMetric(name, swapped(metric) if is_swapped else metric)
+    raise ModelError(
+        f"metric {name!r} must be a function of (labels, predictions) or a metric of torchmetrics, "
+        f"found {type(metric).__name__}"
+    )
+
+
+def _num_records(predictions: Nested) -> int:
+    first = next(leaves(predictions))
+    return int(first.shape[0]) if first.dim() else 1
