@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,7 +14,7 @@ from pydantic_core import to_jsonable_python
 
 from elasticdl import registry
 from elasticdl.errors import ConfigError
-from elasticdl.job import Strategy
+from elasticdl.job import Role, Strategy
 from elasticdl.locations import Location, Url, is_remote
 from elasticdl.settings import devices, reader_params
 from elasticdl.settings.best import Best
@@ -29,12 +29,12 @@ from elasticdl.settings.conflicts import (
 from elasticdl.settings.data import DataSection
 from elasticdl.settings.export_every import Every
 from elasticdl.settings.kubernetes import KubernetesSection
+from elasticdl.settings.launcher import PROCESS, LauncherFacts, launchers
 from elasticdl.settings.model import STATISTICS_VARIABLE, ModelSection
-from elasticdl.settings.pods import parse_resources, shown_variables
-from elasticdl.settings.ray import RaySection
+from elasticdl.settings.pods import shown_variables
+from elasticdl.settings.resources import ResourcesSection
 from elasticdl.settings.section import Command, Only, PackageSection, Section
 from elasticdl.settings.seeing import SeeingSection
-from elasticdl.settings.slurm import SlurmSection
 from elasticdl.settings.trace import TraceChoice
 from elasticdl.settings.training import EvaluationSection, TrainingSection
 
@@ -52,7 +52,6 @@ __all__ = [
     "TrainingSection",
 ]
 
-_CLUSTERS = ("kubernetes", "slurm", "ray")
 _POD_NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 
 
@@ -111,9 +110,8 @@ class JobConfig(Section):
     checkpoint: CheckpointSection = CheckpointSection()
     cluster: ClusterSection = ClusterSection()
     seeing: SeeingSection = SeeingSection()
+    resources: ResourcesSection = ResourcesSection()
     kubernetes: KubernetesSection = KubernetesSection()
-    slurm: SlurmSection = SlurmSection()
-    ray: RaySection = RaySection()
     packages: PackageSections = PackageSections()
 
     def package_sections(self) -> list[PackageSection]:
@@ -125,31 +123,29 @@ class JobConfig(Section):
         return next(each for each in self.package_sections() if type(each) is kind)
 
     @property
+    def launcher_name(self) -> str:
+        """The name of what runs the processes."""
+        return self.cluster.launcher or _implied_launcher(self)
+
+    @property
+    def launcher(self) -> LauncherFacts:
+        """The facts of what runs the processes."""
+        return launchers()[self.launcher_name]
+
+    @property
     def is_on_kubernetes(self) -> bool:
         """Whether a Kubernetes cluster runs the processes."""
-        if self.cluster.launcher is None:
-            return bool(self.kubernetes.image_name)
-        return self.cluster.launcher == "kubernetes"
-
-    @property
-    def is_on_slurm(self) -> bool:
-        """Whether Slurm runs the processes."""
-        return self.cluster.launcher == "slurm"
-
-    @property
-    def is_on_ray(self) -> bool:
-        """Whether a Ray cluster runs the processes."""
-        return self.cluster.launcher == "ray"
+        return self.launcher_name == "kubernetes"
 
     @property
     def shares_folder(self) -> bool:
         """Whether processes on several machines find each other in the job's folder."""
-        return self.is_on_slurm or self.is_on_ray
+        return self.launcher.shares_folder
 
     @property
     def is_on_cluster(self) -> bool:
         """Whether its processes may be on several machines."""
-        return self.is_on_kubernetes or self.shares_folder
+        return self.launcher.is_cluster
 
     @property
     def num_ps(self) -> int:
@@ -578,16 +574,18 @@ class JobConfig(Section):
                 "--tensorboard_histograms are of checkpoints: expected --tensorboard_log_dir, and "
                 "--checkpoint_dir, a folder"
             )
-        if port is not None and self.shares_folder:
+        place = self.launcher.metrics
+        if port is not None and not place:
+            can = " or ".join(name for name, facts in launchers().items() if facts.metrics)
             raise ValueError(
-                f"--metrics_port: with --launcher={self.cluster.launcher} the processes of a job "
-                "have no port that Prometheus could reach: expected --launcher=process or "
-                "kubernetes, or not this flag"
+                f"--metrics_port: with --launcher={self.launcher_name} the processes of a job "
+                f"have no port that Prometheus could reach: expected --launcher={can}, or not this "
+                "flag"
             )
-        if port is not None and self.is_on_kubernetes != (port > 0):
+        if port is not None and (place == "own") != (port > 0):
             expected = (
-                "a port above 0 in each pod"
-                if self.is_on_kubernetes
+                f"a port above 0 in each {self.launcher.place.partition(' ')[2]}"
+                if place == "own"
                 else "0, since all processes are on one machine"
             )
             raise ValueError(f"--metrics_port={port}: expected {expected}")
@@ -599,8 +597,7 @@ class JobConfig(Section):
             self.num_model_servers,
             self.training.distribution_strategy,
             {
-                "--launcher=slurm": self.is_on_slurm,
-                "--launcher=ray": self.is_on_ray,
+                f"--launcher={self.launcher_name}": not self.launcher.has_model_servers,
                 "--trace": bool(self.seeing.trace),
                 "--export_dir": self.checkpoint.export_dir is not None,
                 "--on_nan=skip": self.training.on_nan == "skip",
@@ -617,7 +614,7 @@ class JobConfig(Section):
             why = (
                 "of which there is one"
                 if is_local
-                else f"and {self._own_place} has GPUs of its own"
+                else f"and {self.launcher.place} has GPUs of its own"
             )
             raise ValueError(
                 f"--worker_devices={self.cluster.worker_devices}: several devices are dealt to the "
@@ -630,10 +627,9 @@ class JobConfig(Section):
         if self.kubernetes.queue_name and least > most:
             raise ValueError(f"--queue_min_workers={least}: expected at most --num_workers={most}")
         if self.training.distribution_strategy is Strategy.LOCAL:
-            name = self.cluster.launcher or "kubernetes"
             raise ValueError(
                 "--distribution_strategy=Local uses one process, on this machine: expected "
-                f"--distribution_strategy={Strategy.PARAMETER_SERVER} on {name.capitalize()}"
+                f"--distribution_strategy={Strategy.PARAMETER_SERVER} on {self.launcher.title}"
             )
         if self.shares_folder:
             return
@@ -643,50 +639,33 @@ class JobConfig(Section):
                 f"letter, as names on Kubernetes are, found {self.cluster.job_name!r}"
             )
 
-    @property
-    def _own_place(self) -> str:
-        """The name of the place in which a cluster runs a process."""
-        if self.is_on_kubernetes:
-            return "a pod"
-        return "a task of Slurm" if self.is_on_slurm else "an actor of Ray"
-
     def _check_flags_of_clusters(self) -> None:
         """Refuse flags of a cluster that does not run the job."""
+        if not self.is_on_cluster and (asked := self.resources.given()):
+            clusters = " or ".join(name for name, facts in launchers().items() if facts.is_cluster)
+            raise ValueError(
+                f"--{asked[0]} is what a process requests on a cluster: expected "
+                f"--launcher={clusters or 'NAME of a package'}, or not this flag"
+            )
+        for role in (Role.MASTER, Role.WORKER, Role.PS):
+            try:
+                self.kubernetes.limits(role, self.resources.requests(role))
+            except ValueError as error:
+                raise ValueError(f"--{role}_resource_limit: {error}") from error
         given = self.kubernetes.given()
-        if self.shares_folder:
-            given = [name for name in given if not name.endswith("_resource_request")]
-            if given:
-                instead = (
-                    "expected --slurm_options, or not this flag,"
-                    if self.is_on_slurm
-                    else ("expected not this flag")
-                )
-                raise ValueError(
-                    f"--{given[0]} is of jobs on Kubernetes: {instead} with "
-                    f"--launcher={self.cluster.launcher}"
-                )
-        elif given and not self.is_on_kubernetes:
+        if not given or self.is_on_kubernetes:
+            return
+        if self.launcher_name == PROCESS:
             raise ValueError(
                 f"--{given[0]} is of jobs on Kubernetes: give --image_name, or "
                 "--launcher=kubernetes for the stock image"
             )
-        if not self.is_on_slurm and (slurm := self.slurm.given()):
-            raise ValueError(f"--{slurm[0]} is of jobs on Slurm: give --launcher=slurm")
-        if self.is_on_ray:
-            self._check_requests_of_ray()
-        elif self.ray != RaySection():
-            raise ValueError(
-                f"--ray_address={self.ray.ray_address} is of jobs on Ray: give --launcher=ray"
-            )
-
-    def _check_requests_of_ray(self) -> None:
-        for role in ("master", "worker", "ps"):
-            asked = getattr(self.kubernetes, f"{role}_resource_request")
-            if "ephemeral-storage" in parse_resources(asked):
-                raise ValueError(
-                    f"--{role}_resource_request={asked}: Ray knows no disks: expected cpu, memory, "
-                    "gpu or a resource of its nodes"
-                )
+        own = self.launcher.own_options
+        instead = f"--{own}, or not this flag," if own else "not this flag"
+        raise ValueError(
+            f"--{given[0]} is of jobs on Kubernetes: expected {instead} with "
+            f"--launcher={self.launcher_name}"
+        )
 
     @model_validator(mode="before")
     @classmethod
@@ -694,12 +673,12 @@ class JobConfig(Section):
         """Choose ps replicas for parameters on a cluster, unless the user chose a strategy."""
         if not isinstance(values, dict):
             return values
-        sections = {name: values.get(name) for name in ("cluster", "kubernetes", "training")}
-        if not all(section is None or isinstance(section, dict) for section in sections.values()):
+        values = _relocated(values)
+        cluster, training = (values.get(name) or {} for name in ("cluster", "training"))
+        if not (isinstance(cluster, dict) and isinstance(training, dict)):
             return values  # the caller has made the sections, so they have their defaults
-        cluster, kubernetes, training = (section or {} for section in sections.values())
-        launcher = cluster.get("launcher") or ("kubernetes" if kubernetes.get("image_name") else "")
-        if launcher not in _CLUSTERS or training.get("distribution_strategy"):
+        facts = launchers().get(cluster.get("launcher") or _implied_launcher(values))
+        if facts is None or not facts.is_cluster or training.get("distribution_strategy"):
             return values
         return values | {
             "training": training | {"distribution_strategy": str(Strategy.PARAMETER_SERVER)}
@@ -708,15 +687,13 @@ class JobConfig(Section):
     def going_on(self, now: JobConfig) -> JobConfig:
         """Return the settings with which a later command goes on with this job.
 
-        The later command decides the settings for pages and logs, `MAY_DIFFER`, and the requests
-        to Slurm or Ray. It also decides the model if `--model_changes` is set.
+        The later command decides the settings for pages and logs, `MAY_DIFFER`, and those of
+        packages that change nothing. It also decides the model if `--model_changes` is set.
         """
         changed = {name: getattr(now.data, name) for name in MAY_DIFFER}
         packages = {name: getattr(now.packages, name) for name in free_packages()}
         sections: dict[str, Any] = {
             "seeing": now.seeing,
-            "slurm": now.slurm,
-            "ray": now.ray,
             "packages": self.packages.model_copy(update=packages),
             "data": self.data.model_copy(update=changed),
             "model": now.model if now.model.model_changes else self.model,
@@ -794,7 +771,54 @@ def completed(shown: Mapping[str, Any]) -> dict[str, Any]:
         for name, field in JobConfig.model_fields.items()
         if (defaults := _defaults(field)) is not None
     }
-    return _over(sections, shown)
+    return _over(sections, _relocated(shown))
+
+
+def _relocated(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings, each in the section that has it now; an earlier version had other sections.
+
+    A setting has the same name in all versions, and no two sections have one of the same name.
+    """
+    found = {name: dict(each) if isinstance(each, dict) else each for name, each in values.items()}
+    for name, section in values.items():
+        if not isinstance(section, dict) or name == "packages":
+            continue
+        for setting in section:
+            home = _HOMES.get(setting)
+            if home is None or home == (name,):
+                continue
+            place = found
+            for each in home:
+                place[each] = dict(place.get(each) or {})
+                place = place[each]
+            place.setdefault(setting, found[name].pop(setting))
+        if name not in JobConfig.model_fields and not found[name]:
+            del found[name]
+    return found
+
+
+def _homes(kind: type[Section], path: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the settings below a section, each with the place of its section."""
+    for name, field in kind.model_fields.items():
+        below = field.annotation
+        if isinstance(below, type) and issubclass(below, Section):
+            yield from _homes(below, (*path, name))
+        else:
+            yield name, path
+
+
+_HOMES = dict(_homes(JobConfig, ()))
+
+
+def _implied_launcher(settings: Any) -> str:
+    """Return the launcher that settings, as objects or JSON, ask for without a name."""
+    for name, facts in launchers().items():
+        found = settings
+        for each in facts.implied_by:
+            found = found.get(each) if isinstance(found, dict) else getattr(found, each, None)
+        if facts.implied_by and found:
+            return name
+    return PROCESS
 
 
 def _over(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

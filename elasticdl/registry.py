@@ -35,6 +35,7 @@ class Package:
         names: Names in the module `elasticdl`, such as `train` for `elasticdl.train`.
         sections: Settings of a job, by the name of the section: subclasses of `PackageSection`.
         trackers: Functions that begin a tracker, of the type `observe.tracker.Begin`.
+        launchers: Launchers, by the words of `--launcher`: `settings.launcher.LauncherFacts`.
         formats: Formats of data files, by name: each is a `data.kinds.FileFormat`.
         sources: Sources of data other than files, by name: each is a `data.kinds.DataSource`.
         backends: Frameworks of models, by name: each is a `backends.backend.Backend`.
@@ -46,6 +47,7 @@ class Package:
     names: Mapping[str, str] = field(default_factory=dict)
     sections: Mapping[str, str] = field(default_factory=dict)
     trackers: Mapping[str, str] = field(default_factory=dict)
+    launchers: Mapping[str, str] = field(default_factory=dict)
     formats: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     backends: Mapping[str, str] = field(default_factory=dict)

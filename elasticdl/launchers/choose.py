@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
+from elasticdl import registry
 from elasticdl.config import JobConfig
 from elasticdl.errors import UnknownJobError
 from elasticdl.job import Strategy
 from elasticdl.launchers.base import SubmittedJob, Submitter
-from elasticdl.launchers.kubernetes import settle
-from elasticdl.launchers.kubernetes.submit import KubernetesSubmitter
-from elasticdl.launchers.process.job import LocalSubmitter
-from elasticdl.launchers.ray.job import RaySubmitter
-from elasticdl.launchers.slurm.submit import SlurmSubmitter
+from elasticdl.launchers.parts import LauncherParts
+from elasticdl.settings.launcher import PROCESS, LauncherFacts, launchers
 
 
 def submitter_for(config: JobConfig) -> Submitter:
     """Return the submitter for a job with this configuration."""
-    if config.is_on_slurm:
-        return SlurmSubmitter()
-    if config.is_on_ray:
-        return RaySubmitter()
-    return KubernetesSubmitter() if config.is_on_kubernetes else LocalSubmitter()
+    return parts_of(config).submitter()
+
+
+def parts_of(config: JobConfig) -> LauncherParts:
+    """Return the parts of the launcher of a job."""
+    return _parts(config.launcher)
+
+
+def _parts(facts: LauncherFacts) -> LauncherParts:
+    parts: LauncherParts = registry.load(facts.parts)
+    return parts
 
 
 def notes(config: JobConfig) -> list[str]:
     """Return what a user should know about the job before it runs, one sentence each."""
-    found = list(settle.notes(config)) if config.is_on_kubernetes else []
-    return [*found, *_redo_log(config), *_late_gradients(config)]
+    return [*parts_of(config).notes(config), *_redo_log(config), *_late_gradients(config)]
 
 
 def _redo_log(config: JobConfig) -> list[str]:
     """Return a note that ps replicas keep a redo log although no flag has asked for it."""
-    lasts = not config.is_on_kubernetes or settle.has_lasting_job_dir(config)
+    lasts = parts_of(config).has_lasting_job_dir(config)
     if config.checkpoint.ps_redo_mb is not None or not config.redo_log_bytes or not lasts:
         return []
     megabytes = config.redo_log_bytes // 1_000_000
@@ -66,13 +69,11 @@ def find(name: str) -> SubmittedJob:
     Raises:
         UnknownJobError: There is no job of this name; the error says which places were searched.
     """
-    # Jobs of Ray and Slurm have folders too; their launchers recognise those folders.
-    submitters: list[Submitter] = [
-        RaySubmitter(),
-        SlurmSubmitter(),
-        LocalSubmitter(),
-        KubernetesSubmitter(),
-    ]
+    known = launchers()
+    # This machine takes any folder of a job, so those are asked before that know their own folders.
+    first = [facts for facts in known.values() if facts.shares_folder]
+    others = [facts for facts in known.values() if facts not in (known[PROCESS], *first)]
+    submitters = [_parts(facts).submitter() for facts in (*first, known[PROCESS], *others)]
     for submitter in submitters:
         job = submitter.find(name)
         if job is not None:

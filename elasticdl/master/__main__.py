@@ -24,7 +24,7 @@ from elasticdl.data.split import split
 from elasticdl.data.topic import reader_params
 from elasticdl.errors import StateError, TakenOverError, UnusableStateError
 from elasticdl.job import PsRoute, Role, Shard
-from elasticdl.launchers import for_master
+from elasticdl.launchers import choose
 from elasticdl.master.durable import JobData, open_job
 from elasticdl.master.effects import ReplicaAccess, ReplicaClient
 from elasticdl.master.master import Master
@@ -63,7 +63,8 @@ def main() -> None:
         is_decided = is_final or isinstance(error, TakenOverError)
         code = 1 if is_decided else process.OWN_FAILURE_EXIT_CODE
     if is_final:
-        for_master.tell_end(arguments.config, arguments.job_dir, code)
+        parts = choose.parts_of(arguments.config)
+        parts.tell_end(arguments.config, arguments.job_dir, code)
     end_now(code)
 
 
@@ -88,12 +89,15 @@ async def _run(arguments: ProcessArguments) -> int:
         authority = JobAuthority.of_job(arguments.tls_dir, cluster.job_name, life_seconds)
         tls = authority.issue(Role.MASTER, 0)
     job, is_new = open_job(state, arguments.config, lambda: load_data(arguments.config))
+    parts = choose.parts_of(arguments.config)
     master = Master(
         job,
         is_new,
         arguments.job_dir,
         arguments.token,
-        make_launcher=for_master.make_launcher(arguments.config, arguments.job_dir, authority),
+        make_launcher=lambda on_event: parts.launcher(
+            arguments.config, arguments.job_dir, on_event, authority
+        ),
         make_access=lambda route, role: ReplicaAccess(
             route, _connect(arguments.token, tls, is_copy=role is Role.WORKER)
         ),

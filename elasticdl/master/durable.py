@@ -358,7 +358,7 @@ def differing_flags(
         now: The configuration with which the job is to go on.
         may_model_change: Whether the settings of the model may differ.
     """
-    free = ["seeing.", "slurm.", "ray.", *(f"packages.{name}." for name in free_packages())]
+    free = ["seeing.", *(f"packages.{name}." for name in free_packages())]
     free += ["model."] if may_model_change else []
     others = {"cluster.job_dir", *(f"data.{name}" for name in MAY_DIFFER)}
     return [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -14,6 +14,7 @@ from pydantic import (
 )
 
 from elasticdl.settings import devices
+from elasticdl.settings.launcher import check_launcher, description, launchers
 from elasticdl.settings.section import Only, Section
 
 MOST_WORKERS = 10_000
@@ -28,6 +29,12 @@ MOST_PS = 1_000
 TlsMode = Literal["job", "files", "off"]
 
 _TRAIN = Only(("train",))
+
+# The core knows no package, so the names come from the registry.
+if TYPE_CHECKING:
+    LauncherName = str
+else:
+    LauncherName = Literal[tuple(launchers())]
 
 
 def _threads(value: object) -> object:
@@ -54,11 +61,9 @@ class ClusterSection(Section):
         ),
     ] = "job"
     launcher: Annotated[
-        Literal["process", "kubernetes", "slurm", "ray"] | None,
-        Field(
-            description="What runs the processes: this machine, a Kubernetes cluster, Slurm, or a "
-            "Ray cluster [default: process, and kubernetes with --image_name]."
-        ),
+        LauncherName | None,
+        BeforeValidator(check_launcher),
+        Field(description=description()),
     ] = None
     job_dir: Annotated[
         Path | None,

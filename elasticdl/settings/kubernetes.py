@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, model_validator
 from elasticdl.distribution import version
 from elasticdl.job import Role
 from elasticdl.settings import pods
+from elasticdl.settings.resources import asks_as, parse_resources
 from elasticdl.settings.section import Section
 
 
@@ -61,11 +62,6 @@ _NAME = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"
 _NAME_OR_NONE = r"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?)?$"
 
 
-def asks_as(role: Role) -> Role:
-    """Return the role whose resource flags apply; a model server counts as a worker."""
-    return Role.WORKER if role is Role.MODEL_SERVER else role
-
-
 class KubernetesSection(Section):
     """Kubernetes."""
 
@@ -102,26 +98,13 @@ class KubernetesSection(Section):
             "`elasticdl rbac` prints.",
         ),
     ] = "elasticdl"
-    master_resource_request: Annotated[
-        str, Field(description='What the master requests: "cpu=1,memory=4096Mi,gpu=1".')
-    ] = "cpu=0.1,memory=1024Mi"
     master_resource_limit: Annotated[
         str, Field(description="Limits of the master [default: what it requests].")
     ] = ""
-    worker_resource_request: Annotated[
-        str,
-        Field(
-            description="What each worker, and each model server, requests: "
-            '"cpu=1,memory=4096Mi,gpu=1".'
-        ),
-    ] = "cpu=1,memory=4096Mi"
     worker_resource_limit: Annotated[
         str,
         Field(description="Limits of each worker and model server [default: what it requests]."),
     ] = ""
-    ps_resource_request: Annotated[
-        str, Field(description='What each ps replica requests: "cpu=1,memory=4096Mi,gpu=1".')
-    ] = "cpu=1,memory=4096Mi"
     ps_resource_limit: Annotated[
         str, Field(description="Limits of each ps replica [default: what it requests].")
     ] = ""
@@ -218,17 +201,6 @@ class KubernetesSection(Section):
     ] = None
 
     @model_validator(mode="after")
-    def _resources_fit(self) -> KubernetesSection:
-        # The texts are parsed here once, so that a mistake is found before the job starts.
-        for role in (Role.MASTER, Role.WORKER, Role.PS):
-            for flag, read in (("request", self.requests), ("limit", self.limits)):
-                try:
-                    read(role)
-                except ValueError as error:
-                    raise ValueError(f"--{role}_resource_{flag}: {error}") from error
-        return self
-
-    @model_validator(mode="after")
     def _minimum_has_a_queue(self) -> KubernetesSection:
         if self.queue_min_workers != 1 and not self.queue_name:
             raise ValueError(
@@ -247,14 +219,10 @@ class KubernetesSection(Section):
         """Return whether the model folder is sent with the job."""
         return not self.image_name if self.send_model_zoo is None else self.send_model_zoo
 
-    def requests(self, role: Role) -> dict[str, str]:
-        """Return the resources that a pod of a role requests."""
-        return pods.parse_resources(getattr(self, f"{asks_as(role)}_resource_request"))
-
-    def limits(self, role: Role) -> dict[str, str]:
-        """Return the limits of a pod of a role."""
-        limit = pods.parse_resources(getattr(self, f"{asks_as(role)}_resource_limit"))
-        return pods.limits_of(self.requests(role), limit)
+    def limits(self, role: Role, requests: dict[str, str]) -> dict[str, str]:
+        """Return the limits of a pod of a role, which requests these resources."""
+        limit = parse_resources(getattr(self, f"{asks_as(role)}_resource_limit"))
+        return pods.limits_of(requests, limit)
 
     def volumes(self) -> tuple[pods.Volume, ...]:
         """Return the volumes of every pod."""

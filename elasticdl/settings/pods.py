@@ -1,4 +1,4 @@
-"""Reads the words with which users describe pods: resources, volumes, priorities and the like.
+"""Reads the words with which users describe pods: limits, volumes, priorities and the like.
 
 Each function takes the value of a flag and returns what it means. It raises ValueError with the
 expected and the found value; the caller names the flag.
@@ -8,26 +8,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
+
+from elasticdl.settings.resources import pairs, parse_quantity
 
 HIDDEN = "***"
 HIGH, LOW = "high", "low"
 """The PriorityClasses of workers."""
 
-_QUANTITY = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(Ki|Mi|Gi|Ti|Pi|Ei|m|k|M|G|T|P|E|)")
-_FACTORS = {
-    "": Decimal(1),
-    "m": Decimal("0.001"),
-    # Kubernetes writes the decimal kilo as "k" and the binary one as "Ki", both as here.
-    **{unit: Decimal(1000) ** (power + 1) for power, unit in enumerate("kMGTPE")},
-    **{f"{unit}i": Decimal(1024) ** (power + 1) for power, unit in enumerate("KMGTPE")},
-}
-_RESOURCE = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
-_BYTES = ("memory", "ephemeral-storage")
-_SHORT_NAMES = {"disk": "ephemeral-storage", "gpu": "nvidia.com/gpu"}
 _LABEL_NAME = re.compile(
     r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"
 )
@@ -77,34 +66,6 @@ class Variable:
         return f"{self.name}={f'{_SECRET}{self.secret}/{self.key}' if self.secret else HIDDEN}"
 
 
-def parse_quantity(text: str) -> Decimal:
-    """Return a quantity of Kubernetes as a number: "250m" is 0.25, "1Ki" is 1024."""
-    found = _QUANTITY.fullmatch(text)
-    if found is None:
-        raise ValueError(f"expected a quantity such as 2, 250m or 4096Mi, found {text!r}")
-    return Decimal(found[1]) * _FACTORS[found[2]]
-
-
-def parse_resources(text: str) -> dict[str, str]:
-    """Read "cpu=250m,memory=32Mi,gpu=1" into names of Kubernetes and quantities."""
-    resources: dict[str, str] = {}
-    for name, quantity in _pairs(text, "cpu=1,memory=4096Mi"):
-        name = _SHORT_NAMES.get(name, name)
-        if name not in ("cpu", *_BYTES) and not _RESOURCE.fullmatch(name):
-            raise ValueError(
-                "expected cpu, memory, ephemeral-storage (or disk), gpu, or a device such as "
-                f"amd.com/gpu, found {name!r}"
-            )
-        if name in resources:
-            raise ValueError(f"expected each resource once, found {name} twice")
-        parse_quantity(quantity)
-        # Kubernetes reads a memory without a unit as bytes, which no one means.
-        if name in _BYTES and quantity[-1].isdecimal():
-            raise ValueError(f"{name}: expected a unit, such as {quantity}Mi, found {quantity!r}")
-        resources[name] = quantity
-    return resources
-
-
 def limits_of(request: dict[str, str], limit: dict[str, str]) -> dict[str, str]:
     """Return the limits of a pod: the requests, replaced by limits that were given."""
     for name, quantity in limit.items():
@@ -129,7 +90,7 @@ def parse_volumes(text: str) -> tuple[Volume, ...]:
 def _volume(text: str) -> Volume:
     names = (*_VOLUME_SOURCES, "mount_path", "sub_path", "type")
     words: dict[str, str] = {}
-    for name, value in _pairs(text, "claim_name=data,mount_path=/data"):
+    for name, value in pairs(text, "claim_name=data,mount_path=/data"):
         if name not in names:
             raise ValueError(f"expected {', '.join(names)}, found {name!r}")
         if name in words:
@@ -214,7 +175,7 @@ def _variable(name: str, value: str) -> Variable:
 
 def parse_labels(text: str) -> dict[str, str]:
     """Read "team=ads,tier=batch" into labels."""
-    labels = dict(_pairs(text, "team=ads,tier=batch"))
+    labels = dict(pairs(text, "team=ads,tier=batch"))
     for name, value in labels.items():
         _check_label_name(name)
         if not _LABEL_VALUE.fullmatch(value) or len(value) > 63:
@@ -226,7 +187,7 @@ def parse_labels(text: str) -> dict[str, str]:
 
 def parse_annotations(text: str) -> dict[str, str]:
     """Read "example.com/owner=ads" into annotations; their values may be any text."""
-    annotations = dict(_pairs(text, "example.com/owner=ads"))
+    annotations = dict(pairs(text, "example.com/owner=ads"))
     for name in annotations:
         _check_label_name(name)
     return annotations
@@ -288,13 +249,3 @@ def next_worker_is_high(share: float, num_high: int, num_workers: int) -> bool:
     """
     # The new worker counts too, so the first worker of a job always has high priority.
     return num_high < math.ceil(share * (num_workers + 1))
-
-
-def _pairs(text: str, example: str) -> Iterator[tuple[str, str]]:
-    for piece in text.split(","):
-        if not piece.strip():
-            continue
-        name, equals, value = (word.strip() for word in piece.partition("="))
-        if not name or not equals or not value:
-            raise ValueError(f"expected a form like {example}, found {piece.strip()!r}")
-        yield name, value

@@ -10,11 +10,10 @@ from typing import Literal
 
 from elasticdl.backends.load import has_tables
 from elasticdl.config import JobConfig
-from elasticdl.job import Role, Strategy
-from elasticdl.settings.pods import parse_quantity
+from elasticdl.job import Strategy
+from elasticdl.launchers import choose
 
 _VARIABLE = "TF_NUM_INTRAOP_THREADS"
-_CORES_OF_TASK = "SLURM_CPUS_ON_NODE"
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
 
@@ -33,12 +32,7 @@ class Threads:
 def threads_of(config: JobConfig) -> Threads:
     """Return how many threads a worker of this host uses, once the model file is imported."""
     is_local = config.training.distribution_strategy is Strategy.LOCAL
-    cores = usable_cores()
-    if config.is_on_slurm:  # which may count processors, and bind nobody to them
-        cores = min(cores, int(os.environ.get(_CORES_OF_TASK, cores)))
-    if config.is_on_ray:  # which counts processors, and binds nobody to them
-        asked = config.kubernetes.requests(Role.WORKER).get("cpu", "1")
-        cores = min(cores, max(1, int(parse_quantity(asked))))
+    cores = choose.parts_of(config).cores(config, usable_cores())
     # On a cluster each worker has cores of its own.
     return choose_threads(
         config.cluster.worker_threads,

@@ -16,9 +16,9 @@ from ray.cluster_utils import Cluster
 
 from elasticdl.config import JobConfig
 from elasticdl.launchers.base import Launcher, OnEvent
-from elasticdl.launchers.ray.cluster import connect, find_actor, keeper_name
-from elasticdl.launchers.ray.keepers import as_actor
-from elasticdl.launchers.ray.launcher import RayLauncher
+from elasticdl.packages.ray.cluster import connect, find_actor, keeper_name
+from elasticdl.packages.ray.keepers import as_actor
+from elasticdl.packages.ray.launcher import RayLauncher
 from elasticdl.runtime.process import CONFIG_FILE
 
 _STORE_BYTES = 80_000_000

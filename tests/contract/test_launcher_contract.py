@@ -13,7 +13,7 @@ from elasticdl.job import Role
 from elasticdl.launchers.base import Exited, ExitReason, PendingProcess, ProcessSpec, Started
 from elasticdl.launchers.process.launcher import ProcessLauncher
 from elasticdl.launchers.process.logs import log_path
-from elasticdl.launchers.slurm.launcher import SlurmLauncher
+from elasticdl.packages.slurm.launcher import SlurmLauncher
 
 ON_CLUSTER = [pytest.mark.long, pytest.mark.timeout(120)]
 LAUNCHERS = ["process", *(pytest.param(name, marks=ON_CLUSTER) for name in ("slurm", "ray"))]

@@ -6,8 +6,9 @@ its port is another one. On a cluster each pod has an address of its own.
 
 import itertools
 
-from elasticdl.launchers import for_master
+from elasticdl.launchers import choose
 from elasticdl.launchers.process.launcher import ProcessLauncher
+from elasticdl.launchers.process.parts import PARTS
 from elasticdl.master.__main__ import main
 from elasticdl.runtime.addresses import Listening
 
@@ -22,6 +23,13 @@ class MovingLauncher(ProcessLauncher):
         return Listening(next(self._hosts))
 
 
+class MovingParts(type(PARTS)):
+    """The parts of this machine, with that launcher."""
+
+    def launcher(self, config, job_dir, on_event, authority):
+        return MovingLauncher(on_event, job_dir)
+
+
 if __name__ == "__main__":
-    for_master.make_launcher = lambda _, job_dir, *__: lambda tell: MovingLauncher(tell, job_dir)
+    choose.parts_of = lambda config: MovingParts()
     main()

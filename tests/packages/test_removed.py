@@ -32,7 +32,8 @@ for strategy in {STRATEGIES!r}:
     words = common[:5] if strategy == "Local" else common
     own = [f"--distribution_strategy={{strategy}}", f"--output={{strategy}}"]
     codes.append(run_command([*words, *own, f"--job_dir=job-{{strategy}}"]))
-sys.exit(any(codes))
+refused = [run_command([*common, f"--launcher={{name}}"]) == 2 for name in sys.argv[1:]]
+sys.exit(any(codes) or not all(refused))
 """
 
 
@@ -60,8 +61,11 @@ def test_the_core_trains_without_packages(copied, tmp_path, removed):
         shutil.rmtree(tmp_path / "elasticdl" / "packages" / name)
     with RecordWriter(str(tmp_path / "data.recordio")) as writer:
         writer.write_many(b"%d %d" % (i % 7, i % 5) for i in range(256))
-    done = copied("-c", COMMANDS)
+    launchers = [launcher for name in removed for launcher in packages()[name].launchers]
+    done = copied("-c", COMMANDS, *launchers)
     assert done.returncode == 0, done.stderr
+    for launcher in launchers:
+        assert f"no package here brings a launcher {launcher}" in done.stderr
     listed = set(re.findall(r"^│ (\w+) ", done.stdout, re.MULTILINE))
     gone = {command for name in removed for command in packages()[name].commands}
     left = {command for each in packages().values() for command in each.commands} - gone

@@ -25,7 +25,7 @@ from elasticdl.launchers.kubernetes import names
 from elasticdl.launchers.kubernetes.client import Api, ApiError
 from elasticdl.launchers.kubernetes.pods import Manifest
 from elasticdl.launchers.kubernetes.resource import Resource
-from elasticdl.settings.pods import parse_quantity
+from elasticdl.settings.resources import parse_quantity
 
 CONTROLLER = "elasticdl.org/master"
 _LOOK_SECONDS = 1.0

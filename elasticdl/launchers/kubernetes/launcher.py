@@ -619,7 +619,8 @@ class KubernetesLauncher:
         if ended.reason is not ExitReason.OUT_OF_MEMORY:
             return
         role, had = pod.handle.role, memory_limit(found)
-        asked = self._config.kubernetes.limits(role).get("memory", had)
+        requests = self._config.resources.requests(role)
+        asked = self._config.kubernetes.limits(role, requests).get("memory", had)
         if had and memory.is_larger(wanted := memory.grown(had, asked), self._memory.get(role, "")):
             self._memory[role] = wanted
             log.warning("each further %s gets %s of memory", role, wanted)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from decimal import Decimal
 
-from elasticdl.settings.pods import parse_quantity
+from elasticdl.settings.resources import parse_quantity
 
 _GROWTH = Decimal("1.5")
 _MAX_GROWTH = 4

@@ -179,7 +179,8 @@ def _container(
     memory: str,
 ) -> Manifest:
     settings = config.kubernetes
-    requests, limits = settings.requests(role), settings.limits(role)
+    requests = config.resources.requests(role)
+    limits = settings.limits(role, requests)
     if memory:
         requests, limits = requests | {"memory": memory}, limits | {"memory": memory}
     container: Manifest = {

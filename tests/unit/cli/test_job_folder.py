@@ -81,14 +81,6 @@ def test_what_becomes_of_messages_and_who_looks_may_be_another_when_a_job_goes_o
         holds_job(config(folder, seed=9, max_lateness="1h", **words))
 
 
-def test_a_job_goes_on_in_another_partition_of_slurm(tmp_path):
-    folder = prepare(config(tmp_path / "job", launcher="slurm", slurm_partition="a"))
-    now = config(folder, launcher="slurm", slurm_partition="b", slurm_time_limit="8:00:00")
-    assert holds_job(now)
-    prepare(now)
-    assert JobConfig.read(folder / process.CONFIG_FILE).slurm == now.slurm
-
-
 def test_a_model_file_that_was_changed_since_is_told(tmp_path):
     folder, file = prepare(config(tmp_path / "job")), tmp_path / "m.py"
     file.write_text("def feed(dataset): ...")

@@ -43,8 +43,6 @@ KUBERNETES = {"launcher": "kubernetes", "job_dir": "/jobs/a"}
     [
         ({}, "", {}, 0),
         ({}, "", {"ps_redo_mb": 64}, 64),
-        ({"launcher": "slurm", "job_dir": "jobs/a"}, "", {}, 512),
-        ({"launcher": "slurm", "job_dir": "jobs/a"}, "", {"ps_redo_mb": 0}, 0),
         (KUBERNETES, VOLUME, {}, 512),
         (KUBERNETES, VOLUME, {"recovery_seconds": 0}, 0),
         ({**KUBERNETES, "job_dir": None}, "", {}, 0),  # the job's folder goes with its pod

@@ -35,9 +35,8 @@ def test_only_a_decided_end_is_the_last(monkeypatch, capsys, error, code, is_fin
     arguments = SimpleNamespace(config=None, job_dir=None)
     monkeypatch.setattr(process, "start", lambda role: arguments)
     monkeypatch.setattr(main_of_master, "end_now", told.append)
-    monkeypatch.setattr(
-        main_of_master.for_master, "tell_end", lambda config, job_dir, code: told.append("final")
-    )
+    parts = SimpleNamespace(tell_end=lambda config, job_dir, code: told.append("final"))
+    monkeypatch.setattr(main_of_master.choose, "parts_of", lambda config: parts)
 
     async def run(_arguments):
         raise error

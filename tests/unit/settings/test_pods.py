@@ -11,8 +11,6 @@ from elasticdl.settings.pods import (
     limits_of,
     next_worker_is_high,
     parse_labels,
-    parse_quantity,
-    parse_resources,
     parse_tolerations,
     parse_variables,
     parse_volumes,
@@ -20,6 +18,7 @@ from elasticdl.settings.pods import (
     shown_variables,
     values_of,
 )
+from elasticdl.settings.resources import parse_quantity, parse_resources
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import shlex
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
-from elasticdl.settings.section import Section
+from elasticdl.settings.launcher import LauncherFacts
+from elasticdl.settings.section import PackageSection
+
+if TYPE_CHECKING:
+    from elasticdl.config import JobConfig
+
+LAUNCHER = LauncherFacts(
+    parts="elasticdl.packages.slurm.parts:PARTS",
+    title="Slurm",
+    description="Slurm",
+    place="a task of Slurm",
+    shares_folder=True,
+    has_model_servers=False,
+    own_options="slurm_options",
+)
 
 _OWN = (
     *("array", "dependency", "hold", "job-name", "no-requeue", "output", "parsable", "requeue"),
@@ -39,8 +53,10 @@ def _words(flag: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-class SlurmSection(Section):
+class SlurmSection(PackageSection):
     """Slurm."""
+
+    changes_nothing: ClassVar[bool] = True
 
     slurm_partition: Annotated[
         str, Field(description="Partition of all tasks [default: that of the cluster].")
@@ -69,3 +85,9 @@ class SlurmSection(Section):
             "--partition=preemptible; they win over those for all tasks."
         ),
     ] = ""
+
+    def check(self, job: JobConfig) -> None:
+        """Refuse the flags of Slurm where it does not run the job."""
+        given = self.given()
+        if given and job.launcher_name != "slurm":
+            raise ValueError(f"--{given[0]} is of jobs on Slurm: give --launcher=slurm")

@@ -4,7 +4,7 @@ import pytest
 
 from elasticdl.job import Role
 from elasticdl.launchers.base import Exited, ExitReason
-from elasticdl.launchers.slurm.roster import Occupied, Roster, handle_of
+from elasticdl.packages.slurm.roster import Occupied, Roster, handle_of
 
 FIRST, SECOND = Occupied("5_0", 0), Occupied("5_1", 2)
 

@@ -32,11 +32,11 @@ from elasticdl.launchers.base import (
     Started,
     tell,
 )
-from elasticdl.launchers.slurm import commands
-from elasticdl.launchers.slurm.commands import SlurmAwayError, SlurmTask
-from elasticdl.launchers.slurm.options import script_of, words_of
-from elasticdl.launchers.slurm.own_task import HOST, Request, own_task, why_asked
-from elasticdl.launchers.slurm.roster import (
+from elasticdl.packages.slurm import commands
+from elasticdl.packages.slurm.commands import SlurmAwayError, SlurmTask
+from elasticdl.packages.slurm.options import script_of, words_of
+from elasticdl.packages.slurm.own_task import HOST, Request, own_task, why_asked
+from elasticdl.packages.slurm.roster import (
     FREE_SECONDS,
     Occupied,
     Roster,

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
-from elasticdl.launchers.ray import cluster
+from elasticdl.packages.ray import cluster
 
 
 class Head(grpc.GenericRpcHandler):

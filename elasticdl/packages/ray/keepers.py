@@ -32,7 +32,7 @@ from elasticdl.launchers.process.folder import END_FILE
 from elasticdl.launchers.process.job import start_root
 from elasticdl.launchers.process.launcher import ProcessLauncher
 from elasticdl.launchers.process.restarts import Restarts
-from elasticdl.launchers.ray import cluster
+from elasticdl.packages.ray import cluster
 from elasticdl.runtime import process
 
 NODE_IP = "$(NODE_IP)"

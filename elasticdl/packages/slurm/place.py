@@ -1,4 +1,4 @@
-"""`python -m elasticdl.launchers.slurm.place`: a task of Slurm, which has room for one process.
+"""`python -m elasticdl.packages.slurm.place`: a task of Slurm, which has room for one process.
 
 The task takes a wanted process, runs it, and reports how it ended. With SIGTERM Slurm asks a task
 to end. The task passes SIGTERM on, and the process hands over. With SIGINT, which a master sends,
@@ -26,9 +26,9 @@ from elasticdl.launchers.process.logs import log_path
 from elasticdl.launchers.process.out_of_memory import OutOfMemoryKills
 from elasticdl.launchers.process.temporary import TemporaryFolders
 from elasticdl.launchers.signals import STOP_SIGNALS, Signals
-from elasticdl.launchers.slurm import commands
-from elasticdl.launchers.slurm.own_task import HOST, address, own_task
-from elasticdl.launchers.slurm.roster import FREE_SECONDS, Occupied, Roster, is_free_after
+from elasticdl.packages.slurm import commands
+from elasticdl.packages.slurm.own_task import HOST, address, own_task
+from elasticdl.packages.slurm.roster import FREE_SECONDS, Occupied, Roster, is_free_after
 from elasticdl.runtime import open_files
 from elasticdl.runtime.log_lines import log_as
 

@@ -13,10 +13,10 @@ from elasticdl.job import Role
 from elasticdl.launchers.base import SubmittedJob
 from elasticdl.launchers.process import folder
 from elasticdl.launchers.process.folder_job import FolderJob
-from elasticdl.launchers.slurm import commands
-from elasticdl.launchers.slurm.commands import SlurmTask
-from elasticdl.launchers.slurm.options import submit_master, words_of
-from elasticdl.launchers.slurm.roster import Roster
+from elasticdl.packages.slurm import commands
+from elasticdl.packages.slurm.commands import SlurmTask
+from elasticdl.packages.slurm.options import submit_master, words_of
+from elasticdl.packages.slurm.roster import Roster
 from elasticdl.runtime import process
 
 _ASK_SECONDS = 3.0  # how often a command asks Slurm for the master's task
@@ -51,7 +51,9 @@ class SlurmSubmitter:
     def find(self, name: str) -> SubmittedJob | None:
         """Return a job by its folder, or by the name of a folder below `jobs`."""
         job_dir = folder.find(name)
-        if job_dir is None or not JobConfig.read(job_dir / process.CONFIG_FILE).is_on_slurm:
+        if job_dir is None:
+            return None
+        if JobConfig.read(job_dir / process.CONFIG_FILE).launcher_name != "slurm":
             return None
         return FolderJob(job_dir, _MasterTask(job_dir))
 

@@ -13,8 +13,8 @@ from elasticdl.launchers.base import Exited, ExitReason, ProcessSpec
 pytest.importorskip("ray", reason="pip install 'ray>=2.60,<2.61'")
 
 from tests.clusters.ray_cluster import RayCluster
-from tests.elastic.ray_job import RayJob, keeper_of
 from tests.elastic.test_shards_job import SCRIPT, ShardsJob
+from tests.packages.ray.ray_job import RayJob, keeper_of
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 

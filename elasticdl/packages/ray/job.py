@@ -11,9 +11,10 @@ from elasticdl.job import Role
 from elasticdl.launchers.base import SubmittedJob
 from elasticdl.launchers.process import folder
 from elasticdl.launchers.process.folder_job import FolderJob
-from elasticdl.launchers.ray import cluster
-from elasticdl.launchers.ray.keepers import JobKeeper, Surroundings, as_actor, stop_signals
-from elasticdl.launchers.ray.resources import asked_for, options_of, why_it_waits
+from elasticdl.packages.ray import cluster
+from elasticdl.packages.ray.keepers import JobKeeper, Surroundings, as_actor, stop_signals
+from elasticdl.packages.ray.resources import asked_for, options_of, why_it_waits
+from elasticdl.packages.ray.settings import RaySection
 from elasticdl.runtime import process
 
 _BEGIN_SECONDS = 15.0  # that a command waits for the first master; it may wait for room for longer
@@ -27,7 +28,7 @@ class RaySubmitter:
     def submit(self, config: JobConfig, is_tied: bool) -> SubmittedJob:
         """Make the actor that keeps the job's master; no job on a cluster is tied to a command."""
         ray = cluster.library()
-        cluster.connect(config.ray.ray_address)
+        cluster.connect(config.of(RaySection).ray_address)
         name = config.cluster.job_name
         if cluster.find_actor(cluster.keeper_name(name)) is not None:
             raise LaunchError(
@@ -61,12 +62,12 @@ class RaySubmitter:
         if job_dir is None:
             return None
         config = JobConfig.read(job_dir / process.CONFIG_FILE)
-        if not config.is_on_ray:
+        if config.launcher_name != "ray":
             return None
         has_ended = (job_dir / process.PICTURE_FILE).exists()
         if not has_ended:
             try:
-                cluster.connect(config.ray.ray_address)
+                cluster.connect(config.of(RaySection).ray_address)
             except ElasticdlError:
                 has_ended = (job_dir / folder.END_FILE).exists()
                 if not has_ended:

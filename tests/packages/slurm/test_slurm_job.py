@@ -4,8 +4,8 @@ import numpy as np
 import psutil
 import pytest
 
-from elasticdl.launchers.slurm.roster import Roster, handle_of
 from elasticdl.observe.events import read_events
+from elasticdl.packages.slurm.roster import Roster, handle_of
 from scripts.chaos import job as counting
 from tests.elastic.seen_job import SeenJob
 from tests.elastic.test_shards_job import SCRIPT, ShardsJob
@@ -81,7 +81,7 @@ def place_of(job, task):
     (found,) = [
         process
         for process in psutil.process_iter(["cmdline"])
-        if "elasticdl.launchers.slurm.place" in (process.info["cmdline"] or [])
+        if "elasticdl.packages.slurm.place" in (process.info["cmdline"] or [])
         and str(job.job_dir) in process.info["cmdline"]
         and process.environ().get("SLURM_ARRAY_JOB_ID") == number
         and process.environ().get("SLURM_ARRAY_TASK_ID") == index

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from enum import Enum
 
 from elasticdl.errors import LaunchError
-from elasticdl.launchers.slurm import commands
-from elasticdl.launchers.slurm.commands import SlurmTask
-from elasticdl.launchers.slurm.roster import Occupied
+from elasticdl.packages.slurm import commands
+from elasticdl.packages.slurm.commands import SlurmTask
+from elasticdl.packages.slurm.roster import Occupied
 
 HOST = "$(SLURM_NODE)"
 """Stands for the address of the node where a process of the job starts."""

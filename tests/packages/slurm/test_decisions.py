@@ -4,10 +4,10 @@ import pytest
 
 from elasticdl.job import Role
 from elasticdl.launchers.base import ExitReason
-from elasticdl.launchers.slurm.commands import SlurmTask, parse
-from elasticdl.launchers.slurm.launcher import missing_places, silent_end, superfluous
-from elasticdl.launchers.slurm.own_task import Request, meaning, own_task
-from elasticdl.launchers.slurm.roster import Occupied
+from elasticdl.packages.slurm.commands import SlurmTask, parse
+from elasticdl.packages.slurm.launcher import missing_places, silent_end, superfluous
+from elasticdl.packages.slurm.own_task import Request, meaning, own_task
+from elasticdl.packages.slurm.roster import Occupied
 
 OWN = Occupied("12_3", num_restarts=1)
 

@@ -10,11 +10,11 @@ from elasticdl.cli.flags import build_config
 from elasticdl.errors import LaunchError
 from elasticdl.job import Role
 from elasticdl.launchers.base import Exited, ExitReason, PendingProcess, ProcessSpec
-from elasticdl.launchers.slurm import commands
-from elasticdl.launchers.slurm import launcher as room
-from elasticdl.launchers.slurm.commands import SlurmAwayError
-from elasticdl.launchers.slurm.launcher import SlurmLauncher
-from elasticdl.launchers.slurm.roster import Occupied
+from elasticdl.packages.slurm import commands
+from elasticdl.packages.slurm import launcher as room
+from elasticdl.packages.slurm.commands import SlurmAwayError
+from elasticdl.packages.slurm.launcher import SlurmLauncher
+from elasticdl.packages.slurm.roster import Occupied
 
 SECONDS = 30.0
 CONFIG = build_config(

@@ -30,9 +30,9 @@ from elasticdl.launchers.base import (
     Started,
     tell,
 )
-from elasticdl.launchers.ray import cluster
-from elasticdl.launchers.ray.keepers import NODE_IP, RoleKeeper, Surroundings, as_actor
-from elasticdl.launchers.ray.resources import (
+from elasticdl.packages.ray import cluster
+from elasticdl.packages.ray.keepers import NODE_IP, RoleKeeper, Surroundings, as_actor
+from elasticdl.packages.ray.resources import (
     Amounts,
     asked_for,
     is_feasible,

@@ -5,7 +5,7 @@ import pytest
 from elasticdl.cli.flags import build_config
 from elasticdl.errors import ConfigError
 from elasticdl.job import Role, Strategy
-from elasticdl.launchers.ray.resources import RayNode, asked_for, options_of, why_it_waits
+from elasticdl.packages.ray.resources import RayNode, asked_for, options_of, why_it_waits
 
 GIB = 1 << 30
 SMALL = RayNode("a", {"CPU": 2.0, "memory": 4.0 * GIB})

@@ -1,4 +1,4 @@
-"""`python -m elasticdl.launchers.slurm`: the task of Slurm that runs the master of a job.
+"""`python -m elasticdl.packages.slurm`: the task of Slurm that runs the master of a job.
 
 Slurm starts the task again on another node if its node is lost or given to others. The workers and
 ps replicas go on meanwhile, in their own tasks.
@@ -19,9 +19,9 @@ from elasticdl.errors import ElasticdlError, LaunchError
 from elasticdl.launchers.process import folder
 from elasticdl.launchers.process.supervisor import NAME, Supervisor
 from elasticdl.launchers.signals import Signals
-from elasticdl.launchers.slurm.options import submit_master
-from elasticdl.launchers.slurm.own_task import Request, address, own_task, why_asked
-from elasticdl.launchers.slurm.roster import Roster
+from elasticdl.packages.slurm.options import submit_master
+from elasticdl.packages.slurm.own_task import Request, address, own_task, why_asked
+from elasticdl.packages.slurm.roster import Roster
 from elasticdl.runtime import open_files, process
 from elasticdl.runtime.addresses import Listening
 from elasticdl.runtime.credentials import job as credentials

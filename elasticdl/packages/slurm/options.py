@@ -11,15 +11,15 @@ from pathlib import Path
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError
 from elasticdl.job import Role
-from elasticdl.launchers.slurm import commands
-from elasticdl.launchers.slurm.roster import FOLDER
-from elasticdl.settings.kubernetes import asks_as
-from elasticdl.settings.pods import parse_quantity
+from elasticdl.packages.slurm import commands
+from elasticdl.packages.slurm.roster import FOLDER
+from elasticdl.packages.slurm.settings import SlurmSection
+from elasticdl.settings.resources import asks_as, parse_quantity
 
 NOTICE_SECONDS = 60
 """A task is asked to end so long before its time limit; Slurm may be a minute late."""
 
-_MASTER_MODULE, _PLACE_MODULE = "elasticdl.launchers.slurm", "elasticdl.launchers.slurm.place"
+_MASTER_MODULE, _PLACE_MODULE = "elasticdl.packages.slurm", "elasticdl.packages.slurm.place"
 _GPU = "nvidia.com/gpu"
 _MIB = 1024**2
 
@@ -30,7 +30,7 @@ def words_of(config: JobConfig, role: Role, job_dir: Path, num_tasks: int = 0) -
     Raises:
         ConfigError: Slurm has no such resource.
     """
-    slurm = config.slurm
+    slurm = config.of(SlurmSection)
     words = [
         f"--job-name={config.cluster.job_name}-{role}",
         f"--output={job_dir / FOLDER / f'{role}.out'}",
@@ -39,7 +39,7 @@ def words_of(config: JobConfig, role: Role, job_dir: Path, num_tasks: int = 0) -
         f"--signal=B:TERM@{NOTICE_SECONDS}",
         "--nodes=1",
         "--ntasks=1",
-        *_resources(config.kubernetes.requests(role), role),
+        *_resources(config.resources.requests(role), role),
     ]
     if num_tasks:
         words.append(f"--array=0-{num_tasks - 1}")

@@ -18,7 +18,7 @@ import grpc
 
 from elasticdl.distribution import install
 from elasticdl.errors import ConfigError, LaunchError
-from elasticdl.launchers.ray.resources import Amounts, RayNode
+from elasticdl.packages.ray.resources import Amounts, RayNode
 
 NAMESPACE = "elasticdl"
 """The Ray namespace of the actors of all jobs."""

@@ -5,11 +5,18 @@ from pathlib import Path
 import pytest
 
 from elasticdl.cli.flags import build_config
+from elasticdl.cli.job_folder import holds_job
+from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError
 from elasticdl.job import Role, Strategy
-from elasticdl.launchers.slurm import commands
-from elasticdl.launchers.slurm.options import script_of, words_of
-from elasticdl.launchers.slurm.submit import SlurmSubmitter
+from elasticdl.launchers import choose
+from elasticdl.launchers.process.folder import prepare
+from elasticdl.packages.slurm import commands
+from elasticdl.packages.slurm.options import script_of, words_of
+from elasticdl.packages.slurm.parts import PARTS
+from elasticdl.packages.slurm.settings import SlurmSection
+from elasticdl.packages.slurm.submit import SlurmSubmitter
+from elasticdl.runtime import process
 
 HERE = Path("/jobs/x y")
 
@@ -38,8 +45,31 @@ def test_resources_and_options_are_those_of_the_role():
 
 def test_a_script_runs_in_a_folder_of_any_name_and_holds_no_secret():
     assert script_of(Role.PS, HERE).endswith(
-        " -P -u -m elasticdl.launchers.slurm.place --role ps --job_dir '/jobs/x y'\n"
+        " -P -u -m elasticdl.packages.slurm.place --role ps --job_dir '/jobs/x y'\n"
     )
+
+
+def test_a_job_goes_on_in_another_partition(tmp_path):
+    job = configure(job_dir=str(tmp_path / "job"), slurm_partition="a")
+    folder = prepare(job)
+    now = configure(job_dir=str(folder), slurm_partition="b", slurm_time_limit="8:00:00")
+    assert holds_job(now)
+    prepare(now)
+    found = JobConfig.read(folder / process.CONFIG_FILE)
+    assert found.of(SlurmSection) == now.of(SlurmSection)
+
+
+def test_a_worker_has_the_cores_of_its_task(monkeypatch):
+    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "4")
+    assert PARTS.cores(configure(), 8) == 4
+
+
+@pytest.mark.parametrize(("megabytes", "expected"), [({}, 512), ({"ps_redo_mb": "0"}, 0)])
+def test_replicas_keep_a_redo_log_where_another_machine_finds_it(megabytes, expected):
+    config = configure(job_dir="jobs/a", **megabytes)
+    told = [note for note in choose.notes(config) if "redo log of up to 512 MB" in note]
+    assert config.redo_log_bytes == expected * 1_000_000
+    assert len(told) == (expected == 512)
 
 
 def test_parameters_are_on_ps_replicas_unless_something_else_is_said():
@@ -57,6 +87,7 @@ def test_parameters_are_on_ps_replicas_unless_something_else_is_said():
         ({"volume": "host_path=/a,mount_path=/b"}, "--volume is of jobs on Kubernetes"),
         ({"metrics_port": "0"}, "expected --launcher=process or kubernetes"),
         ({"distribution_strategy": "Local"}, "ParameterServerStrategy on Slurm"),
+        ({"num_model_servers": "1"}, "--num_model_servers=1 does not go with --launcher=slurm"),
     ],
 )
 def test_what_does_not_go_with_slurm_is_refused_in_words(words, message):

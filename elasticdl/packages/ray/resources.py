@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from elasticdl.config import JobConfig
 from elasticdl.job import Role
-from elasticdl.settings.pods import parse_quantity
+from elasticdl.settings.resources import parse_quantity
 
 _NAMES = {"cpu": "CPU", "memory": "memory", "nvidia.com/gpu": "GPU"}
 _GIB = 1 << 30
@@ -32,7 +32,7 @@ def asked_for(config: JobConfig, role: Role) -> dict[str, float]:
         ValueError: Ray has no such resource.
     """
     asked: dict[str, float] = {}
-    for name, quantity in config.kubernetes.requests(role).items():
+    for name, quantity in config.resources.requests(role).items():
         if name == "ephemeral-storage":
             raise ValueError("expected cpu, memory, gpu or a resource of the nodes, found disk")
         asked[_NAMES.get(name, name)] = float(parse_quantity(quantity))

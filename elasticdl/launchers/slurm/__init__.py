@@ -1,1 +1,0 @@
-"""Slurm: a job is a folder that all nodes see, and its processes are tasks of job arrays."""

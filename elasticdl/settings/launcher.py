@@ -1,0 +1,94 @@
+"""What the settings of a job must know of each launcher. A package brings one by `launchers`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+from elasticdl import registry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LauncherFacts:
+    """Facts of a launcher; `--launcher` chooses the launcher by its name.
+
+    Attributes:
+        parts: The object that acts, a `launchers.parts.LauncherParts`, as "module:name".
+        title: The name of the system, as users write it.
+        description: The launcher in the help of `--launcher`, such as "a Ray cluster".
+        place: What the launcher runs a process in, such as "a pod".
+        is_cluster: The processes may be on several machines.
+        shares_folder: All machines see the job's folder, and the processes find each other in it.
+        metrics: Where a process can serve `--metrics_port`: at the loopback address of its machine,
+            or at each address of the process's own; "" if nobody could reach it.
+        has_model_servers: The launcher starts model servers.
+        own_options: A flag of the launcher that can say what flags of other launchers say.
+        implied_by: The place of a setting that chooses the launcher without `--launcher`.
+    """
+
+    parts: str
+    title: str
+    description: str
+    place: str
+    is_cluster: bool = True
+    shares_folder: bool = False
+    metrics: Literal["loopback", "own", ""] = ""
+    has_model_servers: bool = True
+    own_options: str = ""
+    implied_by: tuple[str, ...] = ()
+
+
+PROCESS = "process"
+_OWN = {
+    PROCESS: LauncherFacts(
+        parts="elasticdl.launchers.process.parts:PARTS",
+        title="this machine",
+        description="this machine",
+        place="a process",
+        is_cluster=False,
+        metrics="loopback",
+    ),
+    "kubernetes": LauncherFacts(
+        parts="elasticdl.launchers.kubernetes.parts:PARTS",
+        title="Kubernetes",
+        description="a Kubernetes cluster",
+        place="a pod",
+        metrics="own",
+        implied_by=("kubernetes", "image_name"),
+    ),
+}
+
+
+@cache
+def launchers() -> Mapping[str, LauncherFacts]:
+    """Return the launchers by name: those of the core first, then those of packages."""
+    return _OWN | registry.brought("launchers")
+
+
+def check_launcher(name: object) -> object:
+    """Check that something brings a launcher.
+
+    Raises:
+        ValueError: Nothing does; says which launchers there are.
+    """
+    if name is None or name in launchers():
+        return name
+    raise ValueError(
+        f"--launcher={name}: expected {', '.join(launchers())}; no package here brings a launcher "
+        f"{name}: install the package, or choose another launcher"
+    )
+
+
+def description() -> str:
+    """Return the help of `--launcher`."""
+    known = launchers()
+    *others, last = (facts.description for facts in known.values())
+    words = f"{', '.join(others)}, or {last}" if others else last
+    implied = [
+        f", and {name} with --{facts.implied_by[-1]}"
+        for name, facts in known.items()
+        if facts.implied_by
+    ]
+    return f"What runs the processes: {words} [default: {PROCESS}{''.join(implied)}]."
