@@ -9,8 +9,9 @@ from pathlib import Path
 
 from elasticdl.config import JobConfig
 from elasticdl.job import Event, Role
-from elasticdl.observe.dashboard import Dashboard, page_token, page_url
+from elasticdl.observe.dashboard import Dashboard, page_url
 from elasticdl.observe.events import FOLDER, newest, read_events
+from elasticdl.observe.token_server import page_token
 from elasticdl.runtime import process
 from elasticdl.runtime.credentials.files import TlsFiles
 

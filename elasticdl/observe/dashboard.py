@@ -1,11 +1,7 @@
 """Serves the web page of a running job, and its metrics, beside the master's event loop.
 
-The master only puts events into a queue. A thread with an event loop of its own adds them to a
-history and answers browsers. So a slow browser slows down nothing else.
-
-A request must prove that it knows the page's token before anything else of it is read. The token is
-made from the job's secret by a one-way function. So every master of a job has the same token, and
-somebody who reads it learns nothing that opens the job itself.
+The master only puts events into a queue. The thread of `TokenServer` adds them to a history and
+answers browsers.
 """
 
 from __future__ import annotations
@@ -13,27 +9,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
-import hashlib
-import hmac
 import json
 import logging
 import queue
 import secrets
-import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from elasticdl.distribution import install
-from elasticdl.errors import ConfigError
 from elasticdl.job import Event
-from elasticdl.observe.door import Door
 from elasticdl.observe.history.board import board
 from elasticdl.observe.history.fold import History
 from elasticdl.observe.report import asset
-from elasticdl.runtime.log_lines import Sparingly
-from elasticdl.runtime.printable import one_line
+from elasticdl.observe.token_server import TokenServer
 
 if TYPE_CHECKING:  # it comes with an extra
     from prometheus_client.core import Metric
@@ -42,7 +31,6 @@ _ADD_SECONDS = 0.5  # how often events are added while nobody asks
 _ADD_AT_ONCE = 2_000  # before somebody else has a turn
 _WATCHED_SECONDS = 5.0  # after an answer the page counts as open for so long
 _REBIND_SECONDS = 5.0
-_MOST_BYTES = 64_000  # of a request
 _LOOPBACK = "127.0.0.1"
 _ASSETS = {
     "": ("index.html", "text/html; charset=utf-8"),
@@ -60,37 +48,12 @@ _ASSETS = {
     },
     **{name: (name, "text/css; charset=utf-8") for name in ("uPlot.min.css", "page.css")},
 }
-_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
-    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
-
 log = logging.getLogger(__name__)
-_asked = logging.getLogger(f"{__name__}.asked")  # what is wrong with what strangers ask
-_asked.addFilter(Sparingly())
-
-
-def page_token(job_token: bytes) -> str:
-    """Return the token that opens a job's page, and nothing else."""
-    return hmac.new(job_token, b"elasticdl page, read only", hashlib.sha256).hexdigest()[:40]
 
 
 def page_url(address: str, token: str) -> str:
     """Return the address to open in a browser."""
     return f"{address}/?token={token}"
-
-
-def is_same(given: str, secret: str) -> bool:
-    """Return whether a given word is the secret; the time does not depend on the word.
-
-    Bytes of a header that are not text arrive as surrogates, which need an encoding of their own.
-    """
-    return hmac.compare_digest(given.encode(errors="surrogatepass"), secret.encode())
 
 
 class Dashboard:
@@ -109,7 +72,6 @@ class Dashboard:
             config: The job's settings, without secrets.
             past: Returns the events before now, as far as they are known; called in a thread.
         """
-        self._token = token
         self._config = config
         self._past = past
         self._since = time.time()
@@ -120,9 +82,7 @@ class Dashboard:
         self._has_past = False
         self._asked_at = 0.0
         self._told_end = threading.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Event | None = None
-        self._thread: threading.Thread | None = None
+        self._server = TokenServer("--dashboard_port", token, self._add_routes, self._collect)
         self.port = 0
         """The port at which it listens, once `start` has returned."""
 
@@ -145,18 +105,7 @@ class Dashboard:
         Raises:
             ConfigError: The port is taken, or a package is missing.
         """
-        started: queue.SimpleQueue[BaseException | int] = queue.SimpleQueue()
-        self._thread = threading.Thread(
-            target=self._run,
-            args=(port, patience_seconds if port else 0.0, started),
-            name="dashboard",
-            daemon=True,
-        )
-        self._thread.start()
-        found = started.get()
-        if isinstance(found, BaseException):
-            raise found
-        self.port = found
+        self.port = self._server.start(_LOOPBACK, port, patience_seconds if port else 0.0)
 
     def job_metrics(self, patience_seconds: float = 10.0) -> list[Metric]:
         """Return the metrics of the job as they are now; not for the page's own thread.
@@ -170,8 +119,8 @@ class Dashboard:
             await self._add()
             return list(JobCollector(self._history).collect())
 
-        assert self._loop is not None, "it was started"
-        found = asyncio.run_coroutine_threadsafe(collect(), self._loop)
+        assert self._server.loop is not None, "it was started"
+        found = asyncio.run_coroutine_threadsafe(collect(), self._server.loop)
         return found.result(patience_seconds)
 
     def tell_end(self, seconds: float) -> None:
@@ -181,82 +130,24 @@ class Dashboard:
 
     def close(self) -> None:
         """Stop serving."""
-        if self._loop is not None and self._stop is not None:
-            with contextlib.suppress(RuntimeError):  # it has ended
-                self._loop.call_soon_threadsafe(self._stop.set)
-        if self._thread is not None:
-            self._thread.join(2.0)
+        self._server.close()
 
     # --- the thread ------------------------------------------------------------------------------
 
-    def _run(
-        self, port: int, patience_seconds: float, started: queue.SimpleQueue[BaseException | int]
-    ) -> None:
-        try:
-            import aiohttp.web  # noqa: F401 - said here, because it is an extra
-            import prometheus_client  # noqa: F401
-        except ImportError as error:
-            started.put(
-                ConfigError(
-                    f"--dashboard_port needs a package that is missing ({error.name}): "
-                    f"{install('dashboard')}"
-                )
-            )
-            return
-        try:
-            asyncio.run(self._serve(port, patience_seconds, started))
-        except ConfigError as error:
-            started.put(error)
-        except Exception:
-            log.exception("the job's page has ended; the job goes on")
-
-    async def _serve(
-        self, port: int, patience_seconds: float, started: queue.SimpleQueue[BaseException | int]
-    ) -> None:
-        from aiohttp import web
-
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        door: list[Door] = []
-        guard = self._guard(lambda request: door[0].proven(request.transport))
-        app = web.Application(middlewares=[guard], client_max_size=_MOST_BYTES)
-        served = {name: _served(*found) for name, found in _ASSETS.items()}
-
-        def give(name: str) -> Callable[[web.Request], Awaitable[Any]]:
-            body, content_type = served[name]
-
-            async def handler(request: web.Request) -> Any:
-                return _answer(request, body, content_type, is_packed=True)
-
-            return handler
-
-        for name in served:
-            app.router.add_get(f"/{name}", give(name))
+    def _add_routes(self, app: Any) -> None:
+        for name, found in _ASSETS.items():
+            app.router.add_get(f"/{name}", _giver(*_served(*found)))
         app.router.add_get("/board", self._give_board)
         app.router.add_get("/metrics", self._give_metrics)
-        runner = web.AppRunner(app, access_log=None, logger=_asked, keepalive_timeout=30.0)
-        await runner.setup()
-        try:
-            listening = await _listen(port, patience_seconds)
-            assert runner.server is not None, "it was set up"
-            door.append(Door(listening, runner.server))
-            accepting = asyncio.ensure_future(door[0].serve())
-            started.put(listening.getsockname()[1])
-            try:
-                await self._until_stopped()
-            finally:
-                accepting.cancel()
-                await asyncio.gather(accepting, return_exceptions=True)
-        finally:
-            await runner.cleanup()
 
-    async def _until_stopped(self) -> None:
-        assert self._stop is not None
+    async def _collect(self, stop: asyncio.Event) -> None:
+        """Add events to the history until the page is closed."""
         await self._add_past()
-        while not self._stop.is_set():
+        while not stop.is_set():
             await self._add()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_ADD_SECONDS):
-                    await self._stop.wait()
+                    await stop.wait()
 
     async def _add_past(self) -> None:
         number = 0
@@ -290,55 +181,6 @@ class Dashboard:
 
     # --- answers ---------------------------------------------------------------------------------
 
-    def _guard(self, proven: Callable[[Any], None]) -> Any:
-        """Return the middleware that refuses requests without the token.
-
-        `proven` is called with each request that knows the token.
-        """
-        from aiohttp import web
-
-        cookie = f"elasticdl-page-{hashlib.sha256(self._token.encode()).hexdigest()[:8]}"
-
-        @web.middleware
-        async def guard(
-            request: web.Request,
-            handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
-        ) -> web.StreamResponse:
-            asked = request.query.get("token")
-            if not self._is_known(asked, request.cookies.get(cookie, ""), request.headers):
-                return web.Response(
-                    status=401,
-                    text="401: this page needs the token that is in the address that the job has "
-                    "printed\n",
-                    headers={**_HEADERS, "WWW-Authenticate": "Bearer", "Connection": "close"},
-                )
-            proven(request)
-            try:
-                if asked is not None and request.path == "/":
-                    # The token goes into a cookie, so that it does not stay in the address, where
-                    # others may see it.
-                    answer: web.StreamResponse = web.Response(status=303, headers={"Location": "/"})
-                    answer.set_cookie(
-                        cookie, self._token, httponly=True, samesite="Strict", path="/"
-                    )
-                else:
-                    answer = await handler(request)
-            except web.HTTPException as error:
-                answer = web.Response(status=error.status, text=f"{error.status}\n")
-            except Exception:
-                _asked.exception("the page has no answer to %s", one_line(request.path))
-                answer = web.Response(status=500, text="500\n")
-            # Also to errors: no answer may be framed, cached or run foreign scripts.
-            answer.headers.update(_HEADERS)
-            return answer
-
-        return guard
-
-    def _is_known(self, asked: str | None, held: str, headers: Mapping[str, str]) -> bool:
-        scheme, _, sent = headers.get("Authorization", "").partition(" ")
-        given = [asked or "", held, sent.strip() if scheme.lower() == "bearer" else ""]
-        return any(is_same(one, self._token) for one in given)
-
     async def _give_board(self, request: Any) -> Any:
         since, generation = (_number(request.query.get(name)) for name in ("since", "generation"))
         # A page of an earlier master counts its versions from another history, so it gets
@@ -369,27 +211,15 @@ class Dashboard:
         return web.Response(body=body, headers={"Content-Type": content_type})
 
 
-async def _listen(port: int, patience_seconds: float) -> socket.socket:
-    """Open a port; the master before may still hold it for a while.
-
-    Raises:
-        ConfigError: The port is taken.
-    """
-    deadline = time.monotonic() + patience_seconds
-    while True:
-        try:
-            return socket.create_server((_LOOPBACK, port))
-        except OSError as error:
-            if time.monotonic() >= deadline:
-                raise ConfigError(
-                    f"--dashboard_port={port}: cannot listen at {_LOOPBACK}:{port}: "
-                    f"{error.strerror}; choose another one, or 0 for any that is free"
-                ) from error
-            await asyncio.sleep(0.1)
-
-
 def _served(name: str, content_type: str) -> tuple[bytes, str]:
     return gzip.compress(asset(name).encode(), 9, mtime=0), content_type
+
+
+def _giver(body: bytes, content_type: str) -> Callable[[Any], Awaitable[Any]]:
+    async def give(request: Any) -> Any:
+        return _answer(request, body, content_type, is_packed=True)
+
+    return give
 
 
 def _answer(request: Any, body: bytes, content_type: str, is_packed: bool = False) -> Any:

@@ -2,23 +2,18 @@
 
 In a pod the master serves the metrics of the job in the same way, since its page is at loopback.
 
-A thread serves the metrics behind the token of the job's page, and changes nothing. A request must
-prove that it knows the token before anything else of it is read.
+They are behind the token of the job's page.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
 import os
-import socket
-import ssl
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -31,8 +26,7 @@ from prometheus_client.registry import Collector
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError
 from elasticdl.job import Progress, Role, Usage
-from elasticdl.observe.dashboard import is_same, page_token
-from elasticdl.observe.door import MOST_UNPROVEN, PATIENCE_SECONDS
+from elasticdl.observe.token_server import Certificate, TokenServer, page_token
 from elasticdl.runtime.addresses import LOOPBACK, join
 
 FOLDER = "metrics"
@@ -123,157 +117,45 @@ def _of_stats(stats: Mapping[str, Any]) -> Iterator[Metric]:
         yield metric
 
 
-class MetricsServer:
-    """Serves the metrics of this process; used as a context."""
+@contextlib.contextmanager
+def serving_at(
+    metrics: Collector, token: str, bind: str, port: int, certificate: Certificate | None = None
+) -> Iterator[int]:
+    """Serve the metrics of this process within the block, which is given the port.
 
-    def __init__(
-        self,
-        metrics: Collector,
-        token: str,
-        bind: str,
-        port: int,
-        certificate: tuple[Path, Path] | None = None,
-    ) -> None:
-        """Listen.
+    Args:
+        metrics: The metrics of this process.
+        token: The bearer token that each request must have.
+        bind: The address to listen at.
+        port: The port; 0: any free one.
+        certificate: The certificate for TLS; None: clear text.
 
-        Args:
-            metrics: The metrics of this process.
-            token: The bearer token that each request must have.
-            bind: The address to listen at.
-            port: The port; 0: any free one.
-            certificate: Files with the certificate and its key, for TLS; they may be renewed.
+    Raises:
+        ConfigError: The port is taken.
+    """
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
 
-        Raises:
-            ConfigError: The port is taken.
-        """
-        registry = CollectorRegistry()
-        registry.register(metrics)
-        ProcessCollector(registry=registry)
-        PlatformCollector(registry=registry)
+    async def give(request: Any) -> Any:
+        from aiohttp import web
 
-        class Handler(_Handler):
-            pass
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        body = await asyncio.to_thread(encode, registry)  # a collector may wait for another thread
+        return web.Response(body=body, headers={"Content-Type": content_type})
 
-        Handler.registry, Handler.token = registry, token
-        try:
-            self._server = _Server((bind, port), Handler)
-        except OSError as error:
-            raise ConfigError(
-                f"--metrics_port={port}: cannot listen at {bind}:{port}: {error.strerror}; choose "
-                "another one, or 0 for any that is free"
-            ) from error
-        self._server.certificate = certificate
-        self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, name="metrics", daemon=True
-        )
-        self._thread.start()
-
-    def __enter__(self) -> MetricsServer:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
-class _Server(ThreadingHTTPServer):
-    """Answers each connection once, so a connection proves nothing while it is open."""
-
-    daemon_threads = True
-    request_queue_size = 128
-    certificate: tuple[Path, Path] | None = None
-
-    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
-        super().__init__(address, handler)
-        # In the order of their arrival, with the socket that reads each now, and the time when it
-        # must go. The thread of a connection takes it out.
-        self._open: dict[socket.socket, tuple[socket.socket, float]] = {}
-        self._lock = threading.Lock()
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer a connection; if too many wait, the oldest is closed."""
-        with self._lock:
-            while len(self._open) >= MOST_UNPROVEN:
-                self._end(next(iter(self._open)))
-            self._open[request] = (request, time.monotonic() + PATIENCE_SECONDS)
-        super().process_request(request, client_address)
-
-    def service_actions(self) -> None:
-        """Close connections that take too long, even if they still send; called twice a second."""
-        with self._lock:
-            now = time.monotonic()
-            for request in [one for one, (_, until) in self._open.items() if until <= now]:
-                self._end(request)
-
-    def shutdown_request(self, request: Any) -> None:
-        """Close a connection that was answered, or that cannot be."""
-        with self._lock:
-            self._open.pop(request, None)
-        super().shutdown_request(request)
-
-    def _end(self, request: socket.socket) -> None:
-        reading, _ = self._open.pop(request)
-        with contextlib.suppress(OSError):  # it has gone
-            socket.socket.shutdown(reading, socket.SHUT_RDWR)  # without a word of TLS
-
-    def finish_request(self, request: Any, client_address: Any) -> None:
-        """Answer one connection, in a thread of its own."""
-        # A client that sends nothing must not hold its thread for ever.
-        request.settimeout(PATIENCE_SECONDS)
-        if self.certificate is None:
-            super().finish_request(request, client_address)
-            return
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)  # anew: it may have been renewed
-        context.load_cert_chain(*self.certificate)
-        # From here on the secured socket owns the connection, so it is the one to close.
-        plain = request
-        with context.wrap_socket(
-            request, server_side=True, do_handshake_on_connect=False
-        ) as secured:
-            with self._lock:
-                if plain not in self._open:
-                    return
-                self._open[plain] = (secured, self._open[plain][1])
-            secured.do_handshake()
-            super().finish_request(secured, client_address)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore a peer that does not speak HTTP, or that is gone."""
-        _log.debug("a request for metrics failed", exc_info=True)
-
-
-class _Handler(BaseHTTPRequestHandler):
-    registry: CollectorRegistry
-    token: str
-    protocol_version = "HTTP/1.1"
-    timeout = PATIENCE_SECONDS
-
-    def do_GET(self) -> None:
-        scheme, _, sent = self.headers.get("Authorization", "").partition(" ")
-        is_known = scheme.lower() == "bearer" and is_same(sent.strip(), self.token)
-        if not is_known:
-            self._answer(401, b"401: expected the page's token as the bearer token\n")
-        elif self.path.partition("?")[0] != "/metrics":
-            self._answer(404, b"404: there is /metrics alone\n")
-        else:
-            encode, content_type = choose_encoder(self.headers.get("Accept", ""))
-            self._answer(200, encode(self.registry), content_type)
-
-    def _answer(self, status: int, body: bytes, content_type: str = "text/plain") -> None:
-        self.send_response(status)
-        if status == 401:
-            self.send_header("WWW-Authenticate", "Bearer")
-        self.send_header("Content-Type", content_type)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Connection", "close")
-        self.end_headers()
-        self.wfile.write(body)
-        self.close_connection = True
-
-    def log_message(self, *_words: Any) -> None:
-        """Do not log requests."""
+    server = TokenServer(
+        "--metrics_port",
+        token,
+        lambda app: app.router.add_get("/metrics", give),
+        certificate=certificate,
+    )
+    found = server.start(bind, port)
+    try:
+        yield found
+    finally:
+        server.close()
 
 
 @contextlib.contextmanager
@@ -284,7 +166,7 @@ def serving(
     role: Role,
     index: int,
     metrics: Collector,
-    certificate: tuple[Path, Path] | None,
+    certificate: Certificate | None,
 ) -> Iterator[None]:
     """Serve the metrics of this process within the block, if the settings want it.
 
@@ -299,9 +181,9 @@ def serving(
             bind = _EVERYWHERE if in_pod else LOOPBACK
             token, proof = page_token(job_token), certificate if in_pod else None
             try:
-                server = stack.enter_context(MetricsServer(metrics, token, bind, port, proof))
+                served = stack.enter_context(serving_at(metrics, token, bind, port, proof))
                 if not in_pod:
-                    address, name = join(bind, server.port), config.cluster.job_name
+                    address, name = join(bind, served), config.cluster.job_name
                     stack.enter_context(_announced(job_dir, name, role, index, address))
             except (ConfigError, OSError) as error:
                 _log.warning("the metrics of this process are not served: %s", error)

@@ -11,7 +11,8 @@ import urllib.request
 import pytest
 
 from elasticdl.errors import ConfigError
-from elasticdl.observe.dashboard import Dashboard, page_token
+from elasticdl.observe.dashboard import Dashboard
+from elasticdl.observe.token_server import page_token
 
 pytest.importorskip("aiohttp", reason="the page needs elasticdl-train[dashboard]")
 pytest.importorskip("prometheus_client", reason="the page needs elasticdl-train[dashboard]")
@@ -173,12 +174,12 @@ def test_a_stream_has_lag_late_records_and_its_watermark(page):
 
 def test_a_server_for_other_hosts_gives_the_metrics_of_the_page(page):
     page.put(fact("the job is training"))
-    from elasticdl.observe.own_metrics import JobMetrics, MetricsServer
+    from elasticdl.observe.own_metrics import JobMetrics, serving_at
 
     metrics = JobMetrics(page.job_metrics)
-    with MetricsServer(metrics, "b", "127.0.0.1", 0) as server:
+    with serving_at(metrics, "b", "127.0.0.1", 0) as port:
         asked = urllib.request.Request(
-            f"http://127.0.0.1:{server.port}/metrics", headers={"Authorization": "Bearer b"}
+            f"http://127.0.0.1:{port}/metrics", headers={"Authorization": "Bearer b"}
         )
         with urllib.request.urlopen(asked, timeout=100) as answer:
             text = answer.read().decode()

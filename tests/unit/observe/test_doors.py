@@ -15,9 +15,9 @@ from elasticdl.runtime.credentials.authority import Authority, Identity
 pytest.importorskip("aiohttp", reason="the page needs elasticdl-train[dashboard]")
 pytest.importorskip("prometheus_client", reason="metrics need elasticdl-train[dashboard]")
 
-from elasticdl.observe import door, own_metrics
+from elasticdl.observe import door
 from elasticdl.observe.dashboard import Dashboard
-from elasticdl.observe.own_metrics import MetricsServer, OwnMetrics
+from elasticdl.observe.own_metrics import OwnMetrics, serving_at
 
 USAGE = Usage(0.0, Label.TRAIN, {"train": 7.0}, 0.0, 0, 0, 0)
 NUM_STRANGERS = 300
@@ -37,8 +37,8 @@ def page(tmp_path):
 
 @contextlib.contextmanager
 def metrics(tmp_path):
-    with MetricsServer(OwnMetrics(lambda: USAGE), "t", "127.0.0.1", 0) as served:
-        yield served.port, None
+    with serving_at(OwnMetrics(lambda: USAGE), "t", "127.0.0.1", 0) as port:
+        yield port, None
 
 
 @contextlib.contextmanager
@@ -46,8 +46,8 @@ def secured_metrics(tmp_path):
     files = Authority.create(tmp_path, "job").issue(tmp_path, Identity("job", Role.PS, 0), 3600)
     trust = ssl.create_default_context(cafile=files.authority)
     certificate = files.as_tuple()[1:]
-    with MetricsServer(OwnMetrics(lambda: USAGE), "t", "127.0.0.1", 0, certificate) as served:
-        yield served.port, trust
+    with serving_at(OwnMetrics(lambda: USAGE), "t", "127.0.0.1", 0, certificate) as port:
+        yield port, trust
 
 
 DOORS = pytest.mark.parametrize("door_of", [page, metrics, secured_metrics])
@@ -97,9 +97,8 @@ def test_silent_strangers_have_few_places_and_keep_nobody_out(door_of, tmp_path)
 
 @DOORS
 def test_who_goes_on_slowly_goes_all_the_same(door_of, tmp_path, monkeypatch):
-    for module in (door, own_metrics):
-        monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.3)
-    monkeypatch.setattr(door.Door.__init__, "__defaults__", (door.MOST_UNPROVEN, 0.3))
+    *others, _ = door.Door.__init__.__defaults__
+    monkeypatch.setattr(door.Door.__init__, "__defaults__", (*others, 0.3))
     with (
         door_of(tmp_path) as (port, _),
         socket.create_connection(("127.0.0.1", port), SECONDS) as slow,

@@ -9,12 +9,13 @@ import pytest
 from elasticdl.job import Label, Role, Usage
 from elasticdl.runtime.credentials.authority import Authority, Identity
 
+pytest.importorskip("aiohttp", reason="metrics need elasticdl-train[dashboard]")
 pytest.importorskip("prometheus_client", reason="metrics need elasticdl-train[dashboard]")
 
-from elasticdl.observe.own_metrics import MetricsServer, OwnMetrics
+from elasticdl.observe.own_metrics import OwnMetrics, serving_at
 
 USAGE = Usage(0.0, Label.TRAIN, {"train": 7.0}, 0.0, 0, 0, 0)
-ASK = b"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer t\r\n\r\n"
+ASK = b"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer t\r\nConnection: close\r\n\r\n"
 
 
 @pytest.fixture
@@ -24,21 +25,21 @@ def files(tmp_path):
 
 
 @pytest.fixture
-def server(files):
+def port(files):
     metrics = OwnMetrics(lambda: USAGE)
-    with MetricsServer(metrics, "t", "127.0.0.1", 0, files.as_tuple()[1:]) as server:
-        yield server
+    with serving_at(metrics, "t", "127.0.0.1", 0, files.as_tuple()[1:]) as port:
+        yield port
 
 
-def secured(server, files, name):
+def secured(port, files, name):
     """Return a connection to one who proves to be of the job, and of a role."""
     context = ssl.create_default_context(cafile=files.authority)
-    plain = socket.create_connection(("127.0.0.1", server.port), timeout=100)
+    plain = socket.create_connection(("127.0.0.1", port), timeout=100)
     return context.wrap_socket(plain, server_hostname=name)
 
 
-def test_who_trusts_the_authority_and_knows_the_role_is_answered(server, files):
-    with secured(server, files, "worker.elasticdl") as connection:
+def test_who_trusts_the_authority_and_knows_the_role_is_answered(port, files):
+    with secured(port, files, "worker.elasticdl") as connection:
         connection.sendall(ASK)
         answer = b""
         while some := connection.recv(65536):  # up to the end of the connection
@@ -47,21 +48,21 @@ def test_who_trusts_the_authority_and_knows_the_role_is_answered(server, files):
     assert b'elasticdl_own_seconds_total{label="train"} 7.0' in answer
 
 
-def test_a_pod_of_another_role_is_not_taken_for_this_one(server, files):
+def test_a_pod_of_another_role_is_not_taken_for_this_one(port, files):
     with pytest.raises(ssl.SSLCertVerificationError, match=r"ps\.elasticdl"):
-        secured(server, files, "ps.elasticdl")
+        secured(port, files, "ps.elasticdl")
 
 
-def test_certificate_that_was_renewed_is_shown(server, files, tmp_path):
-    with secured(server, files, "worker.elasticdl") as connection:
+def test_certificate_that_was_renewed_is_shown(port, files, tmp_path):
+    with secured(port, files, "worker.elasticdl") as connection:
         before = connection.getpeercert(binary_form=True)
     Authority.load(tmp_path).issue(tmp_path, Identity("job", Role.WORKER, 3), 60)
-    with secured(server, files, "worker.elasticdl") as connection:
+    with secured(port, files, "worker.elasticdl") as connection:
         assert connection.getpeercert(binary_form=True) != before
 
 
-def test_clear_text_is_not_answered(server):
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=100)
+def test_clear_text_is_not_answered(port):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=100)
     connection.request("GET", "/metrics", headers={"Authorization": "Bearer t"})
     with pytest.raises((ConnectionError, http.client.HTTPException)):
         connection.getresponse()
