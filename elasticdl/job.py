@@ -439,8 +439,6 @@ class Usage:
     label_seconds: Seconds by activity. They add up to the time since the process began.
     bytes_sent, bytes_received: Bytes of tensors and their frames, without calls of the master.
     host: Its machine, or its pod.
-    swapped_bytes: Bytes that all processes of the machine have read back from swap space since
-        the machine was started.
     wants_checkpoint: The redo log of a ps replica is nearly full, or its writing has failed.
     """
 
@@ -452,7 +450,6 @@ class Usage:
     bytes_sent: int
     bytes_received: int
     host: str = ""
-    swapped_bytes: int = 0
     hot_keys: tuple[HotKeys, ...] = ()  # in some heartbeats only
     core_wait_seconds: float = 0.0  # its threads waited for a core; summed over them
     wants_checkpoint: bool = False

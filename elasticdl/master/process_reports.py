@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 
-from elasticdl.job import Event, Progress, Role, Task, TaskReport, Usage
+from elasticdl.job import Event, Progress, Role, Usage
 from elasticdl.master.event_buffer import EventBuffer
 from elasticdl.master.page import JobPage
 from elasticdl.observe import kinds
@@ -45,10 +45,6 @@ class ProcessReports:
         if usage is not None:
             self.hot_keys.add(usage.hot_keys)
             self.remember(line_of(now, role, index, kind_of(usage)))
-
-    def reported(self, worker_id: int, task: Task, report: TaskReport) -> None:
-        """Take in what a worker said at the end of a task, which was accepted."""
-        self.anomalies.reported(worker_id, task, report, time.monotonic())
 
     def remember(self, event: Event) -> None:
         """Keep an event, show it on the page, and send it on."""

@@ -260,10 +260,7 @@ class Servicer(MasterServicer):
 
         def report() -> bool:
             said = messages.REPORT.unpack(request.report)
-            is_accepted = core.report(worker_id, request.session, said, now)
-            if is_accepted and said.task_id >= 0:
-                self._master.reports.reported(worker_id, core.tasks.task(said.task_id), said)
-            return is_accepted
+            return core.report(worker_id, request.session, said, now)
 
         return pb.ReportResponse(accepted=await self._event(context, report))
 

@@ -11,9 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
-from elasticdl.job import Label, Progress, Role, Task, TaskReport, Usage
-from elasticdl.observe.data_skew import DataSkew
-from elasticdl.observe.hot_keys import HotKeySums
+from elasticdl.job import Label, Progress, Role, Usage
 from elasticdl.observe.kinds import Anomaly, ParameterTables
 
 SECONDS = 30.0
@@ -39,14 +37,7 @@ works for more than this share of its time.
 
 BUSY_REPLICA = "busy ps replica"
 
-HOT = 0.5
-"""A key is hot if it makes up this share of the ids of its table."""
-
-SWAPS = 1 << 20
-"""A host swaps if it reads back more bytes a second than this."""
-
 _FEWEST_WORKERS = 3
-_FEWEST_ROWS, _FEWEST_IDS = 1_000, 2_000  # of a table, and of its ids that were counted
 _FEWEST_PULLED = 10_000
 _WAITS = ("no task", "lease", "compute wait", "staleness wait")  # for other stages, or workers
 _LEAST_SHARE = 0.8  # of the time between two looks for which a process must have been heard of
@@ -91,9 +82,6 @@ class Anomalies:
         self._told: set[tuple[str, ...]] = set()
         self._tables: ParameterTables | None = None
         self._tables_before: ParameterTables | None = None
-        self._hot_keys = HotKeySums()
-        self._data = DataSkew()
-        self._looked = now
         self._lowest = math.inf
         self._num_rises = 0
 
@@ -103,12 +91,6 @@ class Anomalies:
         if process is None:
             process = self._processes[role, index] = _Process()
         process.progress, process.usage = progress or process.progress, usage or process.usage
-        if usage is not None:
-            self._hot_keys.add(usage.hot_keys)
-
-    def reported(self, worker_id: int, task: Task, report: TaskReport, now: float) -> None:
-        """Note the end of a task; `now` is on the clock of the beginning."""
-        self._data.reported(worker_id, task, report, now)
 
     def tabled(self, tables: ParameterTables) -> None:
         """Note what the ps replicas hold."""
@@ -126,16 +108,13 @@ class Anomalies:
         self._next = now + SECONDS
         workers = dict(self._worked())
         found = {
-            (anomaly.what, anomaly.process, anomaly.table, anomaly.host): (anomaly, text)
+            (anomaly.what, anomaly.process): (anomaly, text)
             for anomaly, text in (
                 *_stragglers(workers),
                 *self._rising(loss),
                 *self._busy_replicas(workers),
                 *self._full_replicas(),
                 *self._skewed_replicas(),
-                *self._hot(),
-                *self._swapping(now - self._looked),
-                *self._data.found(),
             )
         }
         # A thing that was there at the last look is not reported again.
@@ -146,12 +125,9 @@ class Anomalies:
         gone = [key for key, p in self._processes.items() if p.usage is p.usage_before]
         for key in gone:  # it comes back with its next heartbeat
             del self._processes[key]
-            if key[0] is Role.WORKER:
-                self._data.lost(key[1])
         for process in self._processes.values():
             process.turn()
-        self._tables_before, self._looked = self._tables, now
-        self._hot_keys.clear()
+        self._tables_before = self._tables
         return new
 
     def _worked(self) -> Iterator[tuple[int, _Worked]]:
@@ -255,48 +231,6 @@ class Anomalies:
             name = f"ps replica {index}"
             text = f"{name} is asked for {rows / mean:.1f} times as many rows as the mean. {advice}"
             yield Anomaly("skewed ps replicas", name, advice), text
-
-    def _hot(self) -> Iterator[tuple[Anomaly, str]]:
-        """Yield tables in which one key is most of the ids, unless the table has few rows."""
-        tables = self._tables
-        num_rows = dict(zip(tables.names, tables.rows, strict=True)) if tables is not None else {}
-        for table, keys in self._hot_keys.shares().items():
-            is_known = self._hot_keys.num_ids(table) >= _FEWEST_IDS
-            if not keys or not is_known or num_rows.get(table, 0) < _FEWEST_ROWS:
-                continue
-            key, share = keys[0]
-            if share >= HOT:
-                advice = (
-                    "If it stands for a missing value, leave it out of the ids, or give it a "
-                    "feature of its own: its row takes all their gradients in each update."
-                )
-                text = f"key {key} is {share:.0%} of the ids of table '{table}'. {advice}"
-                yield Anomaly("hot key", "", advice, table=table), text
-
-    def _swapping(self, seconds: float) -> Iterator[tuple[Anomaly, str]]:
-        hosts: dict[str, tuple[float, list[str]]] = {}
-        for (role, index), process in self._processes.items():
-            last, before = process.usage, process.usage_before
-            if last is None or before is None or last.host != before.host:
-                # A process that has moved to another host says nothing about the swapping of
-                # either.
-                continue
-            rate = (last.swapped_bytes - before.swapped_bytes) / max(seconds, 1.0)
-            most, names = hosts.get(last.host, (0.0, []))
-            name = "the master" if role is Role.MASTER else f"{role.words} {index}"
-            hosts[last.host] = max(most, rate), [*names, name]
-        for host, (rate, names) in hosts.items():
-            if rate >= SWAPS:
-                advice = (
-                    "Its memory is too small for what runs there: fewer processes on it, smaller "
-                    "minibatches, or more ps replicas (--num_ps_pods), each with fewer rows."
-                )
-                several = f"{', '.join(names[:5])}{' and others' if len(names) > 5 else ''}"
-                text = (
-                    f"host {host} ({several}) reads {rate / 2**20:.1f} MiB/s back from its swap "
-                    f"space. {advice}"
-                )
-                yield Anomaly("swapping host", "", advice, host=host), text
 
 
 def _working(spent: Mapping[str, float]) -> float:

@@ -31,18 +31,9 @@ class HotKeySums:
             if len(counts) > _MOST_KEYS:
                 self._counts[hot.table] = Counter(dict(counts.most_common(_MOST_KEYS)))
 
-    def num_ids(self, table: str) -> int:
-        """Return how many ids were counted in a table."""
-        return self._num_ids[table]
-
     def shares(self) -> dict[str, Sequence[tuple[int, float]]]:
         """Return by table the hottest keys, each with its share of the counted ids."""
         return {
             table: [(key, n / self._num_ids[table]) for key, n in counts.most_common(_MOST_TOLD)]
             for table, counts in self._counts.items()
         }
-
-    def clear(self) -> None:
-        """Begin again with nothing."""
-        self._num_ids.clear()
-        self._counts.clear()

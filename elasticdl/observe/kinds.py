@@ -556,15 +556,11 @@ class Anomaly(Kind):
     what: Annotated[
         str,
         "straggler, rising loss, diverging loss, loss is no number, busy ps replica, "
-        "full ps replica, skewed ps replicas, hot key, swapping host, file of other loss, "
-        "slow file",
+        "full ps replica, skewed ps replicas",
     ]
     process: Annotated[str, "name of the process; empty if it is about the job"]
     advice: Annotated[str, "what to do, for people; also in `text`"]
     stage: Annotated[str, "of a straggler: the stage that takes longer than that of others"] = ""
-    table: Annotated[str, "of a hot key: its table"] = ""
-    host: Annotated[str, "the machine that swaps"] = ""
-    source: Annotated[str, "the file or table of the data that differs most"] = ""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from elasticdl.job import HotKeys, Usage
 from elasticdl.observe.kinds import ProcessUsage
 from elasticdl.observe.labels import LabelClock
-from elasticdl.runtime.proc import core_wait_seconds, resident_bytes, swapped_bytes
+from elasticdl.runtime.proc import core_wait_seconds, resident_bytes
 
 Traffic = Callable[[], tuple[int, int]]
 """Returns the bytes that this process has sent and received on the tensor plane."""
@@ -34,7 +34,6 @@ def measure(
         bytes_sent=sent,
         bytes_received=received,
         host=socket.gethostname(),
-        swapped_bytes=swapped_bytes(),
         hot_keys=hot_keys,
         core_wait_seconds=round(core_wait_seconds(), 3),
     )

@@ -1481,7 +1481,6 @@ class Usage(_message.Message):
     BYTES_SENT_FIELD_NUMBER: _builtins.int
     BYTES_RECEIVED_FIELD_NUMBER: _builtins.int
     HOST_FIELD_NUMBER: _builtins.int
-    SWAPPED_BYTES_FIELD_NUMBER: _builtins.int
     HOT_KEYS_FIELD_NUMBER: _builtins.int
     CORE_WAIT_SECONDS_FIELD_NUMBER: _builtins.int
     WANTS_CHECKPOINT_FIELD_NUMBER: _builtins.int
@@ -1496,8 +1495,6 @@ class Usage(_message.Message):
     """of tensors"""
     bytes_received: _builtins.int
     host: _builtins.str
-    swapped_bytes: _builtins.int
-    """read back from swap by the machine since it was started"""
     core_wait_seconds: _builtins.float
     """in which its threads could have run, had there been a core"""
     wants_checkpoint: _builtins.bool
@@ -1521,14 +1518,13 @@ class Usage(_message.Message):
         bytes_sent: _builtins.int = ...,
         bytes_received: _builtins.int = ...,
         host: _builtins.str = ...,
-        swapped_bytes: _builtins.int = ...,
         hot_keys: _abc.Iterable[Global___HotKeys] | None = ...,
         core_wait_seconds: _builtins.float = ...,
         wants_checkpoint: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["began", b"began", "bytes_received", b"bytes_received", "bytes_sent", b"bytes_sent", "core_wait_seconds", b"core_wait_seconds", "cpu_seconds", b"cpu_seconds", "host", b"host", "hot_keys", b"hot_keys", "label", b"label", "label_seconds", b"label_seconds", "resident_bytes", b"resident_bytes", "swapped_bytes", b"swapped_bytes", "wants_checkpoint", b"wants_checkpoint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["began", b"began", "bytes_received", b"bytes_received", "bytes_sent", b"bytes_sent", "core_wait_seconds", b"core_wait_seconds", "cpu_seconds", b"cpu_seconds", "host", b"host", "hot_keys", b"hot_keys", "label", b"label", "label_seconds", b"label_seconds", "resident_bytes", b"resident_bytes", "wants_checkpoint", b"wants_checkpoint"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

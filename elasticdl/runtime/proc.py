@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,15 +60,6 @@ def _children(pid: int) -> list[int]:
         except (FileNotFoundError, ProcessLookupError):
             continue  # the thread has ended
     return found
-
-
-def swapped_bytes() -> int:
-    """Return the bytes that this machine has read back from swap space since its start."""
-    try:
-        read_back = re.search(r"^pswpin (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE)
-    except OSError:  # a sandbox may hide it
-        return 0
-    return int(read_back[1] if read_back else 0) * os.sysconf("SC_PAGE_SIZE")
 
 
 def core_wait_seconds() -> float:

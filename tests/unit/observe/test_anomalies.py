@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from elasticdl.job import HotKeys, Label, Progress, Role, Usage
-from elasticdl.observe.anomalies import RISE, SECONDS, SLOW, SWAPS, Anomalies
+from elasticdl.job import Label, Progress, Role, Usage
+from elasticdl.observe.anomalies import RISE, SECONDS, SLOW, Anomalies
 from elasticdl.observe.kinds import ParameterTables
 
 
@@ -107,32 +107,20 @@ def test_process_that_is_gone_is_forgotten():
 
 
 class Said:
-    """Two ps replicas, and a worker that says which keys it looked up most."""
+    """Two ps replicas, which are asked for rows."""
 
-    def __init__(self, asked=(1, 1), busy=0.5, hot=0, num_rows=50_000, swapped=0):
+    def __init__(self, asked=(1, 1), busy=0.5):
         self.anomalies = Anomalies(0.0)
         self.told = []
         for second in range(1, int(4 * SECONDS) + 1):
             spent = {"train": busy * second, "idle": (1 - busy) * second}
             for index in (0, 1):
-                usage = Usage(0.0, Label.TRAIN, spent, 0.0, 0, 0, 0, "b", 0)
+                usage = Usage(0.0, Label.TRAIN, spent, 0.0, 0, 0, 0)
                 self.anomalies.heard(Role.PS, index, None, usage)
-            keys = HotKeys("user", 1_000, ((-7, hot), (9, 12)))
-            host, pages = ("a", second * swapped)
-            usage = Usage(0.0, Label.TRAIN, {}, 0.0, 0, 0, 0, host, pages, (keys,))
-            self.anomalies.heard(Role.WORKER, 3, None, usage)
             pulled = [1_000 * second * rows for rows in asked]
-            tables = ParameterTables(["user"], [num_rows], [0], [0, 0], [0, 0], (), (), (), pulled)
+            tables = ParameterTables(["user"], [50_000], [0], [0, 0], [0, 0], (), (), (), pulled)
             self.anomalies.tabled(tables)
             self.told += self.anomalies.look(float(second), 0.5)
-
-
-def test_hot_key_is_told_once_and_only_in_a_table_of_many_rows():
-    ((anomaly, text),) = Said(hot=600).told
-    assert (anomaly.what, anomaly.table) == ("hot key", "user")
-    assert text.startswith("key -7 is 60% of the ids of table 'user'. ")
-    assert Said(hot=400).told == []
-    assert Said(hot=600, num_rows=5).told == []
 
 
 def test_skewed_ps_replicas_are_told_if_the_one_that_is_asked_has_much_to_do():
@@ -141,10 +129,3 @@ def test_skewed_ps_replicas_are_told_if_the_one_that_is_asked_has_much_to_do():
     assert text.startswith("ps replica 1 is asked for 1.7 times as many rows as the mean. ")
     assert Said(asked=(4, 5)).told == []
     assert Said(asked=(1, 5), busy=0.1).told == []
-
-
-def test_host_that_swaps_is_told_with_the_processes_on_it():
-    ((anomaly, text),) = Said(swapped=3 * SWAPS).told
-    assert (anomaly.what, anomaly.host) == ("swapping host", "a")
-    assert text.startswith("host a (worker 3) reads 3.0 MiB/s back from its swap space. ")
-    assert Said(swapped=SWAPS // 2).told == []

@@ -9,9 +9,6 @@ def test_shares_are_of_all_ids_that_workers_counted():
     sums.add([HotKeys("user", 100, ((5, 40), (6, 10))), HotKeys("item", 10, ())])
     sums.add([HotKeys("user", 300, ((5, 60), (-7, 30)))])
     assert sums.shares() == {"user": [(5, 0.25), (-7, 0.075), (6, 0.025)], "item": []}
-    assert sums.num_ids("user") == 400
-    sums.clear()
-    assert (sums.shares(), sums.num_ids("user")) == ({}, 0)
 
 
 def test_of_many_keys_the_rarest_are_forgotten_and_of_many_tables_the_last():
