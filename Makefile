@@ -204,7 +204,7 @@ soak: build ## Chaos with random faults for MINUTES (10); benchmarks/results/soa
 	    --record benchmarks/results/soak.json
 
 LOCKED_EXTRAS = $(shell sed -n '/^\[project.optional-dep/,/^$$/s/^\([a-z0-9]*\) = .*/--extra=\1/p' \
-    pyproject.toml | grep -v -e torch -e mlflow -e jax -e otlp -e ray -e wandb)
+    pyproject.toml | grep -v -e torch -e mlflow -e jax -e ray -e wandb)
 LOCK_FLAGS := --generate-hashes --no-emit-index-url --no-header --universal --python-version 3.11 --quiet
 GROUP_LOCKS := wheel docs
 lock: $(VENV)/.packages ## Resolve the dependencies of pyproject.toml into requirements/*.lock.

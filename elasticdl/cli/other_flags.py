@@ -1,4 +1,4 @@
-"""Lists flags and settings of other programs that users type here, with elasticdl's own names."""
+"""Lists flags and settings of other programs, and removed ones, with elasticdl's own names."""
 
 from __future__ import annotations
 
@@ -73,3 +73,9 @@ OF_ELASTICDL_0 = {
     "yaml": "--dry_run > FILE",
 }
 """The flags of earlier versions of ElasticDL; `docs/migrating.md` has all of them."""
+
+REMOVED = {
+    "otlp_endpoint": "a collector of OpenTelemetry reads /metrics of the job's page, by its "
+    "receiver prometheus",
+}
+"""The flags that this version no longer has, with what to use in their place."""

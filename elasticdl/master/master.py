@@ -351,7 +351,6 @@ class Master:
                 ends.callback(following.cancel)
             await self._serve_page(ends)
             self._trackers = Trackers(self.core.config, self._job.id, self._job_dir)
-            self.reports.send_on = self._trackers.put
             ends.push_async_callback(self._close_trackers, self._trackers)
             await self._until_ended()
             if self.core.has_ended:

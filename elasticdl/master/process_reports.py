@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 
 from elasticdl.job import Event, Progress, Role, Usage
@@ -23,7 +22,6 @@ class ProcessReports:
     anomalies: looks for unusual events.
     hot_keys: counts keys since the master began.
     page: the page of the job, if it is served.
-    send_on: gives an event to the trackers.
     """
 
     def __init__(self, memory_limit: int | None = None) -> None:
@@ -32,7 +30,6 @@ class ProcessReports:
         self.anomalies = Anomalies(time.monotonic(), memory_limit)
         self.hot_keys = HotKeySums()
         self.page: JobPage | None = None
-        self.send_on: Callable[[Event], None] = lambda event: None
 
     def heartbeat(
         self, role: Role, index: int, progress: Progress | None, usage: Usage | None
@@ -47,8 +44,7 @@ class ProcessReports:
             self.remember(line_of(now, role, index, kind_of(usage)))
 
     def remember(self, event: Event) -> None:
-        """Keep an event, show it on the page, and send it on."""
+        """Keep an event, and show it on the page."""
         self.events.add(event)
         if self.page is not None:
             self.page.put(event)
-        self.send_on(event)

@@ -8,14 +8,13 @@ from pathlib import Path
 
 from elasticdl import registry
 from elasticdl.config import JobConfig
-from elasticdl.job import Event, JobStatus
+from elasticdl.job import JobStatus
 from elasticdl.master.actions import Note
 from elasticdl.master.histograms import take_histograms
-from elasticdl.master.page import past_events
 from elasticdl.observe import kinds
 from elasticdl.observe.kinds import Kind
 from elasticdl.observe.tensorboard import Summaries
-from elasticdl.observe.tracker import Begin, TakesEvents, Tracker
+from elasticdl.observe.tracker import Begin, Tracker
 
 _END_SECONDS = 60.0  # of a job, for the last numbers and the model
 _LEAVE_SECONDS = 10.0  # of a master that another one follows
@@ -45,14 +44,8 @@ class Trackers:
             self._all.append(self._summaries)
         begins: dict[str, Begin] = registry.brought("trackers")
         for begin in begins.values():
-            tracker = begin(config, job, folder, lambda: past_events(folder))
+            tracker = begin(config, job, folder)
             self._all += [tracker] if tracker is not None else []
-
-    def put(self, event: Event) -> None:
-        """Have an event sent on."""
-        for each in self._all:
-            if isinstance(each, TakesEvents):
-                each.put(event)
 
     def take(self, status: JobStatus, learning_rate: float | None, is_last: bool = False) -> None:
         """Have the new values of a picture drawn."""

@@ -10,13 +10,13 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import Generic, Protocol, TypeVar
 
 from elasticdl.config import JobConfig, free_packages, shown_setting
 from elasticdl.errors import ElasticdlError
-from elasticdl.job import Event, JobStatus
+from elasticdl.job import JobStatus
 from elasticdl.observe.curves import curves
 
 _AGAIN_SECONDS = 5.0
@@ -31,9 +31,9 @@ Picture = tuple[JobStatus, float | None]
 """A job, and its learning rate if it is known."""
 
 
-Begin = Callable[[JobConfig, str, Path, Callable[[], Iterable[Event]]], "Tracker | None"]
+Begin = Callable[[JobConfig, str, Path], "Tracker | None"]
 """Begins a tracker of a job if its settings ask for one: given its settings, its identity for ever,
-its folder, and what returns its events so far. Raises a `ConfigError` if a package is missing."""
+and its folder. Raises a `ConfigError` if a package is missing."""
 
 
 class Tracker(Protocol):
@@ -46,14 +46,6 @@ class Tracker(Protocol):
 
     def close(self, seconds: float) -> None:
         """Wait until the rest is drawn, within a limited time."""
-
-
-@runtime_checkable
-class TakesEvents(Protocol):
-    """A tracker that is told each event too."""
-
-    def put(self, event: Event) -> None:
-        """Take an event. It does not wait."""
 
 
 class Outbox(Generic[Item]):

@@ -44,8 +44,6 @@ BESIDE_THE_LOCKS = {
     "mlflow",
     "mlflow-skinny",
     "mlxtend",
-    "opentelemetry-exporter-otlp-proto-http",
-    "opentelemetry-sdk",
     "ray",
     "rocksdict",
     "tensorboard",

@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from elasticdl.config import JobConfig
-from elasticdl.job import Event
 from elasticdl.observe.tracker import Tracker
 from elasticdl.packages.trackers.mlflow_run import MlflowRun
-from elasticdl.packages.trackers.otlp import OtlpExport
 from elasticdl.packages.trackers.settings import TrackersSection
 from elasticdl.packages.trackers.wandb_run import WandbRun
 
 
-def mlflow(
-    config: JobConfig, job: str, folder: Path, past: Callable[[], Iterable[Event]]
-) -> Tracker | None:
+def mlflow(config: JobConfig, job: str, folder: Path) -> Tracker | None:
     """Begin a run of MLflow, if `--mlflow_uri` asks for one."""
     return MlflowRun(config, job) if config.of(TrackersSection).mlflow_uri else None
 
 
-def wandb(
-    config: JobConfig, job: str, folder: Path, past: Callable[[], Iterable[Event]]
-) -> Tracker | None:
+def wandb(config: JobConfig, job: str, folder: Path) -> Tracker | None:
     """Begin a run of Weights & Biases, if `--wandb_project` asks for one."""
     return WandbRun(config, job, folder) if config.of(TrackersSection).wandb_project else None
-
-
-def otlp(
-    config: JobConfig, job: str, folder: Path, past: Callable[[], Iterable[Event]]
-) -> Tracker | None:
-    """Begin to send to a collector, if `--otlp_endpoint` asks for it."""
-    return OtlpExport(config, job, past) if config.of(TrackersSection).otlp_endpoint else None

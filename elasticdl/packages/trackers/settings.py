@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from elasticdl.config import JobConfig
 
 _TRAIN = Only(("train",))
-_FLAGS = ("mlflow_uri", "wandb_project", "otlp_endpoint")
+_FLAGS = ("mlflow_uri", "wandb_project")
 
 
 class TrackersSection(PackageSection):
@@ -27,9 +27,6 @@ class TrackersSection(PackageSection):
     needs: ClassVar[tuple[Needs, ...]] = (
         Needs("mlflow_uri", "mlflow", ("mlflow",)),
         Needs("wandb_project", "wandb", ("wandb",)),
-        Needs(
-            "otlp_endpoint", "otlp", ("prometheus_client", "opentelemetry.exporter.otlp.proto.http")
-        ),
     )
 
     mlflow_uri: Annotated[
@@ -52,14 +49,6 @@ class TrackersSection(PackageSection):
         ),
         _TRAIN,
     ] = ""
-    otlp_endpoint: Annotated[
-        str,
-        Field(
-            description="Send the job's metrics and spans to this collector of OpenTelemetry by "
-            "OTLP over HTTP, as http://HOST:4318. Headers are read from its own variable, "
-            "OTEL_EXPORTER_OTLP_HEADERS."
-        ),
-    ] = ""
 
     def check(self, job: JobConfig) -> None:
         """Refuse trackers of a job without a master, and passwords that its state would have."""
@@ -73,11 +62,6 @@ class TrackersSection(PackageSection):
             raise ValueError(
                 "--mlflow_uri is in the job's state: expected no password in it, but the "
                 "variables MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
-            )
-        if has_password(self.otlp_endpoint):
-            raise ValueError(
-                "--otlp_endpoint is in the job's state: expected no password in it, but the "
-                "variable OTEL_EXPORTER_OTLP_HEADERS"
             )
 
     def check_machine(self, job: JobConfig) -> None:

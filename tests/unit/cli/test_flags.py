@@ -251,6 +251,12 @@ def test_a_setting_of_keras_is_answered_with_what_says_it_here(name, says):
     assert says in found
 
 
+def test_a_removed_flag_is_answered_with_its_replacement():
+    assert unknown_flag("train", "--otlp_endpoint").startswith(
+        "--otlp_endpoint was removed; in its place: a collector of OpenTelemetry reads /metrics"
+    )
+
+
 def test_a_flag_of_another_command_is_refused():
     assert unknown_flag("predict", "--num_epochs") == (
         "--num_epochs has no meaning for elasticdl predict, only for elasticdl train"
