@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from elasticdl.job import Role, ServedProgram
 from elasticdl.launchers.base import ProcessHandle
+from elasticdl.master.moves.messages import MoveAction
 from elasticdl.master.parameters.proof import Proof, Replicas
 from elasticdl.observe.kinds import Kind
 
@@ -103,57 +104,6 @@ class AskWatermarks:
 
 
 @dataclass(frozen=True, slots=True)
-class Seated:
-    """A process at the place of a ps replica."""
-
-    index: int
-    session: str
-    address: str
-
-
-@dataclass(frozen=True, slots=True)
-class PrepareMove:
-    """Have ps replicas get ready for another number of them.
-
-    Then `MovePrepared` or `MoveFailed`. A checkpoint of all at one instant is written with it.
-    """
-
-    layout: int
-    version: int  # of the model, for the checkpoint
-    now: tuple[Seated, ...]
-    after: tuple[Seated, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TellMoved:
-    """Have ps replicas go over to the layout that counts now; then `MoveTold`.
-
-    whom: the replicas that got ready, and the replicas that the layout leaves out.
-    addresses: the addresses of all replicas of that layout.
-    """
-
-    layout: int
-    count: int
-    whom: tuple[Seated, ...]
-    addresses: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class AbandonMove:
-    """Have ps replicas stay as they are; nobody waits for it."""
-
-    layout: int
-    whom: tuple[Seated, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LostInMove:
-    """A process is lost while the model moves: nobody waits for its answers any longer."""
-
-    session: str
-
-
-@dataclass(frozen=True, slots=True)
 class Note:
     """Something for the log and the event log."""
 
@@ -173,9 +123,6 @@ Action = (
     | DeleteHandOvers
     | AskAudit
     | AskWatermarks
-    | PrepareMove
-    | TellMoved
-    | AbandonMove
-    | LostInMove
+    | MoveAction
     | Note
 )

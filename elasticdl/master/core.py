@@ -41,11 +41,10 @@ from elasticdl.master.journal import Journal
 from elasticdl.master.leasing import Leasing
 from elasticdl.master.ledger import Ledger, Missing, Settled
 from elasticdl.master.membership import Member, Membership
+from elasticdl.master.moves.messages import MoveFailed, MoveTold
 from elasticdl.master.parameters.answers import (
     Answer,
     Audited,
-    MoveFailed,
-    MoveTold,
     Seating,
 )
 from elasticdl.master.parameters.pair import JobParameters

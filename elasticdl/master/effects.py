@@ -16,7 +16,7 @@ from elasticdl.errors import UnavailableError
 from elasticdl.job import PsRoute, Role, TaskAudit
 from elasticdl.locations import Location
 from elasticdl.master.missing_tasks import Applied
-from elasticdl.master.moving import Mover
+from elasticdl.master.moves.mover import Mover
 from elasticdl.master.parameters.proof import Replicas
 
 

@@ -29,7 +29,10 @@ from elasticdl.master import actions
 from elasticdl.master.core import JobCore
 from elasticdl.master.features.callbacks import Callbacks
 from elasticdl.master.missing_tasks import Applied
-from elasticdl.master.moving import Mover, MoveRefusedError, RedoLogPlace
+from elasticdl.master.moves.effects import MoveEffects
+from elasticdl.master.moves.messages import AbandonMove, LostInMove, PrepareMove, TellMoved
+from elasticdl.master.moves.mover import Mover
+from elasticdl.master.moves.steps import RedoLogPlace
 from elasticdl.master.parameters.answers import (
     Answer,
     Audited,
@@ -38,9 +41,6 @@ from elasticdl.master.parameters.answers import (
     CheckpointWritten,
     ExportFailed,
     ExportWritten,
-    MoveFailed,
-    MovePrepared,
-    MoveTold,
     RestorePoint,
     Watermarks,
     WatermarksFailed,
@@ -180,7 +180,7 @@ class Interpreter:
         self._event = event
         self._run = run
         self._sync = sync
-        self._mover = mover
+        self._moves = self._effects_of(mover) if mover is not None else None
         self._disk = Disk()
         self._publisher = _publisher_of(core.config, job_id)
 
@@ -212,14 +212,10 @@ class Interpreter:
                 self._run(lambda: self._ask_audit(action), Line.STORAGE)
             case actions.AskWatermarks():
                 self._run(lambda: self._ask_watermarks(action), Line.RECOVERY)
-            case actions.PrepareMove():
-                self._run(lambda: self._prepare_move(action), Line.STORAGE)
-            case actions.TellMoved():
-                self._run(lambda: self._tell_moved(action), Line.STORAGE)
-            case actions.AbandonMove():
-                self._run(lambda: self._abandon_move(action), Line.STORAGE)
-            case actions.LostInMove(session):
-                self._its_mover.losses.add(session)
+            case PrepareMove() | TellMoved() | AbandonMove():
+                self._run(lambda: self._move(action), Line.STORAGE)
+            case LostInMove(session):
+                self._its_moves.lost(session)
 
     def take_up(self) -> None:
         """Finish the file operations in which the master before was killed.
@@ -331,36 +327,42 @@ class Interpreter:
         # Only the newest of the job's own checkpoints is kept, so each one must have all rows.
         full_every = 1 if action.is_private else config.checkpoint.checkpoint_full_every
         folder = self.checkpoint_dir(action.is_private)
+        try:
+            self._write_whole(folder, version, self._access.checkpoint, full_every, learning_rate)
+        except ElasticdlError as error:
+            was_unreachable = isinstance(error, UnavailableError)
+            return self._answer(CheckpointFailed(version, str(error), was_unreachable))
+        return self._answer(CheckpointWritten(version))
 
+    def _write_whole(
+        self,
+        folder: Location,
+        version: int,
+        write_parts: Callable[[Location], list[str]],
+        full_every: int = 1,
+        learning_rate: float | None = None,
+    ) -> None:
         def write(partial: Location) -> list[str]:
             with self._disk.elsewhere():  # the replicas show their progress themselves
-                entries = self._access.checkpoint(partial)
-            self._sync_what_parts_know()
+                entries = write_parts(partial)
+            # The parts name the leases that have begun. A journal that has forgotten them would
+            # give their numbers again, and the replicas would refuse these for ever. This matters
+            # where a checkpoint replaces one of the same version, which the journal knows.
+            self._sync()
             return entries
 
         def write_all() -> Location:
             return write_checkpoint(
                 folder,
                 version,
-                config.model.model_def,
+                self._core.config.model.model_def,
                 write,
                 full_every,
                 self._job_id,
                 learning_rate=learning_rate,
             )
 
-        try:
-            self._disk.do(str(version_folder(folder, version, self._job_id)), write_all)
-        except ElasticdlError as error:
-            was_unreachable = isinstance(error, UnavailableError)
-            return self._answer(CheckpointFailed(version, str(error), was_unreachable))
-        return self._answer(CheckpointWritten(version))
-
-    def _sync_what_parts_know(self) -> None:
-        # The parts of the replicas name the leases that have begun. A journal that has forgotten
-        # them would give their numbers again, and the replicas would refuse these for ever. This
-        # matters where a checkpoint replaces one of the same version, which the journal knows.
-        self._sync()
+        self._disk.do(str(version_folder(folder, version, self._job_id)), write_all)
 
     def _write_export(self, version: int, program: ServedProgram | None) -> Then:
         publisher = self._publisher
@@ -441,53 +443,33 @@ class Interpreter:
         except ElasticdlError as error:
             return self._answer(WatermarksFailed(index, session, str(error), role))
 
-    def _prepare_move(self, action: actions.PrepareMove) -> Then:
-        folder, config = self.checkpoint_dir(is_private=True), self._core.config
+    # --- moves to another number of ps replicas ---------------------------------------------------
 
-        def write(parts: Callable[[Location], list[str]]) -> None:
-            def write_parts(partial: Location) -> list[str]:
-                with self._disk.elsewhere():  # the replicas show their progress themselves
-                    self._access.write_dense(partial)
-                    entries = parts(partial)
-                self._sync_what_parts_know()
-                return entries
+    def _move(self, action: PrepareMove | TellMoved | AbandonMove) -> Then:
+        answer = self._its_moves.do(action)
+        return _nothing if answer is None else self._answer(answer)
 
-            def write_all() -> Location:
-                return write_checkpoint(
-                    folder, action.version, config.model.model_def, write_parts, 1, self._job_id
-                )
+    def _effects_of(self, mover: Mover) -> MoveEffects:
+        def write_checkpoint(version: int, parts: Callable[[Location], list[str]]) -> None:
+            def write(partial: Location) -> list[str]:
+                self._access.write_dense(partial)
+                return parts(partial)
 
-            self._disk.do(str(version_folder(folder, action.version, self._job_id)), write_all)
+            self._write_whole(self.checkpoint_dir(is_private=True), version, write)
 
-        try:
-            self._its_mover.prepare(action, write, self._redo_log_of)
-        except ElasticdlError as error:
-            is_refused = isinstance(error, MoveRefusedError)
-            return self._answer(MoveFailed(action, str(error), is_refused))
-        return self._answer(MovePrepared(action))
+        return MoveEffects(
+            mover, write_checkpoint, self._redo_log_of, self._sync, self.remove_redo_logs
+        )
 
     def _redo_log_of(self, replica: int, layout: int) -> RedoLogPlace | None:
         folder = self.redo_log_of(replica, layout)
         limit = self._core.config.redo_log_bytes
-        return {"folder": folder, "limit": limit} if folder else None
-
-    def _tell_moved(self, action: actions.TellMoved) -> Then:
-        # A replica that has gone over cannot go back, so the fact `moved` must outlast a machine
-        # that loses power.
-        self._sync()
-        is_everybody = self._its_mover.tell(action)
-        if is_everybody:
-            self.remove_redo_logs(but=action.layout)
-        return self._answer(MoveTold(action.layout, is_everybody))
-
-    def _abandon_move(self, action: actions.AbandonMove) -> Then:
-        self._its_mover.abandon(action)
-        return _nothing
+        return RedoLogPlace(folder, limit) if folder else None
 
     @property
-    def _its_mover(self) -> Mover:
-        assert self._mover is not None, "only ps replicas move"
-        return self._mover
+    def _its_moves(self) -> MoveEffects:
+        assert self._moves is not None, "only ps replicas move"
+        return self._moves
 
 
 def _publisher_of(config: JobConfig, job_id: str) -> Publisher | None:

@@ -7,17 +7,23 @@ from pathlib import Path
 
 from elasticdl.checkpoints.writing import write_checkpoint
 from elasticdl.errors import ElasticdlError, LaunchError, StateError, UnavailableError
-from elasticdl.master import actions, moving
+from elasticdl.master import actions
 from elasticdl.master.durable import JobData, open_job
 from elasticdl.master.effects import audits
 from elasticdl.master.interpreter import Interpreter, Line
 from elasticdl.master.missing_tasks import Applied
-from elasticdl.master.parameters.answers import (
-    CheckpointFailed,
+from elasticdl.master.moves import leading
+from elasticdl.master.moves.messages import (
+    AbandonMove,
+    LostInMove,
     MoveFailed,
     MovePrepared,
     MoveTold,
+    PrepareMove,
+    TellMoved,
 )
+from elasticdl.master.moves.steps import RedoLogPlace, Settle, decoded
+from elasticdl.master.parameters.answers import CheckpointFailed
 from elasticdl.state.memory import MemoryState
 from tests.simulation.clockwork import (
     LATENCY,
@@ -128,13 +134,13 @@ class Master(Node):
             match action:
                 case actions.WriteCheckpoint():
                     self._enqueue(self._checkpoint(action))
-                case actions.PrepareMove():
+                case PrepareMove():
                     self._enqueue(self._prepare_move(action))
-                case actions.TellMoved():
+                case TellMoved():
                     self._enqueue(self._tell_moved(action))
-                case actions.AbandonMove():
-                    self._enqueue(self._lead(moving.abandon(action, self.clock)))
-                case actions.LostInMove(session):
+                case AbandonMove():
+                    self._enqueue(self._lead(leading.abandon(action, self.clock)))
+                case LostInMove(session):
                     self._lost.add(session)
                 case _:
                     self.interpreter.carry_out(action)
@@ -183,19 +189,19 @@ class Master(Node):
 
         def redo_log_of(replica, layout):
             folder = world.redo_log_of(replica, layout)
-            return {"folder": str(folder), "limit": world.redo_bytes} if folder else None
+            return RedoLogPlace(str(folder), world.redo_bytes) if folder else None
 
         try:
-            yield from self._lead(moving.prepare(action, None, redo_log_of, self.clock), action)
+            yield from self._lead(leading.prepare(action, None, redo_log_of, self.clock), action)
         except ElasticdlError as error:
-            answer = MoveFailed(action, str(error), isinstance(error, moving.MoveRefusedError))
+            answer = MoveFailed(action, str(error), isinstance(error, leading.MoveRefusedError))
         else:
             answer = MovePrepared(action)
         self.do(lambda core, now: core.answered(answer, now))
 
     def _tell_moved(self, action):
         self.job.sync()
-        is_everybody = yield from self._lead(moving.tell(action, self.clock))
+        is_everybody = yield from self._lead(leading.tell(action, self.clock))
         if is_everybody:
             self.world.remove_redo_logs(but=action.layout)
         answer = MoveTold(action.layout, is_everybody)
@@ -210,14 +216,14 @@ class Master(Node):
                 return end.value
             answers = failure = None
             match wanted:
-                case moving.AskReplicas(steps, needed):
+                case leading.AskReplicas(steps, needed):
                     try:
                         answers = yield from self._ask(steps, needed)
                     except ElasticdlError as error:
                         failure = error
-                case moving.Pause(seconds):
+                case leading.Pause(seconds):
                     yield Sleep(seconds)
-                case moving.WritePoint(parts):
+                case leading.WritePoint(parts):
                     try:
                         yield from self._write_point(action, parts)
                     except ElasticdlError as error:
@@ -249,8 +255,8 @@ class Master(Node):
             yield Sleep(LATENCY)
 
     def _ask_one(self, seated, step, answers):
-        settle = step.get("settle")
-        until = self.clock() + (settle["wait_ms"] / 1000 if settle else 0.0)
+        is_settle = isinstance(step, Settle)
+        until = self.clock() + (step.wait_ms / 1000 if is_settle else 0.0)
         call = Call(
             lambda: self.world.by_address(seated.address),
             lambda node: node.move_step(step),
@@ -258,12 +264,8 @@ class Master(Node):
         )
         try:
             while True:
-                told = json.loads((yield call))
-                if (
-                    not settle
-                    or self.clock() >= until
-                    or _has_come(settle["limits"], told["marks"])
-                ):
+                told = decoded((yield call))
+                if not is_settle or self.clock() >= until or _has_come(step.limits, told.marks):
                     break
                 yield Sleep(LOOK_SECONDS)
         except ElasticdlError as error:
@@ -351,7 +353,7 @@ class Master(Node):
 
 def _has_come(limits, marks) -> bool:
     """Whether a replica has applied what others have."""
-    applied = {task: next_index for task, _, next_index, _ in marks["watermarks"]}
+    applied = {task: next_index for task, _, next_index, _ in marks.watermarks}
     return all(applied.get(task, 0) >= end for task, end in limits)
 
 

@@ -1,13 +1,14 @@
 """Workers and ps replicas of a simulated job: the real protocols, with coroutines for threads."""
 
-import json
 from collections import deque
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 
 from elasticdl._core import DrivenReplica, PsClient, Store
 from elasticdl.checkpoints.hand_over import write_hand_over
 from elasticdl.errors import CheckpointError, ElasticdlError, UnavailableError
 from elasticdl.job import Finished, Lease, Outcome, PsRoute, Role, TaskReport, Wait
+from elasticdl.master.moves.steps import MoveStep, Settle, Switch, encoded
 from elasticdl.runtime.process import STOPPED_EXIT_CODE
 from elasticdl.worker.protocol import LeaseProtocol, Ruling, Stage
 from elasticdl.worker.running import Running
@@ -100,7 +101,7 @@ class Replica(Node):
         self._newest[task] = max(self._newest.get(task, 0), lease.number)
         return begun
 
-    def move_step(self, step: dict) -> str:
+    def move_step(self, step: MoveStep) -> str:
         """Do a step of a move; what it tells may be lost, or the step may come twice."""
         scheduler, number = self.job.scheduler, self.job.scheduler.count("move step")
         self.job.before_move_step(number)
@@ -115,16 +116,15 @@ class Replica(Node):
             raise Unanswered
         return told
 
-    def _do(self, step: dict) -> str:
-        (what,) = step
-        if what == "settle":  # nobody waits in a thread
-            step = {what: {**step[what], "wait_ms": 0}}
-        told = self.driving().move_step(json.dumps(step), self.job.others_of(self))
-        if what == "switch":
-            self._client, self.layout = None, max(self.layout, step[what]["number"])
+    def _do(self, step: MoveStep) -> str:
+        if isinstance(step, Settle):  # nobody waits in a thread
+            step = replace(step, wait_ms=0)
+        told = self.driving().move_step(encoded(step), self.job.others_of(self))
+        if isinstance(step, Switch):
+            self._client, self.layout = None, max(self.layout, step.number)
         return told
 
-    def _do_late(self, step: dict) -> None:
+    def _do_late(self, step: MoveStep) -> None:
         with suppress(ElasticdlError, ValueError, RuntimeError, Unanswered):
             self._do(step)
 

@@ -10,14 +10,15 @@ from unittest import mock
 import pytest
 
 from elasticdl._core import Store
-from elasticdl.master import moving
 from elasticdl.master.actions import DeleteHandOvers
 from elasticdl.master.core import JobCore
 from elasticdl.master.durable import DurableJob
 from elasticdl.master.interpreter import Interpreter, Line
 from elasticdl.master.ledger import Ledger
 from elasticdl.master.membership import Member
-from elasticdl.master.parameters.moves import Moves
+from elasticdl.master.moves import leading
+from elasticdl.master.moves.facts import Moves
+from elasticdl.master.moves.steps import Hold, Release
 from elasticdl.master.parameters.recoveries import Recoveries
 from tests.simulation.faults import (
     PROCESS_FAULTS,
@@ -179,23 +180,23 @@ def no_journal_before_answers(monkeypatch):
 
 def no_agreement(monkeypatch):
     """Whatever replicas have applied, a move takes it for the same."""
-    monkeypatch.setattr(moving, "do_agree", lambda marks: True)
+    monkeypatch.setattr(leading, "do_agree", lambda marks: True)
 
 
 def no_instant(monkeypatch):
     """All write their parts of a move's checkpoint a little after they had applied the same."""
-    agree = moving.MoveSteps._agree
+    agree = leading.MoveSteps._agree
 
     def agree_too_early(steps, first):
         hold, marks = yield from agree(steps, first)
         if first == 1:
-            yield from steps._each(steps._now, {"release": {"number": steps._number, "hold": hold}})
-            yield moving.Pause(0.1)
+            yield from steps._each(steps._now, Release(steps._number, hold))
+            yield leading.Pause(0.1)
             hold += 1
-            yield from steps._each(steps._now, {"hold": {"number": steps._number, "hold": hold}})
+            yield from steps._each(steps._now, Hold(steps._number, hold))
         return hold, marks
 
-    monkeypatch.setattr(moving.MoveSteps, "_agree", agree_too_early)
+    monkeypatch.setattr(leading.MoveSteps, "_agree", agree_too_early)
 
 
 def no_late_attempts(monkeypatch):

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from elasticdl.job import Finished, Role, Seat, Wait
-from elasticdl.master.actions import PrepareMove
 from elasticdl.master.membership import Member
 from elasticdl.master.missing_tasks import Applied
+from elasticdl.master.moves.messages import MoveAnswer
 from elasticdl.master.parameters.hand_overs import HandedOver
 from elasticdl.master.parameters.proof import Proof, Replicas
 from elasticdl.master.parameters.schedule import WholeCheckpoint
@@ -91,33 +91,6 @@ class WatermarksFailed:
     role: Role = Role.PS
 
 
-@dataclass(frozen=True, slots=True)
-class MovePrepared:
-    """All ps replicas of `PrepareMove` are ready, hold, and have all; the checkpoint is whole."""
-
-    done: PrepareMove
-
-
-@dataclass(frozen=True, slots=True)
-class MoveFailed:
-    """The move came to nothing, and was given up everywhere.
-
-    is_refused: It will never come to anything.
-    """
-
-    done: PrepareMove
-    message: str
-    is_refused: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class MoveTold:
-    """The answer to `TellMoved`: it has been done, or some replicas could not be reached."""
-
-    layout: int
-    is_everybody: bool
-
-
 Answer = (
     CheckpointWritten
     | CheckpointFailed
@@ -127,9 +100,7 @@ Answer = (
     | AuditFailed
     | Watermarks
     | WatermarksFailed
-    | MovePrepared
-    | MoveFailed
-    | MoveTold
+    | MoveAnswer
 )
 
 

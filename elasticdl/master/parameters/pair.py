@@ -31,24 +31,29 @@ from elasticdl.job import (
     Role,
     Strategy,
 )
-from elasticdl.master.actions import AbandonMove, Action, LostInMove, Note
+from elasticdl.master.actions import Action, Note
 from elasticdl.master.history import JobHistory
 from elasticdl.master.journal import Journal
 from elasticdl.master.ledger import Ledger
 from elasticdl.master.membership import Member, Membership
 from elasticdl.master.missing_tasks import Lacks
-from elasticdl.master.parameters.answers import (
-    Answer,
-    Meaning,
+from elasticdl.master.moves.facts import Moves, check_may_move
+from elasticdl.master.moves.messages import (
+    AbandonMove,
+    LostInMove,
+    MoveAnswer,
     MoveFailed,
     MovePrepared,
     MoveTold,
+)
+from elasticdl.master.parameters.answers import (
+    Answer,
+    Meaning,
     RestorePoint,
     Seating,
     Watermarks,
     WatermarksFailed,
 )
-from elasticdl.master.parameters.moves import Moves, check_may_move
 from elasticdl.master.parameters.recoveries import Recoveries
 from elasticdl.master.parameters.replicas import PsReplicas
 from elasticdl.master.parameters.requests import Requests
@@ -330,7 +335,7 @@ class JobParameters:
         if self.replicas is not None and self.replicas.moves.is_under_way:
             self.stays("the job is finished")
 
-    def _move_answered(self, answer: MovePrepared | MoveFailed | MoveTold, now: float) -> None:
+    def _move_answered(self, answer: MoveAnswer, now: float) -> None:
         assert self.replicas is not None, "only ps replicas move"
         moves = self.replicas.moves
         match answer:

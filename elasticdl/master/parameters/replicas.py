@@ -12,11 +12,12 @@ from dataclasses import asdict
 
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import PsRoute, Recovery, Role
-from elasticdl.master.actions import Action, Note, PrepareMove, TellMoved
+from elasticdl.master.actions import Action, Note
 from elasticdl.master.membership import Member, Membership
 from elasticdl.master.missing_tasks import Lacks
+from elasticdl.master.moves.facts import Moves
+from elasticdl.master.moves.messages import PrepareMove, TellMoved
 from elasticdl.master.parameters.answers import RestorePoint
-from elasticdl.master.parameters.moves import Moves
 from elasticdl.master.parameters.recoveries import Recoveries
 from elasticdl.observe.kinds import PsRecovered
 

@@ -26,6 +26,7 @@ from elasticdl.master.actions import (
 from elasticdl.master.history import JobHistory
 from elasticdl.master.journal import Journal
 from elasticdl.master.ledger import Ledger
+from elasticdl.master.moves.facts import Moves
 from elasticdl.master.parameters.answers import (
     Audited,
     AuditFailed,
@@ -36,7 +37,6 @@ from elasticdl.master.parameters.answers import (
     Meaning,
 )
 from elasticdl.master.parameters.exports import ExportSchedule
-from elasticdl.master.parameters.moves import Moves
 from elasticdl.master.parameters.proof import Proof, Replicas, prove
 from elasticdl.master.parameters.retired import Retired
 from elasticdl.master.parameters.schedule import CheckpointSchedule, WholeCheckpoint

@@ -3,7 +3,7 @@
 import pytest
 
 from elasticdl.errors import ConfigError
-from elasticdl.master.moving import MoveRefusedError, check_room
+from elasticdl.master.moves.leading import MoveRefusedError, check_room
 from elasticdl.master.parameters.autoscale import PAUSE_SECONDS, PsAutoscale
 
 

@@ -1,5 +1,6 @@
 """The model moves to another number of ps replicas, and somebody is lost at each moment of it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,19 +9,25 @@ from elasticdl.errors import ElasticdlError, UnavailableError
 from elasticdl.job import Lease, PsRoute, Role
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master.actions import (
-    AbandonMove,
     AskAudit,
-    LostInMove,
     Note,
-    PrepareMove,
-    Seated,
     StartProcess,
     StopProcess,
-    TellMoved,
     WriteCheckpoint,
 )
-from elasticdl.master.moving import Mover, do_agree, merged, next_of_tasks
-from elasticdl.master.parameters.answers import MoveFailed, MovePrepared, MoveTold
+from elasticdl.master.moves.leading import do_agree, merged, next_of_tasks
+from elasticdl.master.moves.messages import (
+    AbandonMove,
+    LostInMove,
+    MoveFailed,
+    MovePrepared,
+    MoveTold,
+    PrepareMove,
+    Seated,
+    TellMoved,
+)
+from elasticdl.master.moves.mover import Mover
+from elasticdl.master.moves.steps import Marks
 from elasticdl.master.parameters.schedule import WholeCheckpoint
 from elasticdl.master.phases import Phase
 
@@ -393,8 +400,7 @@ def test_jobs_whose_model_does_not_move_are_told_the_flag(recovery_game, setting
 
 def marks(first_task=0, **watermarks):
     found = [[int(task[1:]), *values] for task, values in watermarks.items()]
-    nothing = {"rests": [], "times": [], "periods": [0, 0]}
-    return {"version": 5, "first_task": first_task, "watermarks": found, **nothing}
+    return Marks(5, first_task, found, periods=[0, 0])
 
 
 def test_replicas_agree_if_all_have_applied_the_same():
@@ -407,16 +413,18 @@ def test_replicas_agree_if_all_have_applied_the_same():
 
 
 def test_of_each_task_the_newest_lease_counts():
-    found = merged([marks(t1=(1, 3, 30)), {**marks(t1=(2, 3, 30), t4=(7, 0, 0)), "rests": [0, 2]}])
-    assert found["watermarks"] == [[1, 2, 3, 30], [4, 7, 0, 0]]
-    assert found["rests"] == [0, 2]
+    found = merged(
+        [marks(t1=(1, 3, 30)), replace(marks(t1=(2, 3, 30), t4=(7, 0, 0)), rests=[0, 2])]
+    )
+    assert found.watermarks == [[1, 2, 3, 30], [4, 7, 0, 0]]
+    assert found.rests == [0, 2]
 
 
 def test_of_versions_and_times_that_counts_which_all_know():
-    one = {**marks(), "times": [[3, 100], [7, 200], [9, 300]], "periods": [0, 5]}
-    found = merged([one, {**marks(), "times": [[2, 100], [8, 200]], "periods": [0, 6]}])
-    assert found["times"] == [[2, 100], [7, 200]]
-    assert found["periods"] == [0, 6]
+    one = replace(marks(), times=[[3, 100], [7, 200], [9, 300]], periods=[0, 5])
+    found = merged([one, replace(marks(), times=[[2, 100], [8, 200]], periods=[0, 6])])
+    assert found.times == [[2, 100], [7, 200]]
+    assert found.periods == [0, 6]
 
 
 @pytest.mark.parametrize("error", [RuntimeError("it takes too long"), ValueError("which move?")])

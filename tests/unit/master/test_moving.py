@@ -6,8 +6,8 @@ import threading
 import pytest
 
 from elasticdl.errors import UnavailableError
-from elasticdl.master.actions import AbandonMove, PrepareMove, Seated, TellMoved
-from elasticdl.master.moving import Mover
+from elasticdl.master.moves.messages import AbandonMove, PrepareMove, Seated, TellMoved
+from elasticdl.master.moves.mover import Mover
 
 REPLICAS = tuple(Seated(index, f"session-{index}", f"host:{index}") for index in range(3))
 DESCRIBED = {"model": "", "is_restored": False, "num_rows": [], "row_bytes": 0}

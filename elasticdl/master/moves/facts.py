@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from elasticdl.config import JobConfig
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import Role
-from elasticdl.master.actions import AbandonMove, PrepareMove, Seated, TellMoved
 from elasticdl.master.journal import Journal
 from elasticdl.master.membership import Member, Membership
+from elasticdl.master.moves.messages import AbandonMove, PrepareMove, Seated, TellMoved
 from elasticdl.settings.cluster import MOST_PS
 from elasticdl.state.base import Snapshot
 

@@ -1,0 +1,1 @@
+"""The model moves to another number of ps replicas; see docs/designs/resharding.md."""
