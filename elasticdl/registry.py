@@ -41,6 +41,9 @@ class Package:
         backends: Frameworks of models, by name: each is a `backends.backend.Backend`.
         modules: Modules that users import from the core's folders, such as
             `elasticdl.layers.torch`. Each value is the module of the package that has the code.
+        read_once: Training data that the job itself keeps: each is a `data.kinds.ReadOnce`.
+        features: Functions that return the features of a job's master, from `JobParts`.
+        checks: Functions that check a job before it starts, and return notes, from `JobConfig`.
     """
 
     commands: Mapping[str, str] = field(default_factory=dict)
@@ -52,6 +55,9 @@ class Package:
     sources: Mapping[str, str] = field(default_factory=dict)
     backends: Mapping[str, str] = field(default_factory=dict)
     modules: Mapping[str, str] = field(default_factory=dict)
+    read_once: Mapping[str, str] = field(default_factory=dict)
+    features: Mapping[str, str] = field(default_factory=dict)
+    checks: Mapping[str, str] = field(default_factory=dict)
 
 
 def places(kind: str) -> dict[str, str]:

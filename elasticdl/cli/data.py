@@ -43,9 +43,9 @@ data.add_command(analyze)
 def count(source: str, params: str) -> None:
     """Count the records of SOURCE, by file and in all; of a topic, by partition, as it is now."""
     from elasticdl.data.open import open_reader
-    from elasticdl.data.topic import is_topic
+    from elasticdl.data.sources import stream_at
 
-    if is_topic(source):
+    if stream_at(source) is not None:
         _count_messages(source, params)
         return
     counts: Counter[str] = Counter()

@@ -21,9 +21,7 @@ from elasticdl.checkpoints.versions import resolve
 from elasticdl.cli.display import Display
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader
-from elasticdl.data.capture.process import capture_all
-from elasticdl.data.capture.reader import remove
-from elasticdl.data.capture.settings import folder_of, is_captured
+from elasticdl.data.sources import read_once_of
 from elasticdl.job import JobStatus, Role, Shard, TaskKind
 from elasticdl.launchers.process.folder import new_folder
 from elasticdl.locations import Location
@@ -70,8 +68,9 @@ def _run(config: JobConfig, display: Display, sender: Sender) -> JobStatus:
     display.starts()
     spec = load_model_spec(config.model, config.training.learning_rate)
     display.note(str(threads_of(config)))
-    if is_captured(config):
-        capture_all(config)
+    kept = read_once_of(config)
+    if kept is not None:
+        kept.read_to_end(config)
     client = PsClient.in_process(_make_store(config))
     folder = config.seeing.tensorboard_log_dir
     summaries = None if folder is None else Summaries(folder)
@@ -109,8 +108,8 @@ def _run(config: JobConfig, display: Display, sender: Sender) -> JobStatus:
             summaries.close()
     if job.error is not None:
         raise job.error
-    if is_captured(config):
-        remove(folder_of(config))
+    if kept is not None:
+        kept.remove(config)
     return master.status()
 
 

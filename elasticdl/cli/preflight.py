@@ -11,11 +11,12 @@ import contextlib
 import difflib
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from elasticdl import registry
 from elasticdl.backends.exported import backend_of_export, is_export
 from elasticdl.checkpoints.pretrained import sources_of
 from elasticdl.checkpoints.versions import resolve
@@ -23,12 +24,10 @@ from elasticdl.cli.job_folder import holds_job
 from elasticdl.cli.model_file import has_tables, imported_by
 from elasticdl.cli.model_names import check_names
 from elasticdl.config import JobConfig
-from elasticdl.data.base import HasClasses
-from elasticdl.data.capture.settings import check_captured, is_captured
-from elasticdl.data.kafka_reader import KafkaReader
+from elasticdl.data.base import Answers, HasClasses
 from elasticdl.data.open import open_reader
+from elasticdl.data.sources import read_once_of, reader_params
 from elasticdl.data.text import TextReader
-from elasticdl.data.topic import check_topics, reader_params, require_watermark
 from elasticdl.distribution import install, is_missing
 from elasticdl.errors import ConfigError, DataError, ElasticdlError, ModelError
 from elasticdl.job import Strategy
@@ -58,7 +57,7 @@ def check(config: JobConfig) -> list[str]:
         CheckpointError: There is no checkpoint where one is to be read.
     """
     if config.is_on_kubernetes:
-        check_captured(config)
+        _notes_of_packages(config)
         _check_for_pods(config)
         return []
     if config.model.script is not None:
@@ -76,10 +75,7 @@ def check(config: JobConfig) -> list[str]:
         _check_model(config, model_file)
         _check_names(config, model_file)
     check_params(config.model.model_params)
-    check_topics(config.command, config.data, config.training, config.evaluation.evaluation_steps)
-    every = config.checkpoint.checkpoint_event_time
-    require_watermark("checkpoint_event_time", every, config.data.training_data)
-    notes += check_captured(config)
+    notes += _notes_of_packages(config)
     is_script = config.model.script is not None
     # A model file with its own reader may read data that no reader of elasticdl can check.
     if is_script or (names is not None and config.model.custom_data_reader not in names):
@@ -125,6 +121,11 @@ def _check_packages(config: JobConfig) -> None:
             )
     for each in of_packages:
         each.check_machine(config)
+
+
+def _notes_of_packages(config: JobConfig) -> list[str]:
+    checks: dict[str, Callable[[JobConfig], list[str]]] = registry.brought("checks")
+    return [note for check in checks.values() for note in check(config)]
 
 
 def _check_for_pods(config: JobConfig) -> None:
@@ -329,14 +330,14 @@ def _check_data(flag: str, config: JobConfig, classes: dict[str, tuple[str, ...]
     The classes of a folder of images are added to `classes`.
     """
     text = getattr(config.data, flag)
-    if not text or (flag == "training_data" and is_captured(config)):
+    if not text or (flag == "training_data" and read_once_of(config) is not None):
         return
     try:
         reader = open_reader(text, reader_params(config.data, text))
         if isinstance(reader, TextReader):
             reader.check_start()
-        if isinstance(reader, KafkaReader) and not holds_job(config):
-            reader.check()  # a job that goes on waits for its brokers
+        if isinstance(reader, Answers) and not holds_job(config):
+            reader.check()  # a job that goes on waits for its source
     except DataError as error:
         raise DataError(f"--{flag}: {error}") from error
     if isinstance(reader, HasClasses):

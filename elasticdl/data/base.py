@@ -176,6 +176,19 @@ class Waits(Protocol):
 
 
 @runtime_checkable
+class Answers(Protocol):
+    """A reader of a source that can be asked, before a job starts, whether it is there."""
+
+    def check(self) -> None:
+        """Check that the source is there.
+
+        Raises:
+            DataError: It does not exist, or does not answer.
+        """
+        ...
+
+
+@runtime_checkable
 class Stream(Protocol):
     """A reader of arriving data: its shards are partitions, whose ends move on.
 

@@ -10,16 +10,15 @@ from elasticdl.data import remote
 from elasticdl.data.base import DataReader
 from elasticdl.data.copies import unpacked_name
 from elasticdl.data.custom import make_custom_reader
-from elasticdl.data.kafka_reader import KafkaReader
 from elasticdl.data.kinds import DataSource, FileFormat
 from elasticdl.data.params import Params
 from elasticdl.data.parquet import ParquetReader
 from elasticdl.data.paths import expand_paths
 from elasticdl.data.recordio import MAGIC as RECORDIO_MAGIC
 from elasticdl.data.recordio import RecordIOReader
+from elasticdl.data.sources import source_at
 from elasticdl.data.text import TextReader
 from elasticdl.data.tfrecord import HEADER_BYTES, TFRecordReader, starts_like_tfrecord
-from elasticdl.data.topic import is_topic
 from elasticdl.errors import ConfigError, DataError
 from elasticdl.settings.reader_params import FLAG
 
@@ -75,10 +74,8 @@ def open_reader(
 
 def _open(place: str, settings: Params) -> tuple[str, DataReader]:
     """Return the name of a format and the reader."""
-    if is_topic(place):
-        return "Kafka", KafkaReader.from_params(place, settings)
     name = settings.text("format", "")
-    if found := _source_of(place, name):
+    if found := source_at(place, name):
         source_name, source = found
         return source_name, source.reader(place, settings)
     paths = expand_paths(place)
@@ -90,20 +87,9 @@ def _open(place: str, settings: Params) -> tuple[str, DataReader]:
 
 
 def format_of_whole(place: str, params: str = "") -> str:
-    """Return the name of a source that is no list of files (database, tables, images), or ""."""
-    if is_topic(place):
-        return "Kafka"
-    found = _source_of(place, Params(params).text("format", ""))
+    """Return the name of a source that is no list of files (database, topic, images), or ""."""
+    found = source_at(place, Params(params).text("format", ""))
     return found[0] if found else ""
-
-
-def _source_of(place: str, wanted: str) -> tuple[str, DataSource] | None:
-    """Return the source of data that a package brings for a place, and its name."""
-    sources: dict[str, DataSource] = registry.brought("sources")
-    for name, source in sources.items():
-        if wanted == source.format if wanted and source.format else source.has(place):
-            return name, source
-    return None
 
 
 def _file_formats() -> dict[str, FileFormat]:

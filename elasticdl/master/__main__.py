@@ -15,20 +15,16 @@ if __name__ == "__main__":
 
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader, Stream
-from elasticdl.data.capture.process import CaptureProcess, capture_all
-from elasticdl.data.capture.reader import CapturedReader, CapturedStream
-from elasticdl.data.capture.settings import folder_of, is_captured
 from elasticdl.data.open import open_reader
 from elasticdl.data.shuffled import with_shuffle
+from elasticdl.data.sources import is_stream, read_once_of, reader_params
 from elasticdl.data.split import split
-from elasticdl.data.topic import reader_params
 from elasticdl.errors import StateError, TakenOverError, UnusableStateError
 from elasticdl.job import PsRoute, Role, Shard
 from elasticdl.launchers import choose
 from elasticdl.master.durable import JobData, open_job
 from elasticdl.master.effects import ReplicaAccess, ReplicaClient
 from elasticdl.master.master import Master
-from elasticdl.master.tasks import is_stream
 from elasticdl.model_spec import load_model_spec
 from elasticdl.runtime import process
 from elasticdl.runtime.credentials.files import TlsFiles
@@ -147,8 +143,9 @@ def load_data(config: JobConfig) -> JobData:
     if (stream := _stream(config)) is not None:
         training = tuple(stream.beginning())
     elif config.command == "train":
-        captured = is_captured(config)
-        source = CapturedReader(capture_all(config)) if captured else reader(data.training_data)
+        if (kept := read_once_of(config)) is not None:
+            kept.read_to_end(config)
+        source = reader(data.training_data) if kept is None else kept.reader(config)
         if data.validation_split:
             source, held_out = split(source, data)
             validation = tuple(held_out.shards())
@@ -167,8 +164,8 @@ def _stream(config: JobConfig, has_begun: bool = False) -> Stream | None:
     """
     if not is_stream(config):
         return None
-    if is_captured(config):
-        return CapturedStream(folder_of(config), CaptureProcess(config))
+    if (kept := read_once_of(config)) is not None:
+        return kept.stream(config)
     place = config.data.training_data
     reader = open_reader(place, reader_params(config.data, place, has_begun))
     return reader if isinstance(reader, Stream) else None

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from elasticdl.config import JobConfig
+from elasticdl.data.sources import is_stream
 from elasticdl.data.updates import UpdateOrder
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import (
@@ -53,7 +54,7 @@ from elasticdl.master.phases import Phase
 from elasticdl.master.processes import Leaving, Loss, Processes
 from elasticdl.master.progress import Meter
 from elasticdl.master.results import TaskResults
-from elasticdl.master.tasks import JobTasks, draws_order, is_stream
+from elasticdl.master.tasks import JobTasks, draws_order
 from elasticdl.observe import kinds
 from elasticdl.observe.kinds import Kind
 from elasticdl.state.base import Snapshot

@@ -24,8 +24,7 @@ from typing import TypeVar
 import grpc
 
 from elasticdl.data.base import Captured, Stream
-from elasticdl.data.capture.reader import remove
-from elasticdl.data.capture.settings import folder_of, is_captured
+from elasticdl.data.sources import read_once_of
 from elasticdl.errors import (
     AwayError,
     ConfigError,
@@ -49,7 +48,6 @@ from elasticdl.launchers.base import (
 from elasticdl.master.actions import Action, Note
 from elasticdl.master.durable import DurableJob
 from elasticdl.master.effects import JobAccess, ReplicaAccess
-from elasticdl.master.features.intake import LONGEST_LOOK_SECONDS, SHORTEST_LOOK_SECONDS
 from elasticdl.master.features.sources import RecordSource
 from elasticdl.master.group_commit import GroupCommit
 from elasticdl.master.interpreter import Effect, Interpreter, Line
@@ -82,6 +80,10 @@ T = TypeVar("T")
 _GRACE_SECONDS = 5.0
 _LAST_WORD_SECONDS = 4.0
 _SLOW_LOOK_SECONDS = 2.0
+_SHORTEST_LOOK_SECONDS = 0.1
+"""The shortest time between two looks at a stream; messages in between make one task."""
+_LONGEST_LOOK_SECONDS = 0.25
+"""The longest time between two looks, while tasks wait for workers."""
 _LEAVE_SECONDS = 10.0  # time for workers to end by themselves when the job is finished
 _TELL_SECONDS = 5.0  # time for somebody to fetch the job's last picture
 _PICTURE_SECONDS = 60.0  # time for a disk to have room for the last picture
@@ -375,8 +377,8 @@ class Master:
         if self.core.phase is not Phase.FINISHED:
             return 1
         self._interpreter.remove_redo_logs()  # nobody goes on with this job
-        if is_captured(self.core.config):
-            remove(folder_of(self.core.config))
+        if (kept := read_once_of(self.core.config)) is not None:
+            kept.remove(self.core.config)
         return 0
 
     async def _follow(self, stream: Stream) -> None:
@@ -411,8 +413,8 @@ class Master:
 
     async def _until_tasks_are_wanted(self) -> None:
         """Wait until no task waits for a worker, but neither too short nor too long."""
-        deadline = self.now() + LONGEST_LOOK_SECONDS
-        await asyncio.sleep(SHORTEST_LOOK_SECONDS)
+        deadline = self.now() + _LONGEST_LOOK_SECONDS
+        await asyncio.sleep(_SHORTEST_LOOK_SECONDS)
         while self.core.ledger.num_todo and (left := deadline - self.now()) > 0:
             await self.changed(left)
 

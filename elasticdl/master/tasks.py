@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl.config import JobConfig
-from elasticdl.data.capture.settings import is_captured_as_it_trains
-from elasticdl.data.topic import is_topic, parse
+from elasticdl.data.sources import is_stream, stream_at
 from elasticdl.errors import JobFailedError
 from elasticdl.job import Moment, MomentKind, Shard, Task, TaskKind
 from elasticdl.master.stream_table import StreamTable
@@ -210,14 +209,6 @@ class JobTasks:
         return Task(task_id, TaskKind.EVALUATION, piece, evaluation_id=evaluation)
 
 
-def is_stream(config: JobConfig) -> bool:
-    """Whether the training tasks of a job are cut while it runs, of a topic or captured records."""
-    if is_captured_as_it_trains(config):
-        return True
-    place = config.data.training_data
-    return config.command == "train" and is_topic(place) and parse(place).is_cut_as_it_comes
-
-
 def draws_order(config: JobConfig) -> bool:
     """Whether the order of training tasks is drawn in each epoch.
 
@@ -225,8 +216,9 @@ def draws_order(config: JobConfig) -> bool:
     follow the last range of its partition needs a new request, which fetches much in vain. In a
     deterministic job the workers know the order too, so the order is drawn.
     """
-    is_read_on = is_topic(config.data.training_data) and not config.training.deterministic
-    return config.training.shuffle_tasks and not is_read_on
+    training = config.training
+    is_read_on = stream_at(config.data.training_data) is not None and not training.deterministic
+    return training.shuffle_tasks and not is_read_on
 
 
 def in_turns(shards: Iterable[Shard], records_per_task: int) -> Iterator[Shard]:
@@ -266,7 +258,7 @@ def make_tasks(
         evaluated = _validation(config, TaskTable(validation, per_task))
         return JobTasks(StreamTable(training), evaluated, TaskTable((), per_task), 1)
     trained: Iterable[Shard] = training if config.command == "train" else ()
-    if is_topic(config.data.training_data):
+    if stream_at(config.data.training_data) is not None:
         trained = in_turns(trained, per_task)
     tables = {
         "train": TaskTable(trained, per_task),

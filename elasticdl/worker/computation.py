@@ -14,7 +14,7 @@ from elasticdl.backends.base import Float32, Minibatch, Predictor, StepResult, T
 from elasticdl.backends.python_state import check_unchanged, globals_now
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader
-from elasticdl.data.topic import is_cut_as_it_comes
+from elasticdl.data.sources import is_cut_as_it_comes
 from elasticdl.errors import ModelError, NonFiniteLossError
 from elasticdl.job import (
     CallbackCall,

@@ -32,7 +32,7 @@ from dataclasses import replace
 from elasticdl.backends.base import Minibatch, Predictor, StepResult, Trainer
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader, Records
-from elasticdl.data.topic import is_topic, parse
+from elasticdl.data.sources import is_cut_as_it_comes
 from elasticdl.errors import ModelError, place_of
 from elasticdl.job import (
     Finished,
@@ -767,6 +767,5 @@ class Worker:
 
 def _window_seconds(config: JobConfig) -> float:
     """Return the length of a window of event time; 0 if the data has no windows."""
-    place = config.data.training_data
-    has_windows = is_topic(place) and parse(place).is_cut_as_it_comes
+    has_windows = is_cut_as_it_comes(config.data.training_data)
     return config.data.window_seconds if has_windows else 0.0

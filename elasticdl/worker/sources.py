@@ -8,12 +8,10 @@ from elasticdl.backends.base import Minibatch, Predictor
 from elasticdl.config import JobConfig
 from elasticdl.data.aligned import aligned
 from elasticdl.data.base import DataReader, Waits
-from elasticdl.data.capture.reader import CapturedReader
-from elasticdl.data.capture.settings import folder_of, is_captured
 from elasticdl.data.open import open_reader
 from elasticdl.data.shuffled import with_shuffle
+from elasticdl.data.sources import read_once_of, reader_params
 from elasticdl.data.split import split
-from elasticdl.data.topic import reader_params
 from elasticdl.job import Mode, TaskKind
 from elasticdl.model_spec import ModelSpec
 from elasticdl.worker.records import sample_minibatch
@@ -32,14 +30,15 @@ def open_readers(config: JobConfig, spec: ModelSpec | None) -> dict[TaskKind, Da
         TaskKind.EVALUATION: config.data.validation_data,
         TaskKind.PREDICTION: config.data.prediction_data,
     }
+    kept = read_once_of(config)
     own = None if spec is None else spec.custom_data_reader
     readers: dict[TaskKind, DataReader] = {
         kind: open_reader(path, reader_params(config.data, path, has_begun=True), own)
         for kind, path in sources.items()
-        if path and not (kind is TaskKind.TRAINING and is_captured(config))
+        if path and not (kind is TaskKind.TRAINING and kept is not None)
     }
-    if is_captured(config):
-        readers[TaskKind.TRAINING] = CapturedReader(folder_of(config))
+    if kept is not None:
+        readers[TaskKind.TRAINING] = kept.reader(config)
     if config.data.validation_split:
         trained, held_out = split(readers[TaskKind.TRAINING], config.data)
         readers |= {TaskKind.TRAINING: trained, TaskKind.EVALUATION: held_out}

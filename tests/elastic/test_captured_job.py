@@ -47,7 +47,7 @@ def custom_data_reader(data_path, limit):
 """
 
 
-WORDS = {"source": "elasticdl.data.capture", "command": "prints.py"}
+WORDS = {"source": "elasticdl.packages.streams.capture", "command": "prints.py"}
 
 
 class CapturedJob(RunningJob):

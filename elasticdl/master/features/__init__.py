@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from elasticdl import registry
 from elasticdl.master.features.base import JobFeature, JobParts
 from elasticdl.master.features.best import KeepsBest
 from elasticdl.master.features.callbacks import Callbacks
@@ -12,7 +15,7 @@ from elasticdl.master.features.model_change import ModelChange
 from elasticdl.master.features.model_servers import ModelServerAddresses
 from elasticdl.master.features.outputs import WaitsForStorage, WrittenPrograms
 from elasticdl.master.features.overfitting import TellsOverfitting
-from elasticdl.master.features.sources import source_of
+from elasticdl.master.features.sources import RecordSource
 from elasticdl.master.features.stragglers import LeftStragglers
 from elasticdl.master.features.training_metrics import MeasuredTraining, TrainingMetrics
 from elasticdl.settings.best import Best
@@ -24,14 +27,15 @@ def features_of(job: JobParts) -> list[JobFeature]:
     The order counts. Training stops, or comes to rest, before an evaluation is started; callbacks
     are told of an evaluation once it has its metrics, and before its checkpoint is wanted.
     """
-    source = source_of(job)
+    of_packages = _of_packages(job)
+    source = next(feature for feature in of_packages if isinstance(feature, RecordSource))
     metrics = TrainingMetrics(source.windows)
     best = Best.of(job.config.checkpoint.keep_best)
     return [
         WaitsForStorage(job),
         LookAtData(job),
         DivergingLoss(job),
-        source,
+        *of_packages,
         LeftStragglers(job),
         ModelChange(job),
         MeasuredTraining(job, metrics),
@@ -42,3 +46,12 @@ def features_of(job: JobParts) -> list[JobFeature]:
         *([KeepsBest(job, best)] if best is not None else []),
         TellsOverfitting(job),
     ]
+
+
+def _of_packages(job: JobParts) -> list[JobFeature]:
+    """Return the features that packages bring; one is the source of records, in each case."""
+    makers: dict[str, Callable[[JobParts], list[JobFeature]]] = registry.brought("features")
+    found = [feature for make in makers.values() for feature in make(job)]
+    if any(isinstance(feature, RecordSource) for feature in found):
+        return found
+    return [RecordSource(job), *found]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from elasticdl.checkpoints.versions import Begun
+from elasticdl.data.sources import is_stream
 from elasticdl.job import (
     CallbackCall,
     CallbackResult,
@@ -24,7 +25,6 @@ from elasticdl.master.features.base import JobFeature, JobParts
 from elasticdl.master.ledger import Settled
 from elasticdl.master.phases import Phase
 from elasticdl.master.results import Failure
-from elasticdl.master.tasks import is_stream
 from elasticdl.observe.kinds import BegunWith, LearningRateSet, TrainingStopped
 from elasticdl.state.base import Snapshot
 

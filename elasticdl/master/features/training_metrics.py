@@ -12,11 +12,11 @@ of a task. A restarted master begins anew, and the number of records says so.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from elasticdl.job import JobStatus, Lease, MetricStates, Outcome, Shard, Task, TaskKind, TaskReport
 from elasticdl.master.features.base import JobFeature, JobParts
-from elasticdl.master.features.windows import Windows
 from elasticdl.master.ledger import Settled
 from elasticdl.master.metric_sums import add
 from elasticdl.master.phases import Phase
@@ -45,10 +45,37 @@ class _Part:
     states: MetricStates
 
 
+class ScoredWindows:
+    """Other sums of training of which metrics are wanted, in windows; this class has none.
+
+    is_given_up: Whether the metrics of this job fail, so that nothing is asked.
+    """
+
+    def __init__(self) -> None:
+        self.is_given_up = False
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there are sums of which no metrics were made."""
+        return False
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether metrics are wanted before the next ones are due."""
+        return False
+
+    def ask(self) -> dict[str, MetricStates]:
+        """Return the sums of which metrics are wanted, by window."""
+        return {}
+
+    def answered(self, metrics: Mapping[str, Mapping[str, float]]) -> None:
+        """Take in the metrics that were asked for, by window."""
+
+
 class TrainingMetrics:
     """Sums of the epoch under way and of its last tasks, and the numbers last made of them."""
 
-    def __init__(self, windows: Windows | None = None) -> None:
+    def __init__(self, windows: ScoredWindows | None = None) -> None:
         """Begin with nothing measured.
 
         Args:
@@ -57,7 +84,7 @@ class TrainingMetrics:
         self.measured = Measured()
         self.by_epoch: dict[int, dict[str, float]] = {}
         """The metrics of epochs, the newest so far."""
-        self._windows = windows
+        self._windows = windows or ScoredWindows()
         self._epoch = 0
         self._num_records = 0
         self._sums: MetricStates = {}
@@ -109,7 +136,7 @@ class TrainingMetrics:
         for epoch, sums in self._over.items():
             states |= {f"{_OVER} {epoch}/{name}": arrays for name, arrays in sums.items()}
         self._asked_over = tuple(self._over)
-        for number, sums in self._windows.ask().items() if self._windows is not None else ():
+        for number, sums in self._windows.ask().items():
             states |= {f"{number}/{name}": arrays for name, arrays in sums.items()}
         task = Task(TASK_ID, TaskKind.METRICS, Shard("", 0, 0), self._epoch)
         return Lease(task, self._number, metric_states=states)
@@ -129,8 +156,7 @@ class TrainingMetrics:
         if report.outcome is Outcome.FAILED:
             self._is_given_up = True
             self._over.clear()
-            if self._windows is not None:
-                self._windows.is_given_up = True
+            self._windows.is_given_up = True
             return False
         if report.outcome is not Outcome.DONE:
             return False
@@ -145,8 +171,7 @@ class TrainingMetrics:
         for epoch in self._asked_over:
             self.by_epoch[epoch] = _scope(f"{_OVER} {epoch}", report.metrics)
             self._over.pop(epoch, None)
-        if self._windows is not None:
-            self._windows.answered(_by_window(report.metrics))
+        self._windows.answered(_by_window(report.metrics))
         return True
 
     # --- questions -------------------------------------------------------------------------------
@@ -160,8 +185,7 @@ class TrainingMetrics:
         """
         # A worker that is stuck does not keep the numbers back for ever: another one is asked.
         waits_for_answer = self._asked_at is not None and now - self._asked_at < _PERIOD_SECONDS
-        is_urgent = self._windows is not None and self._windows.is_urgent
-        is_time = is_last or is_urgent or now >= self._next
+        is_time = is_last or self._windows.is_urgent or now >= self._next
         return self.is_behind and not waits_for_answer and is_time
 
     def shown(self, is_training: bool) -> Measured:
@@ -172,8 +196,7 @@ class TrainingMetrics:
     @property
     def is_behind(self) -> bool:
         """Whether there are sums of which no numbers have been made."""
-        is_window_behind = self._windows is not None and self._windows.is_behind
-        is_behind = self._is_epoch_behind or is_window_behind or bool(self._over)
+        is_behind = self._is_epoch_behind or self._windows.is_behind or bool(self._over)
         return not self._is_given_up and is_behind
 
     @property

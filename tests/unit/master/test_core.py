@@ -12,7 +12,6 @@ from elasticdl.job import (
     Finished,
     Lease,
     Outcome,
-    PartitionStatus,
     Progress,
     PsRoute,
     Role,
@@ -115,17 +114,6 @@ def test_job_without_validation_and_output_only_trains(master_kit):
     play.audit()
     assert play.core.phase is Phase.FINISHED
     assert len(picture(play.core, 0.0).ledger) == 2
-
-
-def test_partitions_of_a_topic_with_an_end_are_shown_once_messages_were_deleted_unread(master_kit):
-    pieces = {"training": (("t-1", 30), ("t-0", 30), ("t-0", 60)), "validation": ()}
-    play = start(master_kit, shards=pieces)
-    assert picture(play.core, 0.0).partitions == ()
-    play.report(play.lease(), end_index=2, num_examples=18, num_missing=12, num_gone=10)
-    assert picture(play.core, 0.0).partitions == (
-        PartitionStatus("t-0", 60, 60, lag=90),
-        PartitionStatus("t-1", 30, 30, lag=0, skipped=10),
-    )
 
 
 def test_what_a_worker_can_read_nothing_of_is_told_and_when_it_reads_again(master_kit):

@@ -1,9 +1,5 @@
-from types import SimpleNamespace
-
-import pytest
-
 from elasticdl.job import Moment, MomentKind, Shard, TaskKind
-from elasticdl.master.tasks import JobTasks, TaskTable, draws_order, in_turns
+from elasticdl.master.tasks import JobTasks, TaskTable, in_turns
 
 
 def make_tasks(training=(), validation=(), prediction=(), per_task=30, num_epochs=2):
@@ -102,18 +98,3 @@ def test_tasks_of_a_topic_come_as_its_messages_came_partitions_in_turns():
     assert sum(piece.num_records for piece in many) == 2 * 10**9
     assert [piece.name for piece in many[:4]] == ["t-0", "t-1"] * 2
     assert all(piece.num_records % 10 == 0 for piece in many)
-
-
-@pytest.mark.parametrize(
-    ("place", "shuffle_tasks", "deterministic", "is_drawn"),
-    [
-        ("files", True, False, True),
-        ("files", False, False, False),
-        ("kafka://b/t?end=latest", True, False, False),
-        ("kafka://b/t?end=latest", True, True, True),
-    ],
-)
-def test_the_order_of_a_topic_is_not_drawn(place, shuffle_tasks, deterministic, is_drawn):
-    training = SimpleNamespace(shuffle_tasks=shuffle_tasks, deterministic=deterministic)
-    config = SimpleNamespace(training=training, data=SimpleNamespace(training_data=place))
-    assert draws_order(config) is is_drawn

@@ -15,7 +15,6 @@ from elasticdl.job import (
     Recovery,
     Role,
     Seat,
-    Shard,
     Strategy,
     TaskReport,
     Wait,
@@ -24,7 +23,6 @@ from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master import status
 from elasticdl.master.actions import AskWatermarks
 from elasticdl.master.core import Phase
-from elasticdl.master.features.sources import RecordSource
 from elasticdl.master.missing_tasks import Applied
 from elasticdl.master.parameters.answers import BeginWith, Watermarks
 from elasticdl.master.parameters.hand_overs import HandedOver
@@ -131,25 +129,6 @@ def test_when_all_are_lost_parameters_and_ledger_go_back_together(worlds):
     assert (seat.world_id, seat.workers, seat.generation) == (2, (2, 3), 1)
     (recovery,) = worlds.core.parameters.recoveries
     assert (recovery.version, recovery.tasks, recovery.is_replayed) == (3, 1, True)
-
-
-def test_workers_that_can_restore_nothing_fail_a_job_that_has_forgotten_tasks(master_kit):
-    worlds = Worlds(master_kit, num_workers=2, training_data="kafka://b/t", validation_data="")
-    worlds.begin()
-    worlds.core.features.of(RecordSource).arrived([Shard("a", 0, 300)], worlds.play.now)
-    for _ in range(2):
-        worlds.core.report(0, "s0", _done(worlds.lease(0)), worlds.play.now)
-    worlds.core.journal.record("retire", 2, [60, 60, 0, 0, 60], "")
-    worlds.lose(0)
-    worlds.lose(1)
-    worlds.register(2, 3)
-    worlds.attend(2)
-    worlds.attend(3)
-    assert worlds.attend(2) == BeginWith(None)
-    worlds.attend(2, version=0)
-    worlds.core.answered(Watermarks(2, "s2", Applied.of({}), Role.WORKER), worlds.play.now)
-    assert worlds.core.phase is Phase.FAILED
-    assert "none of the job's checkpoints can be restored" in worlds.core.message
 
 
 def test_a_worker_that_was_given_up_is_told_so(worlds):

@@ -10,13 +10,13 @@ import tensorflow as tf
 from elasticdl.backends.keras.feed.records import column_tensor
 from elasticdl.config import ModelSection
 from elasticdl.data.base import Metadata
-from elasticdl.data.messages import format_of
 from elasticdl.data.params import Params
 from elasticdl.errors import ModelError
 from elasticdl.job import Mode
 from elasticdl.model_spec import load_model_spec
 from elasticdl.packages.notebooks import functions
 from elasticdl.packages.notebooks.predictor import imports_of
+from elasticdl.packages.streams.messages import format_of
 from elasticdl.preprocessing import HashedCross, Hashing
 from elasticdl.preprocessing.tabular import Bucket, Category, Cross, Label, Number, Table, Tags
 

@@ -16,9 +16,9 @@ from functools import cached_property
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
-from elasticdl.data.topic import SCHEME, Topic
 from elasticdl.distribution import install
 from elasticdl.errors import AwayError, ConfigError, DataError
+from elasticdl.packages.streams.topic import SCHEME, Topic
 from elasticdl.settings.reader_params import FLAG, HIDDEN
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Watermark, lateness and windows of event time (elasticdl/master/features/event_time.py)."""
+"""Watermark, lateness and windows of event time (packages/streams/watermark.py)."""
 
 import json
 import random
@@ -12,14 +12,15 @@ from elasticdl.config import CheckpointSection
 from elasticdl.job import MeasuredWindow, Outcome, Shard, TaskReport
 from elasticdl.master.actions import ExpireRows, WriteCheckpoint
 from elasticdl.master.core import JobCore
-from elasticdl.master.features.event_time import EventTime
-from elasticdl.master.features.sources import RecordSource, TimedStreamSource
+from elasticdl.master.features.sources import RecordSource
 from elasticdl.master.features.training_metrics import TrainingMetrics
 from elasticdl.master.interpreter import Interpreter
 from elasticdl.master.journal import Journal
 from elasticdl.master.parameters.schedule import CheckpointSchedule
 from elasticdl.master.stream_table import StreamTable
 from elasticdl.master.tasks import make_tasks
+from elasticdl.packages.streams.sources import TimedStreamSource
+from elasticdl.packages.streams.watermark import EventTime
 from elasticdl.worker.event_times import TaskTimes, WindowSums, measured_windows
 
 MINUTE = 60.0

@@ -10,20 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from elasticdl.data.topic import gap_words
 from elasticdl.job import PartitionStatus, Shard
 from elasticdl.master.journal import Journal
 from elasticdl.master.stream_table import MOST_PIECES, StreamTable
+from elasticdl.packages.streams.topic import gap_words
 from elasticdl.state.base import Snapshot
 
 _MOST_WAITING = 256
 """Tasks are cut until so many wait for a worker."""
 _LONGEST_SECONDS = 1.0
 """The longest wait of a message before it is cut into a task, even if it fills none."""
-SHORTEST_LOOK_SECONDS = 0.1
-"""The shortest time between two looks at the brokers; messages in between make one task."""
-LONGEST_LOOK_SECONDS = 0.25
-"""The longest time between two looks, while tasks wait for workers."""
 _NEWEST_WEIGHT = 0.5  # weight of the newest task in the estimate for the next ones
 _SETTLED_SECONDS = 10.0
 """Time for a broker that was killed to finish the transactions that it had acknowledged."""

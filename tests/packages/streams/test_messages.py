@@ -1,4 +1,4 @@
-"""Messages to records, and what is not readable of them (elasticdl/data/messages.py)."""
+"""Messages to records, and what is not readable of them (packages/streams/messages.py)."""
 
 import math
 import random
@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from elasticdl.data.example import encode_examples
-from elasticdl.data.messages import Lateness, _kinds, _one_by_one, format_of
 from elasticdl.data.params import Params
 from elasticdl.errors import ConfigError
+from elasticdl.packages.streams.messages import Lateness, _kinds, _one_by_one, format_of
 
 JSON = "format=json;columns=n:int64,x:float,word"
 

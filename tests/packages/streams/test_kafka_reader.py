@@ -1,4 +1,4 @@
-"""The reader of a topic (elasticdl/data/kafka_reader.py) with a broker that is a list."""
+"""The reader of a topic (packages/streams/kafka_reader.py) with a broker that is a list."""
 
 from types import SimpleNamespace
 
@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from elasticdl.data.base import HasHoles, Stream
-from elasticdl.data.kafka import Extent
-from elasticdl.data.kafka_reader import KafkaReader
-from elasticdl.data.messages import format_of
 from elasticdl.data.open import open_reader
 from elasticdl.data.params import Params
 from elasticdl.data.sample import take_sample
 from elasticdl.data.shuffled import with_shuffle
-from elasticdl.data.topic import Topic
 from elasticdl.errors import AwayError, ConfigError, DataError
 from elasticdl.job import Shard
+from elasticdl.packages.streams.kafka import Extent
+from elasticdl.packages.streams.kafka_reader import KafkaReader
+from elasticdl.packages.streams.messages import format_of
+from elasticdl.packages.streams.topic import Topic
 
 END, GONE, AWAY = -191, -140, -195
 CODES = SimpleNamespace(
@@ -115,7 +115,7 @@ def test_a_range_that_follows_is_read_on_without_asking_anew():
 
 
 def test_what_others_read_is_passed_over_if_it_is_little(monkeypatch):
-    monkeypatch.setattr("elasticdl.data.kafka_reader._CHUNK_RECORDS", 2)
+    monkeypatch.setattr("elasticdl.packages.streams.kafka_reader._CHUNK_RECORDS", 2)
     broker = Broker({offset: b"%d" % offset for offset in range(40)})
     reader = reader_of(broker)
     assert list(read(reader, 0, 3)) == [0, 1, 2]
@@ -131,7 +131,7 @@ def test_a_message_without_a_value_is_no_record():
 
 
 def test_a_client_that_gives_nothing_is_asked_anew(monkeypatch, caplog):
-    monkeypatch.setattr("elasticdl.data.kafka_reader._TELL_SECONDS", 0.0)
+    monkeypatch.setattr("elasticdl.packages.streams.kafka_reader._TELL_SECONDS", 0.0)
     broker = Broker({offset: b"%d" % offset for offset in range(6)})
     reader = reader_of(broker)
     read(reader, 0, 2)
@@ -169,7 +169,7 @@ def test_what_was_deleted_unread_is_skipped_when_asked_for(caplog):
 
 
 def test_positions_that_were_deleted_unread_are_counted_and_not_asked_for_again(monkeypatch):
-    monkeypatch.setattr("elasticdl.data.kafka_reader._TELL_SECONDS", 0.0)
+    monkeypatch.setattr("elasticdl.packages.streams.kafka_reader._TELL_SECONDS", 0.0)
     broker = Broker({offset: b"x" for offset in range(10)}, low=4)
     reader = reader_of(broker, skips_gaps=True)
 
@@ -264,7 +264,8 @@ def test_between_two_looks_at_all_there_is_only_ends_are_asked_for():
 def test_news_are_waited_for_once_a_look_has_found_none(monkeypatch):
     waited = []
     monkeypatch.setattr(
-        "elasticdl.data.kafka_watch.PartitionWatch.wait", lambda *at: waited.append(at[1])
+        "elasticdl.packages.streams.kafka_watch.PartitionWatch.wait",
+        lambda *at: waited.append(at[1]),
     )
     broker = Broker({0: b"a", 1: b"b"})
     broker.ends = lambda partitions: {0: 2}

@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 from elasticdl.config import JobConfig
-from elasticdl.data.capture.chunks import chunks_in, end_of
-from elasticdl.data.capture.settings import folder_of
 from elasticdl.errors import DataError
+from elasticdl.packages.streams.capture.chunks import chunks_in, end_of
+from elasticdl.packages.streams.capture.settings import folder_of
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class CaptureProcess:
         # Any progress since the last start forgives the ends before it.
         if end > self._end:
             self._end, self._num_ends = end, 0
-        words = [sys.executable, "-m", "elasticdl.data.capture"]
+        words = [sys.executable, "-m", "elasticdl.packages.streams.capture"]
         self._process = subprocess.Popen(words, stdin=subprocess.PIPE)
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):

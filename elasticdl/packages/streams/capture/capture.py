@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from elasticdl.data.base import Records
-from elasticdl.data.capture.chunks import (
+from elasticdl.packages.streams.capture.chunks import (
     Chunk,
     chunks_in,
     end_of,
@@ -17,8 +17,14 @@ from elasticdl.data.capture.chunks import (
     write_chunk,
     write_end,
 )
-from elasticdl.data.capture.source import CapturedSource, are_alike, check_columns, join, records_in
-from elasticdl.data.capture.source import state_as_json as as_json
+from elasticdl.packages.streams.capture.source import (
+    CapturedSource,
+    are_alike,
+    check_columns,
+    join,
+    records_in,
+)
+from elasticdl.packages.streams.capture.source import state_as_json as as_json
 
 _CHUNK_RECORDS = 65_536
 _CHUNK_BYTES = 4 << 20

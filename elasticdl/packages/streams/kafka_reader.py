@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from elasticdl.data.base import Metadata, Records
-from elasticdl.data.kafka import Extent, Kafka, import_client
-from elasticdl.data.kafka_commit import Commits
-from elasticdl.data.kafka_watch import LONGEST_SECONDS, PartitionWatch
-from elasticdl.data.messages import Format, Lateness, format_of
 from elasticdl.data.params import Params
-from elasticdl.data.topic import Topic, gap_words, parse
 from elasticdl.errors import AwayError, DataError
 from elasticdl.job import Shard
+from elasticdl.packages.streams.kafka import Extent, Kafka, import_client
+from elasticdl.packages.streams.kafka_commit import Commits
+from elasticdl.packages.streams.kafka_watch import LONGEST_SECONDS, PartitionWatch
+from elasticdl.packages.streams.messages import Format, Lateness, format_of
+from elasticdl.packages.streams.topic import Topic, gap_words, parse
 
 if TYPE_CHECKING:
     import confluent_kafka

@@ -9,15 +9,21 @@ import pytest
 
 from elasticdl.config import JobConfig
 from elasticdl.data.base import Records
-from elasticdl.data.capture.capture import Capture
-from elasticdl.data.capture.chunks import chunks_in, end_of, records_of, state_after, write_chunk
-from elasticdl.data.capture.command import CommandSource
-from elasticdl.data.capture.reader import NAME, CapturedReader, CapturedStream
-from elasticdl.data.capture.settings import check_captured, is_captured_as_it_trains
-from elasticdl.data.capture.source import as_source
 from elasticdl.data.custom import adapt_reader
 from elasticdl.errors import ConfigError, DataError, ModelError
 from elasticdl.job import Shard
+from elasticdl.packages.streams.capture.capture import Capture
+from elasticdl.packages.streams.capture.chunks import (
+    chunks_in,
+    end_of,
+    records_of,
+    state_after,
+    write_chunk,
+)
+from elasticdl.packages.streams.capture.command import CommandSource
+from elasticdl.packages.streams.capture.reader import NAME, CapturedReader, CapturedStream
+from elasticdl.packages.streams.capture.settings import check_captured, is_captured_as_it_trains
+from elasticdl.packages.streams.capture.source import as_source
 
 
 class CutOffError(Exception):
@@ -54,7 +60,7 @@ def read_all(folder):
 
 @pytest.mark.timeout(60)
 def test_a_source_that_is_cut_off_again_and_again_gives_each_record_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("elasticdl.data.capture.capture._CHUNK_RECORDS", 7)
+    monkeypatch.setattr("elasticdl.packages.streams.capture.capture._CHUNK_RECORDS", 7)
     for cut_at in range(5, 100, 5):
         with pytest.raises(CutOffError):
             Capture(tmp_path, Counter(100, cut_at)).run()
@@ -66,7 +72,7 @@ def test_a_source_that_is_cut_off_again_and_again_gives_each_record_once(tmp_pat
 
 
 def test_each_chunk_has_the_state_of_the_source_behind_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("elasticdl.data.capture.capture._CHUNK_RECORDS", 10)
+    monkeypatch.setattr("elasticdl.packages.streams.capture.capture._CHUNK_RECORDS", 10)
     Capture(tmp_path, Counter(25, size=4)).run()
     found = [(chunk.start, chunk.end, state_after(chunk)["at"]) for chunk in chunks_in(tmp_path)]
     assert found == [(0, 12, 12), (12, 24, 24), (24, 25, 25)]
@@ -87,7 +93,7 @@ def test_what_a_source_has_given_is_written_while_it_gives_nothing_more(tmp_path
 
 @pytest.mark.timeout(60)
 def test_a_source_waits_for_what_is_not_trained(tmp_path, monkeypatch):
-    monkeypatch.setattr("elasticdl.data.capture.capture._CHUNK_RECORDS", 10)
+    monkeypatch.setattr("elasticdl.packages.streams.capture.capture._CHUNK_RECORDS", 10)
     seen = []
 
     class Watched(Counter):
@@ -133,7 +139,7 @@ def test_a_torn_chunk_and_values_of_no_kind_are_told(tmp_path):
 
 
 def test_ranges_are_read_across_chunks_and_forgotten_ones_are_gone(tmp_path, monkeypatch):
-    monkeypatch.setattr("elasticdl.data.capture.capture._CHUNK_RECORDS", 10)
+    monkeypatch.setattr("elasticdl.packages.streams.capture.capture._CHUNK_RECORDS", 10)
     Capture(tmp_path, Counter(40, size=10)).run()
     reader, stream = CapturedReader(tmp_path), CapturedStream(tmp_path, process=None)
     parts = list(reader.read(Shard(NAME, 8, 23)))

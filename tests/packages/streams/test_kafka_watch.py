@@ -1,8 +1,8 @@
-"""What hears of messages as they come (elasticdl/data/kafka_watch.py), without a broker."""
+"""What hears of messages as they come (packages/streams/kafka_watch.py), without a broker."""
 
 import pytest
 
-from elasticdl.data.kafka_watch import PartitionWatch
+from elasticdl.packages.streams.kafka_watch import PartitionWatch
 
 
 class Client:

@@ -1,4 +1,4 @@
-"""A stream becomes tasks (elasticdl/master/features/intake.py), and their ledger."""
+"""A stream becomes tasks (packages/streams/intake.py), and their ledger."""
 
 import json
 import random
@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from elasticdl.job import Outcome, Shard
-from elasticdl.master.features.intake import Intake
 from elasticdl.master.journal import Journal
 from elasticdl.master.ledger import Ledger, Missing, Settled
 from elasticdl.master.missing_tasks import Applied
 from elasticdl.master.stream_table import MOST_PIECES, StreamTable
 from elasticdl.master.tasks import JobTasks, TaskTable
+from elasticdl.packages.streams.intake import Intake
 
 PER_TASK = 10
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elasticdl.data.base import Metadata, Records
-from elasticdl.data.capture.chunks import Chunk, chunks_in, end_of, records_of
 from elasticdl.errors import DataError
 from elasticdl.job import Shard
+from elasticdl.packages.streams.capture.chunks import Chunk, chunks_in, end_of, records_of
 
 if TYPE_CHECKING:
-    from elasticdl.data.capture.process import CaptureProcess
+    from elasticdl.packages.streams.capture.process import CaptureProcess
 
 NAME = "captured"
 """The name of the single shard of captured records.

@@ -1,13 +1,20 @@
-"""The name of a topic, and settings of its client (elasticdl/data/topic.py, kafka.py)."""
+"""The name of a topic, and settings of its client (packages/streams/topic.py, kafka.py)."""
 
 from types import SimpleNamespace
 
 import pytest
 
-from elasticdl.data.kafka import parse_credentials
-from elasticdl.data.topic import Topic, check_topics, is_endless, is_topic, parse, reader_params
+from elasticdl.data.sources import reader_params
 from elasticdl.errors import ConfigError
 from elasticdl.job import Shard, Strategy
+from elasticdl.packages.streams.checks import check_topics
+from elasticdl.packages.streams.kafka import parse_credentials
+from elasticdl.packages.streams.topic import (
+    Topic,
+    is_endless,
+    is_topic,
+    parse,
+)
 from elasticdl.settings.data import DataSection
 
 

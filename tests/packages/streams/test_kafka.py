@@ -1,12 +1,12 @@
-"""What is asked of brokers that are away, or refuse (elasticdl/data/kafka.py), without a broker."""
+"""What is asked of brokers that are away or refuse (packages/streams/kafka.py), without one."""
 
 from types import SimpleNamespace
 
 import pytest
 
-from elasticdl.data.kafka import Kafka
-from elasticdl.data.topic import Topic
 from elasticdl.errors import AwayError, DataError
+from elasticdl.packages.streams.kafka import Kafka
+from elasticdl.packages.streams.topic import Topic
 
 FENCED, REFUSED, NOT_ALLOWED, ALL_DOWN, AWAY = 74, -169, 29, -187, -195
 BEFORE = SimpleNamespace(poll=lambda seconds: None)
@@ -26,7 +26,7 @@ def raised(*said):
 
 @pytest.fixture
 def kafka(monkeypatch):
-    monkeypatch.setattr("elasticdl.data.kafka._PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("elasticdl.packages.streams.kafka._PAUSE_SECONDS", 0.0)
     codes = SimpleNamespace(
         _AUTHENTICATION=REFUSED,
         SASL_AUTHENTICATION_FAILED=58,

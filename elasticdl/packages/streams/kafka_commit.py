@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from elasticdl.data.kafka import Kafka
 from elasticdl.errors import AwayError
+from elasticdl.packages.streams.kafka import Kafka
 
 if TYPE_CHECKING:
     import confluent_kafka

@@ -1,4 +1,4 @@
-"""`python -m elasticdl.data.capture`: reads the source of a job into chunks, to its end."""
+"""`python -m elasticdl.packages.streams.capture` reads the source of a job into chunks."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import IO
 
 from elasticdl.config import JobConfig
-from elasticdl.data.capture.capture import Capture
-from elasticdl.data.capture.command import CommandSource
-from elasticdl.data.capture.process import CERTAIN, FAILURE_FILE
-from elasticdl.data.capture.settings import folder_of, is_captured_as_it_trains
-from elasticdl.data.capture.source import CapturedSource, as_source
 from elasticdl.data.custom import call_custom_reader
 from elasticdl.data.params import Params
 from elasticdl.errors import ConfigError, DataError, ElasticdlError, ModelError
 from elasticdl.model_spec import load_model_spec
+from elasticdl.packages.streams.capture.capture import Capture
+from elasticdl.packages.streams.capture.command import CommandSource
+from elasticdl.packages.streams.capture.process import CERTAIN, FAILURE_FILE
+from elasticdl.packages.streams.capture.settings import folder_of, is_captured_as_it_trains
+from elasticdl.packages.streams.capture.source import CapturedSource, as_source
 
 _MOST_BYTES_AHEAD = 256 << 20
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from elasticdl.job import MeasuredWindow, MetricStates, WindowStatus
+from elasticdl.master.features.training_metrics import ScoredWindows
 from elasticdl.master.journal import Journal
 from elasticdl.master.metric_sums import add
 from elasticdl.state.base import Snapshot
@@ -49,7 +50,7 @@ class _Window:
         return bool(self.states) and self.told_measured != self.num_measured
 
 
-class Windows:
+class Windows(ScoredWindows):
     """The windows that are not over, and the last ones that are."""
 
     def __init__(self, journal: Journal, seconds: float) -> None:
@@ -59,12 +60,12 @@ class Windows:
             journal: The journal of the job.
             seconds: The length of a window.
         """
+        super().__init__()
         self._journal = journal
         self._seconds = seconds
         self._windows: dict[int, _Window] = {}
         self._first = 0  # messages of forgotten windows before it are not kept
         self._asked: dict[int, int] = {}  # window -> its measured records when asked
-        self.is_given_up = False
         journal.handle("window", self._apply_told)
 
     # --- events ----------------------------------------------------------------------------------

@@ -1,11 +1,11 @@
-"""Positions that are committed for boards (elasticdl/data/kafka_commit.py), without a broker."""
+"""Positions that are committed for boards (packages/streams/kafka_commit.py), without a broker."""
 
 from types import SimpleNamespace
 
 import pytest
 
-from elasticdl.data import kafka_commit
-from elasticdl.data.kafka_commit import Commits
+from elasticdl.packages.streams import kafka_commit
+from elasticdl.packages.streams.kafka_commit import Commits
 
 
 class Client:

@@ -10,10 +10,9 @@ from datetime import datetime
 from urllib.parse import parse_qsl
 
 from elasticdl.errors import ConfigError
-from elasticdl.job import Shard, Strategy
+from elasticdl.job import Shard
 from elasticdl.settings.data import DataSection
 from elasticdl.settings.duration import seconds_in
-from elasticdl.settings.training import TrainingSection
 
 SCHEME = "kafka"
 _STARTS = ("earliest", "latest")
@@ -21,7 +20,7 @@ _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _READER = ("format", "columns", "delimiter", "credentials", "event_time")
 _KNOWN = ("start", "end", "order", "disorder", "commit", *_READER)
 _ROWS = 1024.0  # that a message of many records is believed to have until one was read
-_EXAMPLE = f"{SCHEME}://broker:9092/clicks?start=earliest"
+EXAMPLE = f"{SCHEME}://broker:9092/clicks?start=earliest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +60,22 @@ class Topic:
         """The time at which the data starts, in milliseconds since 1970; None: no time is given."""
         return None if self.start in _STARTS else _milliseconds(self.start)
 
+    def reader_settings(self, data: DataSection, has_begun: bool) -> list[str]:
+        """Return the settings of the reader that flags imply, `name=value` each.
+
+        Args:
+            data: The data settings of the job.
+            has_begun: Whether the brokers have accepted the job before: then the reader waits if
+                they refuse.
+        """
+        found = [
+            (has_begun, "waits=true"),
+            (data.on_gap == "skip", "on_gap=skip"),
+            (data.bad_message_dir is not None, "bad_messages=aside"),
+            (bool(data.max_lateness), f"late={data.on_late}"),
+        ]
+        return [setting for is_so, setting in found if is_so]
+
     def shard(self, partition: int, start: int, end: int) -> Shard:
         """Return a range of positions of a partition."""
         return Shard(f"{self.name}-{partition}", start, end)
@@ -87,124 +102,6 @@ def is_endless(place: str) -> bool:
     return is_topic(place) and parse(place).is_endless
 
 
-def is_cut_as_it_comes(place: str) -> bool:
-    """Return whether a place is a topic whose tasks are made while the job runs."""
-    return is_topic(place) and parse(place).is_cut_as_it_comes
-
-
-def reader_params(data: DataSection, place: str, has_begun: bool = False) -> str:
-    """Return the settings of the reader of a place, which may be a topic or not.
-
-    Args:
-        data: The data settings of the job.
-        place: The place to read.
-        has_begun: Whether the brokers have accepted the job before: then the reader waits if they
-            refuse.
-    """
-    params = [data.data_reader_params]
-    if is_topic(place) and has_begun:
-        params.append("waits=true")
-    if is_topic(place) and data.on_gap == "skip":
-        params.append("on_gap=skip")
-    if is_topic(place) and data.bad_message_dir is not None:
-        params.append("bad_messages=aside")
-    if is_topic(place) and data.max_lateness:
-        params.append(f"late={data.on_late}")
-    return ";".join(params)
-
-
-def check_topics(
-    command: str, data: DataSection, training: TrainingSection, steps: int | None
-) -> None:
-    """Refuse topics where a job cannot use them.
-
-    Args:
-        command: The command of the job.
-        data: The data settings of the job.
-        training: The training settings of the job.
-        steps: The number of updates between two evaluations, as given.
-
-    Raises:
-        ConfigError: A topic without an end is not possible here, or a setting needs a topic.
-    """
-    given = (
-        ("on_gap", data.on_gap != "fail", "that a broker deletes"),
-        ("bad_message_dir", data.bad_message_dir is not None, "that cannot be read"),
-        ("max_lateness", bool(data.max_lateness), "that come late"),
-        ("metrics_window", data.metrics_window != "1m", "that have a time"),
-    )
-    has_topic = is_topic(data.training_data) or is_topic(data.validation_data)
-    for flag, is_given, which in given:
-        if is_given and not has_topic:
-            raise ConfigError(
-                f"--{flag}={getattr(data, flag)} is about messages {which}: expected {_EXAMPLE} "
-                "as data"
-            )
-    for flag in ("validation_data", "prediction_data"):
-        place = getattr(data, flag)
-        if is_topic(place) and flag == "prediction_data":
-            raise ConfigError(
-                f"--{flag}={place}: predictions are of records that can be counted, and a topic's "
-                "positions have holes: expected files or tables"
-            )
-        if is_endless(place):
-            raise ConfigError(
-                f"--{flag}={place}: expected data with an end: add end=latest, or give files"
-            )
-    if data.validation_split and is_topic(data.training_data):
-        raise ConfigError(
-            f"--validation_split={data.validation_split:g} holds out records by their number, and "
-            "a topic's positions have holes: expected --validation_data"
-        )
-    _check_lateness(data)
-    if command != "train" or not is_topic(data.training_data):
-        return
-    require_watermark("max_lateness", data.max_lateness, data.training_data)
-    topic = parse(data.training_data)
-    if not topic.is_cut_as_it_comes:
-        return
-    why = "has no end" if topic.is_endless else "has an order to keep"
-    where = f"--training_data={data.training_data} {why}"
-    if training.distribution_strategy is not Strategy.PARAMETER_SERVER:
-        raise ConfigError(
-            f"{where}: expected --distribution_strategy={Strategy.PARAMETER_SERVER}, found "
-            f"{training.distribution_strategy}; or train on what there is, in any order: end=latest"
-        )
-    for flag, is_so, expected in (
-        ("num_epochs", training.num_epochs != 1, "1"),
-        ("deterministic", training.deterministic, "false"),
-    ):
-        if is_so:
-            raise ConfigError(f"{where}: expected --{flag}={expected}")
-    if data.validation_data and steps is None:
-        raise ConfigError(
-            f"{where}, so no evaluation follows an epoch: give --evaluation_steps, the updates "
-            "between two evaluations (0: one at the end)"
-        )
-
-
-def require_watermark(flag: str, value: str, place: str) -> None:
-    """Refuse a setting that needs a watermark if the training data has none.
-
-    Raises:
-        ConfigError: They are no topic that is cut as it comes.
-    """
-    if value and not is_cut_as_it_comes(place):
-        raise ConfigError(
-            f"--{flag}={value}: {place} is cut into tasks before the job begins, and has no "
-            "watermark: expected a topic without end=latest, or one with order=partition"
-        )
-
-
-def _check_lateness(data: DataSection) -> None:
-    if data.on_late != "train" and not data.max_lateness:
-        raise ConfigError(
-            f"--on_late={data.on_late} needs --max_lateness, which says when a message is late"
-        )
-    if data.on_late == "aside" and data.bad_message_dir is None:
-        raise ConfigError("--on_late=aside needs --bad_message_dir, where late messages are to go")
-
-
 def parse(place: str) -> Topic:
     """Return the topic that a name describes.
 
@@ -214,7 +111,7 @@ def parse(place: str) -> Topic:
     address, _, query = place.removeprefix(f"{SCHEME}://").partition("?")
     servers, _, name = address.partition("/")
     if not servers or not _TOPIC.fullmatch(name) or "@" in servers:
-        raise ConfigError(f"{place}: expected {SCHEME}://HOST:PORT/TOPIC, for example {_EXAMPLE}")
+        raise ConfigError(f"{place}: expected {SCHEME}://HOST:PORT/TOPIC, for example {EXAMPLE}")
     given = dict(parse_qsl(query, keep_blank_values=True))
     start, end = given.pop("start", "earliest"), given.pop("end", "")
     order, commit = given.pop("order", ""), given.pop("commit", None)

@@ -16,9 +16,9 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 from elasticdl.job import TaskReport, WindowStatus
-from elasticdl.master.features.windows import Windows
 from elasticdl.master.journal import Journal
 from elasticdl.master.stream_table import StreamTable
+from elasticdl.packages.streams.windows import Windows
 from elasticdl.state.base import Snapshot
 
 _IDLE_SECONDS = 10.0

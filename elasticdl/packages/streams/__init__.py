@@ -1,0 +1,12 @@
+"""Streams: topics of Kafka, event time, and training data that is read once."""
+
+from elasticdl.registry import Package
+
+_HERE = "elasticdl.packages.streams"
+
+PACKAGE = Package(
+    sources={"Kafka": f"{_HERE}.kinds:KAFKA"},
+    read_once={"capture": f"{_HERE}.kinds:CAPTURED"},
+    features={"stream": f"{_HERE}.sources:features_of"},
+    checks={"stream": f"{_HERE}.checks:check"},
+)
