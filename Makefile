@@ -192,9 +192,10 @@ online: build ## Online learning: Kafka, a job, a server that follows: make onli
 
 SEEDS ?= 100000
 FIRST ?= 10000
-nightly: build ## Run simulated jobs in which things go wrong, and prove every count: make nightly SEEDS=1000000 FIRST=0
+nightly: build ## Run simulated jobs in which things go wrong, prove every count, and train random models: make nightly SEEDS=1000000 FIRST=0
 	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.simulation.many --seeds=$(SEEDS) --first=$(FIRST) \
 	    --record benchmarks/results/simulation.json
+	ELASTICDL_RANDOM_MODELS=100 $(VENV)/bin/pytest $(PYTEST_FLAGS) -m 'keras and long' tests/differential
 
 chaos: build ## Kill processes of a job and prove that every count is exact: make chaos SEED=7
 	@$(PYTHON) -m scripts.chaos --seed $(SEED)

@@ -5,14 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def one_of(first, *others):
-    """Return parameters: the first is for every run of the tests, the others for long ones."""
-    return [first, *(pytest.param(other, marks=pytest.mark.long) for other in others)]
 
 
 def run_chaos(seed, faults, directory, seconds=380, **flags):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from elasticdl._core import RecordWriter
+from tests.elastic.running_job import in_process
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAIN_COUNTING = ["--model_def=counting.model.forward", f"--model_zoo={ROOT / 'model_zoo'}"]
@@ -23,16 +24,11 @@ LOCAL_AND_LONG = pytest.mark.parametrize(
 pytestmark = pytest.mark.timeout(600)
 
 
-def elasticdl(*words, cwd, **kwargs):
-    return subprocess.run(
-        [sys.executable, "-m", "elasticdl.cli.main", *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        cwd=cwd,
-        env={**os.environ, "COLUMNS": "300"},
-        **kwargs,
-    )
+@pytest.fixture(autouse=True)
+def as_in_a_new_process(monkeypatch):
+    """No model file is known, and lines are long enough for every message."""
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    monkeypatch.setenv("COLUMNS", "300")
 
 
 def refused(done, *expected, code=1):
@@ -79,12 +75,12 @@ def left_behind(tmp_path):
 
 
 def test_an_unknown_flag_is_answered_with_the_nearest_known_one(tmp_path):
-    done = elasticdl("train", "--num_worker=2", cwd=tmp_path)
+    done = in_process("train", "--num_worker=2", cwd=tmp_path)
     refused(done, "--num_worker", "--num_workers", code=2)
 
 
 def test_a_missing_model_function_is_answered_with_file_and_nearest_name(data, tmp_path):
-    done = elasticdl(
+    done = in_process(
         "train",
         f"--model_zoo={ROOT / 'model_zoo'}",
         "--model_def=counting.model.forwrd",
@@ -97,7 +93,7 @@ def test_a_missing_model_function_is_answered_with_file_and_nearest_name(data, t
 
 
 def test_a_folder_without_data_is_named(tmp_path):
-    done = elasticdl("train", *TRAIN_COUNTING, "--training_data=nowhere", cwd=tmp_path)
+    done = in_process("train", *TRAIN_COUNTING, "--training_data=nowhere", cwd=tmp_path)
     assert done.returncode != 0
     assert "nowhere" in done.stderr
 
@@ -108,7 +104,7 @@ def test_a_feed_of_a_wrong_shape_says_expected_and_found(strategy, data, zoo, tm
         def feed(records, mode, metadata):
             return np.zeros((1, 2), np.int64), np.zeros(1, np.float32)
     """)
-    done = elasticdl(
+    done = in_process(
         "train", *model, *strategy, f"--training_data={data}", "--output=export", cwd=tmp_path
     )
     refused(done, "feed() was given 64 records and gave features of shape (1, 2)", "expected 64")
@@ -121,7 +117,7 @@ def test_a_model_function_that_raises_is_named_with_its_line(strategy, data, zoo
         def forward():
             raise KeyError("no such layer")
     """)
-    done = elasticdl("train", *model, *strategy, f"--training_data={data}", cwd=tmp_path)
+    done = in_process("train", *model, *strategy, f"--training_data={data}", cwd=tmp_path)
     refused(done, "mine.forward", "KeyError", "no such layer", "mine.py:")
 
 
@@ -130,7 +126,7 @@ def test_a_table_that_outgrows_its_memory_is_named_and_what_was_trained_is_kept(
     lines = [b"%d %d" % (n * 2, n * 2 + 1) for n in range(10_000)]
     write_records(tmp_path / "data" / "a.recordio", lines)
     words = ("--training_data=data", "--checkpoint_dir=kept", "--ps_memory_limit=150KiB")
-    done = elasticdl("train", *TRAIN_COUNTING, *strategy, *words, cwd=tmp_path)
+    done = in_process("train", *TRAIN_COUNTING, *strategy, *words, cwd=tmp_path)
     refused(done, "error: table 'count' cannot take", "153600 bytes", "--ps_memory_limit")
     (kept,) = (tmp_path / "kept").iterdir()
     version = json.loads((kept / "manifest.json").read_text())["replicas"][0]["version"]
@@ -158,7 +154,7 @@ def nan_model(zoo):
 def test_a_loss_that_is_nan_stops_the_job_and_names_task_and_minibatch(
     strategy, data, nan_model, tmp_path
 ):
-    done = elasticdl(
+    done = in_process(
         "train",
         *nan_model,
         *strategy,
@@ -174,7 +170,7 @@ def test_a_loss_that_is_nan_stops_the_job_and_names_task_and_minibatch(
 
 
 def test_a_loss_that_is_nan_can_be_skipped_and_is_reported(data, nan_model, tmp_path):
-    done = elasticdl(
+    done = in_process(
         "train",
         *nan_model,
         f"--training_data={data}",
@@ -197,7 +193,7 @@ def test_a_record_that_does_not_parse_is_named_with_its_file(strategy, tmp_path)
     lines = [b"%d %d" % (n, n) for n in range(200)]
     lines[150] = b"not numbers"
     write_records(tmp_path / "data" / "b.recordio", lines)
-    done = elasticdl(
+    done = in_process(
         "train",
         *TRAIN_COUNTING,
         *strategy,
@@ -219,21 +215,21 @@ def test_a_record_that_does_not_parse_is_named_with_its_file(strategy, tmp_path)
 def test_a_torn_file_is_reported_with_its_offset(data, tmp_path):
     file = data / "a.recordio"
     os.truncate(file, file.stat().st_size - 40)
-    done = elasticdl("train", *TRAIN_COUNTING, f"--training_data={data}", cwd=tmp_path)
+    done = in_process("train", *TRAIN_COUNTING, f"--training_data={data}", cwd=tmp_path)
     refused(done, "a.recordio", "torn", "offset")
 
 
 def test_a_foreign_file_is_refused(tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "c.recordio").write_text("a,b\n1,2\n" * 100)
-    done = elasticdl("train", *TRAIN_COUNTING, "--training_data=data", cwd=tmp_path)
+    done = in_process("train", *TRAIN_COUNTING, "--training_data=data", cwd=tmp_path)
     refused(done, "c.recordio", "not a RecordIO file")
 
 
 def test_a_port_that_is_taken_is_named(data, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = elasticdl(
+        done = in_process(
             "train",
             *TRAIN_COUNTING,
             *PS,
@@ -245,7 +241,7 @@ def test_a_port_that_is_taken_is_named(data, tmp_path):
 
 
 def test_a_checkpoint_of_another_model_is_refused(data, zoo, tmp_path):
-    first = elasticdl(
+    first = in_process(
         "train",
         *TRAIN_COUNTING,
         f"--training_data={data}",
@@ -259,7 +255,7 @@ def test_a_checkpoint_of_another_model_is_refused(data, zoo, tmp_path):
             return ArrayModel(tables=[table], ids=lambda f: [f], predict=None, gradients=None)
     """)
     for strategy in ([], PS):
-        done = elasticdl(
+        done = in_process(
             "train",
             *other,
             *strategy,
@@ -280,15 +276,15 @@ def test_a_full_disk_leaves_the_previous_checkpoint_valid(data, tmp_path):
         pytest.skip("mounting a small file system needs root")
     try:
         train = ["train", *TRAIN_COUNTING, f"--training_data={data}", "--checkpoint_dir=disk"]
-        first = elasticdl(*train, cwd=tmp_path)
+        first = in_process(*train, cwd=tmp_path)
         assert first.returncode == 0, first.stderr
         (kept,) = disk.glob("version-*")
         (disk / "filler").write_bytes(bytes(os.statvfs(disk).f_bavail * os.statvfs(disk).f_bsize))
-        second = elasticdl(*train, "--num_epochs=2", cwd=tmp_path)
+        second = in_process(*train, "--num_epochs=2", cwd=tmp_path)
         refused(second, "disk", "No space left")
         assert [path.name for path in disk.glob("version-*")] == [kept.name]
         (disk / "filler").unlink()
-        evaluated = elasticdl(
+        evaluated = in_process(
             "evaluate",
             *TRAIN_COUNTING,
             f"--validation_data={data}",
@@ -310,10 +306,10 @@ def test_lines_for_a_saved_model_in_another_order_than_it_was_trained_on_are_ref
     for name, header in (("same", "user,item"), ("swapped", "item,user")):
         (tmp_path / f"{name}.csv").write_text(f"{header}\n" + "1,2\n" * 20)
     usual = [*model, "--distribution_strategy=Local", "--data_reader_params=skip_header=true"]
-    done = elasticdl("train", *usual, "--training_data=same.csv", "--output=model", cwd=tmp_path)
+    done = in_process("train", *usual, "--training_data=same.csv", "--output=model", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     predict = ["predict", *usual, "--saved_model=model", "--output=predictions"]
-    done = elasticdl(*predict, "--prediction_data=swapped.csv", cwd=tmp_path)
+    done = in_process(*predict, "--prediction_data=swapped.csv", cwd=tmp_path)
     refused(done, "have the fields item,user, those of --training_data have user,item")
-    done = elasticdl(*predict, "--prediction_data=same.csv", cwd=tmp_path)
+    done = in_process(*predict, "--prediction_data=same.csv", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

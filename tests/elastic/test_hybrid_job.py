@@ -32,7 +32,7 @@ def check_counts(job, summary):
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("steps", [0, 1, 2])
+@pytest.mark.parametrize("steps", [0, 2])
 def test_an_undisturbed_job_trains_each_record_once_in_both_holders(tmp_path, steps):
     with hybrid_job(tmp_path, num_records=1_605, seconds=0.0, max_staleness=steps) as job:
         summary = job.finish()
@@ -41,16 +41,6 @@ def test_an_undisturbed_job_trains_each_record_once_in_both_holders(tmp_path, st
     # A push may come after those of the others of this round and of the one before; with steps
     # pulled ahead after these too, and after those of the rounds that follow: see docs/allreduce.md
     assert summary["staleness"]["max"] <= 2 * (3 - 1) + steps * (3 * (3 - 1) + 1)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(300)
-def test_rows_that_outgrow_the_memory_of_a_ps_replica_are_named(tmp_path):
-    with hybrid_job(tmp_path, num_records=16_000, seconds=0.0, ps_memory_limit="150KiB") as job:
-        assert job.process.wait() == 1
-    said = job.printed()
-    assert "table 'rows' cannot take" in said
-    assert "153600 bytes that --ps_memory_limit allows" in said
 
 
 STAGE_FAULTS = [("compute", 5), ("before rows", 20), ("has a piece", 3), ("admitted", 1)]
@@ -122,9 +112,8 @@ def test_a_ps_replica_that_is_killed_is_given_its_half_again(tmp_path, recovery_
 
 @pytest.mark.long
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("max_staleness", [None, 2])
-def test_rows_move_to_other_numbers_of_ps_replicas(max_staleness, tmp_path):
-    flags = {"max_staleness": max_staleness, "recovery_seconds": 900}
+def test_rows_move_to_other_numbers_of_ps_replicas(tmp_path):
+    flags = {"max_staleness": 2, "recovery_seconds": 900}
     with hybrid_job(tmp_path, num_records=32_000, seconds=0.1, **flags) as job:
         job.until_trained(1_000)
         for count, struck in ((3, "ps"), (1, "worker"), (2, "ps")):
@@ -151,19 +140,6 @@ def test_tables_begin_with_pretrained_rows_also_after_a_kill(tmp_path):
     model = job.model()
     np.testing.assert_array_equal(model["table/rows/rows"][:, 0], 1001 + keys)
     np.testing.assert_array_equal(model["dense/visits"], np.ones(9_000))
-
-
-@pytest.mark.long
-@pytest.mark.timeout(400)
-def test_a_worker_and_a_ps_replica_are_killed_at_once(tmp_path):
-    with hybrid_job(tmp_path, num_records=12_000, seconds=0.02, recovery_seconds=0.3) as job:
-        job.until_trained(2_000)
-        job.send("worker")
-        job.send("ps")
-        summary = job.finish()
-    check_counts(job, summary)
-    assert not job.events("world restored")
-    check_hashes(job)
 
 
 @pytest.mark.long

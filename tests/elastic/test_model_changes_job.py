@@ -179,6 +179,7 @@ def test_a_record_is_trained_by_one_model_or_the_other_when_their_orders_differ(
     assert counts == [[1.0]] * num_records
 
 
+@pytest.mark.long
 @pytest.mark.keras
 def test_the_other_framework_takes_up_rows_slots_and_the_rest_of_the_epoch(folder):
     with RunningJob(folder, train(folder, "in_keras")) as job:

@@ -121,14 +121,12 @@ PS = ("--distribution_strategy=ParameterServerStrategy",)
     "flags",
     [
         ("--distribution_strategy=Local",),
-        pytest.param((*PS, "--num_ps_pods=1", "--num_workers=1"), marks=pytest.mark.long),
-        (*PS, "--num_ps_pods=3", "--num_workers=2"),
         pytest.param(
             (*PS, "--num_ps_pods=2", "--num_workers=2", "--use_async=false", "--grads_to_wait=2"),
             marks=pytest.mark.long,
         ),
     ],
-    ids=["local", "1 replica", "3 replicas", "synchronous"],
+    ids=["local", "synchronous"],
 )
 def test_an_export_shows_the_strings_that_ids_were_made_of(flags, tmp_path):
     run(tmp_path, *flags)

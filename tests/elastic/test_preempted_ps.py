@@ -25,7 +25,7 @@ PAUSE_AT, STEPS = 100, 30  # minibatches, of 125; a checkpoint each 30
 @pytest.mark.parametrize(
     ("how", "recovery"),
     [
-        (signal.SIGTERM, "replay"),
+        pytest.param(signal.SIGTERM, "replay", marks=pytest.mark.long),
         pytest.param(signal.SIGTERM, "latest", marks=pytest.mark.long),
         pytest.param(signal.SIGKILL, "replay", marks=pytest.mark.long),
     ],

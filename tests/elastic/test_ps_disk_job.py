@@ -35,6 +35,7 @@ def wide_model(folder):
     return {"model_zoo": folder, "model_def": "model.forward", "ps_memory_limit": LIMIT}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_rows_on_disk_are_trained_once_though_ps_replicas_are_killed(tmp_path):
     rows, killed = tmp_path / "rows", 0

@@ -1,5 +1,6 @@
 """A whole job whose data needs a password: it reaches the readers, and lies nowhere else."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -12,6 +13,8 @@ pytestmark = pytest.mark.timeout(600)
 
 PASSWORD = "swordfish-4711"
 NUM_RECORDS = 400
+PAGE = {"dashboard_port": 0} if importlib.util.find_spec("aiohttp") else {}
+FLAGS = {"process_log_format": "json", **PAGE}
 
 MODEL = f"""
 import numpy as np
@@ -87,16 +90,24 @@ def places_of(password: str, folder: Path) -> list[str]:
     return sorted(path.name for path in files if password.encode() in path.read_bytes())
 
 
-def test_a_password_is_in_the_settings_of_its_job_alone_and_only_its_owner_reads_them(tmp_path):
-    done = train(tmp_path, f"password={PASSWORD}")
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Run a job with a page and JSON logs; return its folder and what its command printed."""
+    folder = tmp_path_factory.mktemp("secret")
+    done = train(folder, f"password={PASSWORD}", FLAGS)
     assert done.returncode == 0, done.stdout + done.stderr
+    return folder, done.stdout + done.stderr
+
+
+def test_a_password_is_in_the_settings_of_its_job_alone_and_only_its_owner_reads_them(trained):
+    tmp_path, printed = trained
     assert json.loads((tmp_path / "summary.json").read_text())["status"] == "finished"
     assert places_of(PASSWORD, tmp_path) == ["job.json"]
     assert (tmp_path / "job" / "job.json").stat().st_mode & 0o777 == 0o600
-    assert PASSWORD not in done.stdout + done.stderr
+    assert PASSWORD not in printed
 
     # It is not told by a complaint either, and a wrong one is refused by the user's own reader.
-    again = train(tmp_path, "password=other")
+    again = train(tmp_path, "password=other", FLAGS)
     assert again.returncode != 0
     assert '--data_reader_params was "password=***", is "password=***"' in again.stderr
     assert PASSWORD not in again.stdout + again.stderr
@@ -115,21 +126,19 @@ def test_a_password_that_is_not_there_is_named_by_its_setting(tmp_path):
     assert "password=env:CLICKS_PASSWORD: this process has no such" in done.stdout + done.stderr
 
 
-def test_the_secrets_of_a_job_are_logged_nowhere(tmp_path):
+def test_the_secrets_of_a_job_are_logged_nowhere(trained):
     pytest.importorskip("aiohttp", reason="the page needs elasticdl-train[dashboard]")
-    flags = {"dashboard_port": 0, "process_log_format": "json"}
-    done = train(tmp_path, f"password={PASSWORD}", flags)
-    assert done.returncode == 0, done.stdout + done.stderr
+    tmp_path, printed = trained
     job = tmp_path / "job"
     token = (job / "token").read_text()
     assert places_of(token, tmp_path) == ["token"]
     raw = bytes.fromhex(token)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert [path.name for path in files if raw in path.read_bytes()] == []
-    assert token not in done.stdout + done.stderr
+    assert token not in printed
     # The page's own token is printed for the user, and is in the file for its owner.
     page_token = json.loads((job / "page.json").read_text())["url"].partition("token=")[2]
-    assert page_token in done.stdout + done.stderr
+    assert page_token in printed
     assert places_of(page_token, tmp_path) == ["page.json"]
 
     # The logs are lines of JSON; what a message was given is in fields of their own.

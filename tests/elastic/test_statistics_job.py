@@ -101,14 +101,13 @@ def test_a_local_job_counts_what_the_data_has(tmp_path):
 
 AS_MODES = [
     {},
-    pytest.param({"push_steps": 4}, marks=pytest.mark.long),
-    pytest.param({"max_staleness": 3}, marks=pytest.mark.long),
-    pytest.param({"use_async": "false"}, marks=pytest.mark.long),
-    pytest.param({"ps_redo_mb": 16}, marks=pytest.mark.long),
-    pytest.param({"distribution_strategy": "HybridStrategy"}, marks=pytest.mark.long),
+    {"use_async": "false"},
+    {"ps_redo_mb": 16},
+    {"distribution_strategy": "HybridStrategy"},
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", AS_MODES, ids=lambda mode: "-".join(mode) or "async")
 def test_statistics_are_exact_though_ps_replicas_and_workers_are_killed(tmp_path, mode):
     places = {"recovery_seconds": 0.5, "checkpoint_dir": tmp_path / "checkpoints"}

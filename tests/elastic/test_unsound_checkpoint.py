@@ -32,7 +32,7 @@ def wait_for_version(job, checkpoints, version):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("num_corrupt", ["the newest", "all"])
+@pytest.mark.parametrize("num_corrupt", ["the newest", pytest.param("all", marks=pytest.mark.long)])
 def test_older_checkpoint_is_restored_and_counts_stay_exact(
     num_corrupt, chaos, paused_job, tmp_path
 ):
