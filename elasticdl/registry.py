@@ -31,6 +31,7 @@ class Package:
     """The parts of a package; each value is "module:name", if nothing else is said.
 
     Attributes:
+        needs: The names of packages without which this one is left out.
         commands: Commands of `elasticdl`, by their names: objects of Click.
         names: Names in the module `elasticdl`, such as `train` for `elasticdl.train`.
         sections: Settings of a job, by the name of the section: subclasses of `PackageSection`.
@@ -46,6 +47,7 @@ class Package:
         checks: Functions that check a job before it starts, and return notes, from `JobConfig`.
     """
 
+    needs: tuple[str, ...] = ()
     commands: Mapping[str, str] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     sections: Mapping[str, str] = field(default_factory=dict)
@@ -99,7 +101,8 @@ def packages() -> Mapping[str, Package]:
     """
     modules = {each.name: f"{GROUP}.{each.name}" for each in pkgutil.iter_modules(_folders())}
     modules |= {each.name: each.value for each in entry_points(group=GROUP)}
-    return {name: load(f"{module}:PACKAGE") for name, module in modules.items()}
+    found = {name: load(f"{module}:PACKAGE") for name, module in modules.items()}
+    return {name: each for name, each in found.items() if found.keys() >= set(each.needs)}
 
 
 def load(place: str) -> Any:

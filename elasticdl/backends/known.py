@@ -69,9 +69,7 @@ def known() -> Mapping[str, Backend]:
     Raises:
         ConfigError: A package cannot be imported.
     """
-    from elasticdl.backends.keras.backend import KerasBackend
-
-    return {"keras": KerasBackend(), **registry.brought("backends"), "numpy": ArrayBackend()}
+    return {**registry.brought("backends"), "numpy": ArrayBackend()}
 
 
 def listed(words: list[str]) -> str:

@@ -59,13 +59,13 @@ def load_trainer(
     )
     backends = list(known().values())
     imported = [backend for backend in backends if backend.is_imported()]
-    if len(imported) == 1 and imported[0].builds_model:
+    if imported and all(backend.builds_model for backend in imported):
         return imported[0].trainer(spec, None, settings)
     model = _call(spec, seed, num_threads)
     for backend in backends:
         if backend.is_model(model):
             return backend.trainer(spec, model, settings)
-    classes = [_with_article(backend.model_class) for backend in backends]
+    classes = list(dict.fromkeys(_with_article(backend.model_class) for backend in backends))
     raise ModelError(
         f"the model function: expected {listed(classes)}, found "
         f"{type(model).__module__}.{type(model).__qualname__}"

@@ -50,7 +50,7 @@ def columns_of(index):
 
 def built(text, folder, threshold):
     """Return a trainer, its description, and the minibatches of a training, whole and in parts."""
-    from elasticdl.backends.keras.trainer import KerasTrainer
+    from elasticdl.packages.keras.trainer import KerasTrainer
 
     module = module_of(text, folder)
     functions = dict.fromkeys(

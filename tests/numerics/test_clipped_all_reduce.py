@@ -12,10 +12,10 @@ import pytest
 import tensorflow as tf
 
 from elasticdl._core import PsServer, RingListener
-from elasticdl.backends.keras.trainer import KerasTrainer
 from elasticdl.data.base import Metadata, Records
 from elasticdl.job import Mode
 from elasticdl.model_spec import ModelSpec
+from elasticdl.packages.keras.trainer import KerasTrainer
 from elasticdl.worker.collective import Group, WorldView, form_ring
 from elasticdl.worker.collective.rounds import OfferedMinibatch
 from elasticdl.worker.replica import Replica

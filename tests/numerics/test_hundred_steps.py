@@ -20,10 +20,10 @@ from elasticdl.backends.base import (
     TableDescription,
     VariableDescription,
 )
-from elasticdl.backends.keras.optimizer import describe_optimizer, describe_updates, rule_of_table
 from elasticdl.errors import ModelError
 from elasticdl.layers.constraint import describe_constraint
 from elasticdl.optimizers import GroupFtrl
+from elasticdl.packages.keras.optimizer import describe_optimizer, describe_updates, rule_of_table
 from tests.numerics.own_optimizers import CautiousAdam, Yogi
 
 pytestmark = pytest.mark.keras

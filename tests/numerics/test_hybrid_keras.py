@@ -6,11 +6,11 @@ Rows go to a store, dense parameters around a ring of one, through the worker's 
 import pytest
 
 from elasticdl._core import PsClient, PsServer, RingListener, Store
-from elasticdl.backends.keras.trainer import KerasTrainer
 from elasticdl.data.base import Metadata
 from elasticdl.errors import ModelError
 from elasticdl.job import Lease, Shard, Task, TaskKind
 from elasticdl.model_spec import ModelSpec
+from elasticdl.packages.keras.trainer import KerasTrainer
 from elasticdl.worker.all_reduce import RingExchange
 from elasticdl.worker.exchange import Exchange
 from elasticdl.worker.parameters import Step

@@ -19,11 +19,11 @@ import tensorflow as tf
 
 from elasticdl import Mode
 from elasticdl._core import PsClient, Store
-from elasticdl.backends.keras.trainer import KerasTrainer
 from elasticdl.data.base import Metadata, Records
 from elasticdl.layers import Embedding
 from elasticdl.model_spec import ModelSpec
 from elasticdl.optimizers import GroupFtrl
+from elasticdl.packages.keras.trainer import KerasTrainer
 
 pytestmark = pytest.mark.keras
 

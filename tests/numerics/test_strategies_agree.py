@@ -19,12 +19,12 @@ import pytest
 import tensorflow as tf
 
 from elasticdl._core import PsClient, PsServer, Store
-from elasticdl.backends.keras.trainer import KerasTrainer
 from elasticdl.config import DataSection, JobConfig, ModelSection, TrainingSection
 from elasticdl.data.base import Metadata, Records
 from elasticdl.job import Finished, Lease, Mode, Outcome, Shard, Task, TaskKind
 from elasticdl.layers import Embedding
 from elasticdl.model_spec import ModelSpec
+from elasticdl.packages.keras.trainer import KerasTrainer
 from elasticdl.worker.exchange import Exchange
 from elasticdl.worker.loop import Worker
 from elasticdl.worker.records import sample_minibatch

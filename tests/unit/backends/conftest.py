@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from elasticdl._core import PsClient, Store
-from elasticdl.data.base import Metadata, Records
+from elasticdl.data.base import Records
 from elasticdl.job import Mode
 from elasticdl.model_spec import ModelSpec
 
@@ -119,20 +119,6 @@ def spec_of():
 @pytest.fixture
 def as_records():
     return records_of
-
-
-@pytest.fixture
-def new_job():
-    """Return a function that builds a backend on the first records and declares its model."""
-    from elasticdl.backends.keras.trainer import KerasTrainer
-
-    def new(data, minibatch_size, seed=0, threshold=2 * 1024 * 1024, mode=Mode.TRAINING,
-            run_eagerly=False, **functions):  # fmt: skip
-        spec = make_spec(**functions)
-        backend = KerasTrainer(spec, Metadata(), seed, threshold, run_eagerly)
-        return begin(backend, data, minibatch_size, mode, run_eagerly)
-
-    return new
 
 
 @pytest.fixture

@@ -158,9 +158,9 @@ class TestKeras:
     ):
         import tensorflow as tf
 
-        from elasticdl.backends.keras.feed.records import RecordBatch
-        from elasticdl.backends.keras.feed.user import UserFeed
         from elasticdl.data.base import Metadata
+        from elasticdl.packages.keras.feed.records import RecordBatch
+        from elasticdl.packages.keras.feed.user import UserFeed
 
         function = eval(f"lambda record: {body}", {"tf": tf})
         columns = records

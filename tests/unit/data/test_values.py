@@ -50,7 +50,7 @@ FORMATS = {"csv": write_csv, "parquet": write_parquet, "tables": write_tables}
 
 def minibatches(written, column):
     """Run a table's feed over what is in a file, as a job does."""
-    from elasticdl.backends.keras.feed.runner import FeedRunner
+    from elasticdl.packages.keras.feed.runner import FeedRunner
     from elasticdl.preprocessing.tabular import Label, Table
 
     reader = open_reader(written[0], written[1])

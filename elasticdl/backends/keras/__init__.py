@@ -1,1 +1,0 @@
-"""Keras on TensorFlow: a user's model file, one step on one minibatch at a time."""

@@ -1,0 +1,5 @@
+"""Models of Keras on JAX, which computes in place of TensorFlow; TensorFlow still runs `feed`."""
+
+from elasticdl.registry import Package
+
+PACKAGE = Package(needs=("keras",), backends={"jax": "elasticdl.packages.jax.backend:BACKEND"})
