@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,7 +13,7 @@ from pydantic_core import to_jsonable_python
 
 from elasticdl import registry
 from elasticdl.errors import ConfigError
-from elasticdl.job import Role, Strategy
+from elasticdl.job import Strategy
 from elasticdl.locations import Location, Url, is_remote
 from elasticdl.settings import devices, reader_params
 from elasticdl.settings.best import Best
@@ -28,10 +27,8 @@ from elasticdl.settings.conflicts import (
 )
 from elasticdl.settings.data import DataSection
 from elasticdl.settings.export_every import Every
-from elasticdl.settings.kubernetes import KubernetesSection
 from elasticdl.settings.launcher import PROCESS, LauncherFacts, launchers
 from elasticdl.settings.model import STATISTICS_VARIABLE, ModelSection
-from elasticdl.settings.pods import shown_variables
 from elasticdl.settings.resources import ResourcesSection
 from elasticdl.settings.section import Command, Only, PackageSection, Section
 from elasticdl.settings.seeing import SeeingSection
@@ -51,8 +48,6 @@ __all__ = [
     "Section",
     "TrainingSection",
 ]
-
-_POD_NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 
 
 def _is_url(place: Location | None) -> bool:
@@ -111,7 +106,6 @@ class JobConfig(Section):
     cluster: ClusterSection = ClusterSection()
     seeing: SeeingSection = SeeingSection()
     resources: ResourcesSection = ResourcesSection()
-    kubernetes: KubernetesSection = KubernetesSection()
     packages: PackageSections = PackageSections()
 
     def package_sections(self) -> list[PackageSection]:
@@ -131,11 +125,6 @@ class JobConfig(Section):
     def launcher(self) -> LauncherFacts:
         """The facts of what runs the processes."""
         return launchers()[self.launcher_name]
-
-    @property
-    def is_on_kubernetes(self) -> bool:
-        """Whether a Kubernetes cluster runs the processes."""
-        return self.launcher_name == "kubernetes"
 
     @property
     def shares_folder(self) -> bool:
@@ -327,7 +316,7 @@ class JobConfig(Section):
     def _check_model_changes(self) -> None:
         if not self.model.model_changes:
             return
-        if self.is_local or self.is_on_kubernetes or self.cluster.job_dir is None:
+        if self.is_local or not self.launcher.sees_files or self.cluster.job_dir is None:
             raise ValueError(
                 "--model_changes=true goes on with a job that was begun with another model file: "
                 "expected --job_dir, its folder on this machine, and not "
@@ -560,10 +549,11 @@ class JobConfig(Section):
     def _check_seeing(self) -> None:
         if TraceChoice.of(self.seeing.trace) is None and self.seeing.trace_dir is not None:
             raise ValueError("--trace_dir needs --trace, which says what is written there")
-        if self.seeing.trace and self.is_on_kubernetes and self.seeing.trace_dir is None:
+        if self.seeing.trace and not self.launcher.sees_files and self.seeing.trace_dir is None:
+            place = self.launcher.place.partition(" ")[2]
             raise ValueError(
-                "--trace: on Kubernetes the folder of a worker goes with its pod: expected "
-                "--trace_dir, a folder on a volume that stays"
+                f"--trace: on {self.launcher.title} the folder of a worker goes with its {place}: "
+                "expected --trace_dir, a folder on a volume that stays"
             )
         port = self.seeing.metrics_port
         folder = self.checkpoint.checkpoint_dir
@@ -620,52 +610,23 @@ class JobConfig(Section):
                 f"--worker_devices={self.cluster.worker_devices}: several devices are dealt to the "
                 f"workers of one machine, {why}: expected one device, as cuda:0"
             )
-        self._check_flags_of_clusters()
+        self._check_requests()
         if not self.is_on_cluster:
             return
-        least, most = self.kubernetes.queue_min_workers, self.cluster.num_workers
-        if self.kubernetes.queue_name and least > most:
-            raise ValueError(f"--queue_min_workers={least}: expected at most --num_workers={most}")
         if self.training.distribution_strategy is Strategy.LOCAL:
             raise ValueError(
                 "--distribution_strategy=Local uses one process, on this machine: expected "
                 f"--distribution_strategy={Strategy.PARAMETER_SERVER} on {self.launcher.title}"
             )
-        if self.shares_folder:
-            return
-        if not _POD_NAME.fullmatch(self.cluster.job_name):
-            raise ValueError(
-                "--job_name: expected at most 40 small letters, digits and '-', the first one a "
-                f"letter, as names on Kubernetes are, found {self.cluster.job_name!r}"
-            )
 
-    def _check_flags_of_clusters(self) -> None:
-        """Refuse flags of a cluster that does not run the job."""
+    def _check_requests(self) -> None:
+        """Refuse requests for resources where no cluster runs the job."""
         if not self.is_on_cluster and (asked := self.resources.given()):
             clusters = " or ".join(name for name, facts in launchers().items() if facts.is_cluster)
             raise ValueError(
                 f"--{asked[0]} is what a process requests on a cluster: expected "
                 f"--launcher={clusters or 'NAME of a package'}, or not this flag"
             )
-        for role in (Role.MASTER, Role.WORKER, Role.PS):
-            try:
-                self.kubernetes.limits(role, self.resources.requests(role))
-            except ValueError as error:
-                raise ValueError(f"--{role}_resource_limit: {error}") from error
-        given = self.kubernetes.given()
-        if not given or self.is_on_kubernetes:
-            return
-        if self.launcher_name == PROCESS:
-            raise ValueError(
-                f"--{given[0]} is of jobs on Kubernetes: give --image_name, or "
-                "--launcher=kubernetes for the stock image"
-            )
-        own = self.launcher.own_options
-        instead = f"--{own}, or not this flag," if own else "not this flag"
-        raise ValueError(
-            f"--{given[0]} is of jobs on Kubernetes: expected {instead} with "
-            f"--launcher={self.launcher_name}"
-        )
 
     @model_validator(mode="before")
     @classmethod
@@ -741,7 +702,11 @@ def free_packages() -> list[str]:
 _SHOWN_AS = {
     "data_reader_params": reader_params.shown,
     "model_params": reader_params.shown,
-    "envs": shown_variables,
+    **{
+        setting: shown
+        for section in registry.brought("sections").values()
+        for setting, shown in section.shown_as.items()
+    },
 }
 
 

@@ -51,7 +51,8 @@ core) # Pages tell of packages too, so the tests of pages are left out.
     # shellcheck disable=SC2086
     PYTHONPATH=$copy "$python/pytest" ${PYTEST_FLAGS:-} --ignore-glob='*/test_keras_*' \
         --ignore-glob='*/test_torch_*' -m 'not (keras or torch or long or s3 or postgresql)' \
-        --ignore=tests/unit/test_page_commands.py --ignore=tests/unit/test_docs.py tests/unit
+        --ignore=tests/unit/test_page_commands.py --ignore=tests/unit/test_docs.py \
+        --ignore=tests/unit/cli/test_migrating.py tests/unit
     ;;
 rust) "${rust[@]}" ;;
 python)

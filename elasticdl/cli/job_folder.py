@@ -146,11 +146,11 @@ def is_at_rest(config: JobConfig) -> bool:
 
 @contextlib.contextmanager
 def _journal(config: JobConfig) -> Iterator[State | None]:
-    """Open the journal of the job in `--job_dir`; None: no job, or a job on Kubernetes."""
+    """Open the journal of the job in `--job_dir`; None: no job, or one elsewhere."""
     from elasticdl.state.open import open_state, state_file
 
     job_dir = config.cluster.job_dir
-    if job_dir is None or config.is_on_kubernetes:
+    if job_dir is None or not config.launcher.sees_files:
         yield None
         return
     path = state_file(config.cluster.state, job_dir)

@@ -12,7 +12,7 @@ import rich_click as click
 from click.core import ParameterSource
 
 from elasticdl import registry
-from elasticdl.cli import job_file, kubernetes
+from elasticdl.cli import job_file
 from elasticdl.cli.data import data
 from elasticdl.cli.export import export
 from elasticdl.cli.flags import (
@@ -28,13 +28,13 @@ from elasticdl.cli.look import look_of, look_options
 from elasticdl.cli.profile import profile
 from elasticdl.cli.report import report
 from elasticdl.cli.script import run_script
-from elasticdl.cli.stay import dry_run_option, stay_of, stay_options
+from elasticdl.cli.stay import dry_run_options, stay_of, stay_options
 from elasticdl.cli.terminal import echo
 from elasticdl.cli.top import top
-from elasticdl.cli.zoo import zoo
 from elasticdl.config import Command
 from elasticdl.distribution import DISTRIBUTION
 from elasticdl.errors import ConfigError, ElasticdlError
+from elasticdl.launchers import choose
 from elasticdl.runtime.ending import end
 from elasticdl.settings.reader_params import without_password
 
@@ -96,7 +96,6 @@ def _make_command(name: Command) -> click.RichCommand:
     def callback(
         context: click.RichContext,
         /,
-        dry_run: bool,
         use_go_ps: str | None,
         wait: bool,
         detach: bool,
@@ -104,6 +103,7 @@ def _make_command(name: Command) -> click.RichCommand:
         log_format: str,
         config: None,
         write_config: Path | None,
+        dry_run: bool = False,
         **words: str | None,
     ) -> int:
         if use_go_ps is not None:
@@ -124,7 +124,7 @@ def _make_command(name: Command) -> click.RichCommand:
             job_file.write(write_config, name, settings, given)
             return 0
         if dry_run:
-            return kubernetes.dry_run(settings)
+            return choose.dry_run(settings)
         look = look_of(context, quiet, log_format)
         from elasticdl.cli.run import run  # what --help and a typing error need not wait for
 
@@ -145,7 +145,7 @@ def _make_command(name: Command) -> click.RichCommand:
 def _not_of_the_job() -> list[click.Parameter]:
     """Return the options about the command itself, and the options of earlier versions."""
     return [
-        dry_run_option(),
+        *dry_run_options(),
         click.Option(["--use_go_ps"], is_flag=False, flag_value="", hidden=True),
     ]
 
@@ -193,8 +193,6 @@ cli.add_command(report)
 cli.add_command(profile)
 cli.add_command(export)
 cli.add_command(data)
-cli.add_command(zoo)
-cli.add_command(kubernetes.rbac)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -31,6 +31,7 @@ from elasticdl.data.text import TextReader
 from elasticdl.distribution import install, is_missing
 from elasticdl.errors import ConfigError, DataError, ElasticdlError, ModelError
 from elasticdl.job import Strategy
+from elasticdl.launchers import choose
 from elasticdl.launchers.process.folder import MADE_FIRST, check_not_running
 from elasticdl.locations import Location, is_remote, reaching
 from elasticdl.model_spec import check_params
@@ -56,9 +57,9 @@ def check(config: JobConfig) -> list[str]:
         ModelError: The model file is missing, does not parse, or lacks a function.
         CheckpointError: There is no checkpoint where one is to be read.
     """
-    if config.is_on_kubernetes:
+    if not config.launcher.sees_files:
         _notes_of_packages(config)
-        _check_for_pods(config)
+        _check_elsewhere(config)
         return []
     if config.model.script is not None:
         _check_script(config.model.script)
@@ -128,10 +129,10 @@ def _notes_of_packages(config: JobConfig) -> list[str]:
     return [note for check in checks.values() for note in check(config)]
 
 
-def _check_for_pods(config: JobConfig) -> None:
+def _check_elsewhere(config: JobConfig) -> None:
     """Check a job as far as this machine can: its data, and perhaps its model, are elsewhere."""
     check_params(config.model.model_params)
-    if not config.kubernetes.sends_model_zoo:
+    if not choose.parts_of(config).sees_model_zoo(config):
         return
     if config.model.script is not None:
         _check_script(config.model.script)
@@ -389,7 +390,7 @@ def _check_destinations(config: JobConfig) -> None:
         _check_new_job_dir(job_dir)
     if checkpoint.checkpoint_dir is not None:
         _check_folder("checkpoint_dir", checkpoint.checkpoint_dir)
-    if config.cluster.ps_disk is not None and not config.is_on_kubernetes:
+    if config.cluster.ps_disk is not None:
         _check_folder("ps_disk", config.cluster.ps_disk)
     if checkpoint.export_dir is not None:
         _check_folder("export_dir", checkpoint.export_dir)

@@ -7,7 +7,6 @@ from pathlib import Path
 import rich_click as click
 from click.core import ParameterSource
 
-from elasticdl.cli import kubernetes
 from elasticdl.cli.flags import (
     Flag,
     build_config,
@@ -17,10 +16,11 @@ from elasticdl.cli.flags import (
     refuse_flags_as_values,
 )
 from elasticdl.cli.look import look_of, look_options
-from elasticdl.cli.stay import dry_run_option, stay_of, stay_options
+from elasticdl.cli.stay import dry_run_options, stay_of, stay_options
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError
 from elasticdl.job import Strategy
+from elasticdl.launchers import choose
 
 _HELP = """Run a script with a training loop of its own on several workers.
 
@@ -117,7 +117,7 @@ def configure(
                     "script has its model to itself: expected one of these flags"
                 )
     config = build_config("train", {**words, **model, **strategy})
-    if not config.is_on_kubernetes or config.kubernetes.sends_model_zoo:
+    if choose.parts_of(config).sees_model_zoo(config):
         script = script.resolve()  # else it is in the image, or on a volume
     of_script = {"script": script, "script_arguments": arguments, "model_zoo": script.parent}
     return config.model_copy(update={"model": config.model.model_copy(update=of_script)})
@@ -129,12 +129,12 @@ def _run(
     /,
     script: Path,
     arguments: tuple[str, ...],
-    dry_run: bool,
     wait: bool,
     detach: bool,
     quiet: bool,
     log_format: str,
     shards_only: bool,
+    dry_run: bool = False,
     **words: str | None,
 ) -> int:
     # Else a default would look as if somebody had asked for it.
@@ -151,7 +151,7 @@ def _run(
         raise click.UsageError(str(error), context) from error
     stay = stay_of(context, wait, detach)
     if dry_run:
-        return kubernetes.dry_run(config)
+        return choose.dry_run(config)
     look = look_of(context, quiet, log_format)
     from elasticdl.cli.run import run  # what --help and a typing error need not wait for
 
@@ -174,7 +174,7 @@ run_script = click.RichCommand(
         *(option(flag) for flag in _flags()),
         *stay_options(),
         *look_options(),
-        dry_run_option(),
+        *dry_run_options(),
     ],
     help=_HELP,
 )

@@ -6,6 +6,8 @@ from enum import StrEnum
 
 import rich_click as click
 
+from elasticdl.settings.launcher import launchers
+
 
 class Stay(StrEnum):
     """The ways a command can go on after it has started a job."""
@@ -45,11 +47,10 @@ def stay_of(context: click.Context, wait: bool, detach: bool) -> Stay:
     return Stay.DETACH if detach else Stay.WAIT if wait else Stay.TIED
 
 
-def dry_run_option() -> click.Option:
-    """Return `--dry_run`."""
-    return click.RichOption(
-        ["--dry_run"],
-        is_flag=True,
-        help="Print the manifests of the job for kubectl apply -f -, and ask for nothing.",
-        panel="Kubernetes",
-    )
+def dry_run_options() -> list[click.RichOption]:
+    """Return `--dry_run`, if a launcher can print what it would ask for."""
+    return [
+        click.RichOption(["--dry_run"], is_flag=True, help=facts.dry_run, panel=facts.title)
+        for facts in launchers().values()
+        if facts.dry_run
+    ][:1]

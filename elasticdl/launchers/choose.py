@@ -26,6 +26,16 @@ def _parts(facts: LauncherFacts) -> LauncherParts:
     return parts
 
 
+def dry_run(config: JobConfig) -> int:
+    """Print what would be asked of a cluster for a job; return the exit code.
+
+    Raises:
+        ElasticdlError: No launcher can print it for this job.
+    """
+    can = [facts for facts in launchers().values() if facts.dry_run]
+    return _parts(config.launcher if config.launcher in can else can[0]).dry_run(config)
+
+
 def notes(config: JobConfig) -> list[str]:
     """Return what a user should know about the job before it runs, one sentence each."""
     return [*parts_of(config).notes(config), *_redo_log(config), *_late_gradients(config)]

@@ -50,6 +50,20 @@ class LauncherParts(ABC):
         """Return what a user should know about the job before it runs, one sentence each."""
         return []
 
+    def sees_model_zoo(self, config: JobConfig) -> bool:
+        """Return whether the processes see the model folder of the machine of the command."""
+        return True
+
+    def dry_run(self, config: JobConfig) -> int:
+        """Print what would be asked of the cluster for a job; return the exit code.
+
+        This is called for jobs of other launchers too, if they have no `LauncherFacts.dry_run`.
+
+        Raises:
+            ElasticdlError: This launcher cannot run the job.
+        """
+        raise NotImplementedError
+
     def has_lasting_job_dir(self, config: JobConfig) -> bool:
         """Return whether the job's folder outlives its processes, and all of them see it."""
         return True

@@ -68,7 +68,7 @@ class JobPage:
         words = {"address": address, "url": page_url(address, self._token)}
         with contextlib.suppress(OSError):  # then it is not printed with its token
             process.write_whole(self._file, json.dumps(words), mode=0o600)
-        if self._config.is_on_kubernetes and self._config.seeing.metrics_port is not None:
+        if self._config.launcher.metrics == "own" and self._config.seeing.metrics_port is not None:
             self._ends.enter_context(self._metrics_of_pod())
         return address
 

@@ -177,7 +177,7 @@ def serving(
     port = config.seeing.metrics_port
     with contextlib.ExitStack() as stack:
         if port is not None:
-            in_pod = config.is_on_kubernetes
+            in_pod = config.launcher.metrics == "own"
             bind = _EVERYWHERE if in_pod else LOOPBACK
             token, proof = page_token(job_token), certificate if in_pod else None
             try:

@@ -175,7 +175,7 @@ def start(role: Role, argv: Sequence[str] | None = None) -> ProcessArguments:
     listening = _may_listen(words, config)
     makes_own = role is Role.MASTER and words.tls_dir is not None
     token = read_token(words.token_file)
-    if not config.is_on_kubernetes:  # there the master makes the secret, later than the command
+    if config.launcher.sees_files:  # else the master makes the secret, later than the command
         functions_file.trust(words.job_dir, token)
     return ProcessArguments(
         config=config,

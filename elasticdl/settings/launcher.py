@@ -21,10 +21,12 @@ class LauncherFacts:
         place: What the launcher runs a process in, such as "a pod".
         is_cluster: The processes may be on several machines.
         shares_folder: All machines see the job's folder, and the processes find each other in it.
+        sees_files: The processes see the files of the command's machine: folder, data and model.
         metrics: Where a process can serve `--metrics_port`: at the loopback address of its machine,
             or at each address of the process's own; "" if nobody could reach it.
         has_model_servers: The launcher starts model servers.
         own_options: A flag of the launcher that can say what flags of other launchers say.
+        dry_run: The help of `--dry_run`; "" if the launcher cannot print what it would ask for.
         implied_by: The place of a setting that chooses the launcher without `--launcher`.
     """
 
@@ -34,9 +36,11 @@ class LauncherFacts:
     place: str
     is_cluster: bool = True
     shares_folder: bool = False
+    sees_files: bool = True
     metrics: Literal["loopback", "own", ""] = ""
     has_model_servers: bool = True
     own_options: str = ""
+    dry_run: str = ""
     implied_by: tuple[str, ...] = ()
 
 
@@ -49,14 +53,6 @@ _OWN = {
         place="a process",
         is_cluster=False,
         metrics="loopback",
-    ),
-    "kubernetes": LauncherFacts(
-        parts="elasticdl.launchers.kubernetes.parts:PARTS",
-        title="Kubernetes",
-        description="a Kubernetes cluster",
-        place="a pod",
-        metrics="own",
-        implied_by=("kubernetes", "image_name"),
     ),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
@@ -65,10 +66,12 @@ class PackageSection(Section):
         changes_nothing: A job may go on with other ones, for they change nothing of what is
             trained.
         needs: The modules that its flags need on the machine of the command.
+        shown_as: Functions by the names of settings: each makes a form that anybody may see.
     """
 
     changes_nothing: ClassVar[bool] = False
     needs: ClassVar[tuple[Needs, ...]] = ()
+    shown_as: ClassVar[Mapping[str, Callable[[str], str]]] = {}
 
     def check(self, job: JobConfig) -> None:
         """Check that the settings fit those of the job.

@@ -96,7 +96,7 @@ def test_the_image_runs_as_another_user_and_keeps_nothing_of_its_making(docker, 
 
 
 def test_the_pods_command_finds_python_and_the_kubernetes_client(docker, stock_image):
-    words = ["python", "-P", "-c", "import elasticdl.launchers.kubernetes.manifests, kubernetes"]
+    words = ["python", "-P", "-c", "import elasticdl.packages.kubernetes.manifests, kubernetes"]
     docker.run("run", *AS_ON_A_CLUSTER, stock_image, *words)
 
 

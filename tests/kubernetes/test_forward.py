@@ -10,8 +10,8 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from elasticdl.launchers.kubernetes.client import Api
-from elasticdl.launchers.kubernetes.forward import Forward
+from elasticdl.packages.kubernetes.client import Api
+from elasticdl.packages.kubernetes.forward import Forward
 from scripts.chaos import job as counting
 from tests.clusters.kubernetes.namespace import Namespace
 from tests.kubernetes.job import CLI, ClusterJob

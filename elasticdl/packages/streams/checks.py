@@ -16,7 +16,7 @@ def check(config: JobConfig) -> list[str]:
     Raises:
         ConfigError: Says what was expected.
     """
-    if not config.is_on_kubernetes:  # whose pods check the settings
+    if config.launcher.sees_files:  # else the processes themselves check the settings
         steps = config.evaluation.evaluation_steps
         check_topics(config.command, config.data, config.training, steps)
         every = config.checkpoint.checkpoint_event_time

@@ -200,9 +200,8 @@ def test_a_hybrid_job_refuses_what_it_cannot_do(flag, word):
 
 
 @pytest.mark.parametrize("strategy", ["AllreduceStrategy", "HybridStrategy"])
-@pytest.mark.parametrize("where", [{"tls": "job"}, {"image_name": "image"}])
-def test_workers_reduce_under_tls_and_on_kubernetes(strategy, where):
-    config = build_config("train", TRAIN | {"distribution_strategy": strategy} | where)
+def test_workers_reduce_under_tls(strategy):
+    config = build_config("train", TRAIN | {"distribution_strategy": strategy, "tls": "job"})
     assert config.has_worlds
 
 
@@ -365,10 +364,6 @@ def test_devices_of_workers_are_names_of_devices():
         (job | {"worker_devices": "gpu"}, "expected cpu, cuda:N, or several .* found 'gpu'"),
         (job | {"worker_devices": "cuda:0,,cpu"}, "found '' in 'cuda:0,,cpu'"),
         (TRAIN | {"worker_devices": "cuda:0,cuda:1"}, "of which there is one: expected one device"),
-        (
-            TRAIN | {"worker_devices": "cuda:0,cuda:1", "image_name": "a/b"},
-            "a pod has GPUs of its own: expected one device",
-        ),
     ):
         with pytest.raises(ConfigError, match=message):
             build_config("train", words)

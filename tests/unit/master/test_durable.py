@@ -17,6 +17,7 @@ from elasticdl.master.durable import JobData, JobEnd, differing_flags, end_of_jo
 from elasticdl.master.features.outputs import WaitsForStorage
 from elasticdl.master.parameters.answers import CheckpointWritten
 from elasticdl.master.status import picture
+from elasticdl.registry import packages
 from elasticdl.state.memory import MemoryState
 
 JOURNALS = json.loads((Path(__file__).parent / "journals/before_patience.json").read_text())
@@ -294,6 +295,7 @@ def test_end_of_a_job_is_read_from_its_journal(master_kit, monkeypatch):
     assert end_of_job(kit.state) == JobEnd("failed", "stopped: enough")
 
 
+@pytest.mark.skipif("kubernetes" not in packages(), reason="they have settings of that package")
 @pytest.mark.parametrize("journal", JOURNALS.values(), ids=JOURNALS)
 def test_journal_of_an_earlier_version_is_gone_on_with(master_kit, journal):
     """As that version wrote them, before there were waits, `--keep_best` and evaluations by epoch.

@@ -72,13 +72,10 @@ def test_the_variable_of_tensorflow_is_obeyed_where_the_flag_is_not_given():
     assert choose_threads(2, 64, 1, False, environment).count == 2
 
 
-@pytest.mark.parametrize(("launcher", "count"), [("process", 2), ("kubernetes", 8)], ids=str)
-def test_workers_share_the_cores_of_one_machine_and_on_a_cluster_have_their_own(
-    launcher, count, monkeypatch
-):
+def test_workers_share_the_cores_of_one_machine(monkeypatch):
     monkeypatch.setattr(room, "usable_cores", lambda: 8)
     monkeypatch.setattr(room, "has_tables", lambda: False)
     monkeypatch.delenv("TF_NUM_INTRAOP_THREADS", raising=False)
-    words = {"model_def": "a.forward", "training_data": "/data", "launcher": launcher}
+    words = {"model_def": "a.forward", "training_data": "/data", "launcher": "process"}
     words |= {"num_workers": "3", "distribution_strategy": "ParameterServerStrategy"}
-    assert threads_of(build_config("train", words)).count == count
+    assert threads_of(build_config("train", words)).count == 2

@@ -1,0 +1,671 @@
+"""The launcher of a job's master on Kubernetes; a process is a bare pod.
+
+A handle is the name of a pod, and the name is drawn before the pod is requested. So if the answer
+to a request is lost, the pod is found again (409: it exists). A pod that no journal names exists
+only if its master was killed just then; `_remove_strays` deletes such a pod. One thread keeps the
+list of pods (`PodWatch`), and other threads make requests. `_lock` guards the data of both.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from elasticdl.errors import LaunchError
+from elasticdl.job import Role
+from elasticdl.launchers.base import (
+    END_ORDER,
+    Exited,
+    ExitReason,
+    OnEvent,
+    PendingProcess,
+    ProcessHandle,
+    ProcessSpec,
+    Started,
+    tell,
+)
+from elasticdl.launchers.last_words import last_words
+from elasticdl.packages.kubernetes import memory, names, process_one, suspension
+from elasticdl.packages.kubernetes.admission import (
+    Admission,
+    members_of_minimum,
+    minimum_job,
+    place,
+)
+from elasticdl.packages.kubernetes.certificates import replica_secret
+from elasticdl.packages.kubernetes.client import Api, ApiError
+from elasticdl.packages.kubernetes.cluster_spec import ClusterSpec
+from elasticdl.packages.kubernetes.observe import (
+    PodEnded,
+    PodRunning,
+    Waiting,
+    memory_limit,
+    observe,
+)
+from elasticdl.packages.kubernetes.pods import (
+    GRACE_SECONDS,
+    Manifest,
+    Plan,
+    WantedPod,
+    replica_pod,
+)
+from elasticdl.packages.kubernetes.retry import persistently
+from elasticdl.packages.kubernetes.settings import KubernetesSection
+from elasticdl.packages.kubernetes.watch import Pod, PodWatch
+from elasticdl.packages.kubernetes.words import (
+    HIGH,
+    LOW,
+    next_worker_is_high,
+    parse_worker_priority,
+)
+from elasticdl.runtime import process
+from elasticdl.runtime.addresses import Listening
+
+if TYPE_CHECKING:
+    from elasticdl.runtime.credentials.job_authority import JobAuthority
+
+_KEPT = 10  # pods of each role that have ended and are kept, for their logs
+_GONE_SECONDS = 10.0  # a pod may take so long to be gone after its grace
+# For those of a suspended Job; the master itself is killed after GRACE_SECONDS.
+_SUSPENDED_SECONDS = 25.0
+_FIRST_SHARE = 0.6  # of that time for workers; those that come after them have at least the rest
+_CREATORS = 8  # threads that ask for pods of one role
+_SIGNERS = 4  # threads that make Secrets
+_OTHERS = 4  # threads for all else
+_NAME_BYTES = 3
+_REPLICAS_FIRST_SECONDS = 30.0  # that a worker's pod lets those of replicas be accepted first
+_ADMISSION_SECONDS = 1.0  # until a pod that waits for it is looked at again
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Pod:
+    """A pod whose end was not told yet."""
+
+    handle: ProcessHandle
+    is_there: bool = False  # it was created, or seen
+    is_adopted: bool = False  # an earlier master has asked for it
+    is_started: bool = False  # `Started` was told
+    has_certificate: bool = False  # it was made, or is being made
+    was_asked: bool = False  # to end
+    grace_seconds: float = GRACE_SECONDS  # it has so long then
+    why: str = ""  # what was told of its waiting
+    lacks_room: bool = False  # told with it
+    priority: str = ""
+    is_member: bool = False  # of the minimum that a queue admits at once
+
+
+class KubernetesLauncher:
+    """Runs processes as pods; it implements `launchers.base.Launcher`."""
+
+    listening = Listening("0.0.0.0", "$(POD_IP)")
+
+    def __init__(
+        self,
+        plan: Plan,
+        api: Api,
+        owners: Sequence[Manifest],
+        master: str,
+        on_event: OnEvent,
+        authority: JobAuthority | None = None,
+    ) -> None:
+        """Begin to watch the pods of the job.
+
+        Args:
+            plan: The parts that are equal in all pods of the job.
+            api: The namespace of the job.
+            owners: The owners of the pods (`pods.owners`); the Job of the master is the first.
+            master: The address under which pods find the master.
+            on_event: The receiver of the events of processes.
+            authority: The maker of each pod's certificate, if the job makes its own certificates.
+        """
+        self._authority = authority
+        self._plan = plan
+        self._config = plan.config
+        self._api = api
+        self._owners = owners
+        self._master = master
+        self._on_event = on_event
+        self._spec = ClusterSpec.read(plan.config.of(KubernetesSection).cluster_spec)
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._pods: dict[str, _Pod] = {}  # whose end is to be told
+        self._seen: dict[str, Pod] = {}  # as the API has them
+        self._memory: dict[Role, str] = {}  # of roles that ran out of it
+        self._ended: dict[Role, deque[str]] = {role: deque() for role in Role}
+        self._is_closing = False
+        self._is_handing_over = False
+        self._closed = threading.Event()
+        self._listed_once = threading.Event()
+        # A role that waits for room must delay neither other roles nor the ending of pods.
+        self._creators = {
+            role: ThreadPoolExecutor(_CREATORS, thread_name_prefix=f"create-{role}")
+            for role in names.REPLICAS
+        }
+        self._signers = ThreadPoolExecutor(_SIGNERS, thread_name_prefix="certificates")
+        self._others = ThreadPoolExecutor(_OTHERS, thread_name_prefix="kubernetes")
+        self._watch = PodWatch(
+            api,
+            names.selector_of_replicas(plan.config.cluster.job_name),
+            self._before_list,
+            self._take_list,
+            self._take,
+        )
+        self._admission = self._queue() if self._config.of(KubernetesSection).queue_name else None
+        self._watch.start()
+
+    # --- the contract ----------------------------------------------------------------------------
+
+    def start(self, spec: ProcessSpec) -> ProcessHandle:
+        """Request a pod for a process; return before the pod exists."""
+        name = process.process_name(spec.role, spec.index)
+        draw = secrets.token_hex(_NAME_BYTES)
+        handle = ProcessHandle(
+            spec.role, spec.index, f"{self._config.cluster.job_name}-{name}-{draw}"
+        )
+        with self._lock:
+            if self._is_closing:
+                raise LaunchError(f"{name}: not started, because the job is ending")
+            pod = self._pods[handle.ref] = _Pod(handle)
+        self._submit(lambda: self._create(pod), self._creators[spec.role])
+        return handle
+
+    def adopt(self, handle: ProcessHandle) -> None:
+        """Watch a pod that an earlier master has asked for."""
+        with self._lock:
+            if self._is_closing:
+                raise LaunchError("no process can be adopted, because the job is ending")
+            self._pods[handle.ref] = _Pod(handle, is_there=True, is_adopted=True)
+            is_late = self._listed_once.is_set()
+        if is_late:
+            self._submit(lambda: self._look_at(handle.ref))
+
+    def stop(self, handle: ProcessHandle, grace_seconds: float) -> None:
+        """Delete a pod: SIGTERM now, SIGKILL after the grace period."""
+        with self._lock:
+            pod = self._pods.get(handle.ref)
+            if pod is None:
+                return
+            pod.was_asked = True
+            pod.grace_seconds = grace_seconds
+            self._changed.notify_all()
+        self._submit(lambda: self._delete(handle.ref, grace_seconds))
+
+    def close(self, grace_seconds: float) -> None:
+        """Delete every pod that runs, and wait until all are gone.
+
+        The method may be called again. Pods that have ended stay until the job is deleted, because
+        they have the logs.
+        """
+        with self._lock:
+            self._is_closing = True
+            handles = [pod.handle for pod in self._pods.values()]
+        for handle in handles:
+            self.stop(handle, grace_seconds)
+        deadline = time.monotonic() + grace_seconds + _GONE_SECONDS
+        with self._changed:
+            while self._pods and time.monotonic() < deadline:
+                self._changed.wait(deadline - time.monotonic())
+            left = sorted(self._pods)
+        if left:
+            log.error("not gone in time, and left to Kubernetes: %s", ", ".join(left))
+        self._end()
+
+    def leave(self, grace_seconds: float) -> None:
+        """Stop watching; the pods go on, and another master adopts them.
+
+        If the Job is suspended, there will be no master for long, and others want the room of the
+        pods: then the pods hand over and end.
+        """
+        with self._lock:
+            self._is_closing = True
+        if suspension.is_suspended(self._api, self._config.cluster.job_name):
+            log.info("the Job is suspended: its processes hand over and go")
+            self._hand_over(_SUSPENDED_SECONDS)
+            if self._admission is not None:
+                self._admission.give_up()
+        self._end()
+
+    def _end(self) -> None:
+        self._closed.set()
+        with self._changed:
+            self._changed.notify_all()
+        self._watch.close()
+        if self._admission is not None:
+            self._admission.close()
+        for pool in (self._others, self._signers, *self._creators.values()):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    # --- requests --------------------------------------------------------------------------------
+
+    def _submit(self, work: Callable[[], None], pool: ThreadPoolExecutor | None = None) -> None:
+        try:
+            (pool or self._others).submit(self._guarded, work)
+        except RuntimeError:  # it was shut down
+            log.debug("nothing is asked of Kubernetes any more")
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception:
+            log.exception("a request to Kubernetes failed")
+
+    def _create(self, pod: _Pod) -> None:
+        """Request a pod until it exists."""
+        while not self._listed_once.wait(1.0):
+            if self._closed.is_set():
+                return
+        if not self._wait_for_admission(pod):
+            return
+        self._wait_for_replicas(pod)
+        self._remove_strays(pod.handle)
+        with self._lock:
+            if pod.was_asked:
+                self._forget(pod)
+                manifest = None
+            else:
+                manifest = self._manifest(pod)
+        if manifest is None:
+            self._tell(Exited(pod.handle, ExitReason.KILLED, None))
+            return
+        try:
+            persistently(
+                lambda: self._api.create(self._api.path("pods"), manifest),
+                self._closed,
+                lambda error: self._tell_waiting(pod, error.words, error.is_over_quota),
+            )
+        except ApiError as error:
+            if self._closed.is_set():
+                return
+            if error.code != 409:  # else an answer was lost, and it is there
+                self._refuse(pod, error)
+                return
+        with self._lock:
+            pod.is_there = True
+            self._changed.notify_all()
+            is_unwanted = pod.was_asked or not self._is_admitted
+            grace_seconds = pod.grace_seconds
+        log.debug("asked for the pod %s", pod.handle.ref)
+        if is_unwanted:
+            self._delete(pod.handle.ref, grace_seconds)
+        self._look_at(pod.handle.ref, or_gone=False)
+
+    def _wait_for_replicas(self, pod: _Pod) -> None:
+        """Delay a worker's pod until the pods that it would wait for have been accepted.
+
+        Otherwise the worker's pod could take the room of one of them, if a quota has too little
+        room for all. The delay is short: a job trains while another ps replica is added, and a lost
+        worker is replaced.
+        """
+        if pod.handle.role is not Role.WORKER:
+            return
+        deadline = time.monotonic() + _REPLICAS_FIRST_SECONDS
+        while time.monotonic() < deadline:
+            with self._changed:
+                if self._changed.wait_for(partial(self._is_next, pod), _ADMISSION_SECONDS):
+                    return
+            self._tell_waiting(pod, "the cluster has not accepted all replicas that it waits for")
+
+    def _is_next(self, worker: _Pod) -> bool:
+        is_over = self._closed.is_set() or worker.was_asked
+        return is_over or all(
+            pod.is_there or pod.was_asked or pod.handle.role is Role.WORKER
+            for pod in self._pods.values()
+        )
+
+    def _manifest(self, pod: _Pod) -> Manifest:
+        role, index = pod.handle.role, pod.handle.index
+        job_dir = self._config.cluster.job_dir
+        assert job_dir is not None
+        command = process.command(
+            role,
+            index,
+            job_dir,
+            self._master,
+            self.listening,
+            python="python",
+            config_file=Path(names.SETTINGS_DIR, names.CONFIG_KEY),
+            token_file=Path(names.SECRET_DIR, names.TOKEN_KEY),
+            tls_dir=Path(names.TLS_DIR) if self._authority is not None else None,
+        )
+        pod.priority = self._priority(role)
+        pod.is_member = self._is_member(role)
+        replica = WantedPod(
+            role,
+            index,
+            pod.handle.ref,
+            process_one.command_of(command),
+            pod.priority,
+            self._memory.get(role, ""),
+            "" if pod.is_member else self._config.of(KubernetesSection).queue_name,
+        )
+        made = self._spec.pod(replica_pod(self._plan, replica, self._owners))
+        if self._admission is not None and pod.is_member:
+            place(made, self._admission.template)
+        return made
+
+    def _give_certificate(self, pod: _Pod, found: Pod) -> None:
+        """Make the Secret that a pod waits for, as soon as the pod has a node.
+
+        The Secret is not made earlier: a pod may wait for a node for longer than a certificate is
+        valid. The present master makes the Secret, so a pod does not lose it by the death of an
+        earlier master.
+        """
+        with self._lock:
+            is_due = "nodeName" in found["spec"] and not pod.has_certificate
+            if self._authority is None or not is_due:
+                return
+            pod.has_certificate = True
+        authority = self._authority
+        self._submit(lambda: self._make_secret(pod, found, authority), self._signers)
+
+    def _make_secret(self, pod: _Pod, found: Pod, authority: JobAuthority) -> None:
+        role, index = pod.handle.role, pod.handle.index
+        manifest = replica_secret(self._config, role, index, found, authority)
+        try:
+            persistently(
+                lambda: self._api.create(self._api.path("secrets"), manifest),
+                self._closed,
+                lambda error: self._tell_waiting(pod, f"its certificate: {error}"),
+            )
+        except ApiError as error:
+            if self._closed.is_set() or error.code == 409:  # a master before this one has made it
+                return
+            self._refuse(pod, error, "Secret")
+            self._delete(pod.handle.ref, 0)
+
+    def _priority(self, role: Role) -> str:
+        settings = self._config.of(KubernetesSection)
+        if role is not Role.WORKER:  # the workers wait for both of the others
+            return settings.ps_pod_priority
+        if not settings.worker_pod_priority:
+            return ""
+        share = parse_worker_priority(settings.worker_pod_priority)
+        if isinstance(share, str):
+            return share
+        others = [
+            pod.priority
+            for pod in self._pods.values()
+            if pod.handle.role is role and pod.priority and not pod.was_asked
+        ]
+        is_high = next_worker_is_high(share, others.count(HIGH), len(others))
+        return HIGH if is_high else LOW
+
+    def _remove_strays(self, handle: ProcessHandle) -> None:
+        """Delete pods of this role and index that are in no master's journal.
+
+        Such a pod was requested by a master that was killed before it could write the journal.
+        """
+        with self._lock:
+            strays = [
+                name
+                for name, pod in self._seen.items()
+                if name not in self._pods
+                and _is_of(pod, handle)
+                and "deletionTimestamp" not in pod["metadata"]
+                and not isinstance(observe(pod), PodEnded)
+            ]
+        for name in strays:
+            log.warning("the pod %s was asked for by a master that is gone; deleted", name)
+            self._delete(name, GRACE_SECONDS)
+
+    def _delete(self, name: str, grace_seconds: float) -> None:
+        path = self._api.path("pods", name)
+        try:
+            persistently(
+                lambda: self._api.delete(path, max(1, round(grace_seconds))),
+                self._closed,
+                lambda error: log.warning("the pod %s cannot be deleted: %s", name, error),
+            )
+        except ApiError as error:
+            log.error("the pod %s is not deleted: %s", name, error)
+
+    def _refuse(self, pod: _Pod, error: ApiError, what: str = "pod") -> None:
+        words = f"Kubernetes refuses the {what} {pod.handle.ref}: {error}"
+        if error.code == 403 and "forbidden" in error.message and "cannot create" in error.message:
+            words += "; elasticdl rbac prints the rights that the job needs"
+        self._fail(pod, words)
+
+    def _fail(self, pod: _Pod, words: str) -> None:
+        with self._lock:
+            if self._pods.get(pod.handle.ref) is not pod:
+                return  # its end was told
+            self._forget(pod)
+        self._tell(Exited(pod.handle, ExitReason.FAILED, None, last_words=words))
+
+    # --- its queue -------------------------------------------------------------------------------
+
+    def _queue(self) -> Admission:
+        """Put the minimum of the job into the queue."""
+        samples = {}
+        for role in (role for role, number in members_of_minimum(self._config).items() if number):
+            name = f"{self._config.cluster.job_name}-{role}"
+            wanted = WantedPod(role, 0, name, ["true"], self._priority(role))
+            samples[role] = self._spec.pod(replica_pod(self._plan, wanted, self._owners))
+        job = minimum_job(self._config, samples, self._owners[0])
+        return Admission(self._api, job, self._give_back, self._state_of_minimum)
+
+    @property
+    def _is_admitted(self) -> bool:
+        return self._admission is None or self._admission.is_given.is_set()
+
+    def _wait_for_admission(self, pod: _Pod) -> bool:
+        """Wait until the job has its minimum; return False if the pod is not wanted any more."""
+        admission = self._admission
+        while admission is not None and not admission.is_given.wait(_ADMISSION_SECONDS):
+            if self._closed.is_set():
+                return False
+            if admission.refused:
+                self._fail(
+                    pod, f"Kubernetes refuses the job its place in a queue: {admission.refused}"
+                )
+                return False
+            with self._lock:
+                if pod.was_asked:
+                    return True
+            self._tell_waiting(pod, admission.why)
+        return True
+
+    def _is_member(self, role: Role) -> bool:
+        """Return whether the next process of a role is in the minimum; else it queues by itself."""
+        members = sum(pod.handle.role is role and not pod.was_asked for pod in self._members())
+        return members < members_of_minimum(self._config).get(role, 0)
+
+    def _members(self) -> list[_Pod]:
+        """Return the pods of the minimum; an adopted pod is recognised by its label."""
+        return [
+            pod
+            for name, pod in self._pods.items()
+            if pod.is_member
+            or (pod.is_adopted and (seen := self._seen.get(name)) and not _is_queued(seen))
+        ]
+
+    def _state_of_minimum(self) -> tuple[bool, bool]:
+        """Return whether a pod of the minimum exists, and whether all of them run."""
+        with self._lock:
+            members = self._members()
+            wanted = sum(members_of_minimum(self._config).values())
+            return bool(members), sum(pod.is_started for pod in members) >= wanted
+
+    def _give_back(self) -> None:
+        """Make all pods hand over and end, since the queue has taken the minimum back.
+
+        The job did not ask them to end, so it requests other pods at once, and those wait in the
+        queue.
+        """
+        with self._lock:
+            if self._is_handing_over:
+                return
+            self._is_handing_over = True
+        log.warning("the queue takes the minimum back: the processes hand over and go")
+        self._submit(partial(self._hand_over, len(END_ORDER) * GRACE_SECONDS))
+
+    def _hand_over(self, seconds: float) -> None:
+        """Make all pods end in order: workers hand over to ps replicas."""
+        deadline = time.monotonic() + seconds
+        for role in END_ORDER:
+            with self._lock:
+                is_last = self._is_closing
+                found = {
+                    name: pod.handle
+                    for name, pod in self._pods.items()
+                    if pod.handle.role is role and (pod.is_there or is_last)
+                }
+            share = 1.0 if role is END_ORDER[-1] else _FIRST_SHARE
+            grace_seconds = min(GRACE_SECONDS, share * (deadline - time.monotonic()))
+            for name, handle in found.items():
+                if is_last:  # also those that are being asked for
+                    self.stop(handle, grace_seconds)
+                else:
+                    self._submit(partial(self._delete, name, grace_seconds))
+            with self._changed:
+                self._changed.wait_for(partial(self._are_gone, set(found)), grace_seconds + 1.0)
+        with self._lock:
+            self._is_handing_over = False
+
+    def _are_gone(self, pods: set[str]) -> bool:
+        return self._closed.is_set() or pods.isdisjoint(self._pods)
+
+    # --- what the API says -----------------------------------------------------------------------
+
+    def _before_list(self) -> set[str]:
+        with self._lock:
+            return {name for name, pod in self._pods.items() if pod.is_there}
+
+    def _take_list(self, pods: Iterable[Pod], were_there: set[str]) -> None:
+        ours = {pod["metadata"]["name"]: pod for pod in pods if self._is_ours(pod)}
+        with self._lock:
+            before, self._seen = self._seen, ours
+            missing = [
+                name
+                for name, pod in self._pods.items()
+                if name not in ours and (name in were_there or pod.is_adopted)
+            ]
+            self._listed_once.set()
+        for name in missing:
+            self._take_gone(name, before.get(name))
+        for pod in ours.values():
+            self._take(pod, False)
+
+    def _take(self, found: Pod, is_deleted: bool) -> None:
+        """Take in the present state of a pod."""
+        if not self._is_ours(found):
+            return
+        name = found["metadata"]["name"]
+        with self._lock:
+            if is_deleted:
+                self._seen.pop(name, None)
+            else:
+                self._seen[name] = found
+            pod = self._pods.get(name)
+            if pod is None:
+                return
+            pod.is_there = True
+            self._changed.notify_all()
+            pod.priority = pod.priority or found["spec"].get("priorityClassName", "")
+            observed = observe(found, is_deleted, pod.was_asked)
+            is_begun = isinstance(observed, PodRunning) and not pod.is_started
+            if is_begun:
+                pod.is_started = True
+            if isinstance(observed, PodEnded):
+                self._forget(pod)
+                self._grow(pod, found, observed)
+        match observed:
+            case Waiting(why, lacks_room):
+                self._tell_waiting(pod, why, lacks_room)
+                self._give_certificate(pod, found)
+            case PodRunning() if is_begun:
+                self._tell(Started(pod.handle))
+            case PodEnded():
+                self._tell_end(pod, observed)
+                if not is_deleted:
+                    self._keep(pod.handle)
+
+    def _take_gone(self, name: str, last: Pod | None) -> None:
+        """Take in that a pod was deleted during a break of the watch."""
+        if last is not None:
+            self._take(last, True)
+            return
+        with self._lock:
+            pod = self._pods.get(name)
+            if pod is None:
+                return
+            self._forget(pod)
+        self._tell(Exited(pod.handle, ExitReason.UNKNOWN, None))
+
+    def _look_at(self, name: str, or_gone: bool = True) -> None:
+        """Take in what was seen of a pod before the launcher knew its name."""
+        with self._lock:
+            found = self._seen.get(name)
+        if found is not None:
+            self._take(found, False)
+        elif or_gone:
+            self._take_gone(name, None)
+
+    def _is_ours(self, pod: Pod) -> bool:
+        """Return whether a pod belongs to this job, and not to an earlier job of the same name."""
+        job = self._owners[0]["uid"]
+        return any(owner["uid"] == job for owner in pod["metadata"].get("ownerReferences", []))
+
+    def _forget(self, pod: _Pod) -> None:
+        self._pods.pop(pod.handle.ref, None)
+        self._changed.notify_all()
+
+    def _grow(self, pod: _Pod, found: Pod, ended: PodEnded) -> None:
+        if ended.reason is not ExitReason.OUT_OF_MEMORY:
+            return
+        role, had = pod.handle.role, memory_limit(found)
+        requests = self._config.resources.requests(role)
+        asked = self._config.of(KubernetesSection).limits(role, requests).get("memory", had)
+        if had and memory.is_larger(wanted := memory.grown(had, asked), self._memory.get(role, "")):
+            self._memory[role] = wanted
+            log.warning("each further %s gets %s of memory", role, wanted)
+
+    def _keep(self, handle: ProcessHandle) -> None:
+        """Keep a pod that has ended, and delete the oldest pods that have ended."""
+        kept = self._ended[handle.role]
+        kept.append(handle.ref)
+        if len(kept) > _KEPT:
+            oldest = kept.popleft()
+            self._submit(lambda: self._delete(oldest, 0))
+
+    # --- telling ---------------------------------------------------------------------------------
+
+    def _tell_waiting(self, pod: _Pod, why: str, lacks_room: bool = False) -> None:
+        with self._lock:
+            if not why and pod.lacks_room:
+                why = "it has a place by now, and begins"
+            if not why or (why, lacks_room) == (pod.why, pod.lacks_room):
+                return
+            pod.why, pod.lacks_room = why, lacks_room
+        self._tell(PendingProcess(pod.handle, why, lacks_room))
+
+    def _tell_end(self, pod: _Pod, ended: PodEnded) -> None:
+        words = ended.why or last_words(ended.log.splitlines())
+        self._tell(Exited(pod.handle, ended.reason, ended.code, words))
+
+    def _tell(self, event: PendingProcess | Started | Exited) -> None:
+        if self._closed.is_set():
+            return
+        tell(self._on_event, event)
+
+
+def _is_queued(pod: Pod) -> bool:
+    """Return whether a pod is admitted by itself, and not as a part of the minimum."""
+    return names.QUEUE_LABEL in pod["metadata"].get("labels", {})
+
+
+def _is_of(pod: Pod, handle: ProcessHandle) -> bool:
+    labels = pod["metadata"].get("labels", {})
+    wanted = {names.ROLE_LABEL: str(handle.role), names.INDEX_LABEL: str(handle.index)}
+    return bool(wanted.items() <= labels.items())
