@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from elasticdl._core import RecordWriter
+from tests.elastic.running_job import in_process
 
 COUNTING = Path(__file__).resolve().parents[2] / "model_zoo" / "counting" / "model.py"
 SECONDS = 120.0  # a limit, never waited for
@@ -99,9 +100,8 @@ class Job:
 
     def command(self, name, *words):
         """Run a command for the job; return its exit code, output and errors."""
-        process = self.popen(name, *words, self.job_dir)
-        out, err = process.communicate(timeout=SECONDS)
-        return process.returncode, out, err
+        done = in_process(name, *words, self.job_dir, cwd=self.folder)
+        return done.returncode, done.stdout, done.stderr
 
     def status(self):
         code, out, err = self.command("status", "--json")
@@ -168,6 +168,16 @@ def job(tmp_path, chaos):
     job.close()
 
 
+@pytest.fixture(scope="module")
+def waiting_job(tmp_path_factory, chaos):
+    """A job that trains no further and is not ended by the tests that ask it."""
+    job = Job(tmp_path_factory.mktemp("waiting"), chaos)
+    job.detach(checkpoint_dir=job.folder / "checkpoints")
+    job.status_when(is_training)
+    yield job
+    job.close()
+
+
 def assert_all_end(processes):
     for role, pidfds in processes.items():
         for pidfd in pidfds:
@@ -202,17 +212,15 @@ def test_a_job_goes_on_without_its_viewers_and_is_shown_to_its_end(job):
     job.assert_exact()
 
 
-def test_ctrl_c_leaves_a_job_that_goes_on(job):
-    job.detach()
+def test_ctrl_c_leaves_a_job_that_goes_on(waiting_job):
+    job = waiting_job
     viewer = job.popen("attach", job.job_dir)
     assert next(line for line in viewer.stdout if " | " in line)
     viewer.send_signal(signal.SIGINT)
     out, err = viewer.communicate(timeout=SECONDS)
     assert (viewer.returncode, err) == (130, "")
     assert "elasticdl attach job\n" in out
-    job.open_gate()
-    assert job.command("attach")[0] == 0
-    job.assert_exact()
+    assert job.status()["status"] == "running"
 
 
 def test_a_viewer_stays_while_the_master_is_killed_and_comes_again(job):
@@ -295,32 +303,39 @@ def test_no_orphan_is_left_when_the_root_of_a_job_is_killed(job):
     job.assert_exact()
 
 
-def test_a_job_can_be_ended_without_its_master(job):
+def test_a_job_can_be_ended_without_its_master_and_a_log_that_never_was_is_told(job):
     job.detach()
     job.status_when(is_training)
+    log = job.popen("logs", "-f", job.job_dir, "worker-7")
+    assert log.stderr.readline() == "worker-7 has not begun; waiting for it\n"
     processes = job.processes()
     (master,) = processes["master"]
     signal.pidfd_send_signal(master, signal.SIGSTOP)
     code, _, err = job.command("stop", "--now")
     assert (code, err) == (0, "")
     assert_all_end(processes)
+    _, err = log.communicate(timeout=SECONDS)
+    assert (log.returncode, err) == (
+        1,
+        f"error: expected a log of worker-7 at {job.job_dir}/logs/worker-7.log\n",
+    )
 
 
-def test_one_job_runs_in_a_folder_at_a_time(job):
-    job.detach()
-    again = job.start("--detach")
+def test_one_job_runs_in_a_folder_at_a_time(waiting_job):
+    job = waiting_job
+    again = job.start("--detach", checkpoint_dir=job.folder / "checkpoints")
     _, err = again.communicate(timeout=SECONDS)
     assert again.returncode == 1
     assert re.search(
         rf"the job in this folder is running .*; elasticdl attach {re.escape(str(job.job_dir))}",
         err,
     )
-    job.status_when(is_training)  # the first one does not notice
+    assert job.status()["status"] == "running"  # the first one does not notice
 
 
-def test_a_checkpoint_folder_belongs_to_the_job_and_not_to_its_command(job, tmp_path):
-    folder = tmp_path / "checkpoints"
-    job.detach(checkpoint_dir=folder)
+def test_a_checkpoint_folder_belongs_to_the_job_and_not_to_its_command(waiting_job, tmp_path):
+    job = waiting_job
+    folder = job.folder / "checkpoints"
     other = job.start(
         "--detach", checkpoint_dir=folder, job_dir=tmp_path / "other", output=tmp_path / "model"
     )
@@ -351,19 +366,6 @@ def test_logs_and_events_are_followed_to_the_end(job):
     code, out, _ = job.command("events")
     assert code == 0
     assert "the job is finished" in out
-
-
-def test_the_log_of_a_process_that_never_was_is_told_at_the_end_of_the_job(job):
-    job.detach()
-    log = job.popen("logs", "-f", job.job_dir, "worker-7")
-    assert log.stderr.readline() == "worker-7 has not begun; waiting for it\n"
-    code, _, err = job.command("stop", "--now")
-    assert (code, err) == (0, "")
-    _, err = log.communicate(timeout=SECONDS)
-    assert (log.returncode, err) == (
-        1,
-        f"error: expected a log of worker-7 at {job.job_dir}/logs/worker-7.log\n",
-    )
 
 
 def test_a_job_that_is_not_there_is_told_with_where_it_was_looked_for(job):

@@ -10,6 +10,7 @@ nbclient = pytest.importorskip("nbclient")
 NOTEBOOK = Path(__file__).parents[3] / "examples" / "notebook" / "first_job.ipynb"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("ignore")
 def test_each_cell_of_the_notebook_does_what_it_says(tmp_path, monkeypatch):
