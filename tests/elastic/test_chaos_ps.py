@@ -2,15 +2,15 @@
 
 `scripts/chaos` draws from the seed when each is killed, whom, and what there is to restore: no
 checkpoint at all, one of the job's own each second, or one of the user's each 500 updates. It fails
-where a fault did not happen, or a replica that was killed did not recover. One job that gets
-everything back and one that does not are for every run of the tests, the others for long ones.
+where a fault did not happen, or a replica that was killed did not recover. These are long;
+`test_chaos.py` has one job for every run of the tests.
 """
 
 import pytest
 
 from tests.elastic.chaos_run import run_chaos
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 
 
 def test_counts_stay_exact_when_a_ps_replica_is_killed(tmp_path):
@@ -18,22 +18,18 @@ def test_counts_stay_exact_when_a_ps_replica_is_killed(tmp_path):
     assert [recovery["is_replayed"] for recovery in recoveries] == [True]
 
 
-@pytest.mark.long
 def test_counts_stay_exact_when_its_successor_is_killed_as_well(tmp_path):
     run_chaos(110, "ps-again", tmp_path)
 
 
-@pytest.mark.long
 def test_counts_stay_exact_when_all_ps_replicas_are_killed_at_once(tmp_path):
     assert len(run_chaos(120, "ps-all", tmp_path)["recoveries"]) == 2
 
 
-@pytest.mark.long
 def test_counts_stay_exact_when_replicas_workers_and_the_master_are_killed(tmp_path):
     run_chaos(130, "ps,worker,ps,master,ps-again", tmp_path)
 
 
-@pytest.mark.long
 def test_latest_loses_exactly_what_it_says(tmp_path):
     summary = run_chaos(140, "ps,worker", tmp_path, ps_recovery="latest")
     lost = sum(line["lost"] for line in summary["ledger"])

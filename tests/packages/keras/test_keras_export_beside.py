@@ -86,6 +86,7 @@ def words_model():
     return keras.Model([word, tags], [keras.layers.Dense(1, name="score")(x), x])
 
 
+@pytest.mark.long
 def test_strings_combiners_preprocessing_and_several_outputs(new_job, tmp_path):
     job = new_job(
         LINES, 2, model=words_model, feed=words_feed, threshold=0,

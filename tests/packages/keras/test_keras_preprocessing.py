@@ -83,6 +83,7 @@ print(json.dumps([
 """
 
 
+@pytest.mark.long
 def test_layers_train_in_a_job_and_answer_in_plain_tensorflow(new_job, tmp_path):
     job = new_job(
         RECORDS, 2, model=model, feed=feed,
