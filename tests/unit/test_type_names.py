@@ -35,7 +35,7 @@ def meaning_of(name, module):
     """Return what stands for a module where one meaning may have several."""
     if module in ALSO.get(name, ()):
         return None
-    if re.match(r"(backends/(keras|torch)|layers)/", module):
+    if re.match(r"(packages/(jax|keras|torch)|layers)/", module):
         return "of a framework"
     return None if module == "observe/kinds.py" else module
 
