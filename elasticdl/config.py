@@ -32,7 +32,6 @@ from elasticdl.settings.model import STATISTICS_VARIABLE, ModelSection
 from elasticdl.settings.resources import ResourcesSection
 from elasticdl.settings.section import Command, Only, PackageSection, Section
 from elasticdl.settings.seeing import SeeingSection
-from elasticdl.settings.trace import TraceChoice
 from elasticdl.settings.training import EvaluationSection, TrainingSection
 
 __all__ = [
@@ -547,14 +546,6 @@ class JobConfig(Section):
             )
 
     def _check_seeing(self) -> None:
-        if TraceChoice.of(self.seeing.trace) is None and self.seeing.trace_dir is not None:
-            raise ValueError("--trace_dir needs --trace, which says what is written there")
-        if self.seeing.trace and not self.launcher.sees_files and self.seeing.trace_dir is None:
-            place = self.launcher.place.partition(" ")[2]
-            raise ValueError(
-                f"--trace: on {self.launcher.title} the folder of a worker goes with its {place}: "
-                "expected --trace_dir, a folder on a volume that stays"
-            )
         port = self.seeing.metrics_port
         folder = self.checkpoint.checkpoint_dir
         if self.seeing.tensorboard_histograms and (
@@ -588,7 +579,6 @@ class JobConfig(Section):
             self.training.distribution_strategy,
             {
                 f"--launcher={self.launcher_name}": not self.launcher.has_model_servers,
-                "--trace": bool(self.seeing.trace),
                 "--export_dir": self.checkpoint.export_dir is not None,
                 "--on_nan=skip": self.training.on_nan == "skip",
                 "--torch_compile": self.model.torch_compile,

@@ -44,7 +44,6 @@ _NEEDS_OF_SEEING = (
     Needs("dashboard_port", "dashboard", ("aiohttp", "prometheus_client")),
     Needs("metrics_port", "dashboard", ("prometheus_client",)),
     Needs("tensorboard_log_dir", "tensorboard", ("tensorboardX",)),
-    Needs("trace", "parquet", ("pyarrow",)),
 )
 
 
@@ -389,23 +388,21 @@ def _check_destinations(config: JobConfig) -> None:
     if job_dir is not None and is_new:
         _check_new_job_dir(job_dir)
     if checkpoint.checkpoint_dir is not None:
-        _check_folder("checkpoint_dir", checkpoint.checkpoint_dir)
+        check_folder("checkpoint_dir", checkpoint.checkpoint_dir)
     if config.cluster.ps_disk is not None:
-        _check_folder("ps_disk", config.cluster.ps_disk)
+        check_folder("ps_disk", config.cluster.ps_disk)
     if checkpoint.export_dir is not None:
-        _check_folder("export_dir", checkpoint.export_dir)
+        check_folder("export_dir", checkpoint.export_dir)
     if config.cluster.state is not None:
         _check_journal(state_file(config.cluster.state, Path()))
-    if config.seeing.trace_dir is not None:
-        _check_folder("trace_dir", config.seeing.trace_dir)
     if config.seeing.tensorboard_log_dir is not None:
-        _check_folder("tensorboard_log_dir", config.seeing.tensorboard_log_dir)
+        check_folder("tensorboard_log_dir", config.seeing.tensorboard_log_dir)
     if checkpoint.summary is not None:
         if checkpoint.summary.is_dir():
             raise ConfigError(
                 f"--summary: expected a file name, found a folder, {checkpoint.summary}"
             )
-        _check_folder("summary", checkpoint.summary.absolute().parent)
+        check_folder("summary", checkpoint.summary.absolute().parent)
 
 
 def _check_journal(path: Path | None) -> None:
@@ -419,7 +416,7 @@ def _check_journal(path: Path | None) -> None:
     if path.is_dir() or not path.parent.is_dir():
         found = f"the folder {path}" if path.is_dir() else f"no folder {path.parent}"
         raise ConfigError(f"--state: expected a file in a folder that is there, found {found}")
-    _check_folder("state", path.parent)
+    check_folder("state", path.parent)
 
 
 def _check_new_job_dir(job_dir: Path) -> None:
@@ -448,7 +445,7 @@ def check_new_folder(flag: str, folder: Location, but: tuple[str, ...] = ()) -> 
     Raises:
         ConfigError: The folder is not empty, or cannot be written to; the error names the flag.
     """
-    _check_folder(flag, folder)
+    check_folder(flag, folder)
     with reaching(folder):
         found = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
     entries = [name for name in found if not any(fnmatchcase(name, each) for each in but)]
@@ -459,7 +456,7 @@ def check_new_folder(flag: str, folder: Location, but: tuple[str, ...] = ()) -> 
         )
 
 
-def _check_folder(flag: str, folder: Location) -> None:
+def check_folder(flag: str, folder: Location) -> None:
     """Check that a folder can be written to, or be made; a URL has to answer.
 
     The check makes the folder and a file, since access rights do not tell enough: a file system may

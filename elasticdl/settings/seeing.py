@@ -49,19 +49,6 @@ class SeeingSection(Section):
             "frameworks and your code print stays as it is."
         ),
     ] = "text"
-    trace: Annotated[
-        str,
-        Field(
-            description="Write chosen records as they are trained, with ids, rows, gradients and "
-            'predictions, to Parquet files: "every=10; tables=user,item; tensors=ids,predictions".'
-        ),
-        _TRAIN,
-    ] = ""
-    trace_dir: Annotated[
-        Path | None,
-        Field(description="Folder for the files of --trace [default: trace in --job_dir]."),
-        _TRAIN,
-    ] = None
     tensorboard_log_dir: Annotated[
         Path | None,
         Field(

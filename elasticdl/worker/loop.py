@@ -69,7 +69,7 @@ from elasticdl.worker.protocol import Arrival, LeaseProtocol, Ruling, Stage
 from elasticdl.worker.records import located, read_all, task_seed, with_ends
 from elasticdl.worker.running import Item, Running
 from elasticdl.worker.spans import Place, Spans, Work, run_after_others
-from elasticdl.worker.trace import StepWatch
+from elasticdl.worker.step_watch import StepWatch
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ class Worker:
         trainer: Trainer | None = None,
         has_own_reader: bool = False,
         labels: LabelClock | None = None,
-        watch: StepWatch | None = None,
+        watches: Sequence[StepWatch] = (),
     ) -> None:
         """Put a worker together.
 
@@ -114,7 +114,7 @@ class Worker:
             trainer: The same model in a training job; None in other jobs.
             has_own_reader: Whether the reader is the user's code.
             labels: Counts the time of the worker.
-            watch: Sees each step of training that was handed in.
+            watches: See each step of training that was handed in.
         """
         self._config = config
         self._worker_id = worker_id
@@ -124,7 +124,7 @@ class Worker:
         self._trainer = trainer
         self._readers = readers
         self._has_own_reader = has_own_reader
-        self._watch = watch
+        self._watches = watches
         self._is_deterministic = config.training.deterministic
         self._window_seconds = _window_seconds(config)
         self._activity = Activity(labels or LabelClock())
@@ -531,8 +531,8 @@ class Worker:
         try:
             self._commit_all()
         finally:
-            if self._watch is not None:
-                self._watch.close()
+            for watch in self._watches:
+                watch.close()
 
     def _commit_all(self) -> None:
         for item in self._computed:
@@ -586,8 +586,8 @@ class Worker:
             assert item.minibatch is not None
             if item.result is not None:
                 self._count(item, item.result, done)
-                if self._watch is not None:
-                    self._watch.handed_in(item, done)
+                for watch in self._watches:
+                    watch.handed_in(item, done)
             else:
                 item.running.skipped[item.index] = item.minibatch.num_records
 

@@ -33,7 +33,6 @@ from elasticdl.model_spec import ModelSpec, load_model_spec, model_key
 from elasticdl.observe.labels import LabelClock
 from elasticdl.rpc.base import MasterClient
 from elasticdl.runtime.process import IS_BUILT
-from elasticdl.settings.trace import TraceChoice
 from elasticdl.worker.cores import threads_of
 from elasticdl.worker.data_check import check_data, metadata_of, tell_notes
 from elasticdl.worker.exchange import Exchange
@@ -42,7 +41,7 @@ from elasticdl.worker.loop import Worker
 from elasticdl.worker.parameters import Parameters
 from elasticdl.worker.predictions import PredictionSink, make_sink
 from elasticdl.worker.sources import main_sample, open_readers, waits_for
-from elasticdl.worker.trace import Tracer
+from elasticdl.worker.step_watch import StepWatch, watches_of
 from elasticdl.worker.watch import Watch
 from elasticdl.worker.watchdog import Watchdog
 
@@ -62,7 +61,7 @@ class WorkerProcess:
     tell_feed: Called with the way in which the user's feed runs.
     may_end: Whether the watch may end the process, because another takes its place.
     exchange: The result of `hold`; empty before.
-    trace: Traces steps, if the job wants it.
+    watches: Watch the steps of training.
     """
 
     config: JobConfig
@@ -75,7 +74,7 @@ class WorkerProcess:
     tell_feed: TellFeedWay
     may_end: bool = True
     exchange: Exchange = field(default_factory=Exchange)
-    trace: Tracer | None = None
+    watches: list[StepWatch] = field(default_factory=list)
 
     def of_model_file(self) -> Worker:
         """Return a worker that is ready to run, with the functions of the model file.
@@ -180,16 +179,8 @@ class WorkerProcess:
     def _begin_exchange(self, trainer: Trainer, description: ModelDescription) -> None:
         self.exchange = self.hold(trainer)
         self.exchange.declare(description)
-        choice = TraceChoice.of(self.config.seeing.trace)
-        if choice is not None:
-            self.trace = Tracer.of(
-                choice,
-                description,
-                trainer.id_sites(),
-                self.config.training.num_minibatches_per_task,
-                _trace_folder(self.config),
-                self.worker_id,
-            )
+        sites = trainer.id_sites()
+        self.watches = watches_of(self.config, self.worker_id, description, sites)
 
     def _check_export(self, trainer: Trainer) -> None:
         """Refuse a model that cannot be exported before it is trained; one worker looks.
@@ -245,7 +236,7 @@ class WorkerProcess:
             trainer,
             has_own_reader=spec is not None and spec.custom_data_reader is not None,
             labels=self.labels,
-            watch=self.trace,
+            watches=self.watches,
         )
 
 
@@ -296,14 +287,6 @@ def build_trainer(
         ) from error
     log.info(IS_BUILT)
     return trainer, description
-
-
-def _trace_folder(config: JobConfig) -> Path:
-    folder, job_dir = config.seeing.trace_dir, config.cluster.job_dir
-    if folder is None:
-        assert job_dir is not None, "a job that is under way has a folder"
-        return job_dir / "trace"
-    return folder
 
 
 def _no_predictions() -> PredictionSink:

@@ -14,14 +14,15 @@ from elasticdl.backends.base import (
     StepResult,
     TableDescription,
 )
-from elasticdl.errors import ModelError
+from elasticdl.cli.flags import build_config
+from elasticdl.errors import ConfigError, ModelError
 from elasticdl.job import Lease, Shard, Task, TaskKind
-from elasticdl.settings.trace import TraceChoice
-from elasticdl.worker import trace_files
+from elasticdl.packages.trace import files as trace_files
+from elasticdl.packages.trace.files import TraceFiles
+from elasticdl.packages.trace.settings import TraceChoice
+from elasticdl.packages.trace.tracer import TracedStep, Tracer
 from elasticdl.worker.parameters import Committed
 from elasticdl.worker.running import Item, Running
-from elasticdl.worker.trace import TracedStep, Tracer
-from elasticdl.worker.trace_files import TraceFiles
 
 SIZE = 6
 SITES = [1, 0, 1]
@@ -204,3 +205,18 @@ def test_a_trace_that_cannot_be_written_ends_and_the_training_goes_on(tmp_path, 
 def test_a_choice_that_says_nothing_is_refused(text, words):
     with pytest.raises(ValueError, match=words):
         TraceChoice.of(text)
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ({"trace": "every=10", "num_model_servers": "2"}, "does not go with --trace"),
+        ({"trace_dir": "folder"}, "--trace_dir needs --trace"),
+        ({"trace": "every=0"}, "every=0: expected a whole number above 0"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(words, error):
+    job = {"model_zoo": "zoo", "model_def": "a.forward", "training_data": "data"}
+    strategy = {"distribution_strategy": "ParameterServerStrategy"}
+    with pytest.raises(ConfigError, match=error):
+        build_config("train", job | strategy | words)

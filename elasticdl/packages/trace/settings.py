@@ -1,8 +1,20 @@
-"""Reads `--trace`: which minibatches are traced, and which of their values."""
+"""Settings of a trace: which minibatches are traced, which of their values, and where."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from pydantic import Field
+
+from elasticdl.settings.conflicts import check_model_servers
+from elasticdl.settings.section import Needs, Only, PackageSection
+
+if TYPE_CHECKING:
+    from elasticdl.config import JobConfig
+
+_TRAIN = Only(("train",))
 
 TENSORS = ("ids", "rows", "gradients", "predictions", "labels", "dense", "dense_gradients")
 _USUAL = ("ids", "rows", "gradients", "predictions", "labels")
@@ -62,3 +74,47 @@ def _number(name: str, word: str) -> int:
         also = ", or all" if name == "records" else ""
         raise ValueError(f"--trace: {name}={word}: expected a whole number above 0{also}")
     return int(word)
+
+
+class TraceSection(PackageSection):
+    """Trace of what is trained."""
+
+    changes_nothing: ClassVar[bool] = True
+    needs: ClassVar[tuple[Needs, ...]] = (Needs("trace", "parquet", ("pyarrow",)),)
+
+    trace: Annotated[
+        str,
+        Field(
+            description="Write chosen records as they are trained, with ids, rows, gradients and "
+            'predictions, to Parquet files: "every=10; tables=user,item; tensors=ids,predictions".'
+        ),
+        _TRAIN,
+    ] = ""
+    trace_dir: Annotated[
+        Path | None,
+        Field(description="Folder for the files of --trace [default: trace in --job_dir]."),
+        _TRAIN,
+    ] = None
+
+    def check(self, job: JobConfig) -> None:
+        """Refuse words that belong to no trace, and a trace that nobody could read."""
+        if TraceChoice.of(self.trace) is None:
+            if self.trace_dir is not None:
+                raise ValueError("--trace_dir needs --trace, which says what is written there")
+            return
+        if not job.launcher.sees_files and self.trace_dir is None:
+            place = job.launcher.place.partition(" ")[2]
+            raise ValueError(
+                f"--trace: on {job.launcher.title} the folder of a worker goes with its {place}: "
+                "expected --trace_dir, a folder on a volume that stays"
+            )
+        if job.num_model_servers:
+            strategy = job.training.distribution_strategy
+            check_model_servers(job.num_model_servers, strategy, {"--trace": True})
+
+    def check_machine(self, job: JobConfig) -> None:
+        """Refuse a folder that cannot be written to."""
+        from elasticdl.cli.preflight import check_folder
+
+        if self.trace_dir is not None:
+            check_folder("trace_dir", self.trace_dir)

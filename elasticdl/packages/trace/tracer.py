@@ -1,7 +1,7 @@
 """A trace: the records of chosen minibatches, with the values that they were trained on.
 
 The thread that hands in a step only copies the chosen values of a few records. A thread of the
-files (`trace_files`) does the rest, and nothing waits for it.
+files (`files`) does the rest, and nothing waits for it.
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from elasticdl.backends.base import Int64, ModelDescription, StepResult
+from elasticdl.config import JobConfig
 from elasticdl.data.strings import Array
 from elasticdl.errors import ModelError
-from elasticdl.settings.trace import TraceChoice
+from elasticdl.packages.trace.files import TraceFiles
+from elasticdl.packages.trace.settings import TraceChoice, TraceSection
 from elasticdl.worker.parameters import Committed
 from elasticdl.worker.running import Item
-from elasticdl.worker.trace_files import TraceFiles
+from elasticdl.worker.step_watch import StepWatch
 
 log = logging.getLogger(__name__)
 
@@ -44,18 +46,6 @@ class TracedStep:
         """The bytes of its arrays."""
         arrays = (*self.by_record.values(), *self.whole.values())
         return sum(array.nbytes for array in arrays)
-
-
-class StepWatch(Protocol):
-    """Called with each step that was handed in."""
-
-    def handed_in(self, item: Item, done: Committed) -> None:
-        """Note that a step of training was applied to the parameters."""
-        ...
-
-    def close(self) -> None:
-        """Note that no more steps come."""
-        ...
 
 
 class Tracer:
@@ -195,3 +185,27 @@ def _leaves(name: str, structure: Any) -> Iterator[tuple[str, Array]]:
         array = np.asarray(structure)
         if array.dtype.kind in "biuf":
             yield name, array
+
+
+def watches_of(
+    config: JobConfig, worker_id: int, model: ModelDescription, id_sites: Sequence[int]
+) -> list[StepWatch]:
+    """Return the trace of a worker, if the job wants one.
+
+    Raises:
+        ModelError: The model has no such table.
+    """
+    choice = TraceChoice.of(config.of(TraceSection).trace)
+    if choice is None:
+        return []
+    folder = _folder(config)
+    per_task = config.training.num_minibatches_per_task
+    return [Tracer.of(choice, model, id_sites, per_task, folder, worker_id)]
+
+
+def _folder(config: JobConfig) -> Path:
+    folder, job_dir = config.of(TraceSection).trace_dir, config.cluster.job_dir
+    if folder is None:
+        assert job_dir is not None, "a job that is under way has a folder"
+        return job_dir / "trace"
+    return folder

@@ -21,7 +21,7 @@ from elasticdl.worker.spans import run_after_others
 if TYPE_CHECKING:
     import pyarrow
 
-    from elasticdl.worker.trace import TracedStep
+    from elasticdl.packages.trace.tracer import TracedStep
 
 log = logging.getLogger(__name__)
 
