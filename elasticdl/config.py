@@ -19,12 +19,7 @@ from elasticdl.settings import devices, reader_params
 from elasticdl.settings.best import Best
 from elasticdl.settings.checkpoint import REDO_MB_ON_CLUSTERS, CheckpointSection
 from elasticdl.settings.cluster import JOURNAL_FILE, ClusterSection
-from elasticdl.settings.conflicts import (
-    check_destinations,
-    check_deterministic,
-    check_model_servers,
-    check_push_steps,
-)
+from elasticdl.settings.conflicts import check_conflicts, check_destinations
 from elasticdl.settings.data import DataSection
 from elasticdl.settings.export_every import Every
 from elasticdl.settings.launcher import PROCESS, LauncherFacts, launchers
@@ -178,6 +173,11 @@ class JobConfig(Section):
         return next((why for stays, why in found if stays), "")
 
     @property
+    def records_per_task(self) -> int:
+        """The number of records of a task, if its shard has so many."""
+        return self.training.minibatch_size * self.training.num_minibatches_per_task
+
+    @property
     def num_model_servers(self) -> int:
         """How many model servers the job has."""
         return self.cluster.num_model_servers
@@ -243,58 +243,18 @@ class JobConfig(Section):
 
     @model_validator(mode="after")
     def _settings_fit_together(self) -> JobConfig:
-        self._check_synchrony()
-        self._check_autoscale()
-        self._check_all_reduce()
-        self._check_deterministic()
-        self._check_hybrid()
+        # These read what is written in the settings, so that a wrong word is refused.
+        Best.of(self.checkpoint.keep_best)
+        Every.of(self.checkpoint.export_every)
+        check_conflicts(self)
         self._check_launcher()
-        self._check_model_servers()
-        self._check_seeing()
-        self._check_one_process()
-        self._check_shuffle()
-        self._check_state()
-        self._check_model_changes()
-        self._check_data()
-        self._check_output()
-        self._check_exports()
+        self._check_metrics_port()
+        self._check_lengths()
         self._check_destinations()
         self._check_passwords()
-        self._check_checkpoint()
-        self._check_trained_model()
         for section in self.package_sections():
             section.check(self)
         return self
-
-    def _check_deterministic(self) -> None:
-        training = self.training
-        if training.deterministic:
-            check_deterministic(
-                training.distribution_strategy,
-                training.global_batch_size,
-                training.minibatch_size,
-                training.num_minibatches_per_task,
-            )
-
-    def _check_one_process(self) -> None:
-        if self.model.run_eagerly and self.training.distribution_strategy is not Strategy.LOCAL:
-            raise ValueError(
-                "--run_eagerly is for looking into a model in one process: expected "
-                f"--distribution_strategy=Local, found {self.training.distribution_strategy}"
-            )
-        if self.model.run_eagerly and self.model.torch_compile:
-            raise ValueError(
-                "--run_eagerly runs the model as plain Python, --torch_compile compiles it: give "
-                "one of them"
-            )
-
-    def _check_state(self) -> None:
-        if self.cluster.state and self.training.distribution_strategy is Strategy.LOCAL:
-            raise ValueError(
-                "--state is what a job of several processes goes on from; with "
-                "--distribution_strategy=Local use --checkpoint_dir"
-            )
-        self._check_lengths()
 
     def _check_lengths(self) -> None:
         """Refuse paths that are too long for the files of the job."""
@@ -310,80 +270,6 @@ class JobConfig(Section):
             raise ValueError(
                 f"--job_name: expected at most {_NAME_BYTES} bytes, since the folder of the job "
                 f"is called so, found {len(os.fsencode(self.cluster.job_name))}"
-            )
-
-    def _check_model_changes(self) -> None:
-        if not self.model.model_changes:
-            return
-        if self.is_local or not self.launcher.sees_files or self.cluster.job_dir is None:
-            raise ValueError(
-                "--model_changes=true goes on with a job that was begun with another model file: "
-                "expected --job_dir, its folder on this machine, and not "
-                f"--distribution_strategy={Strategy.LOCAL}, which has no journal to go on from"
-            )
-
-    def _check_data(self) -> None:
-        data = self.data
-        flag, given = {
-            "train": ("training_data", data.source),
-            "evaluate": ("validation_data", data.validation_data),
-            "predict": ("prediction_data", data.prediction_data),
-        }[self.command]
-        if not given:
-            raise ValueError(f"elasticdl {self.command} needs --{flag}")
-        if Best.of(self.checkpoint.keep_best) is not None:
-            if not data.evaluates:
-                raise ValueError(
-                    "--keep_best needs --validation_data or --validation_split, what to evaluate on"
-                )
-            if not self.checkpoint.checkpoint_dir:
-                raise ValueError("--keep_best needs --checkpoint_dir, where to keep it")
-        if self.evaluation.evaluation_steps and not data.evaluates:
-            raise ValueError(
-                "--evaluation_steps needs --validation_data or --validation_split, what to "
-                "evaluate on"
-            )
-
-    def _check_output(self) -> None:
-        output = self.checkpoint.output
-        if self.command == "predict" and output is not None and is_remote(output):
-            raise ValueError(
-                f"--output={output}: predictions are written to a folder of a file system; "
-                "expected a path"
-            )
-        if self.checkpoint.output_tables == "parquet" and (output is None or is_remote(output)):
-            raise ValueError(
-                "--output_tables=parquet: each ps replica writes its rows to a folder that the "
-                f"processes share; expected a path as --output, found {output or 'none'}"
-            )
-        of_tables = {
-            "--output_tables=parquet": self.checkpoint.output_tables == "parquet",
-            "--export_tables": self.checkpoint.export_tables is not None,
-        }
-        given = [flag for flag, is_given in of_tables.items() if is_given]
-        if given and self.has_worlds and not self.num_ps:
-            raise ValueError(
-                f"{given[0]} is for tables on ps replicas; "
-                f"{self.training.distribution_strategy} has none"
-            )
-
-    def _check_exports(self) -> None:
-        Every.of(self.checkpoint.export_every)
-        fields = type(self.checkpoint).model_fields
-        said = [
-            name
-            for name in ("export_every", "export_full_every", "keep_exports")
-            if getattr(self.checkpoint, name) != fields[name].default
-        ]
-        if self.checkpoint.export_dir is None:
-            if said:
-                raise ValueError(f"--{said[0]} needs --export_dir, where to write the versions")
-            return
-        if self.has_worlds:
-            raise ValueError(
-                "--export_dir is written by those who hold all parameters: ps replicas, or a job "
-                f"with --distribution_strategy={Strategy.LOCAL}; expected not "
-                f"{self.training.distribution_strategy}"
             )
 
     def _check_destinations(self) -> None:
@@ -414,147 +300,8 @@ class JobConfig(Section):
                     f"is in logs and in the job's state: expected no password in it, but {instead}"
                 )
 
-    def _check_checkpoint(self) -> None:
-        if self.checkpoint.checkpoint_event_time and self.checkpoint.checkpoint_dir is None:
-            raise ValueError("--checkpoint_event_time needs --checkpoint_dir, where to write them")
-        if self.checkpoint.checkpoint_steps and self.checkpoint.checkpoint_dir is None:
-            raise ValueError("--checkpoint_steps needs --checkpoint_dir, where to write them")
-        if self.checkpoint.checkpoint_full_every > 1 and self.checkpoint.checkpoint_dir is None:
-            raise ValueError("--checkpoint_full_every needs --checkpoint_dir, where to write them")
-        filters = (self.checkpoint.export_threshold, self.checkpoint.export_since_version)
-        if filters != (None, None) and self.checkpoint.export_tables is None:
-            raise ValueError(
-                "--export_threshold and --export_since_version need --export_tables, where to "
-                "write the tables"
-            )
-        if self.checkpoint.pretrained_rows and self.checkpoint.checkpoint_dir_for_init:
-            raise ValueError(
-                "--pretrained_rows is for new tables, and a checkpoint (--checkpoint_dir_for_init) "
-                "has all rows of its tables: give one of them"
-            )
-
-    def _check_trained_model(self) -> None:
-        sources = (self.checkpoint.checkpoint_dir_for_init, self.checkpoint.saved_model)
-        if self.command != "train" and sum(source is not None for source in sources) != 1:
-            raise ValueError(
-                f"elasticdl {self.command} needs a trained model: give exactly one of "
-                "--checkpoint_dir_for_init and --saved_model"
-            )
-
-    def _check_shuffle(self) -> None:
-        training = self.training
-        if training.shuffle == "records" and not training.shuffle_tasks:
-            raise ValueError(
-                "--shuffle=records draws the order of all records: leave out --shuffle_tasks=false"
-            )
-        if training.shuffle_block_records is not None and training.shuffle != "records":
-            raise ValueError("--shuffle_block_records goes only with --shuffle=records")
-
-    def _check_synchrony(self) -> None:
-        training = self.training
-        if training.use_async and (training.grads_to_wait or training.sync_version_tolerance):
-            raise ValueError(
-                "--grads_to_wait and --sync_version_tolerance are of synchronous training: give "
-                "--use_async=false too"
-            )
-        if not training.use_async and training.max_staleness is not None:
-            raise ValueError(
-                "--max_staleness bounds asynchronous training; with --use_async=false it is "
-                "--sync_version_tolerance"
-            )
-        bounded = not training.use_async or training.max_staleness is not None
-        is_of_ps = training.distribution_strategy is Strategy.PARAMETER_SERVER
-        if training.finish_rate < 1.0 and not is_of_ps:
-            raise ValueError(
-                f"--finish_rate={training.finish_rate:g} leaves out what the slowest workers hold: "
-                f"expected --distribution_strategy={Strategy.PARAMETER_SERVER}, whose replicas "
-                f"know what they have of it, found {training.distribution_strategy}"
-            )
-        if training.get_model_steps > 1 and bounded:
-            raise ValueError(
-                f"--get_model_steps={training.get_model_steps} computes on older dense parameters: "
-                "expected neither --use_async=false nor --max_staleness, which promise newer ones"
-            )
-
-        check_push_steps(
-            training.push_steps,
-            training.distribution_strategy,
-            training.use_async,
-            training.max_staleness,
-        )
-
-    def _check_autoscale(self) -> None:
-        most, number = self.cluster.ps_autoscale, self.cluster.num_ps_pods
-        if not most:
-            return
-        if most <= number:
-            raise ValueError(
-                f"--ps_autoscale={most} is the most ps replicas that the job may come to have: "
-                f"expected more than --num_ps_pods={number}"
-            )
-        if why := self.why_ps_stay:
-            raise ValueError(f"--ps_autoscale={most} cannot have the model move: {why}")
-
-    def _check_all_reduce(self) -> None:
-        training = self.training
-        wanted = training.global_batch_size
-        if wanted is not None and wanted % training.minibatch_size:
-            raise ValueError(
-                f"--global_batch_size={wanted}: expected a multiple of "
-                f"--minibatch_size={training.minibatch_size}, of which updates are made"
-            )
-        if training.distribution_strategy is not Strategy.ALLREDUCE:
-            if wanted is not None:
-                raise ValueError(
-                    "--global_batch_size is of synchronous training without ps replicas: expected "
-                    f"--distribution_strategy={Strategy.ALLREDUCE}"
-                )
-            return
-        strategy = f"--distribution_strategy={Strategy.ALLREDUCE}"
-        of_ps = {
-            "--use_async=false": not training.use_async,
-            "--max_staleness": training.max_staleness is not None,
-            "--get_model_steps": training.get_model_steps > 1,
-            "--staleness_lr_modulation": training.staleness_lr_modulation,
-            "--ps_disk": self.cluster.ps_disk is not None,
-            "--ps_memory_limit": self.cluster.ps_memory_limit is not None,
-            "--pretrained_rows": bool(self.checkpoint.pretrained_rows),
-        }
-        given = [flag for flag, is_given in of_ps.items() if is_given]
-        if given:
-            raise ValueError(
-                f"{given[0]} is about ps replicas, of which {strategy} has none: expected "
-                f"--distribution_strategy={Strategy.PARAMETER_SERVER}, or not this flag"
-            )
-
-    def _check_hybrid(self) -> None:
-        training, checkpoint = self.training, self.checkpoint
-        if training.distribution_strategy is not Strategy.HYBRID:
-            return
-        strategy = f"--distribution_strategy={Strategy.HYBRID}"
-        refused = {
-            "--use_async=false": not training.use_async,
-            "--get_model_steps": training.get_model_steps > 1,
-            "--staleness_lr_modulation": training.staleness_lr_modulation,
-            "--ps_recovery=latest": checkpoint.ps_recovery == "latest",
-        }
-        given = [flag for flag, is_given in refused.items() if is_given]
-        if given:
-            raise ValueError(
-                f"{given[0]} does not go with {strategy} so far: expected "
-                f"--distribution_strategy={Strategy.PARAMETER_SERVER}, or not this flag"
-            )
-
-    def _check_seeing(self) -> None:
+    def _check_metrics_port(self) -> None:
         port = self.seeing.metrics_port
-        folder = self.checkpoint.checkpoint_dir
-        if self.seeing.tensorboard_histograms and (
-            self.seeing.tensorboard_log_dir is None or folder is None or _is_url(folder)
-        ):
-            raise ValueError(
-                "--tensorboard_histograms are of checkpoints: expected --tensorboard_log_dir, and "
-                "--checkpoint_dir, a folder"
-            )
         place = self.launcher.metrics
         if port is not None and not place:
             can = " or ".join(name for name, facts in launchers().items() if facts.metrics)
@@ -565,27 +312,11 @@ class JobConfig(Section):
             )
         if port is not None and (place == "own") != (port > 0):
             expected = (
-                f"a port above 0 in each {self.launcher.place.partition(' ')[2]}"
+                f"a port above 0 in each {self.launcher.place_name}"
                 if place == "own"
                 else "0, since all processes are on one machine"
             )
             raise ValueError(f"--metrics_port={port}: expected {expected}")
-
-    def _check_model_servers(self) -> None:
-        if not self.num_model_servers:
-            return
-        check_model_servers(
-            self.num_model_servers,
-            self.training.distribution_strategy,
-            {
-                f"--launcher={self.launcher_name}": not self.launcher.has_model_servers,
-                "--export_dir": self.checkpoint.export_dir is not None,
-                "--on_nan=skip": self.training.on_nan == "skip",
-                "--torch_compile": self.model.torch_compile,
-                "--output_tables=parquet": self.checkpoint.output_tables == "parquet",
-                "--tls=files": self.cluster.tls == "files",
-            },
-        )
 
     def _check_launcher(self) -> None:
         named = devices.names(self.cluster.worker_devices)

@@ -237,11 +237,6 @@ def in_turns(shards: Iterable[Shard], records_per_task: int) -> Iterator[Shard]:
             left.append(Shard(shard.name, end, shard.end))
 
 
-def records_per_task(config: JobConfig) -> int:
-    """Return how many records a task has at most."""
-    return config.training.minibatch_size * config.training.num_minibatches_per_task
-
-
 def make_tasks(
     config: JobConfig,
     training: Sequence[Shard],
@@ -253,7 +248,7 @@ def make_tasks(
     Raises:
         JobFailedError: There is nothing to do: the data that the command needs has no records.
     """
-    per_task = records_per_task(config)
+    per_task = config.records_per_task
     if is_stream(config):
         evaluated = _validation(config, TaskTable(validation, per_task))
         return JobTasks(StreamTable(training), evaluated, TaskTable((), per_task), 1)

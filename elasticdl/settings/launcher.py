@@ -43,6 +43,11 @@ class LauncherFacts:
     dry_run: str = ""
     implied_by: tuple[str, ...] = ()
 
+    @property
+    def place_name(self) -> str:
+        """The place without its article, such as "pod"."""
+        return self.place.partition(" ")[2]
+
 
 PROCESS = "process"
 _OWN = {

@@ -16,7 +16,7 @@ from elasticdl.master.features.base import JobFeature, JobParts
 from elasticdl.master.features.sources import RecordSource
 from elasticdl.master.ledger import Settled
 from elasticdl.master.stream_table import StreamTable
-from elasticdl.master.tasks import TaskTable, records_per_task
+from elasticdl.master.tasks import TaskTable
 from elasticdl.observe import kinds
 from elasticdl.packages.streams import news
 from elasticdl.packages.streams.intake import Intake, partition_order
@@ -255,7 +255,7 @@ class TimedStreamSource(StreamSource):
 
 def features_of(job: JobParts) -> list[JobFeature]:
     """Return the source of a job by its settings; none if the records are files."""
-    table, data, size = job.tasks.training, job.config.data, records_per_task(job.config)
+    table, data, size = job.tasks.training, job.config.data, job.config.records_per_task
     if not isinstance(table, StreamTable):
         return [TopicSource(job)] if is_topic(data.training_data) else []
     if not is_topic(data.training_data):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from elasticdl.settings.conflicts import check_model_servers
+from elasticdl.settings.conflicts import NOT_WITH_MODEL_SERVERS
 from elasticdl.settings.section import Needs, Only, PackageSection
 
 if TYPE_CHECKING:
@@ -103,14 +103,17 @@ class TraceSection(PackageSection):
                 raise ValueError("--trace_dir needs --trace, which says what is written there")
             return
         if not job.launcher.sees_files and self.trace_dir is None:
-            place = job.launcher.place.partition(" ")[2]
+            place = job.launcher.place_name
             raise ValueError(
                 f"--trace: on {job.launcher.title} the folder of a worker goes with its {place}: "
                 "expected --trace_dir, a folder on a volume that stays"
             )
         if job.num_model_servers:
-            strategy = job.training.distribution_strategy
-            check_model_servers(job.num_model_servers, strategy, {"--trace": True})
+            raise ValueError(
+                NOT_WITH_MODEL_SERVERS.format(
+                    num_model_servers=job.num_model_servers, flag="--trace"
+                )
+            )
 
     def check_machine(self, job: JobConfig) -> None:
         """Refuse a folder that cannot be written to."""
