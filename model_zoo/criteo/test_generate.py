@@ -2,8 +2,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import roc_auc_score
 
 pytest.importorskip("pyarrow")
 
@@ -40,6 +38,9 @@ def test_numbers_are_skewed_one_is_negative_and_categories_are_as_many_as_said(g
 
 
 def test_the_label_can_be_learnt_but_not_known(generate):
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import roc_auc_score
+
     table = generate.make_table(40_000, seed=(0, 0))
     labels = table.column("label").to_numpy()
     columns = [table.column(f"I{n}").to_numpy(zero_copy_only=False) for n in range(1, 14)]

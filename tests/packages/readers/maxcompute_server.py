@@ -22,7 +22,6 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from xml.sax.saxutils import escape
 
 import pyarrow
-from odps.tunnel.checksum import Checksum
 
 from tests.loopback_server import LoopbackServer
 
@@ -218,6 +217,8 @@ def framed(table: pyarrow.Table) -> bytes:
 
 
 def _checksum(data: bytes) -> bytes:
+    from odps.tunnel.checksum import Checksum  # whose package takes seconds to import
+
     checksum = Checksum()
     checksum.update(data)
     return struct.pack("!I", int(checksum.getvalue()) & 0xFFFFFFFF)
