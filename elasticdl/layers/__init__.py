@@ -1,8 +1,11 @@
-"""Layers for the models of users. TensorFlow is imported when the first layer is used."""
+"""Layers for the models of users; the package `keras` has those of Keras.
+
+TensorFlow is imported when the first layer is used: a model in PyTorch does not need it.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from elasticdl.layers.life_cycle import (
     CountAdmission,
@@ -11,17 +14,6 @@ from elasticdl.layers.life_cycle import (
     StatisticAdmission,
 )
 from elasticdl.layers.row_statistics import RowStatistics
-
-if TYPE_CHECKING:
-    from elasticdl.layers.attention import Dice, TargetAttention
-    from elasticdl.layers.embedding import Embedding
-    from elasticdl.layers.interactions import (
-        CompressedInteraction,
-        CrossNetwork,
-        FactorizationMachine,
-    )
-    from elasticdl.layers.remote import Remote
-    from elasticdl.layers.sampling import SamplingCorrection
 
 __all__ = [
     "CompressedInteraction",
@@ -39,22 +31,10 @@ __all__ = [
     "TargetAttention",
 ]
 
-_HOMES = {
-    "CompressedInteraction": "interactions",
-    "CrossNetwork": "interactions",
-    "Dice": "attention",
-    "Embedding": "embedding",
-    "FactorizationMachine": "interactions",
-    "Remote": "remote",
-    "SamplingCorrection": "sampling",
-    "TargetAttention": "attention",
-}
 
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from elasticdl import registry
 
-def __getattr__(name: str) -> object:
-    if name in _HOMES:
-        # TensorFlow takes seconds to import, and a model in PyTorch does not need it.
-        import importlib
-
-        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        return getattr(registry.module(__name__, "keras"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

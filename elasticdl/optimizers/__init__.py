@@ -1,24 +1,20 @@
 """Optimizers that Keras lacks, own update rules, and clipping for PyTorch (in `.torch`).
 
-TensorFlow is imported when the first optimizer in Keras is used.
+The package `keras` has the optimizers in Keras; TensorFlow is imported when the first one is used.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from elasticdl.optimizers.group_ftrl import GroupFtrl
-    from elasticdl.optimizers.update_rule import UpdateRule
+from typing import Any
 
 __all__ = ["GroupFtrl", "UpdateRule"]
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
     if name == "GroupFtrl":
-        from elasticdl.optimizers.group_ftrl import GroupFtrl
+        from elasticdl import registry
 
-        return GroupFtrl
+        return getattr(registry.module(__name__, "keras"), name)
     if name == "UpdateRule":
         from elasticdl.optimizers.update_rule import UpdateRule
 

@@ -21,8 +21,8 @@ from elasticdl.backends.base import (
     VariableDescription,
 )
 from elasticdl.errors import ModelError
-from elasticdl.layers.constraint import describe_constraint
 from elasticdl.optimizers import GroupFtrl
+from elasticdl.packages.keras.layers.constraint import describe_constraint
 from elasticdl.packages.keras.optimizer import describe_optimizer, describe_updates, rule_of_table
 from tests.numerics.own_optimizers import CautiousAdam, Yogi
 

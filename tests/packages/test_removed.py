@@ -93,7 +93,7 @@ def test_a_module_of_a_package_that_was_removed_names_the_package(
     copied, tmp_path, package, module
 ):
     shutil.rmtree(tmp_path / "elasticdl" / "packages" / package)
-    done = copied("-c", f"import {module}")
+    done = copied("-c", f"import {module} as used; [getattr(used, name) for name in used.__all__]")
     assert f"ImportError: {module}: expected the package '{package}'" in done.stderr
 
 

@@ -15,8 +15,8 @@ PACKAGE = ROOT / "elasticdl"
 # Users write one of these two; the other never meets it.
 ALSO = {
     "Job": {"controller.py"},
-    "Label": {"preprocessing/tabular.py"},
-    "Table": {"preprocessing/tabular.py"},
+    "Label": {"packages/keras/preprocessing/tabular.py"},
+    "Table": {"packages/keras/preprocessing/tabular.py"},
 }
 
 

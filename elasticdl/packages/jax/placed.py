@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import keras
 
 from elasticdl.errors import ElasticdlError, ModelError
-from elasticdl.layers.embedding import Embedding
-from elasticdl.layers.remote import Remote
 from elasticdl.packages.jax.variables import JaxSeeds, JaxValues, JaxVariables
 from elasticdl.packages.keras.feed.minibatch import KerasMinibatch
+from elasticdl.packages.keras.layers.embedding import Embedding
+from elasticdl.packages.keras.layers.remote import Remote
 from elasticdl.packages.keras.model.placed import Called, PlacedModel
 from elasticdl.packages.keras.types import Lookup, Nested
 
@@ -77,7 +77,7 @@ class JaxModel(PlacedModel):
                     f"layer {layer.name!r} is elasticdl.layers.{name}, which is computed by "
                     f"TensorFlow so far: {_INSTEAD}"
                 )
-            if type(layer).__module__.startswith("elasticdl.preprocessing"):
+            if type(layer).__module__.startswith("elasticdl.packages.keras.preprocessing"):
                 raise ModelError(
                     f"layer {layer.name!r} is elasticdl.preprocessing.{name}, which is computed by "
                     f"TensorFlow, in a model on JAX: call it in feed, or {_INSTEAD}"

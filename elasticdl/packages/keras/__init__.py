@@ -1,5 +1,16 @@
-"""Models in Keras on TensorFlow."""
+"""Models in Keras on TensorFlow: the backend, layers, preprocessing and an optimizer."""
 
 from elasticdl.registry import Package
 
-PACKAGE = Package(backends={"keras": "elasticdl.packages.keras.backend:BACKEND"})
+_HERE = "elasticdl.packages.keras"
+
+PACKAGE = Package(
+    backends={"keras": f"{_HERE}.backend:BACKEND"},
+    modules={
+        "elasticdl.layers": f"{_HERE}.layers",
+        "elasticdl.optimizers": f"{_HERE}.group_ftrl",
+        "elasticdl.preprocessing": f"{_HERE}.preprocessing",
+        "elasticdl.preprocessing.earlier": f"{_HERE}.preprocessing.earlier",
+        "elasticdl.preprocessing.tabular": f"{_HERE}.preprocessing.tabular",
+    },
+)

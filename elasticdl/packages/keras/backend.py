@@ -30,7 +30,7 @@ class KerasBackend(Backend):
     imports = ("keras", "tensorflow")
     export_files: ClassVar[tuple[str, ...]] = ("saved_model.pb", "saved_model.pbtxt")
     program = "saved_model/saved_model.pb"
-    table_layers: ClassVar[tuple[str, ...]] = ("elasticdl.layers.embedding",)
+    table_layers: ClassVar[tuple[str, ...]] = ("elasticdl.packages.keras.layers.embedding",)
     builds_model = True  # its trainer watches the embeddings as they are made
     runs_scripts = True
 

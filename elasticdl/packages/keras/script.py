@@ -15,8 +15,8 @@ from elasticdl.backends.base import Float32, Minibatch, ModelDescription, StepRe
 from elasticdl.backends.handover import GradientRequest, Handover
 from elasticdl.backends.script import AskingTrainer
 from elasticdl.errors import ModelError
-from elasticdl.layers.embedding import Embedding
 from elasticdl.packages.keras.internals import global_seed_generator
+from elasticdl.packages.keras.layers.embedding import Embedding
 from elasticdl.packages.keras.model.function import FlatFunction
 from elasticdl.packages.keras.model.state import is_stateful, not_stateful
 from elasticdl.packages.keras.model.variables import ModelVariables, Seeds, Variables

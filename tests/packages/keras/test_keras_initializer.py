@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from elasticdl.backends.base import Initializer
-from elasticdl.layers.initializer import describe_initializer
+from elasticdl.packages.keras.layers.initializer import describe_initializer
 
 pytestmark = pytest.mark.keras
 

@@ -25,15 +25,15 @@ from elasticdl.backends.base import (
 )
 from elasticdl.backends.user_code import user_code
 from elasticdl.errors import ElasticdlError, ModelError
-from elasticdl.layers.constraint import describe_constraint
-from elasticdl.layers.embedding import Embedding, StatisticsTable
-from elasticdl.layers.initializer import describe_initializer, has_array
 from elasticdl.layers.lookup import looking_up, towers_elsewhere
-from elasticdl.layers.remote import Remote
 from elasticdl.layers.row_statistics import RowStatistics
-from elasticdl.layers.table_variable import TableVariable
 from elasticdl.packages.keras.feed.minibatch import KerasMinibatch, describe
 from elasticdl.packages.keras.internals import GLOBAL_SEED_GENERATOR, global_state, reset_uids
+from elasticdl.packages.keras.layers.constraint import describe_constraint
+from elasticdl.packages.keras.layers.embedding import Embedding, StatisticsTable
+from elasticdl.packages.keras.layers.initializer import describe_initializer, has_array
+from elasticdl.packages.keras.layers.remote import Remote
+from elasticdl.packages.keras.layers.table_variable import TableVariable
 from elasticdl.packages.keras.model.hooks import check_hooks
 from elasticdl.packages.keras.model.old_calls import remedy_of
 from elasticdl.packages.keras.model.placement import (

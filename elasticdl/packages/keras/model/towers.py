@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from elasticdl.backends.base import Float32, Int64, Minibatch
 from elasticdl.errors import ModelError
-from elasticdl.layers.remote import Remote
 from elasticdl.packages.keras.feed.minibatch import KerasMinibatch
+from elasticdl.packages.keras.layers.remote import Remote
 from elasticdl.packages.keras.model.gradient import LossGradient
 from elasticdl.packages.keras.model.lookups import Collector
 from elasticdl.packages.keras.model.placed import PlacedModel, zero_rows

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from elasticdl.backends.base import Float32, VariableDescription
 from elasticdl.errors import ModelError
-from elasticdl.layers.table_variable import TableVariable
+from elasticdl.packages.keras.layers.table_variable import TableVariable
 
 SEED_NAME = "seed_generator_state"
 EXACT_INTEGERS = 2**24  # below it, each integer is a float32 of its own

@@ -6,12 +6,12 @@ import keras
 import tensorflow as tf
 
 from elasticdl.errors import ModelError
-from elasticdl.layers.constraint import describe_constraint
 from elasticdl.layers.life_cycle import Admission, Expiry, admission_of, config_of, expiry_of
 from elasticdl.layers.lookup import Shape, current_count, current_lookup, is_served
-from elasticdl.layers.plain_table import PlainTable
 from elasticdl.layers.row_statistics import RowStatistics, statistics_of, table_name
-from elasticdl.layers.table_variable import TableVariable
+from elasticdl.packages.keras.layers.constraint import describe_constraint
+from elasticdl.packages.keras.layers.plain_table import PlainTable
+from elasticdl.packages.keras.layers.table_variable import TableVariable
 
 COMBINERS = ("sum", "mean", "sqrtn")
 WIRE_DTYPES = ("float32", "float16", "bfloat16")

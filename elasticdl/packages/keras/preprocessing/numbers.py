@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from elasticdl.errors import ModelError
-from elasticdl.preprocessing.base import ElementLayer
+from elasticdl.packages.keras.preprocessing.base import ElementLayer
 
 
 @keras.saving.register_keras_serializable(package="elasticdl")

@@ -8,9 +8,9 @@ import keras
 import tensorflow as tf
 
 from elasticdl.errors import ModelError
-from elasticdl.layers.embedding import COMBINERS, Embedding
 from elasticdl.layers.lookup import Shape
-from elasticdl.preprocessing.numbers import positive
+from elasticdl.packages.keras.layers.embedding import COMBINERS, Embedding
+from elasticdl.packages.keras.preprocessing.numbers import positive
 
 
 @keras.saving.register_keras_serializable(package="elasticdl")

@@ -14,8 +14,14 @@ import tensorflow as tf
 
 from elasticdl.errors import ModelError
 from elasticdl.layers.lookup import Shape
-from elasticdl.preprocessing.base import ElementLayer, RawLayer, as_tensor, like, strings_of
-from elasticdl.preprocessing.numbers import positive
+from elasticdl.packages.keras.preprocessing.base import (
+    ElementLayer,
+    RawLayer,
+    as_tensor,
+    like,
+    strings_of,
+)
+from elasticdl.packages.keras.preprocessing.numbers import positive
 
 SEPARATOR = "_X_"  # what tf.ragged.cross puts between the parts of a cross
 

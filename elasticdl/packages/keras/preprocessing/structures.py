@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from elasticdl.errors import ModelError
 from elasticdl.layers.lookup import Shape
-from elasticdl.preprocessing.base import RawLayer, as_tensor, map_values
-from elasticdl.preprocessing.numbers import positive
+from elasticdl.packages.keras.preprocessing.base import RawLayer, as_tensor, map_values
+from elasticdl.packages.keras.preprocessing.numbers import positive
 
 
 class _Lists(RawLayer):

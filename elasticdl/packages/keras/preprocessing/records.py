@@ -11,7 +11,7 @@ import tensorflow as tf
 from elasticdl.data.base import Metadata, Records
 from elasticdl.data.csv_columns import CsvColumns
 from elasticdl.errors import DataError, ModelError
-from elasticdl.preprocessing.words import kind_of, refused, time_unit, words_of
+from elasticdl.packages.keras.preprocessing.words import kind_of, refused, time_unit, words_of
 
 Parse = Callable[[tf.Tensor], dict[str, tf.Tensor]]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from elasticdl.layers.constraint import RowConstraint
-from elasticdl.layers.initializer import describe_initializer
 from elasticdl.layers.plain_rows import PlainRows
+from elasticdl.packages.keras.layers.constraint import RowConstraint
+from elasticdl.packages.keras.layers.initializer import describe_initializer
 
 
 class PlainTable:
