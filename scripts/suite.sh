@@ -83,7 +83,7 @@ fuzz)
     done
     ;;
 images)
-    ELASTICDL_TEST_ROOT_FS=$CACHE/images/bookworm-python.tar .venv/bin/pytest -m images tests/images
+    ELASTICDL_TEST_ROOT_FS=$CACHE/images/bookworm-python.tar .venv/bin/pytest -m images tests/packages/kubernetes/images
     ;;
 kubelet)
     .venv/bin/python -m tests.clusters.kubernetes.binaries kubelet pause

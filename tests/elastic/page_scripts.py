@@ -34,7 +34,7 @@ class Treatment:
 
 
 HERE = "tests/elastic/test_pages.py::"
-ON_A_CLUSTER = {"": "needs a cluster; tests/kubernetes gives such commands to one of its own"}
+ON_A_CLUSTER = {"": "needs a cluster; tests/packages/kubernetes/cluster has one of its own"}
 OF_MAKE = {"make": "builds and suites, which CI runs, or which take minutes"}
 OF_A_WHEEL = {
     "(uv )?pip install|make wheel|python -m venv|uv venv": "tests/unit/test_distribution.py reads "

@@ -12,7 +12,7 @@ import pytest
 
 from scripts.chaos.job import ROOT
 from tests.clusters.kubernetes.namespace import Namespace
-from tests.kubernetes.job import CLI, ClusterJob
+from tests.packages.kubernetes.cluster.job import CLI, ClusterJob
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.keras, pytest.mark.timeout(900)]
 

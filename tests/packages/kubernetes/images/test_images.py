@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 pytestmark = [pytest.mark.images, pytest.mark.timeout(1800)]
 
 AS_ON_A_CLUSTER = (

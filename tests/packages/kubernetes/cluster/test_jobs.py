@@ -17,7 +17,7 @@ from cryptography import x509
 from scripts.job_lines import processes
 from tests.clusters.kubernetes.namespace import Namespace
 from tests.elastic import towers_job
-from tests.kubernetes.job import CLI, ClusterJob
+from tests.packages.kubernetes.cluster.job import CLI, ClusterJob
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
 
@@ -81,7 +81,7 @@ def test_a_job_survives_the_loss_of_a_pod_exactly(job, role):
         assert re.search("worker 0 was .*its pod was deleted", "".join(job.lines))
 
 
-SCRIPT = Path(__file__).parents[1] / "elastic" / "keras_script_loop.py"
+SCRIPT = Path(__file__).parents[3] / "elastic" / "keras_script_loop.py"
 
 
 @restricted

@@ -9,7 +9,7 @@ import pytest
 
 from tests.clusters.kubernetes.capture import Capture
 from tests.clusters.kubernetes.namespace import Namespace
-from tests.kubernetes.job import ClusterJob
+from tests.packages.kubernetes.cluster.job import ClusterJob
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
 

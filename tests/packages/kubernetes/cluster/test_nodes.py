@@ -17,7 +17,7 @@ from tests.clusters.kubernetes.namespace import HELD, Namespace
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first test starts the cluster
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[4]
 BEATS = "while true; do date +%s%N > /host/beat; sleep 0.05; done"
 
 

@@ -16,11 +16,11 @@ import yaml
 from scripts.job_lines import processes
 from tests.clusters.kubernetes.namespace import Namespace
 from tests.elastic.prometheus import Prometheus, needs_prometheus
-from tests.kubernetes.job import ClusterJob
+from tests.packages.kubernetes.cluster.job import ClusterJob
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
 
-DEPLOY = Path(__file__).resolve().parents[2] / "deploy" / "prometheus"
+DEPLOY = Path(__file__).resolve().parents[4] / "deploy" / "prometheus"
 PORT = 9464
 ROLES = {"master": 1, "worker": 3, "ps": 2}
 

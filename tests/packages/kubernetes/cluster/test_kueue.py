@@ -11,7 +11,7 @@ from scripts.job_lines import processes
 from tests.clusters.kubernetes.cluster import Cluster
 from tests.clusters.kubernetes.kueue import QUEUED, Kueue, why_missing
 from tests.clusters.kubernetes.namespace import Namespace
-from tests.kubernetes.job import CLI, ClusterJob
+from tests.packages.kubernetes.cluster.job import CLI, ClusterJob
 
 pytestmark = [
     pytest.mark.kubernetes,

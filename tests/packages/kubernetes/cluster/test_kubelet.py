@@ -14,7 +14,7 @@ from tests.clusters.kubernetes import kubelet
 from tests.clusters.kubernetes.api import Object
 from tests.clusters.kubernetes.cluster import Cluster
 from tests.clusters.kubernetes.namespace import HELD, Namespace
-from tests.kubernetes.job import ClusterJob
+from tests.packages.kubernetes.cluster.job import ClusterJob
 
 pytestmark = [pytest.mark.kubelet, pytest.mark.timeout(300)]  # the first test starts the cluster
 

@@ -15,11 +15,11 @@ from tests.clusters.etcd import EtcdServer
 from tests.clusters.kubernetes.api import ApiError
 from tests.clusters.kubernetes.cluster import Cluster, NodeProcess
 from tests.clusters.kubernetes.namespace import Namespace
-from tests.kubernetes.job import ClusterJob
+from tests.packages.kubernetes.cluster.job import ClusterJob
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
 
-CLASSES = Path(__file__).parents[2] / "deploy" / "cluster" / "priority-classes.yaml"
+CLASSES = Path(__file__).parents[4] / "deploy" / "cluster" / "priority-classes.yaml"
 MANY = 30  # pods lost at once
 ASKED_FOR_SECONDS = 10.0  # in which all of them are asked for again
 AWAY_SECONDS = 30.0  # that the API server is away

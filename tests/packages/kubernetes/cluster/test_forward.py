@@ -14,7 +14,7 @@ from elasticdl.packages.kubernetes.client import Api
 from elasticdl.packages.kubernetes.forward import Forward
 from scripts.chaos import job as counting
 from tests.clusters.kubernetes.namespace import Namespace
-from tests.kubernetes.job import CLI, ClusterJob
+from tests.packages.kubernetes.cluster.job import CLI, ClusterJob
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
 

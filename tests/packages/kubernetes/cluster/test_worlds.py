@@ -8,7 +8,7 @@ import pytest
 
 from elasticdl._core import RecordWriter
 from tests.clusters.kubernetes.namespace import Namespace
-from tests.kubernetes.job import ClusterJob
+from tests.packages.kubernetes.cluster.job import ClusterJob
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(400)]
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 BASE_IMAGE = "test/python:3.11"
 STOCK_IMAGE = "test/elasticdl:stock"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 pytestmark = [pytest.mark.images, pytest.mark.timeout(1200)]
 NUM_RECORDS = 100
 
