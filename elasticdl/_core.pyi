@@ -18,8 +18,6 @@ __all__ = [
     "CsvFields",
     "DrivenReplica",
     "ExampleCounts",
-    "Examples",
-    "LineEncoder",
     "LineReader",
     "Progress",
     "PsClient",
@@ -1301,38 +1299,6 @@ def decode_examples(
         ValueError: A record is not such a message, is an unusual one (a feature twice, fields of
             another version), or its values are not those that are wanted; names it by its place.
     """
-
-@final
-class LineEncoder:
-    """Makes `tf.train.Example` messages of lines whose fields are known; for any threads.
-
-    Args:
-        fields: Name and kind of each field, in their order: `label` (0 or 1), `integer` (of at most
-            18 digits, or nothing), `category` (8 hexadecimal digits, or nothing), or `-` for one
-            that is not converted.
-        delimiter: The byte between fields.
-
-    Raises:
-        ValueError: The delimiter may be part of a value, or a name has more than 20 bytes.
-    """
-
-    def __new__(cls, fields: Sequence[tuple[str, str]], delimiter: int) -> LineEncoder: ...
-    def encode(self, text: bytes, is_chosen: NDArray[np.bool_]) -> tuple[Examples, Examples] | None:
-        """Return a message for each line: of those that are not chosen, and of those that are.
-
-        None where any line is no record, or there are not as many lines as `is_chosen` has.
-        """
-
-@final
-class Examples:
-    """Messages of `LineEncoder`."""
-
-    def __len__(self) -> int: ...
-    def pack(self, start: int, end: int, codec: str) -> RecordBlocks:
-        """Pack messages `[start, end)` as `pack_examples` does."""
-
-    def to_list(self, start: int, end: int) -> list[bytes]:
-        """Return messages `[start, end)`."""
 
 @final
 class CountedColumn:

@@ -388,22 +388,7 @@ def test_the_split_is_even_over_seeds():
         assert abs(pairs.mean() - 0.0025) < 0.0005  # neighbours are independent
 
 
-@pytest.mark.parametrize("format_name", ["recordio", "tfrecord"])
-def test_messages_made_in_one_pass_are_those_made_of_columns(convert, monkeypatch, format_name):
-    words = (f"--format={format_name}", "--validation=1/20", "--records_per_file=700")
-    with monkeypatch.context() as patch:
-        patch.setattr("elasticdl.data.lines.deal.parse", None)  # the lines are all right
-        assert convert("train.txt", "lines", *words)[0] == 0
-    monkeypatch.setattr("elasticdl.data.lines.deal._line_encoder", lambda schema: None)
-    assert convert("train.txt", "columns", *words)[0] == 0
-
-    files = [str(path.relative_to("lines")) for path in Path("lines").glob("*/*")]
-    assert len(files) > 5
-    _, different, missing = filecmp.cmpfiles("lines", "columns", files, shallow=False)
-    assert (different, missing) == ([], [])
-
-
-def test_a_delimiter_that_values_have_goes_by_columns(convert):
+def test_any_character_may_be_the_delimiter(convert):
     Path("in.txt").write_text(GOOD.replace("\t", "-") + "\n")
     Path("schema.yaml").write_text(f"columns: [{', '.join(NAMES)}]\ndelimiter: '-'\n")
     assert convert("in.txt", "out", "--schema=schema.yaml")[0] == 0

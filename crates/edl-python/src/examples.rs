@@ -1,9 +1,7 @@
 //! Functions and classes of `edl-recordio` for `tf.train.Example` messages.
 
-use std::ops::Range;
-
 use edl_recordio::{
-    Batch, Blocks, CountLimits, Decoded, Feature, FieldKind, Kind, NotCounted, RecordError, Values,
+    Batch, Blocks, CountLimits, Decoded, Feature, Kind, NotCounted, RecordError, Values,
     Wanted, WriterOptions,
 };
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
@@ -14,8 +12,6 @@ use pyo3::types::{PyBytes, PyList};
 use crate::recordio::{RecordBlocks, RecordReader, TfRecordReader, codec_of, to_py};
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<LineEncoder>()?;
-    module.add_class::<Examples>()?;
     module.add_class::<ExampleCounts>()?;
     module.add_class::<CountedColumn>()?;
     module.add_function(wrap_pyfunction!(encode_examples, module)?)?;
@@ -178,108 +174,6 @@ fn decode_examples<'py>(
             ))
         })
         .collect()
-}
-
-/// Makes messages of lines whose fields are known.
-#[pyclass(frozen, module = "elasticdl._core")]
-struct LineEncoder {
-    encoder: edl_recordio::LineEncoder,
-}
-
-#[pymethods]
-impl LineEncoder {
-    #[new]
-    fn new(fields: Vec<(String, String)>, delimiter: u8) -> PyResult<LineEncoder> {
-        let fields = fields
-            .into_iter()
-            .map(|(name, kind)| Ok((name, field_kind(&kind)?)))
-            .collect::<PyResult<Vec<_>>>()?;
-        let encoder = edl_recordio::LineEncoder::new(&fields, delimiter).ok_or_else(|| {
-            PyValueError::new_err("the delimiter may be part of a value, or a name is too long")
-        })?;
-        Ok(LineEncoder { encoder })
-    }
-
-    fn encode(
-        &self,
-        py: Python<'_>,
-        text: &[u8],
-        is_chosen: PyReadonlyArray1<'_, bool>,
-    ) -> PyResult<Option<(Examples, Examples)>> {
-        let is_chosen = is_chosen.as_slice()?;
-        let found = py.detach(|| self.encoder.encode(text, is_chosen));
-        Ok(found.map(|parts| {
-            let [rest, chosen] = parts.map(|examples| Examples { examples });
-            (rest, chosen)
-        }))
-    }
-}
-
-fn field_kind(name: &str) -> PyResult<FieldKind> {
-    match name {
-        "label" => Ok(FieldKind::Label),
-        "integer" => Ok(FieldKind::Integer),
-        "category" => Ok(FieldKind::Category),
-        "-" => Ok(FieldKind::LeftOut),
-        _ => Err(PyValueError::new_err(format!("no kind of field: {name:?}"))),
-    }
-}
-
-/// Messages that lie one after the other.
-#[pyclass(frozen, module = "elasticdl._core")]
-struct Examples {
-    examples: edl_recordio::Examples,
-}
-
-#[pymethods]
-impl Examples {
-    fn __len__(&self) -> usize {
-        self.examples.len()
-    }
-
-    fn pack(
-        &self,
-        py: Python<'_>,
-        start: usize,
-        end: usize,
-        codec: &str,
-    ) -> PyResult<RecordBlocks> {
-        let range = self.range(start, end)?;
-        let options = WriterOptions {
-            codec: codec_of(codec)?,
-            ..WriterOptions::default()
-        };
-        let blocks = py
-            .detach(|| self.examples.pack(range, options))
-            .map_err(|error| PyValueError::new_err(error.to_string()))?;
-        Ok(RecordBlocks { blocks })
-    }
-
-    fn to_list<'py>(
-        &self,
-        py: Python<'py>,
-        start: usize,
-        end: usize,
-    ) -> PyResult<Bound<'py, PyList>> {
-        let range = self.range(start, end)?;
-        let records: Vec<_> = self
-            .examples
-            .iter(range)
-            .map(|record| PyBytes::new(py, record))
-            .collect();
-        PyList::new(py, records)
-    }
-}
-
-impl Examples {
-    fn range(&self, start: usize, end: usize) -> PyResult<Range<usize>> {
-        let count = self.examples.len();
-        if start <= end && end <= count {
-            return Ok(start..end);
-        }
-        let message = format!("messages [{start}, {end}) of {count}");
-        Err(PyIndexError::new_err(message))
-    }
 }
 
 /// A file whose records are counted.

@@ -6,7 +6,7 @@
 
 use crate::RecordError;
 
-pub(crate) const EXAMPLE_FEATURES: u8 = 0x0a; // field 1, length-delimited, in each of the next four
+const EXAMPLE_FEATURES: u8 = 0x0a; // field 1, length-delimited, in each of the next four
 const FEATURES_ENTRY: u8 = 0x0a;
 const ENTRY_KEY: u8 = 0x0a;
 const LIST_VALUE: u8 = 0x0a;
@@ -186,27 +186,6 @@ impl Feature<'_> {
     }
 }
 
-/// Returns the bytes before the values of a feature with one value, or with whole numbers of so
-/// many bytes.
-pub(crate) fn header_of(name: &str, is_number: bool, num_bytes: usize) -> Vec<u8> {
-    let list = delimited(num_bytes);
-    let feature = delimited(list);
-    let mut out = Vec::new();
-    let entry = delimited(name.len()) + delimited(feature);
-    put_tag(&mut out, FEATURES_ENTRY, entry);
-    put_tag(&mut out, ENTRY_KEY, name.len());
-    out.extend_from_slice(name.as_bytes());
-    put_tag(&mut out, ENTRY_VALUE, feature);
-    let kind = if is_number {
-        FEATURE_INT64
-    } else {
-        FEATURE_BYTES
-    };
-    put_tag(&mut out, kind, list);
-    put_tag(&mut out, LIST_VALUE, num_bytes);
-    out
-}
-
 fn check_offsets(offsets: &[i64], end: usize, what: &str) -> Result<(), String> {
     let in_order = offsets.is_sorted() && offsets.first().is_none_or(|&first| first >= 0);
     let fits = offsets.last().is_none_or(|&last| last as u64 <= end as u64);
@@ -217,7 +196,7 @@ fn check_offsets(offsets: &[i64], end: usize, what: &str) -> Result<(), String> 
     }
 }
 
-pub(crate) fn varint_size(value: u64) -> usize {
+fn varint_size(value: u64) -> usize {
     (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
 }
 

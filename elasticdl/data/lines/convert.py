@@ -10,16 +10,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
+
 from elasticdl.data.convert import Target, staged_folder
 from elasticdl.data.files import num_cores
 from elasticdl.data.in_order import in_order
-from elasticdl.data.lines.deal import ALL, TRAINING, VALIDATION, Dealt, Rows, dealer
 from elasticdl.data.lines.files import PartFile, encoder, open_part
-from elasticdl.data.lines.parse import BadLine
+from elasticdl.data.lines.parse import BadLine, ParsedBlock, parse
 from elasticdl.data.lines.schema import Schema
 from elasticdl.data.lines.source import read_blocks
 from elasticdl.data.lines.split import Split
 from elasticdl.errors import DataError
+
+TRAINING, VALIDATION, ALL = "train", "val", ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +78,8 @@ def convert_lines(
         pool = stack.enter_context(ThreadPoolExecutor(num_threads or num_cores(), "convert"))
         num_skipped = _Counter(errors)
         blocks = read_blocks(paths, schema.header, partial(_check_header, schema))
-        deal = dealer(schema, split, makes_messages=target.format != "parquet")
-        pieces = _pieces(in_order(pool, deal, blocks), outputs, num_skipped, on_progress)
+        parsed = in_order(pool, partial(parse, schema=schema), blocks)
+        pieces = _pieces(parsed, split, outputs, num_skipped, on_progress)
         encode = encoder(target)
         for (name, ends_file, rows), piece in in_order(
             pool, lambda piece: (piece, encode(piece[2])), pieces
@@ -140,20 +143,32 @@ class _Counter:
         )
 
 
-_Piece = tuple[str, bool, Rows]  # name of the output, whether its file ends, records
+_Piece = tuple[str, bool, pa.Table]  # name of the output, whether its file ends, records
 
 
 def _pieces(
-    blocks: Iterable[Dealt],
+    blocks: Iterable[ParsedBlock],
+    split: Split | None,
     outputs: dict[str, _Output],
     skipped: _Counter,
     on_progress: Callable[[int], None],
 ) -> Iterator[_Piece]:
     for block in blocks:
         skipped.note(block.bad)
-        for name, rows in block.rows.items():
+        for name, rows in _dealt(block, split).items():
             yield from outputs[name].cut(name, rows)
         on_progress(block.num_bytes)
+
+
+def _dealt(block: ParsedBlock, split: Split | None) -> dict[str, pa.Table]:
+    """Return the records of a block by the name of their output."""
+    if split is None:
+        return {ALL: block.table}
+    chosen = split.is_validation(block.rows)
+    return {
+        TRAINING: block.table.filter(pa.array(~chosen)),
+        VALIDATION: block.table.filter(pa.array(chosen)),
+    }
 
 
 @dataclass(slots=True)
@@ -169,7 +184,7 @@ class _Output:
     num_files: int = 0
     part: PartFile | None = dataclasses.field(default=None, init=False)
 
-    def cut(self, name: str, rows: Rows) -> Iterator[_Piece]:
+    def cut(self, name: str, rows: pa.Table) -> Iterator[_Piece]:
         """Cut records at the ends of files."""
         limit = self.target.records_per_file
         start = 0
@@ -180,11 +195,11 @@ class _Output:
             start += piece.num_rows
             yield name, limit is not None and self.num_cut % limit == 0, piece
 
-    def write(self, piece: object, ends_file: bool, rows: Rows) -> None:
+    def write(self, piece: object, ends_file: bool, rows: pa.Table) -> None:
         """Write a piece to the open file, or begin a new one."""
         if self.part is None:
             path = self.target.path / f"part-{self.num_files:05d}.{self.target.format}"
-            self.part = open_part(self.target, path, rows)
+            self.part = open_part(self.target, path, rows.schema)
             self.num_files += 1
         self.part.write(piece)
         self.num_records += rows.num_rows

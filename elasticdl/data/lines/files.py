@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from elasticdl import _core
 from elasticdl.data.convert import Target
-from elasticdl.data.lines.deal import Messages, Rows
 
 Format = Literal["recordio", "tfrecord", "parquet"]
 Splits = NDArray[np.int64]
@@ -39,36 +38,31 @@ class PartFile(Protocol):
         ...
 
 
-def encoder(target: Target) -> Callable[[Rows], object]:
+def encoder(target: Target) -> Callable[[pa.Table], object]:
     """Return the function that prepares records to be written; any thread may call it."""
     if target.format == "recordio":
         return partial(blocks_of, codec=target.codec)
     return _keep if target.format == "parquet" else examples_of
 
 
-def open_part(target: Target, path: Path, rows: Rows) -> PartFile:
-    """Begin a file for records like these."""
+def open_part(target: Target, path: Path, columns: pa.Schema) -> PartFile:
+    """Begin a file for records of these columns."""
     if target.format == "parquet":
-        assert isinstance(rows, pa.Table), "columns go to Parquet"
         codec = {"deflate": "gzip"}.get(target.codec, target.codec)
-        writer = pq.ParquetWriter(path, rows.schema, compression=codec, write_page_checksum=True)
+        writer = pq.ParquetWriter(path, columns, compression=codec, write_page_checksum=True)
         return _ParquetPart(writer, target.records_per_row_group)
     if target.format == "recordio":
         return _BlockPart(_core.RecordWriter(path, codec=target.codec))
     return _RecordPart(_core.TFRecordWriter(path))
 
 
-def examples_of(rows: Rows) -> list[bytes]:
+def examples_of(rows: pa.Table) -> list[bytes]:
     """Encode rows as `tf.train.Example`; a field without a value has no feature."""
-    if isinstance(rows, Messages):
-        return rows.examples.to_list(rows.start, rows.end)
     return _core.encode_examples(_features(rows), rows.num_rows)
 
 
-def blocks_of(rows: Rows, codec: str) -> _core.RecordBlocks:
+def blocks_of(rows: pa.Table, codec: str) -> _core.RecordBlocks:
     """Encode rows as `examples_of` does, into compressed blocks: no row is a Python object."""
-    if isinstance(rows, Messages):
-        return rows.examples.pack(rows.start, rows.end, codec)
     return _core.pack_examples(_features(rows), rows.num_rows, codec)
 
 
@@ -76,7 +70,7 @@ def _features(table: pa.Table) -> list[tuple[str, Values, Splits]]:
     return [(name, *_feature(_whole(table.column(name)))) for name in sorted(table.schema.names)]
 
 
-def _keep(rows: Rows) -> Rows:
+def _keep(rows: pa.Table) -> pa.Table:
     return rows
 
 

@@ -3,7 +3,6 @@
 mod counts;
 mod decode;
 mod example;
-mod field_lines;
 mod lines;
 mod recordio;
 mod tfrecord;
