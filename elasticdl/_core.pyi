@@ -14,10 +14,8 @@ from numpy.typing import NDArray
 
 __all__ = [
     "BlockInfo",
-    "CountedColumn",
     "CsvFields",
     "DrivenReplica",
-    "ExampleCounts",
     "LineReader",
     "Progress",
     "PsClient",
@@ -1299,65 +1297,6 @@ def decode_examples(
         ValueError: A record is not such a message, is an unusual one (a feature twice, fields of
             another version), or its values are not those that are wanted; names it by its place.
     """
-
-@final
-class CountedColumn:
-    """A feature that was found: `kind` is int64, float or bytes.
-
-    NaN and empty text are no values, but `num_records` has the records with nothing else too.
-    """
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def is_list(self) -> bool:
-        """Whether a record has several values."""
-
-    @property
-    def num_records(self) -> int: ...
-    @property
-    def num_values(self) -> int: ...
-    @property
-    def num_distinct(self) -> int: ...
-
-@final
-class ExampleCounts:
-    """Counts how often each value of each feature occurs; any number of threads may add to it.
-
-    Args:
-        distinct_limit: The most different values of one feature.
-        bytes_limit: About the most bytes that all values and counts may take.
-    """
-
-    def __new__(cls, distinct_limit: int, bytes_limit: int) -> ExampleCounts: ...
-    def add(self, file: RecordReader | TFRecordReader, start: int, end: int) -> bool:
-        """Count records `[start, end)` of a file.
-
-        Returns:
-            False where a record is no plain message, a feature has values of two kinds, or a limit
-            is passed. The counts are of no use then.
-
-        Raises:
-            DataError: The records cannot be read.
-        """
-
-    def columns(self) -> list[CountedColumn]:
-        """Return the features, in the order of their names."""
-
-    def numbers(
-        self, column: int
-    ) -> tuple[NDArray[np.int64] | NDArray[np.float64], NDArray[np.int64]]:
-        """Return the different numbers of a feature, ascending, and how often each occurs."""
-
-    def most_frequent(
-        self, column: int, threshold: int, limit: int
-    ) -> tuple[list[bytes], list[int]]:
-        """Return the texts of a feature that occur most often, and how often.
-
-        The most frequent come first, those of one count by their bytes.
-        """
 
 def crc32c(data: bytes) -> int:
     """Return the CRC-32C (Castagnoli) checksum."""

@@ -104,20 +104,12 @@ def _compute(
     missing: tuple[str, ...],
     limits: SummaryLimits,
 ) -> Statistics:
-    from elasticdl.data.example_counts import count_examples, holds_examples
+    from elasticdl.data.analyze import analyze as compute
     from elasticdl.data.files import num_cores
     from elasticdl.data.open import open_reader
-
-    reader = open_reader(source, params)
-    if not types and holds_examples(reader):  # `open_database` refuses types for such files
-        num_records = sum(shard.num_records for shard in reader.shards())
-        with record_progress("counting records", num_records) as on_progress:
-            counted = count_examples(reader, source, limits, num_cores(), on_progress)
-        if counted is not None:
-            return counted
-    from elasticdl.data.analyze import analyze as compute
     from elasticdl.data.tables import open_database
 
+    reader = open_reader(source, params)
     with (
         open_database(reader, source, types, missing, num_cores()) as database,
         record_progress("analyzing columns", len(database.columns)) as on_progress,

@@ -1,4 +1,4 @@
-"""Summarises a column whose values are counted, by either engine."""
+"""Summarises a column whose values are counted."""
 
 from __future__ import annotations
 

@@ -1,19 +1,14 @@
 //! Functions and classes of `edl-recordio` for `tf.train.Example` messages.
 
-use edl_recordio::{
-    Batch, Blocks, CountLimits, Decoded, Feature, Kind, NotCounted, RecordError, Values,
-    Wanted, WriterOptions,
-};
-use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
-use pyo3::exceptions::{PyIndexError, PyValueError};
+use edl_recordio::{Blocks, Decoded, Feature, Kind, Values, Wanted, WriterOptions};
+use numpy::{IntoPyArray, PyReadonlyArray1};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
-use crate::recordio::{RecordBlocks, RecordReader, TfRecordReader, codec_of, to_py};
+use crate::recordio::{RecordBlocks, codec_of, to_py};
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<ExampleCounts>()?;
-    module.add_class::<CountedColumn>()?;
     module.add_function(wrap_pyfunction!(encode_examples, module)?)?;
     module.add_function(wrap_pyfunction!(pack_examples, module)?)?;
     module.add_function(wrap_pyfunction!(decode_examples, module)?)
@@ -174,139 +169,4 @@ fn decode_examples<'py>(
             ))
         })
         .collect()
-}
-
-/// A file whose records are counted.
-#[derive(FromPyObject)]
-enum RecordFile<'py> {
-    RecordIo(Bound<'py, RecordReader>),
-    TfRecord(Bound<'py, TfRecordReader>),
-}
-
-/// Counts of the values of all features, made by any number of threads.
-#[pyclass(frozen, module = "elasticdl._core")]
-struct ExampleCounts {
-    counts: edl_recordio::ExampleCounts,
-}
-
-/// A feature that was found.
-#[pyclass(frozen, get_all, module = "elasticdl._core")]
-struct CountedColumn {
-    name: String,
-    kind: &'static str,
-    is_list: bool,
-    num_records: u64,
-    num_values: u64,
-    num_distinct: usize,
-}
-
-type Numbers<'py> = (Bound<'py, PyAny>, Bound<'py, PyArray1<i64>>);
-
-#[pymethods]
-impl ExampleCounts {
-    #[new]
-    fn new(distinct_limit: usize, bytes_limit: usize) -> ExampleCounts {
-        let limits = CountLimits {
-            distinct: distinct_limit,
-            bytes: bytes_limit,
-        };
-        ExampleCounts {
-            counts: edl_recordio::ExampleCounts::new(limits),
-        }
-    }
-
-    fn add(&self, py: Python<'_>, file: RecordFile<'_>, start: u64, end: u64) -> PyResult<bool> {
-        match &file {
-            RecordFile::RecordIo(file) => {
-                let reader = &file.get().reader;
-                py.detach(|| self.count(start, end, |from| reader.read(from, end, COUNTED_BYTES)))
-            }
-            RecordFile::TfRecord(file) => {
-                let reader = &file.get().reader;
-                py.detach(|| self.count(start, end, |from| reader.read(from, end, COUNTED_BYTES)))
-            }
-        }
-        .map_err(to_py)
-    }
-
-    fn columns(&self) -> Vec<CountedColumn> {
-        let columns = self.counts.columns().into_iter();
-        columns
-            .map(|column| CountedColumn {
-                name: column.name,
-                kind: match column.kind {
-                    Kind::Int64 => "int64",
-                    Kind::Float => "float",
-                    Kind::Bytes => "bytes",
-                },
-                is_list: column.is_list,
-                num_records: column.num_records,
-                num_values: column.num_values,
-                num_distinct: column.num_distinct,
-            })
-            .collect()
-    }
-
-    fn numbers<'py>(&self, py: Python<'py>, column: usize) -> PyResult<Numbers<'py>> {
-        if self.kind(column)? == Kind::Float {
-            let found = py.detach(|| self.counts.real_numbers(column));
-            let (values, counts): (Vec<_>, Vec<_>) = found
-                .into_iter()
-                .map(|(value, count)| (f64::from(value), count as i64))
-                .unzip();
-            return Ok((values.into_pyarray(py).into_any(), counts.into_pyarray(py)));
-        }
-        let found = py.detach(|| self.counts.whole_numbers(column));
-        let (values, counts): (Vec<_>, Vec<_>) = found
-            .into_iter()
-            .map(|(value, count)| (value, count as i64))
-            .unzip();
-        Ok((values.into_pyarray(py).into_any(), counts.into_pyarray(py)))
-    }
-
-    fn most_frequent<'py>(
-        &self,
-        py: Python<'py>,
-        column: usize,
-        threshold: u64,
-        limit: usize,
-    ) -> PyResult<(Bound<'py, PyList>, Vec<u64>)> {
-        self.kind(column)?;
-        let found = py.detach(|| self.counts.most_frequent(column, threshold, limit));
-        let values: Vec<_> = found
-            .iter()
-            .map(|(value, _)| PyBytes::new(py, value))
-            .collect();
-        let counts = found.iter().map(|(_, count)| *count).collect();
-        Ok((PyList::new(py, values)?, counts))
-    }
-}
-
-/// So much is decompressed, then counted.
-const COUNTED_BYTES: usize = 1 << 20;
-
-impl ExampleCounts {
-    /// Counts what `read` gives from each record on; tells whether all could be counted.
-    fn count(
-        &self,
-        start: u64,
-        end: u64,
-        read: impl Fn(u64) -> Result<Batch, RecordError>,
-    ) -> Result<bool, RecordError> {
-        let mut next = start;
-        while next < end {
-            let batch = read(next)?;
-            match self.counts.add(batch.iter()) {
-                Ok(()) => next += batch.len() as u64,
-                Err(NotCounted::Undecoded { .. } | NotCounted::TooMany) => return Ok(false),
-            }
-        }
-        Ok(true)
-    }
-
-    fn kind(&self, column: usize) -> PyResult<Kind> {
-        let columns = self.counts.columns();
-        let found = columns.get(column).map(|column| column.kind);
-        found.ok_or_else(|| PyIndexError::new_err(format!("column {column} of {}", columns.len())))
-    }
 }

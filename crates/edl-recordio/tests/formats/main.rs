@@ -1,6 +1,5 @@
 //! Readers and writers of record files: one program, so that the crate is linked once.
 
-mod counts;
 mod decode;
 mod example;
 mod lines;
