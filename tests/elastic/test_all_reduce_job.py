@@ -109,15 +109,19 @@ def test_workers_come_and_go_by_request(tmp_path):
 
 
 @pytest.mark.timeout(300)
-def test_a_worker_that_is_asked_to_end_hands_over(tmp_path):
+def test_a_worker_hands_over_then_the_master_is_killed_and_another_worker(tmp_path):
     with VisitsJob(tmp_path, num_records=12_000, seconds=0.02) as job:
         job.until_trained(2_000, also=partial(job.has_world_of, 3))
         job.send("worker", number=signal.SIGTERM)
         job.until_event("left")
+        assert not job.events("lost")
+        job.send("master")
+        job.send("worker")
         summary = job.finish()
     check_counts(job, summary)
     check_hashes(job)
-    assert not job.events("lost")
+    assert summary["counters"]["resumed_masters"] == 1
+    assert not job.events("world restored")
 
 
 @pytest.mark.long
@@ -161,19 +165,6 @@ def re_forming(job):
     """Return the seconds that each worker has said that it was re-forming, by its number."""
     usages = [event for event in job.events("usage") if event["role"] == "worker"]
     return {e["index"]: e["label_seconds"].get("re-form", 0.0) for e in usages}
-
-
-@pytest.mark.timeout(300)
-def test_the_master_is_killed_and_then_a_worker(tmp_path):
-    with VisitsJob(tmp_path, num_records=12_000, seconds=0.02) as job:
-        job.until_trained(2_000)
-        job.send("master")
-        job.send("worker")
-        summary = job.finish()
-    check_counts(job, summary)
-    check_hashes(job)
-    assert summary["counters"]["resumed_masters"] == 1
-    assert not job.events("world restored")
 
 
 @pytest.mark.timeout(300)

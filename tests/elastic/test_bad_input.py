@@ -237,7 +237,9 @@ def test_a_port_that_is_taken_is_named(data, tmp_path):
             f"--master_port={port}",
             cwd=tmp_path,
         )
-    refused(done, str(port), "--master_port")
+    refused(done)
+    assert done.stderr.startswith(f"error: --master_port={port}: the port is taken")
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_checkpoint_of_another_model_is_refused(data, zoo, tmp_path):

@@ -4,7 +4,6 @@ import json
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -106,11 +105,21 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-def test_a_job_that_finishes_leaves_nothing_but_its_results(start):
+def test_workers_outlive_a_killed_master_and_the_job_leaves_nothing_but_its_results(start):
     job = start()
-    processes = watch(job.master_pid(), *job.worker_pids())
+    first_master, workers = job.master_pid(), job.worker_pids()
+    os.kill(first_master, signal.SIGKILL)  # the workers become the command's children
+    job.wait_for("the master was killed by SIGKILL; it is started again")
+    assert all(is_alive(pid) for pid in workers)
+    (first,) = watch(workers[0])
+    os.kill(workers[0], signal.SIGKILL)
+    assert_all_end([first])
+    processes = watch(workers[1])
     out, err = job.end("finished")
     assert (job.cli.returncode, err) == (0, "")
+    assert not is_alive(workers[0])  # nor a zombie
+    assert job.worker_pids() == workers  # adopted by the next master
+    assert job.master_pid() != first_master
     assert_all_end(processes)
     assert "Ledger" in out
     summary = job.summary()
@@ -120,6 +129,7 @@ def test_a_job_that_finishes_leaves_nothing_but_its_results(start):
     assert summary["ledger"] == [
         {"epoch": 0, "records": 10, "trained_once": 10, "repeated": 0, "lost": 0, "examples": 10}
     ]
+    assert any("SIGKILL" in event["text"] for event in summary["events"])
 
 
 def test_a_job_that_fails_says_why(start):
@@ -164,21 +174,6 @@ def test_a_second_ctrl_c_ends_the_job_at_once(start, tmp_path):
     assert_all_end(processes)
 
 
-def test_workers_outlive_a_killed_master_and_are_adopted_by_the_next(start):
-    job = start()
-    first_master, workers = job.master_pid(), job.worker_pids()
-    os.kill(first_master, signal.SIGKILL)
-    job.wait_for("the master was killed by SIGKILL; it is started again")
-    processes = watch(*workers)
-    assert all(is_alive(pid) for pid in workers)
-    _, err = job.end("finished")
-    assert (job.cli.returncode, err) == (0, "")
-    assert job.worker_pids() == workers
-    assert job.master_pid() != first_master
-    assert_all_end(processes)
-    assert any("SIGKILL" in event["text"] for event in job.summary()["events"])
-
-
 def test_kill_9_of_the_command_after_the_masters_leaves_no_process(start):
     job = start()
     workers = watch(*job.worker_pids())
@@ -186,39 +181,3 @@ def test_kill_9_of_the_command_after_the_masters_leaves_no_process(start):
     job.wait_for("started again")
     job.cli.kill()
     assert_all_end(workers)
-
-
-def test_a_worker_that_ends_does_not_stay_as_a_zombie(start):
-    job = start()
-    worker = job.worker_pids()[0]
-    os.kill(job.master_pid(), signal.SIGKILL)  # the worker becomes the command's child
-    job.wait_for("started again")
-    pidfds = watch(worker)
-    os.kill(worker, signal.SIGKILL)
-    assert_all_end(pidfds)
-    job.end("finished")
-    assert not is_alive(worker)
-
-
-def test_a_master_that_cannot_begin_says_why_in_the_command(tmp_path):
-    (tmp_path / "model.py").write_text("forward = feed = optimizer = None\n")
-    (tmp_path / "data.csv").write_text("1\n")
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        done = subprocess.run(
-            [
-                *(sys.executable, "-m", "elasticdl.cli.main", "train"),
-                *(f"--model_zoo={tmp_path}", "--model_def=model.forward"),
-                *(f"--training_data={tmp_path / 'data.csv'}", f"--master_port={port}"),
-                *(
-                    "--distribution_strategy=ParameterServerStrategy",
-                    f"--job_dir={tmp_path / 'job'}",
-                ),
-            ],
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-        )
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"error: --master_port={port}: the port is taken")
-    assert done.stderr.count("\n") == 1

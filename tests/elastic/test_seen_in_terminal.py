@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from tests.elastic.seen_job import SeenJob
+
 pytestmark = pytest.mark.timeout(300)
 
 LASTING = {"num_epochs": 1_000}  # of jobs that are ended once they were looked at
@@ -16,26 +18,30 @@ def run(*words):
     return subprocess.run(command, capture_output=True, text=True, timeout=250)
 
 
-def test_top_shows_what_each_process_does(seen_job):
-    with seen_job(60_000, num_workers=2, **LASTING) as job:
+@pytest.fixture(scope="module")
+def lasting_job(tmp_path_factory):
+    """A job of two workers that trains until the tests of it are over."""
+    with SeenJob(tmp_path_factory.mktemp("seen"), 60_000, num_workers=2, **LASTING) as job:
         job.until_progress()
-        done = run("top", job.job_dir, "--once", "--seconds=0.5")
-        assert done.returncode == 0, done.stderr
-        lines = {line.split()[0]: line.split() for line in done.stdout.splitlines() if line.split()}
-        for name in ("worker-0", "worker-1", "ps-0", "ps-1"):
-            assert lines[name][1] == "alive", done.stdout
-            assert "MB" in lines[name], done.stdout
-        assert "%" in done.stdout
+        yield job
 
 
-def test_profile_has_the_stages_of_each_worker_on_their_threads(seen_job, tmp_path):
+def test_top_shows_what_each_process_does(lasting_job):
+    done = run("top", lasting_job.job_dir, "--once", "--seconds=0.5")
+    assert done.returncode == 0, done.stderr
+    lines = {line.split()[0]: line.split() for line in done.stdout.splitlines() if line.split()}
+    for name in ("worker-0", "worker-1", "ps-0", "ps-1"):
+        assert lines[name][1] == "alive", done.stdout
+        assert "MB" in lines[name], done.stdout
+    assert "%" in done.stdout
+
+
+def test_profile_has_the_stages_of_each_worker_on_their_threads(lasting_job, tmp_path):
     path, num_steps = tmp_path / "trace.json", 20
-    with seen_job(60_000, num_workers=2, **LASTING) as job:
-        job.until_progress()
-        flags = (f"--steps={num_steps}", f"--output={path}", "--wait_seconds=200")
-        done = run("profile", job.job_dir, *flags, "--explain")
-        assert done.returncode == 0, done.stderr
-        assert not list((job.job_dir / "profile").iterdir())
+    flags = (f"--steps={num_steps}", f"--output={path}", "--wait_seconds=200")
+    done = run("profile", lasting_job.job_dir, *flags, "--explain")
+    assert done.returncode == 0, done.stderr
+    assert not list((lasting_job.job_dir / "profile").iterdir())
     assert "The job is bound by" in done.stdout or "not trained for long" in done.stdout
     events = json.loads(path.read_text())["traceEvents"]
     names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
