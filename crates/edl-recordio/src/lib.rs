@@ -8,8 +8,6 @@
 //!   fields. [`numbers`]: the text that is a number. [`json`]: objects of JSON. [`parquet`]: the
 //!   contents of a footer.
 //! - [`encode_examples`], [`decode_examples`]: columns to `tf.train.Example` messages, and back.
-//!   [`LineEncoder`]: lines of fields to such messages. [`ExampleCounts`]: the number of
-//!   occurrences of each value in them.
 //!
 //! Nothing that comes from a file is trusted: lengths are checked against the file's size and
 //! against limits before anything is allocated, and every block and record has a checksum.
