@@ -25,11 +25,11 @@ from elasticdl.master.moves.steps import (
     Cut,
     Describe,
     Hold,
-    Marks,
     MoveStep,
     Ready,
     RedoLogPlace,
     Release,
+    ReplicaMarks,
     Settle,
     Switch,
     Told,
@@ -182,7 +182,7 @@ class MoveSteps:
         told = yield from self._each(self._now, Cut(self._number, hold, str(directory)))
         return [of_replica.entry for of_replica in told]
 
-    def copy(self) -> Led[Marks]:
+    def copy(self) -> Led[ReplicaMarks]:
         """Copy all rows while updates go on; then hold all replicas, and copy the last changes.
 
         Returns the marks that the next layout begins with. From here on all replicas are held.
@@ -211,7 +211,7 @@ class MoveSteps:
         )
         return marks
 
-    def ready(self, marks: Marks, redo_log_of: RedoLogOf) -> Led[None]:
+    def ready(self, marks: ReplicaMarks, redo_log_of: RedoLogOf) -> Led[None]:
         """Tell the replicas of the next layout that they have everything."""
         began, number = self._clock(), self._number
         steps: dict[Seated, MoveStep] = {
@@ -230,7 +230,7 @@ class MoveSteps:
         told = yield from self._ask(steps)
         return sum(of_replica.num_rows for of_replica in told)
 
-    def _agree(self, first: int) -> Led[tuple[int, Marks]]:
+    def _agree(self, first: int) -> Led[tuple[int, ReplicaMarks]]:
         """Hold all at an instant at which they have applied the same of every task.
 
         A gradient that only some replicas have applied is let in at the others. If it does not
@@ -294,7 +294,7 @@ def check_room(bytes_now: Sequence[int], count: int, limit: int | None) -> None:
         )
 
 
-def next_of_tasks(marks: Sequence[Marks]) -> dict[int, int]:
+def next_of_tasks(marks: Sequence[ReplicaMarks]) -> dict[int, int]:
     """Return the furthest that any replica is in each task."""
     found: dict[int, int] = {}
     for of_replica in marks:
@@ -303,7 +303,7 @@ def next_of_tasks(marks: Sequence[Marks]) -> dict[int, int]:
     return found
 
 
-def do_agree(marks: Sequence[Marks]) -> bool:
+def do_agree(marks: Sequence[ReplicaMarks]) -> bool:
     """Whether all replicas have applied the same of every task.
 
     Some replicas may not know a task of which nothing was applied. Some may have forgotten a task
@@ -311,7 +311,7 @@ def do_agree(marks: Sequence[Marks]) -> bool:
     """
     first = max(of_replica.first_task for of_replica in marks)
 
-    def applied(of_replica: Marks) -> dict[int, tuple[int, int]]:
+    def applied(of_replica: ReplicaMarks) -> dict[int, tuple[int, int]]:
         return {
             task: (next_index, records)
             for task, _, next_index, records in of_replica.watermarks
@@ -321,7 +321,7 @@ def do_agree(marks: Sequence[Marks]) -> bool:
     return all(applied(of_replica) == applied(marks[0]) for of_replica in marks)
 
 
-def merged(marks: Sequence[Marks]) -> Marks:
+def merged(marks: Sequence[ReplicaMarks]) -> ReplicaMarks:
     """Return the marks that a replica of the next layout begins with, from replicas that agree.
 
     For each task the newest lease that has begun at any replica counts: older leases are over.
@@ -335,7 +335,7 @@ def merged(marks: Sequence[Marks]) -> Marks:
     periods = [of_replica.periods for of_replica in marks]
     num_rests = max(len(of_replica.rests) for of_replica in marks)
     rests = [[*m.rests, *[0] * (num_rests - len(m.rests))] for m in marks]
-    return Marks(
+    return ReplicaMarks(
         version=max(of_replica.version for of_replica in marks),
         first_task=max(of_replica.first_task for of_replica in marks),
         watermarks=[watermarks[task] for task in sorted(watermarks)],

@@ -13,7 +13,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class ReplicaMarks:
     """What a replica has applied; `MovedMarks` of the store says more.
 
     watermarks: Task, lease, next minibatch and records, by task.
@@ -108,7 +108,7 @@ class Ready:
     """The store that is filled has all; from now on a redo log notes what changes it."""
 
     number: int
-    marks: Marks
+    marks: ReplicaMarks
     redo_log: RedoLogPlace | None
 
 
@@ -154,7 +154,7 @@ class Told:
     """
 
     described: Described = field(default_factory=Described)
-    marks: Marks = field(default_factory=Marks)
+    marks: ReplicaMarks = field(default_factory=ReplicaMarks)
     num_rows: int = 0
     entry: str = ""
 
@@ -175,7 +175,7 @@ def decoded(told: str) -> Told:
         if "described" in found:
             found["described"] = Described(**found["described"])
         if "marks" in found:
-            found["marks"] = Marks(**found["marks"])
+            found["marks"] = ReplicaMarks(**found["marks"])
         return Told(**found)
     except TypeError as error:
         raise ValueError(f"expected the answer to a step of a move, found {told!r}") from error

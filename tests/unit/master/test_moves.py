@@ -27,7 +27,7 @@ from elasticdl.master.moves.messages import (
     TellMoved,
 )
 from elasticdl.master.moves.mover import Mover
-from elasticdl.master.moves.steps import Marks
+from elasticdl.master.moves.steps import ReplicaMarks
 from elasticdl.master.parameters.schedule import WholeCheckpoint
 from elasticdl.master.phases import Phase
 
@@ -400,7 +400,7 @@ def test_jobs_whose_model_does_not_move_are_told_the_flag(recovery_game, setting
 
 def marks(first_task=0, **watermarks):
     found = [[int(task[1:]), *values] for task, values in watermarks.items()]
-    return Marks(5, first_task, found, periods=[0, 0])
+    return ReplicaMarks(5, first_task, found, periods=[0, 0])
 
 
 def test_replicas_agree_if_all_have_applied_the_same():
