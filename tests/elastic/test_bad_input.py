@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from elasticdl._core import RecordWriter
+from elasticdl.backends.backend import Backend
 from tests.elastic.running_job import in_process
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,8 +27,9 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.fixture(autouse=True)
 def as_in_a_new_process(monkeypatch):
-    """No model file is known, and lines are long enough for every message."""
+    """No model file is known and no framework; lines are long enough for every message."""
     monkeypatch.delitem(sys.modules, "mine", raising=False)
+    monkeypatch.setattr(Backend, "is_imported", lambda backend: False)
     monkeypatch.setenv("COLUMNS", "300")
 
 
