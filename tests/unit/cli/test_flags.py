@@ -339,7 +339,7 @@ def test_help_begins_with_an_example(capsys):
 def test_the_version_is_told(capsys):
     code, out, _ = run(capsys, "--version")
     assert code == 0
-    assert out.startswith("elasticdl 0.")
+    assert re.fullmatch(r"elasticdl \d+\.\d+\.\d+\n", out)
 
 
 def test_worker_threads_are_a_number_or_auto(capsys):
