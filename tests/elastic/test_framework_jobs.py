@@ -77,6 +77,11 @@ def metrics_of(job, folder, tmp_path, command, *words, **flags):
     return json.loads(summary.read_text())["metrics"]
 
 
+def without_loss(metrics):
+    """Return the metrics that the model file names."""
+    return {name: value for name, value in metrics.items() if name != "loss"}
+
+
 @pytest.mark.parametrize(
     ("source", "is_resized"),
     [
@@ -90,14 +95,18 @@ def test_an_evaluation_afterwards_gives_the_metrics_of_the_job(
 ):
     words = (source, *job.resized) if is_resized else (source,)
     metrics = metrics_of(job, folder, tmp_path, "evaluate", *words)
-    assert metrics == pytest.approx(trained["metrics"], abs=2e-5)
+    # An export is given no loss function.
+    expected = trained["metrics"] if source == CHECKPOINT else without_loss(trained["metrics"])
+    assert metrics == pytest.approx(expected, abs=2e-5)
 
 
 @LONG
 def test_a_training_goes_on_in_other_processes(trained, job, folder, tmp_path):
     words = ("--training_data=train.recordio", "--learning_rate=1e-12", CHECKPOINT, *job.resized)
     metrics = metrics_of(job, folder, tmp_path, "train", *words)
-    assert metrics == pytest.approx(trained["metrics"], abs=job.varies)
+    # Moving averages go on at any learning rate, and a loss has no bound.
+    expected = without_loss(trained["metrics"])
+    assert without_loss(metrics) == pytest.approx(expected, abs=job.varies)
 
 
 def predictions(job, folder, output, *words):
