@@ -60,8 +60,8 @@ class Leasing:
             # would never hear of a lease that it got now, and the job would wait for that task.
             member.is_told_to_wait = True  # so an earlier attempt is leased nothing either
             return Wait(_WAIT_SECONDS)
-        for feature in self._features.errands(now):
-            return feature.errand(worker_id, now)
+        if errands := self._features.errands(now):
+            return errands[0].errand(worker_id, now)
         if not self._has_work(worker_id, now):
             return Wait(max(_WAIT_SECONDS, self.pace_seconds))
         self._history.begin(now)

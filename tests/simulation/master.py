@@ -5,7 +5,6 @@ from collections import deque
 from collections.abc import Generator
 from pathlib import Path
 
-from elasticdl.checkpoints.writing import write_checkpoint
 from elasticdl.errors import ElasticdlError, LaunchError, StateError, UnavailableError
 from elasticdl.master import actions
 from elasticdl.master.durable import JobData, open_job
@@ -230,16 +229,13 @@ class Master(Node):
                         failure = error
 
     def _write_point(self, action, parts):
-        """Write the checkpoint of a move, as `Interpreter` does."""
+        """Write the checkpoint of a move, of the parts that replicas have written."""
         world = self.world
         staged = world.folder / f"parts-{world.scheduler.count('checkpoint')}"
-        entries = yield from self._lead(parts(staged))
-        self.job.sync()
-        self._staged = staged, entries
+        self._staged = staged, (yield from self._lead(parts(staged)))
         folder = self.interpreter.checkpoint_dir(is_private=True)
-        model = self.core.config.model.model_def
         with world.disk.noting():
-            write_checkpoint(folder, action.version, model, self.checkpoint, 1, self.job.id)
+            self.interpreter._write_whole(folder, action.version, self.checkpoint)
 
     def _ask(self, steps, needed):
         """Ask replicas, all at the same time; nobody waits for those that are lost."""
