@@ -23,6 +23,7 @@ def run(first: int) -> tuple[list[str], Counter[str], Counter[str]]:
     """Run the jobs of some seeds; return stories of what went wrong, and how many had what."""
     logging.disable(logging.CRITICAL)
     gc.freeze()
+    gc.disable()  # A job makes few cycles; looking for them takes a tenth of its time.
     kinds: Counter[str] = Counter()
     faults: Counter[str] = Counter()
     wrong = []
@@ -33,6 +34,7 @@ def run(first: int) -> tuple[list[str], Counter[str], Counter[str]]:
             faults.update(fault.kind for fault in drawn(seed, PROCESS_FAULTS))
             if (found := many.run(seed)[0]) is not None:
                 wrong.append(many.story(seed, found))
+    gc.collect()
     return wrong, kinds, faults
 
 
