@@ -12,6 +12,7 @@ none, is found by three steps from three values.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -84,3 +85,24 @@ def _three_steps(
         before.append(state[part].astype(np.float64))
         after.append(step(state)[part].astype(np.float64))
     return np.stack(before), np.stack(after)
+
+
+def change_of(new: Any, old: Any, momentum: Any, xp: Any = np) -> Any:
+    """Return the `state_delta` that makes a new state of an old one, each with its momentum.
+
+    Infinity minus infinity is no number. So the change of a value that is replaced is the new
+    value, and a value that stays infinite has no change. If an infinite value became something
+    else, no change that can be added says so: the change is NaN, which the worker refuses.
+
+    Args:
+        new: float32, as old and momentum, which have its shape.
+        old: The state before the step.
+        momentum: The factor by which the holder of the state multiplies the old one; 0 replaces it.
+        xp: NumPy, or what does as NumPy does with such tensors.
+    """
+    was_infinite = xp.isinf(old)
+    with np.errstate(invalid="ignore", over="ignore"):
+        change = new - momentum * old
+    change = xp.where(was_infinite, xp.full_like(old, np.nan), change)
+    change = xp.where(was_infinite & (new == old), xp.zeros_like(old), change)
+    return xp.where(momentum == 0.0, new, change)

@@ -14,13 +14,10 @@ from numpy.typing import NDArray
 from elasticdl._core import keys_of_strings
 from elasticdl.backends.average import Average, EvaluationLoss, mean
 from elasticdl.backends.base import (
-    AdmissionSpec,
     CallbackNeeds,
-    ExpirySpec,
     Float32,
     Initializer,
     Int64,
-    KeptStatistics,
     Lookup,
     Minibatch,
     ModelDescription,
@@ -37,6 +34,7 @@ from elasticdl.data.base import Metadata, Records, columns_there_are
 from elasticdl.errors import DataError, ModelError, place_of
 from elasticdl.job import CallbackCall, CallbackResult, MetricStates, Mode
 from elasticdl.layers.life_cycle import Admission, Expiry, admission_of, expiry_of
+from elasticdl.layers.row_rules import AdmissionSpec, ExpirySpec, KeptStatistics
 from elasticdl.layers.row_statistics import (
     SHOW,
     RowStatistics,

@@ -13,17 +13,10 @@ from typing import TypeVar
 import numpy as np
 
 from elasticdl._core import PsClient, Pulled
-from elasticdl.backends.base import (
-    Float32,
-    Int64,
-    Minibatch,
-    ModelDescription,
-    StatisticsSpec,
-    StepResult,
-    Trainer,
-)
+from elasticdl.backends.base import Float32, Int64, Minibatch, ModelDescription, StepResult, Trainer
 from elasticdl.errors import NotDeclaredError
 from elasticdl.job import Lease
+from elasticdl.layers.row_rules import StatisticsSpec
 from elasticdl.worker.parameters import (
     Committed,
     ComputedMinibatch,

@@ -11,7 +11,8 @@ import keras
 import numpy as np
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from elasticdl.backends.base import Float32, StepResult, change_of
+from elasticdl.backends.base import Float32, StepResult
+from elasticdl.backends.momenta import change_of
 from elasticdl.errors import ModelError
 from elasticdl.packages.jax.arrays import FeatureNames, SizesSeen
 from elasticdl.packages.jax.loss import JaxLoss

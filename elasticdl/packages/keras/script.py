@@ -11,8 +11,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from elasticdl.backends.base import Float32, Minibatch, ModelDescription, StepResult, change_of
+from elasticdl.backends.base import Float32, Minibatch, ModelDescription, StepResult
 from elasticdl.backends.handover import GradientRequest, Handover
+from elasticdl.backends.momenta import change_of
 from elasticdl.backends.script import AskingTrainer
 from elasticdl.errors import ModelError
 from elasticdl.packages.keras.internals import global_seed_generator

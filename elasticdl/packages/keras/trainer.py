@@ -25,7 +25,6 @@ from elasticdl.backends.base import (
     ClipSpec,
     Float32,
     Int64,
-    KeptStatistics,
     Minibatch,
     ModelDescription,
     OptimizerSpec,
@@ -44,6 +43,7 @@ from elasticdl.data.base import Metadata, Records
 from elasticdl.data.strings import Array
 from elasticdl.errors import CheckpointError, ModelError
 from elasticdl.job import CallbackCall, CallbackResult, MetricStates, Mode
+from elasticdl.layers.row_rules import KeptStatistics
 from elasticdl.model_spec import ModelSpec
 from elasticdl.packages.keras.callbacks import is_scheduled, job_callbacks, learning_rate_of
 from elasticdl.packages.keras.export import ask, check_export, export_model

@@ -13,17 +13,15 @@ import torch
 from torch import nn
 
 from elasticdl.backends.base import (
-    AdmissionSpec,
-    ExpirySpec,
     Float32,
     Initializer,
-    KeptStatistics,
     OptimizerSpec,
     TableDescription,
     VariableDescription,
 )
 from elasticdl.errors import ElasticdlError, ModelError, place_of
 from elasticdl.layers.lookup import looking_up, towers_elsewhere
+from elasticdl.layers.row_rules import AdmissionSpec, ExpirySpec, KeptStatistics
 from elasticdl.layers.row_statistics import table_name
 from elasticdl.packages.torch.device import Device
 from elasticdl.packages.torch.layers import Remote, StatisticsTable, TableParameter

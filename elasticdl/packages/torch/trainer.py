@@ -26,11 +26,11 @@ from elasticdl.backends.base import (
     OptimizerSpec,
     StepResult,
     TableSource,
-    change_of,
 )
 from elasticdl.backends.exported import may_be_loaded
 from elasticdl.backends.job_callbacks import JobCallbacks, scheduled_rate
 from elasticdl.backends.model_notes import of_endless, of_frozen, of_scheduler
+from elasticdl.backends.momenta import change_of
 from elasticdl.data.base import Metadata, Records
 from elasticdl.data.strings import Array
 from elasticdl.errors import ModelError

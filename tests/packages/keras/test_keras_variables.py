@@ -12,7 +12,7 @@ from keras.src.backend.common import global_state
 from keras.src.utils.naming import reset_uids
 
 from elasticdl import Mode
-from elasticdl.backends.base import change_of
+from elasticdl.backends.momenta import change_of
 from elasticdl.errors import ModelError
 
 pytestmark = pytest.mark.keras

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from elasticdl.backends.base import AdmissionSpec
 from elasticdl.errors import ModelError
 from elasticdl.layers import CountAdmission, Expiry, ProbabilityAdmission
 from elasticdl.layers.life_cycle import admission_of, config_of, expiry_of
+from elasticdl.layers.row_rules import AdmissionSpec
 
 
 @pytest.mark.parametrize(

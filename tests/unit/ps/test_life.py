@@ -8,16 +8,11 @@ import pyarrow.dataset
 import pytest
 
 from elasticdl._core import PsClient, PsServer, Store
-from elasticdl.backends.base import (
-    AdmissionSpec,
-    Initializer,
-    ModelDescription,
-    OptimizerSpec,
-    TableDescription,
-)
+from elasticdl.backends.base import Initializer, ModelDescription, OptimizerSpec, TableDescription
 from elasticdl.checkpoints.exports import write_tables
 from elasticdl.errors import CheckpointError
 from elasticdl.layers import CountAdmission, Expiry, ProbabilityAdmission
+from elasticdl.layers.row_rules import AdmissionSpec
 
 TOKEN = b"the token of this job"
 DAY = 86_400

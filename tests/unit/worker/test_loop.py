@@ -14,7 +14,7 @@ import pytest
 
 from elasticdl import ArrayModel, ArrayOptimizer, ArrayTable, Initializer, Mode
 from elasticdl._core import PsClient, Store
-from elasticdl.backends.base import change_of
+from elasticdl.backends.momenta import change_of
 from elasticdl.backends.numpy import NumpyTrainer
 from elasticdl.config import ClusterSection, DataSection, JobConfig, ModelSection, TrainingSection
 from elasticdl.data.base import Metadata, Records

@@ -9,7 +9,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from elasticdl.backends.base import Float32, StepResult, change_of
+from elasticdl.backends.base import Float32, StepResult
+from elasticdl.backends.momenta import change_of
 from elasticdl.layers.lookup import counting
 from elasticdl.packages.keras.feed.minibatch import KerasMinibatch, Structure
 from elasticdl.packages.keras.model.placed import PlacedModel

@@ -15,17 +15,11 @@ from typing import NoReturn, Protocol
 import keras
 import tensorflow as tf
 
-from elasticdl.backends.base import (
-    AdmissionSpec,
-    ConstraintSpec,
-    ExpirySpec,
-    Float32,
-    Initializer,
-    KeptStatistics,
-)
+from elasticdl.backends.base import ConstraintSpec, Float32, Initializer
 from elasticdl.backends.user_code import user_code
 from elasticdl.errors import ElasticdlError, ModelError
 from elasticdl.layers.lookup import looking_up, towers_elsewhere
+from elasticdl.layers.row_rules import AdmissionSpec, ExpirySpec, KeptStatistics
 from elasticdl.layers.row_statistics import RowStatistics
 from elasticdl.packages.keras.feed.minibatch import KerasMinibatch, describe
 from elasticdl.packages.keras.internals import GLOBAL_SEED_GENERATOR, global_state, reset_uids
