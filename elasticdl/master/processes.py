@@ -100,13 +100,28 @@ class Processes:
         self._plan_workers(self._settings.num_workers, now)
 
     def resume(self) -> None:
-        """Watch what an earlier master has started, and start what it had only planned."""
+        """Watch what an earlier master has started, and start what it had only planned.
+
+        The earlier master may have died before it ended what it had given up. Such a process is
+        asked to end again: it would go on for ever, and hold what waits for it.
+        """
         for member in list(self._members):
+            if member.before and member.before != member.handle:
+                self._end_again(ProcessHandle(member.role, member.index, member.before))
+            handle = ProcessHandle(member.role, member.index, member.handle)
             if member.handle and not member.has_exited:
-                handle = ProcessHandle(member.role, member.index, member.handle)
-                self._act(AdoptProcess(handle))
+                is_to_end = member.gone or (member.is_stopping and member.role is Role.PS)
+                (self._end_again if is_to_end else self._adopt)(handle)
             elif not (member.handle or member.session or member.gone or self._history.has_ended):
                 self._act(StartProcess(member.role, member.index))
+
+    def _adopt(self, handle: ProcessHandle) -> None:
+        self._act(AdoptProcess(handle))
+
+    def _end_again(self, handle: ProcessHandle) -> None:
+        """End a process of an earlier master; a launcher ends only those that it watches."""
+        self._adopt(handle)
+        self._act(StopProcess(handle))
 
     def complete(self, now: float) -> None:
         """Plan the processes that a reopened job lacks, compared with its begin."""

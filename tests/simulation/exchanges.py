@@ -122,7 +122,7 @@ class Asynchronous:
 
         def asks(what, updates):
             return Call(
-                find, self.enters(layout.number, what, updates), is_in_order=self.is_in_order
+                find, self.enters(layout, replica, what, updates), is_in_order=self.is_in_order
             )
 
         while True:
@@ -133,11 +133,11 @@ class Asynchronous:
             else:
                 return answer
 
-    def enters(self, layout: int, work, updates):
+    def enters(self, layout: Layout, replica: int, work, updates):
         """Return what a replica does that is asked for something of a layout: it may wait."""
 
         def enter(node):
-            is_now, told = self.job.entrance(node, layout, updates)
+            is_now, told = self.job.entrance(node, layout.number, updates)
             if told is not None:
                 raise Elsewhere(told)
             if is_now:
@@ -146,8 +146,14 @@ class Asynchronous:
                 raise Unanswered
             return None
 
+        def look(node):
+            # As `Endpoint.move_to` and `Endpoint.end` have it: nobody waits where nobody is.
+            if layout.is_over or self.job.by_address(layout.addresses[replica]) is not node:
+                raise Unanswered
+            return enter(node)
+
         def come(node):
-            return enter(node) or Kept(lambda: enter(node))
+            return enter(node) or Kept(lambda: look(node))
 
         return come
 

@@ -11,7 +11,13 @@ from elasticdl.errors import ConfigError, ElasticdlError, JobFailedError, StateE
 from elasticdl.job import Finished, Lease, Outcome, Role, Shard, Wait
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master import durable
-from elasticdl.master.actions import AdoptProcess, AskAudit, StartProcess, WriteCheckpoint
+from elasticdl.master.actions import (
+    AdoptProcess,
+    AskAudit,
+    StartProcess,
+    StopProcess,
+    WriteCheckpoint,
+)
 from elasticdl.master.core import Phase
 from elasticdl.master.durable import JobData, JobEnd, differing_flags, end_of_job, open_job
 from elasticdl.master.features.outputs import WaitsForStorage
@@ -140,6 +146,19 @@ def test_processes_are_adopted_and_the_unstarted_are_started(master_kit):
         AdoptProcess(ProcessHandle(Role.WORKER, 1, "worker 1")),
     ]
     assert kit.play.do(StartProcess) == [StartProcess(Role.WORKER, 2)]
+
+
+def test_what_an_earlier_master_gave_up_and_did_not_end_is_ended(master_kit):
+    kit = begun(master_kit, num_workers=2, num_ps=1, heartbeat_timeout_seconds=30)
+    lost = [kit.job.core.members.find(*whom) for whom in ((Role.PS, 0), (Role.WORKER, 1))]
+    for member in lost:  # and dies before it ends them
+        kit.do(lambda member=member: kit.job.core.processes.give_up(member, "silent", 60.0))
+    kit.restart()
+    kit.do(lambda: kit.job.core.resume(61.0))
+    ended = [action.handle.ref for action in kit.play.do(StopProcess)]
+    assert ended == ["ps 0", "worker 1"]
+    adopted = [action.handle.ref for action in kit.play.do(AdoptProcess)]
+    assert adopted == ["ps 0", "worker 0", "worker 1"]
 
 
 def test_time_goes_on_where_the_master_before_has_left_it(master_kit):
