@@ -28,7 +28,6 @@ from elasticdl.master.master import Master
 from elasticdl.model_spec import load_model_spec
 from elasticdl.runtime import process
 from elasticdl.runtime.credentials.files import TlsFiles
-from elasticdl.runtime.credentials.job_authority import JobAuthority
 from elasticdl.runtime.ending import end_now
 from elasticdl.runtime.process import ProcessArguments
 from elasticdl.state.open import open_state
@@ -80,6 +79,8 @@ async def _run(arguments: ProcessArguments) -> int:
     state = open_state(arguments.config.cluster.state, arguments.job_dir, _LEAVE_SECONDS)
     tls, authority = arguments.tls, None
     if arguments.tls_dir is not None:
+        from elasticdl.runtime.credentials.job_authority import JobAuthority
+
         cluster = arguments.config.cluster
         life_seconds = cluster.tls_certificate_seconds
         authority = JobAuthority.of_job(arguments.tls_dir, cluster.job_name, life_seconds)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import TYPE_CHECKING
 
 import grpc
 
 from elasticdl.errors import AuthenticationError
 from elasticdl.rpc import elasticdl_pb2 as pb
 from elasticdl.rpc.elasticdl_pb2_grpc import CertificatesServicer
-from elasticdl.runtime.credentials.job_authority import JobAuthority
+
+if TYPE_CHECKING:
+    from elasticdl.runtime.credentials.job_authority import JobAuthority
 
 log = logging.getLogger(__name__)
 

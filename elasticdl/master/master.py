@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 
@@ -71,8 +71,10 @@ from elasticdl.rpc.security import add_port
 from elasticdl.runtime import process
 from elasticdl.runtime.addresses import Listening, is_loopback, join
 from elasticdl.runtime.credentials.files import TlsFiles
-from elasticdl.runtime.credentials.job_authority import JobAuthority
 from elasticdl.state.open import system_of
+
+if TYPE_CHECKING:
+    from elasticdl.runtime.credentials.job_authority import JobAuthority
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 import grpc
 
@@ -31,7 +31,9 @@ from elasticdl.rpc.elasticdl_pb2_grpc import (
     add_CertificatesServicer_to_server,
     add_MasterServicer_to_server,
 )
-from elasticdl.runtime.credentials.job_authority import JobAuthority
+
+if TYPE_CHECKING:
+    from elasticdl.runtime.credentials.job_authority import JobAuthority
 
 _PS_ROUTE_SECONDS = 5.0  # the longest that GetPsRoute waits before it answers "not yet"
 _LEASE_SECONDS = 5.0  # the same for Lease, of a patient worker

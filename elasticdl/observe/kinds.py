@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, get_type_hints
+from typing import Annotated, Any, ClassVar, Self, dataclass_transform, get_type_hints
 
 SCHEMA = 1
 """The version of the schema.
@@ -24,10 +25,15 @@ Process = Annotated[str, 'name of a process, such as "worker 3" or "ps replica 0
 TaskId = Annotated[int, "id of the task"]
 Version = Annotated[int, "model version of the checkpoint"]
 
+_BECOMES_DATACLASS = threading.Lock()
 
-@dataclass(frozen=True)
+
+@dataclass_transform(frozen_default=True)
 class Kind:
     """One fact. Beside its fields a line has `time`, `role`, `index`, `event` and often `text`.
+
+    A kind becomes a frozen dataclass with its first event. Each process imports all kinds and
+    writes few, and to make dataclasses of all takes 30 ms of its start.
 
     is_beat: Whether it is written with each heartbeat; such lines are kept for a limited time only.
     """
@@ -35,6 +41,12 @@ class Kind:
     event: ClassVar[str]
     writer: ClassVar[str] = MASTER
     is_beat: ClassVar[bool] = False
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+    def __new__(cls, *_values: object, **_named: object) -> Self:
+        """Return an event without its fields, which `__init__` of the dataclass sets."""
+        _fields(cls)
+        return super().__new__(cls)
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -42,10 +54,17 @@ class Kind:
         return dict(self.__dict__)
 
 
+def _fields(kind: type[Kind]) -> tuple[dataclasses.Field[Any], ...]:
+    """Return the fields of a kind, which is a dataclass from now on."""
+    with _BECOMES_DATACLASS:  # a second thread must not make it once more
+        if "__dataclass_fields__" not in kind.__dict__:
+            dataclass(frozen=True)(kind)
+    return dataclasses.fields(kind)
+
+
 # --- the event log itself ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class Opened(Kind):
     """A process begins to write to its log. Totals of the process at that index begin anew."""
 
@@ -55,7 +74,6 @@ class Opened(Kind):
     pid: Annotated[int, "process id on its machine"]
 
 
-@dataclass(frozen=True)
 class EventsLost(Kind):
     """The log could be written to again."""
 
@@ -67,7 +85,6 @@ class EventsLost(Kind):
 # --- what comes with each heartbeat --------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class WorkerProgress(Kind):
     """A worker reports its progress."""
 
@@ -83,7 +100,6 @@ class WorkerProgress(Kind):
     waits_for: Annotated[str, "what it can read nothing of for a while, and why"] = ""
 
 
-@dataclass(frozen=True)
 class FeedPath(Kind):
     """A worker says how its records become minibatches, and the reason."""
 
@@ -91,7 +107,6 @@ class FeedPath(Kind):
     writer: ClassVar[str] = WORKER
 
 
-@dataclass(frozen=True)
 class ProcessUsage(Kind):
     """A process reports the use of its time and of the machine, since it began."""
 
@@ -113,7 +128,6 @@ class ProcessUsage(Kind):
     ] = 0.0
 
 
-@dataclass(frozen=True)
 class JobPicture(Kind):
     """The master reports the state of the job."""
 
@@ -150,7 +164,6 @@ class JobPicture(Kind):
     num_late: Annotated[int, "records of a stream that came late"] = 0
 
 
-@dataclass(frozen=True)
 class ParameterTables(Kind):
     """The ps replicas report what they hold."""
 
@@ -181,7 +194,6 @@ class ParameterTables(Kind):
     ] = ()
 
 
-@dataclass(frozen=True)
 class EventLoop(Kind):
     """The master's event loop was late since the last report; it answered no one meanwhile."""
 
@@ -191,7 +203,6 @@ class EventLoop(Kind):
     held_seconds: Annotated[float, "seconds, at most, in which the master itself was busy"]
 
 
-@dataclass(frozen=True)
 class PageServed(Kind):
     """The master serves the job's page, or says why it cannot."""
 
@@ -202,7 +213,6 @@ class PageServed(Kind):
 # --- the job -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class PhaseBegan(Kind):
     """The job goes on to its next phase."""
 
@@ -210,7 +220,6 @@ class PhaseBegan(Kind):
     phase: Annotated[str, "training, predicting, evaluating, exporting, checkpointing or auditing"]
 
 
-@dataclass(frozen=True)
 class DataChecked(Kind):
     """A worker has looked at a sample of the data, before the first record."""
 
@@ -218,7 +227,6 @@ class DataChecked(Kind):
     lines: Annotated[Sequence[str], "what it found"]
 
 
-@dataclass(frozen=True)
 class JobEnded(Kind):
     """The job has ended."""
 
@@ -226,28 +234,24 @@ class JobEnded(Kind):
     phase: Annotated[str, "finished or failed"]
 
 
-@dataclass(frozen=True)
 class JobStopping(Kind):
     """The job will fail, once its last checkpoint is written."""
 
     event: ClassVar[str] = "stopping"
 
 
-@dataclass(frozen=True)
 class Resumed(Kind):
     """A master goes on with the job of one that was lost or paused."""
 
     event: ClassVar[str] = "resumed"
 
 
-@dataclass(frozen=True)
 class Paused(Kind):
     """The master leaves the job as it is; another one can go on."""
 
     event: ClassVar[str] = "paused"
 
 
-@dataclass(frozen=True)
 class MasterLate(Kind):
     """The master stood still, so nobody is given up for silence in that time."""
 
@@ -255,7 +259,6 @@ class MasterLate(Kind):
     seconds: Annotated[float, "seconds that its clock tick came late"]
 
 
-@dataclass(frozen=True)
 class LoopHeld(Kind):
     """The master was busy with one thing for too long, and answered nobody meanwhile."""
 
@@ -264,7 +267,6 @@ class LoopHeld(Kind):
     num_holds: Annotated[int, "holds above the limit since the last such event"]
 
 
-@dataclass(frozen=True)
 class HeartbeatInterval(Kind):
     """Processes are told to send their heartbeats at another interval, for their number."""
 
@@ -273,14 +275,12 @@ class HeartbeatInterval(Kind):
     num_members: Annotated[int, "processes of the job"]
 
 
-@dataclass(frozen=True)
 class JournalNews(Kind):
     """The job's journal is away, or is back."""
 
     event: ClassVar[str] = "journal"
 
 
-@dataclass(frozen=True)
 class TrackersAwaited(Kind):
     """The end waits for servers, or a disk, to take the last numbers of the job."""
 
@@ -288,14 +288,12 @@ class TrackersAwaited(Kind):
     flags: Annotated[tuple[str, ...], "those that ask for them"]
 
 
-@dataclass(frozen=True)
 class StreamNews(Kind):
     """The source of the stream that is trained on is away, or is back."""
 
     event: ClassVar[str] = "stream"
 
 
-@dataclass(frozen=True)
 class Unreadable(Kind):
     """Messages cannot be read, and were set aside; told of the first, and when there are twice."""
 
@@ -304,7 +302,6 @@ class Unreadable(Kind):
     partition: Annotated[str, "partition of the last ones"]
 
 
-@dataclass(frozen=True)
 class MessagesLate(Kind):
     """Messages came late; told of the first, and when there are twice."""
 
@@ -313,7 +310,6 @@ class MessagesLate(Kind):
     partition: Annotated[str, "partition of the last ones"]
 
 
-@dataclass(frozen=True)
 class MessagesGone(Kind):
     """The broker deleted messages before they were read; told of the first, and of twice as many.
 
@@ -325,7 +321,6 @@ class MessagesGone(Kind):
     partition: Annotated[str, "partition of the last ones"]
 
 
-@dataclass(frozen=True)
 class WindowScored(Kind):
     """A window of event time is over: how its messages were scored, each before it was trained."""
 
@@ -341,7 +336,6 @@ class WindowScored(Kind):
 # --- processes -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class Registered(Kind):
     """A process is ready to take part."""
 
@@ -351,7 +345,6 @@ class Registered(Kind):
     address: Annotated[str, "HOST:PORT of a ps replica; empty for a worker"] = ""
 
 
-@dataclass(frozen=True)
 class ProcessPending(Kind):
     """A process waits to be started by its launcher."""
 
@@ -360,7 +353,6 @@ class ProcessPending(Kind):
     why: Annotated[str, "what it waits for, in the launcher's words"]
 
 
-@dataclass(frozen=True)
 class ProcessRuns(Kind):
     """A process that was pending runs."""
 
@@ -368,7 +360,6 @@ class ProcessRuns(Kind):
     process: Process
 
 
-@dataclass(frozen=True)
 class ProcessStopping(Kind):
     """A worker gets no more tasks, because the job goes on with fewer."""
 
@@ -376,7 +367,6 @@ class ProcessStopping(Kind):
     process: Process
 
 
-@dataclass(frozen=True)
 class ProcessLeaving(Kind):
     """A process was asked to end, by others than the master."""
 
@@ -384,7 +374,6 @@ class ProcessLeaving(Kind):
     process: Process
 
 
-@dataclass(frozen=True)
 class ProcessLeft(Kind):
     """A process has ended, as was expected."""
 
@@ -393,7 +382,6 @@ class ProcessLeft(Kind):
     reason: Annotated[str, "finished, failed, killed, preempted, out of memory, node lost, unknown"]
 
 
-@dataclass(frozen=True)
 class ProcessLost(Kind):
     """A process has ended, or fell silent, and was still needed."""
 
@@ -402,14 +390,12 @@ class ProcessLost(Kind):
     reason: Annotated[str, "finished, failed, killed, preempted, out of memory, node lost, unknown"]
 
 
-@dataclass(frozen=True)
 class NotReplaced(Kind):
     """A process that was lost is not started again."""
 
     event: ClassVar[str] = "not replaced"
 
 
-@dataclass(frozen=True)
 class PsHandedOver(Kind):
     """A process that was asked to end has written what it alone held, for its successor."""
 
@@ -418,7 +404,6 @@ class PsHandedOver(Kind):
     version: Annotated[int, "updates that it had applied"]
 
 
-@dataclass(frozen=True)
 class PsRecovered(Kind):
     """A ps replica that was lost is back."""
 
@@ -438,7 +423,6 @@ class PsRecovered(Kind):
     ] = ()
 
 
-@dataclass(frozen=True)
 class PsMoveWanted(Kind):
     """The model is to move to another number of ps replicas."""
 
@@ -446,7 +430,6 @@ class PsMoveWanted(Kind):
     replicas: Annotated[int, "how many there are to be"]
 
 
-@dataclass(frozen=True)
 class PsMoved(Kind):
     """The model has moved to another number of ps replicas."""
 
@@ -455,7 +438,6 @@ class PsMoved(Kind):
     layout: Annotated[int, "number of the layout"]
 
 
-@dataclass(frozen=True)
 class PsNotMoved(Kind):
     """The model could not move to another number of ps replicas."""
 
@@ -463,7 +445,6 @@ class PsNotMoved(Kind):
     reason: Annotated[str, "why"]
 
 
-@dataclass(frozen=True)
 class WorldClosed(Kind):
     """Workers have agreed on who reduces together."""
 
@@ -473,7 +454,6 @@ class WorldClosed(Kind):
     behind: Annotated[Sequence[int], "those that are given the parameters of the first"]
 
 
-@dataclass(frozen=True)
 class WorldRestored(Kind):
     """All workers of a job without ps replicas were lost; another one goes on."""
 
@@ -488,7 +468,6 @@ class WorldRestored(Kind):
 # --- tasks and training --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class LeftToStragglers(Kind):
     """The last tasks of the slowest workers are not waited for."""
 
@@ -496,7 +475,6 @@ class LeftToStragglers(Kind):
     tasks: Annotated[Sequence[int], "ids of the tasks"]
 
 
-@dataclass(frozen=True)
 class Requeued(Kind):
     """Tasks of a process that was lost go to others."""
 
@@ -505,7 +483,6 @@ class Requeued(Kind):
     tasks: Annotated[Sequence[int], "ids of the tasks"]
 
 
-@dataclass(frozen=True)
 class TaskFailed(Kind):
     """A task failed and is tried again."""
 
@@ -513,7 +490,6 @@ class TaskFailed(Kind):
     task: TaskId
 
 
-@dataclass(frozen=True)
 class ResultsWait(Kind):
     """Results cannot be written where they belong; the job waits and tries again."""
 
@@ -522,7 +498,6 @@ class ResultsWait(Kind):
     seconds: Annotated[float, "seconds until the next try"]
 
 
-@dataclass(frozen=True)
 class TaskSetAside(Kind):
     """A task failed too often and is left out; the job will fail."""
 
@@ -534,7 +509,6 @@ OF_TASKS = (TaskFailed, TaskSetAside)
 """The events that tell why a task failed."""
 
 
-@dataclass(frozen=True)
 class Slow(Kind):
     """A worker is at one stage for long."""
 
@@ -548,7 +522,6 @@ class Slow(Kind):
     is_overdue: Annotated[bool, "whether the worker ends itself for that"]
 
 
-@dataclass(frozen=True)
 class Anomaly(Kind):
     """Something is unusual, and was not at the look before."""
 
@@ -563,7 +536,6 @@ class Anomaly(Kind):
     stage: Annotated[str, "of a straggler: the stage that takes longer than that of others"] = ""
 
 
-@dataclass(frozen=True)
 class TrainingMetricsMeasured(Kind):
     """Loss and metrics over training records."""
 
@@ -576,14 +548,12 @@ class TrainingMetricsMeasured(Kind):
     num_records: Annotated[int, "records that `metrics` are of"]
 
 
-@dataclass(frozen=True)
 class TrainingMetricsFailed(Kind):
     """Metrics of training could not be computed."""
 
     event: ClassVar[str] = "training metrics failed"
 
 
-@dataclass(frozen=True)
 class Evaluated(Kind):
     """An evaluation is complete."""
 
@@ -591,7 +561,6 @@ class Evaluated(Kind):
     metrics: Annotated[Mapping[str, float], "by name"]
 
 
-@dataclass(frozen=True)
 class BestEvaluation(Kind):
     """An evaluation is the best so far, by the metric of `--keep_best`; its checkpoint is kept."""
 
@@ -602,7 +571,6 @@ class BestEvaluation(Kind):
     version: Annotated[int, "model version that was evaluated"]
 
 
-@dataclass(frozen=True)
 class Overfitting(Kind):
     """A metric of validation data gets worse while training data are learnt better; said once."""
 
@@ -613,7 +581,6 @@ class Overfitting(Kind):
     value: Annotated[float, "its value now"]
 
 
-@dataclass(frozen=True)
 class BegunWith(Kind):
     """A job begins with a checkpoint, `--checkpoint_dir_for_init`."""
 
@@ -622,7 +589,6 @@ class BegunWith(Kind):
     learning_rate: Annotated[float | None, "that a callback had set, and training goes on with"]
 
 
-@dataclass(frozen=True)
 class LearningRateSet(Kind):
     """A callback sets the learning rate."""
 
@@ -630,7 +596,6 @@ class LearningRateSet(Kind):
     learning_rate: Annotated[float, "from now on"]
 
 
-@dataclass(frozen=True)
 class TrainingStopped(Kind):
     """A callback stops training."""
 
@@ -640,7 +605,6 @@ class TrainingStopped(Kind):
 # --- checkpoints ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class CheckpointWritten(Kind):
     """A checkpoint is whole."""
 
@@ -649,7 +613,6 @@ class CheckpointWritten(Kind):
     is_best: Annotated[bool, "whether it is that of the best evaluation so far"] = False
 
 
-@dataclass(frozen=True)
 class CheckpointFailed(Kind):
     """A checkpoint could not be written."""
 
@@ -657,7 +620,6 @@ class CheckpointFailed(Kind):
     version: Version
 
 
-@dataclass(frozen=True)
 class VersionExported(Kind):
     """A version of the export that goes on is written."""
 
@@ -671,7 +633,6 @@ class VersionExported(Kind):
     is_current: Annotated[bool, "whether it is to be served; else another version is held"]
 
 
-@dataclass(frozen=True)
 class ExportFailed(Kind):
     """A version of the export could not be written; the next one brings what it would have had."""
 
@@ -679,7 +640,6 @@ class ExportFailed(Kind):
     version: Annotated[int, "updates of the model that it would have had"]
 
 
-@dataclass(frozen=True)
 class CheckpointUnsound(Kind):
     """A ps replica cannot be restored from a checkpoint, and goes back to an older one."""
 
@@ -688,7 +648,6 @@ class CheckpointUnsound(Kind):
     problem: Annotated[str, "what is wrong with the checkpoint"]
 
 
-@dataclass(frozen=True)
 class RowsExpired(Kind):
     """Rows of embedding tables have come to their end."""
 
@@ -698,7 +657,6 @@ class RowsExpired(Kind):
 # --- the root of a local job ---------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class Warned(Kind):
     """Something to know of how the job was started."""
 
@@ -706,7 +664,6 @@ class Warned(Kind):
     writer: ClassVar[str] = SUPERVISOR
 
 
-@dataclass(frozen=True)
 class MasterLost(Kind):
     """The master was lost, and is started again."""
 
@@ -714,7 +671,6 @@ class MasterLost(Kind):
     writer: ClassVar[str] = SUPERVISOR
 
 
-@dataclass(frozen=True)
 class LeftBehind(Kind):
     """Processes cannot be ended."""
 
@@ -739,7 +695,7 @@ def typed(event: Mapping[str, Any]) -> Kind | None:
     kind = KINDS.get(event["event"])
     if kind is None:
         return None
-    names = {one.name for one in dataclasses.fields(kind)}
+    names = {one.name for one in _fields(kind)}
     return kind(**{name: value for name, value in event.items() if name in names})
 
 
@@ -757,7 +713,7 @@ def fields_of(kind: type[Kind]) -> list[Field]:
     """Return the fields of a kind, in order."""
     hints = get_type_hints(kind, include_extras=True)
     found = []
-    for one in dataclasses.fields(kind):
+    for one in _fields(kind):
         of, means = hints[one.name].__origin__, hints[one.name].__metadata__[0]
         is_optional = one.default is not dataclasses.MISSING
         found.append(Field(one.name, _json_type(of), means, is_optional))

@@ -1,6 +1,5 @@
 """The page's server: who may ask, what is answered, and what it costs whoever puts events."""
 
-import dataclasses
 import gzip
 import http.client
 import json
@@ -161,9 +160,9 @@ def test_metrics_are_those_of_the_history(page):
 
 
 def test_a_stream_has_lag_late_records_and_its_watermark(page):
-    from elasticdl.observe.kinds import JobPicture
+    from elasticdl.observe.kinds import JobPicture, fields_of
 
-    nothing = dict.fromkeys((each.name for each in dataclasses.fields(JobPicture)), 0)
+    nothing = dict.fromkeys((each.name for each in fields_of(JobPicture)), 0)
     given = {"staleness": [], "loss": None, "lag": 7, "num_late": 3, "watermark": 1.7e9}
     page.put(fact("", event="picture", **{**nothing, **given}))
     text = with_token(page, "/metrics")[1].decode()
