@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from elasticdl.errors import CheckpointError
-from elasticdl.runtime.ending import Beside
+from elasticdl.runtime.ending import DaemonThread
 
 T = TypeVar("T")
 
@@ -93,7 +93,7 @@ class _Piece(Generic[T]):
         self._result: list[T] = []
         self._error: BaseException | None = None
         self.began = time.monotonic()
-        self.thread = Beside(self._run, "disk")
+        self.thread = DaemonThread(self._run, "disk")
 
     def start(self) -> None:
         self.go_on()

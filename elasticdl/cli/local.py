@@ -36,7 +36,7 @@ from elasticdl.model_spec import load_model_spec
 from elasticdl.observe.kinds import OF_TASKS, JobEnded
 from elasticdl.observe.labels import LabelClock
 from elasticdl.observe.tensorboard import Summaries
-from elasticdl.runtime.ending import Beside
+from elasticdl.runtime.ending import DaemonThread
 from elasticdl.worker.cores import threads_of
 from elasticdl.worker.exchange import Exchange
 from elasticdl.worker.heartbeat import Heartbeat
@@ -87,7 +87,7 @@ def _run(config: JobConfig, display: Display, sender: Sender) -> JobStatus:
         job.heard(note)
 
     # Signals arrive in the main thread, which stays free for them and for the display.
-    thread = Beside(job.run, "job")
+    thread = DaemonThread(job.run, "job")
     thread.start()
     try:
         while thread.is_alive():

@@ -46,12 +46,12 @@ from elasticdl.master.moves.messages import MoveFailed, MoveTold
 from elasticdl.master.parameters.answers import (
     Answer,
     Audited,
-    Seating,
+    RendezvousAnswer,
 )
 from elasticdl.master.parameters.pair import JobParameters
 from elasticdl.master.phase_plan import PhasePlan
 from elasticdl.master.phases import Phase
-from elasticdl.master.processes import Leaving, Loss, Processes
+from elasticdl.master.processes import Leaving, Processes, ProcessLoss
 from elasticdl.master.progress import Meter
 from elasticdl.master.results import TaskResults
 from elasticdl.master.tasks import JobTasks, draws_order
@@ -303,7 +303,9 @@ class JobCore:
             self._carry_out(member, self.processes.lose(member, exited, now), now)
             self._advance(now)
 
-    def attend(self, worker_id: int, session: str, said: Attendance, now: float) -> Seating:
+    def attend(
+        self, worker_id: int, session: str, said: Attendance, now: float
+    ) -> RendezvousAnswer:
         """A worker comes to the rendezvous of an all-reduce job."""
         member = self.members.heard(Role.WORKER, worker_id, session, now)
         if member is None or self.has_ended:
@@ -414,7 +416,7 @@ class JobCore:
     def _give_up(self, member: Member, words: str, now: float) -> None:
         self._carry_out(member, self.processes.give_up(member, words, now), now)
 
-    def _carry_out(self, member: Member, loss: Loss, now: float) -> None:
+    def _carry_out(self, member: Member, loss: ProcessLoss, now: float) -> None:
         """Carry out the consequences that the loss of a process has for tasks and for the job."""
         if member.role is Role.WORKER:
             for feature in self.features:

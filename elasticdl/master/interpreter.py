@@ -45,7 +45,7 @@ from elasticdl.master.parameters.answers import (
     Watermarks,
     WatermarksFailed,
 )
-from elasticdl.master.parameters.hand_overs import HandedOver
+from elasticdl.master.parameters.hand_overs import HandOver
 from elasticdl.master.parameters.proof import Replicas
 from elasticdl.master.parameters.schedule import RECOVERY_FOLDER
 from elasticdl.observe.kinds import RowsExpired
@@ -246,7 +246,7 @@ class Interpreter:
 
     def folder_of(self, checkpoint: RestorePoint) -> Location:
         """Return where a checkpoint of this job lies, or what a ps replica has handed over."""
-        if isinstance(checkpoint, HandedOver):
+        if isinstance(checkpoint, HandOver):
             role = Role.WORKER if checkpoint.is_of_worker else Role.PS
             return self.hand_over_folder(role, checkpoint.index, checkpoint.session)
         directory = self.checkpoint_dir(checkpoint.is_private)

@@ -29,8 +29,15 @@ from numpy.typing import NDArray
 from elasticdl.data.updates import UpdateOrder
 from elasticdl.job import Lease, MetricStates, Outcome, Task
 from elasticdl.master.journal import Journal
-from elasticdl.master.missing_tasks import Applied, Lacks, Made, Uneven, lacks_of_epoch, to_edges
-from elasticdl.master.order import HandOuts, InArrival
+from elasticdl.master.missing_tasks import (
+    Applied,
+    Made,
+    MissingTasks,
+    Uneven,
+    lacks_of_epoch,
+    to_edges,
+)
+from elasticdl.master.order import InArrival, TaskCursor
 from elasticdl.master.replays import Replays
 from elasticdl.master.stream_table import StreamTable
 from elasticdl.master.tasks import JobTasks
@@ -125,10 +132,10 @@ class Ledger:
         self._minibatch_size = minibatch_size
         self.generation = 0
         is_stream = isinstance(tasks.training, StreamTable)
-        self._handed: HandOuts | InArrival = (
+        self._handed: TaskCursor | InArrival = (
             InArrival(lambda: tasks.epoch_ids(0))
             if is_stream
-            else HandOuts(tasks.per_epoch, seed, shuffle)
+            else TaskCursor(tasks.per_epoch, seed, shuffle)
         )
         self._returned: deque[int] = deque()  # training tasks that came back and wait
         self._queued: deque[int] = deque()  # all other tasks, not leased
@@ -302,7 +309,7 @@ class Ledger:
         """Forget tasks that were queued; those under lease are forgotten when they end."""
         self._journal.record("drop", task_ids.start, task_ids.stop)
 
-    def lacks(self, applied: Applied | Mapping[int, int]) -> Lacks:
+    def lacks(self, applied: Applied | Mapping[int, int]) -> MissingTasks:
         """Return the training tasks that are done, but that restored parameters do not have.
 
         Args:
@@ -320,7 +327,7 @@ class Ledger:
             parts.append(
                 lacks_of_epoch(first, records, is_done, self._minibatch_size, found, uneven)
             )
-        return Lacks.together(parts)
+        return MissingTasks.together(parts)
 
     def done_of_epoch(self, epoch: int) -> NDArray[np.bool_]:
         """Return which tasks of an epoch are done: handed out, not waiting, and not held."""

@@ -21,7 +21,7 @@ class Made(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Lack:
+class MissingTask:
     """A training task that is done, but restored parameters have only `have` minibatches of it."""
 
     task_id: int
@@ -67,7 +67,7 @@ class Uneven:
         return self._task_ids[low:high] - first, self._made[low:high]
 
 
-class Lacks:
+class MissingTasks:
     """Tasks that are lacked; shape (n,) each, by ascending id."""
 
     def __init__(self, task_ids: Int64, have: Int64, minibatches: Int64, records: Int64) -> None:
@@ -77,7 +77,7 @@ class Lacks:
         self.records = records
 
     @classmethod
-    def together(cls, parts: Iterable[Lacks]) -> Lacks:
+    def together(cls, parts: Iterable[MissingTasks]) -> MissingTasks:
         """Return the lacks of several epochs, in order."""
         columns = [(p.task_ids, p.have, p.minibatches, p.records) for p in parts]
         if not columns:
@@ -87,10 +87,10 @@ class Lacks:
     def __len__(self) -> int:
         return len(self.task_ids)
 
-    def __iter__(self) -> Iterator[Lack]:
+    def __iter__(self) -> Iterator[MissingTask]:
         columns = (self.task_ids, self.have, self.minibatches, self.records)
         for values in zip(*(column.tolist() for column in columns), strict=True):
-            yield Lack(*values)
+            yield MissingTask(*values)
 
 
 def lacks_of_epoch(
@@ -100,7 +100,7 @@ def lacks_of_epoch(
     minibatch_size: int,
     applied: Applied,
     uneven: Uneven,
-) -> Lacks:
+) -> MissingTasks:
     """Return what is lacked of the tasks [first, first + n) of one epoch.
 
     Args:
@@ -122,7 +122,7 @@ def lacks_of_epoch(
     have, minibatches, examples = have[lacking], minibatches[lacking], examples[lacking]
     # `feed` may make more examples than records, but a task cannot lack more records than it has.
     left = np.clip(examples - have * minibatch_size, 0, records[lacking])
-    return Lacks(lacking + first, have, minibatches - have, left)
+    return MissingTasks(lacking + first, have, minibatches - have, left)
 
 
 def to_ranges(ids: Iterable[int]) -> list[list[int]]:

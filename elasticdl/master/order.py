@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from elasticdl.data.order import Order
 
 
-class HandOuts:
+class TaskCursor:
     """Keeps which training tasks were handed out at least once: all before a cursor in the order.
 
     The orders of all epochs follow each other. A byte for each task of one epoch tells whether the
@@ -86,7 +86,7 @@ class HandOuts:
 
 
 class InArrival:
-    """Does the work of `HandOuts` for a stream, whose tasks come in order and never end."""
+    """Does the work of `TaskCursor` for a stream, whose tasks come in order and never end."""
 
     epoch = 0
 

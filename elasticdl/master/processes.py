@@ -24,7 +24,7 @@ from elasticdl.settings.cluster import MOST_WORKERS
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class ProcessLoss:
     """The consequences of the loss of a process.
 
     failure: the reason why the job fails because of the loss; "" if the job goes on.
@@ -266,7 +266,7 @@ class Processes:
         exited: Exited,
         now: float,
         was_silent: bool = False,
-    ) -> Loss:
+    ) -> ProcessLoss:
         """A process is lost: take back what it held, and decide what to do about it.
 
         Args:
@@ -292,7 +292,7 @@ class Processes:
         position = self._announced(member)
         is_of_task = self._is_of_task(member, exited, position, was_silent)
         self._members.lose(member, how)
-        loss = Loss()
+        loss = ProcessLoss()
         if is_of_task:
             cause = "fell silent" if was_silent else how
             loss = self._blame(member, position, f"{member.name} {cause}")
@@ -327,7 +327,7 @@ class Processes:
             self._history.worker_died_of_task()
         return replace(loss, failure=self._carry_out(verdict, member, text, now))
 
-    def give_up(self, member: Member, words: str, now: float) -> Loss:
+    def give_up(self, member: Member, words: str, now: float) -> ProcessLoss:
         """Treat an unreachable process as lost, and end it; return what `lose` returns."""
         handle = ProcessHandle(member.role, member.index, member.handle)
         exited = Exited(handle, ExitReason.UNKNOWN, None, words)
@@ -403,7 +403,7 @@ class Processes:
         is_looking = member.role is Role.WORKER and self._looks_at_data(member.index)
         return is_looking and relaunch.may_be_of_task(exited.reason, exited.code)
 
-    def _blame(self, member: Member, position: Position | None, how: str) -> Loss:
+    def _blame(self, member: Member, position: Position | None, how: str) -> ProcessLoss:
         """End the lease of the task of which a worker died, if the task is certain."""
         held = list(self._ledger.held_by(member.index))
         if position is not None:
@@ -412,10 +412,10 @@ class Processes:
             (task_id,) = held
             where = str(self._ledger.task(task_id))
         else:
-            return Loss()
+            return ProcessLoss()
         message = f"{how} in {where}"
         settled = self._ledger.blame(task_id, message)
-        return Loss(task_id=task_id, settled=settled, message=message)
+        return ProcessLoss(task_id=task_id, settled=settled, message=message)
 
     def _take_back(
         self,

@@ -22,7 +22,7 @@ def wait_at_end_for(thread: threading.Thread) -> None:
     _ending.add(thread)
 
 
-class Beside(threading.Thread):
+class DaemonThread(threading.Thread):
     """A daemon thread that ends when its work is done or given up. `end` waits a moment for it.
 
     The process does not wait longer, because the thread may be in a user's `feed` or in a call to

@@ -20,7 +20,7 @@ from elasticdl.worker.collective.rounds import OfferOutcome
 from elasticdl.worker.parameters import OwnParameters, Step
 from elasticdl.worker.replica import Replica
 from elasticdl.worker.ring_member import Outdated, OutOfTurn, OutOfWorld, RingMember
-from elasticdl.worker.round_protocol import Handing
+from elasticdl.worker.round_protocol import Proposal
 
 
 class RingExchange:
@@ -91,9 +91,9 @@ class RingExchange:
         if step is not None:
             self._wait_for_turn(step.lease)
         replica = self.replica
-        course = replica.course
+        lineage = replica.lineage
         pulled = replica.client.pull([], training=step is not None)
-        return OwnParameters(pulled.dense, pulled.state, pulled.version, course)
+        return OwnParameters(pulled.dense, pulled.state, pulled.version, lineage)
 
     def push(
         self,
@@ -111,30 +111,30 @@ class RingExchange:
             GapError: Minibatches before this one are missing, or this worker is in no world.
             StaleParametersError: The parameters are not the newest.
         """
-        handing = Handing(
+        proposal = Proposal(
             self._named(lease, index, num_records),
             learning_rate,
             (result.dense_grad, result.state_delta),
-            pulled.course,
+            pulled.lineage,
             pulled.version,
         )
-        self._hand_in(handing, lease)
+        self._hand_in(proposal, lease)
         return self.replica.version
 
     def skip(self, lease: Lease, index: int) -> None:
         """Leave a minibatch out for good, on all ranks; raises what `push` does."""
         minibatch = replace(self._named(lease, index, 0), is_skipped=True)
-        self._hand_in(Handing(minibatch, 0.0, None, 0, 0), lease)
+        self._hand_in(Proposal(minibatch, 0.0, None, 0, 0), lease)
 
     def _named(self, lease: Lease, index: int, num_records: int) -> rounds.OfferedMinibatch:
         task_id, number = lease.task.id, lease.number
         ends_task = self._ends.get((task_id, number)) == index + 1
         return rounds.OfferedMinibatch(task_id, number, index, num_records, ends_task=ends_task)
 
-    def _hand_in(self, handing: Handing, lease: Lease) -> None:
-        where = f"minibatch {handing.minibatch.index} of task {lease.task.id}"
+    def _hand_in(self, proposal: Proposal, lease: Lease) -> None:
+        where = f"minibatch {proposal.minibatch.index} of task {lease.task.id}"
         try:
-            verdict = self.member.hand_in(handing)
+            verdict = self.member.hand_in(proposal)
         except Outdated:
             raise StaleParametersError(f"{where} was computed on older parameters") from None
         except OutOfWorld:

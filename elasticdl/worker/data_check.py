@@ -28,7 +28,7 @@ from elasticdl.job import OF_MODEL, DataCheckTurn, Mode, Shard, TaskKind
 from elasticdl.model_spec import ModelSpec
 from elasticdl.observe.history.bound import SLOW_READING
 from elasticdl.rpc.base import MasterClient
-from elasticdl.runtime.ending import Beside
+from elasticdl.runtime.ending import DaemonThread
 from elasticdl.runtime.process import STOPPED_EXIT_CODE
 from elasticdl.worker.findings import DataSet, Fed, findings, of_trained
 from elasticdl.worker.metrics_check import check_metrics
@@ -231,7 +231,7 @@ def _fed_in_time(
     # The `feed` may draw random numbers. The generators are set back, so the look does not change
     # what the job draws later.
     drawn = random.getstate(), np.random.get_state()
-    thread = Beside(run, "data check")
+    thread = DaemonThread(run, "data check")
     thread.start()
     thread.join(_MOST_SECONDS)
     random.setstate(drawn[0])

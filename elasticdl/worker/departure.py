@@ -14,7 +14,7 @@ from collections.abc import Callable
 from elasticdl.errors import ElasticdlError, UnavailableError
 from elasticdl.job import Role
 from elasticdl.rpc.client import GrpcMasterClient
-from elasticdl.runtime.ending import Beside, end_now
+from elasticdl.runtime.ending import DaemonThread, end_now
 from elasticdl.runtime.process import STOPPED_EXIT_CODE
 from elasticdl.worker.loop import Worker
 
@@ -52,7 +52,7 @@ class WorkerDeparture:
     def begin(self) -> None:
         """Hand over and end the process, within a limited time even if somebody does not answer."""
         self._has_begun = True
-        hand_over = Beside(self._hand_over, "hand-over")
+        hand_over = DaemonThread(self._hand_over, "hand-over")
         hand_over.start()
         hand_over.join(_LONGEST_SECONDS)
         self._is_over.set()

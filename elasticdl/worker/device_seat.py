@@ -14,14 +14,14 @@ FOLDER = "devices"
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceSeat:
+class DeviceLock:
     """A device, and the open file whose lock says that this process has it."""
 
     device: str | None
     file: int | None = None
 
 
-def take_seat(devices: Sequence[str], job_dir: Path) -> DeviceSeat:
+def take_seat(devices: Sequence[str], job_dir: Path) -> DeviceLock:
     """Take the first free seat at the devices, and keep it until this process ends.
 
     Seats are dealt in turn: with two devices, the first and the third worker get the first one. A
@@ -33,7 +33,7 @@ def take_seat(devices: Sequence[str], job_dir: Path) -> DeviceSeat:
         job_dir: The job's folder on this machine.
     """
     if len(set(devices)) < 2:
-        return DeviceSeat(devices[0] if devices else None)
+        return DeviceLock(devices[0] if devices else None)
     folder = job_dir / FOLDER
     folder.mkdir(exist_ok=True)
     for number in itertools.count():
@@ -45,5 +45,5 @@ def take_seat(devices: Sequence[str], job_dir: Path) -> DeviceSeat:
             continue
         # The child must not keep the lock: a process that a framework forks may outlive this one.
         os.register_at_fork(after_in_child=partial(os.close, file))
-        return DeviceSeat(devices[number % len(devices)], file)
+        return DeviceLock(devices[number % len(devices)], file)
     raise AssertionError("there is always another seat")

@@ -47,7 +47,7 @@ from elasticdl.job import (
 )
 from elasticdl.observe.labels import LabelClock
 from elasticdl.rpc.base import MasterClient
-from elasticdl.runtime.ending import Beside
+from elasticdl.runtime.ending import DaemonThread
 from elasticdl.runtime.process import STOPPED_EXIT_CODE
 from elasticdl.worker import side_files
 from elasticdl.worker.activity import LABELS, Activity, Thread
@@ -218,7 +218,7 @@ class Worker:
         self._exchange.settle()
 
     def _thread(self, stage: Callable[[], None]) -> threading.Thread:
-        return Beside(self._beside, stage.__name__, (stage,))
+        return DaemonThread(self._beside, stage.__name__, (stage,))
 
     def _beside(self, stage: Callable[[], None]) -> None:
         """Run a stage with a lower priority than the thread that computes."""

@@ -16,12 +16,12 @@ _NONE = np.zeros(0, np.float32)
 
 @dataclass(frozen=True, slots=True)
 class OwnParameters:
-    """The worker's own parameters in all-reduce; `course` and `version` identify them."""
+    """The worker's own parameters in all-reduce; `lineage` and `version` identify them."""
 
     dense: Float32
     state: Float32
     version: int
-    course: int
+    lineage: int
 
 
 @dataclass(frozen=True, slots=True)

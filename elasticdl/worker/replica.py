@@ -46,7 +46,7 @@ class Replica:
     **pending** until they are applied. A checkpoint does not contain them; a worker that gets the
     parameters also gets the pending sums.
 
-    course: Grows when the parameters are replaced by others. Gradients of the earlier parameters
+    lineage: Grows when the parameters are replaced by others. Gradients of the earlier parameters
         are useless then, even if the version is the same.
     position: Grows with each round that has counted something, from the version at the start; -1
         without parameters.
@@ -97,7 +97,7 @@ class Replica:
         self.marks = Marks()
         self.version = self.position = -1
         self._learning_rate = 0.0
-        self.course = 0
+        self.lineage = 0
 
     def declare(self, model: ModelDescription, dense: Float32, state: Float32) -> None:
         """Set the model and its initial values.
@@ -361,7 +361,7 @@ class Replica:
         self._spare = self._left = None
         self._server = self._serve(store)
         self.version = client.pull([], training=False, dense=False).version
-        self.course += 1
+        self.lineage += 1
 
     def count(
         self,

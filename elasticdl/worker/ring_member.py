@@ -1,7 +1,7 @@
 """A worker's part in a world: a thread that meets, forms the ring, and reduces round after round.
 
-Only this thread uses the ring and changes the parameters. The worker gives it a **handing**: a
-minibatch with its gradient. A handing is kept until an update has counted it, even if the ring
+Only this thread uses the ring and changes the parameters. The worker gives it a **proposal**: a
+minibatch with its gradient. A proposal is kept until an update has counted it, even if the ring
 breaks meanwhile.
 
     meet -> form -> give parameters to those who are behind -> round, round, round ... -> meet
@@ -23,11 +23,11 @@ from elasticdl._core import RingListener
 from elasticdl.backends.base import Float32
 from elasticdl.errors import CheckpointError, ElasticdlError, RingError, UnavailableError
 from elasticdl.job import Attendance, Finished, Restore, Seat, Wait
-from elasticdl.runtime.ending import Beside
+from elasticdl.runtime.ending import DaemonThread
 from elasticdl.worker.collective import Group, WorldView, form_ring
 from elasticdl.worker.collective.rounds import Offer, OfferOutcome
 from elasticdl.worker.replica import Replica
-from elasticdl.worker.round_protocol import Handing, Pair, Rest, Round, RoundProtocol
+from elasticdl.worker.round_protocol import NextStep, Pair, Proposal, Round, RoundProtocol
 from elasticdl.worker.transfer import ParameterTransfer
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class RingMember:
         self._tell_forming: Callable[[bool], None] = lambda _: None
         self._is_forming = True
         self._made: tuple[Pair, Pair] | None = None  # see `_arrays`
-        self._thread = Beside(self._guarded, "ring")
+        self._thread = DaemonThread(self._guarded, "ring")
         # A daemon thread is safe here: it never ends by itself, and runs no framework's code.
         self._teller = threading.Thread(target=self._tell, name="settled", daemon=True)
 
@@ -144,7 +144,7 @@ class RingMember:
         with self._changed:
             self._protocol.out_of_work(is_out_of_work)
 
-    def hand_in(self, handing: Handing) -> OfferOutcome:
+    def hand_in(self, proposal: Proposal) -> OfferOutcome:
         """Have a minibatch counted; return its verdict.
 
         Raises:
@@ -152,19 +152,19 @@ class RingMember:
                 part any more.
         """
         with self._changed:
-            self._protocol.hand_in(handing)
+            self._protocol.hand_in(proposal)
             self._changed.notify_all()
             try:
                 self._wait(
-                    lambda: handing.verdict is not None or self._protocol.is_outdated(handing)
+                    lambda: proposal.verdict is not None or self._protocol.is_outdated(proposal)
                 )
             finally:
                 self._protocol.take_back()
-            if handing.verdict is None and self._protocol.is_resting:
+            if proposal.verdict is None and self._protocol.is_resting:
                 raise OutOfWorld  # nobody waits for it to be computed again
-            if handing.verdict is None:
+            if proposal.verdict is None:
                 raise Outdated
-            return handing.verdict
+            return proposal.verdict
 
     def wait_for_parameters(self) -> None:
         """Return once this worker has parameters."""
@@ -374,8 +374,8 @@ class RingMember:
             )
             made: Round | None = None
             while True:
-                handing = self._next(seat.world_id, made is not None and not made.counted)
-                made = self._round(group, seat, handing)
+                proposal = self._next(seat.world_id, made is not None and not made.counted)
+                made = self._round(group, seat, proposal)
                 if made is None:
                     return
         finally:
@@ -394,8 +394,8 @@ class RingMember:
             self._forms(False)
             self._changed.notify_all()
 
-    def _next(self, world_id: int, is_idle: bool) -> Handing | None:
-        """Return the handing for the next round; wait for one while this worker is busy."""
+    def _next(self, world_id: int, is_idle: bool) -> Proposal | None:
+        """Return the proposal for the next round; wait for one while this worker is busy."""
         protocol = self._protocol
         with self._changed:
             if is_idle and not protocol.is_busy:
@@ -413,12 +413,12 @@ class RingMember:
             )
             return protocol.offered()
 
-    def _round(self, group: Group, seat: Seat, handing: Handing | None) -> Round | None:
+    def _round(self, group: Group, seat: Seat, proposal: Proposal | None) -> Round | None:
         """Go through one round; return its decision, or None if the world is over."""
         protocol, replica = self._protocol, self._replica
         piece = self._transfer.next_piece()
         with self._changed:
-            offer = protocol.offer(handing, seat.world_id, piece)
+            offer = protocol.offer(proposal, seat.world_id, piece)
         offers = group.exchange(offer)
         with self._changed:
             made = protocol.begin_round(offers, seat.world_id)
@@ -427,37 +427,37 @@ class RingMember:
             return None
         if made.counted and replica.updates is None:
             is_mine = made.verdicts[seat.rank] is OfferOutcome.COUNTED
-            self._count(group, made.counted, handing if is_mine else None)
+            self._count(group, made.counted, proposal if is_mine else None)
         elif made.counted:
-            values = None if handing is None else handing.values
+            values = None if proposal is None else proposal.values
             self._count_each(group, seat.rank, values, made)
         with self._changed:
-            if made.rest is Rest.FLUSH:
+            if made.next_step is NextStep.FLUSH:
                 replica.position += 1
                 replica.flush()
-            protocol.end_round(made, handing, seat.rank)
-            # This also wakes a handing that came during the round: the update may have outdated it.
+            protocol.end_round(made, proposal, seat.rank)
+            # This also wakes a proposal that came during the round, and may be outdated now.
             self._wake()
         if self._transfer.end_round(group, offers[0]):
             log.info("version %d: this worker has the parameters", replica.version)
             self._has_got_parameters(seat)
         return made
 
-    def _count(self, group: Group, counted: list[Offer], handing: Handing | None) -> None:
+    def _count(self, group: Group, counted: list[Offer], proposal: Proposal | None) -> None:
         """Reduce the gradients that count, and make the update."""
         minibatches = [offer.minibatch for offer in counted if offer.minibatch is not None]
         trained = [m for m in minibatches if not m.is_skipped]
         out = self._out()
         if trained:
-            has = handing is not None and handing.values is not None
-            values = handing.values if handing is not None and has else self._zeros()
-            weight = handing.minibatch.num_records if handing is not None and has else 0
+            has = proposal is not None and proposal.values is not None
+            values = proposal.values if proposal is not None and has else self._zeros()
+            weight = proposal.minibatch.num_records if proposal is not None and has else 0
             assert values is not None
             group.mean(values, out, weight)
             rules = self._replica.rules
             if rules.has_exact:
                 last = max(trained, key=lambda minibatch: (minibatch.task_id, minibatch.index))
-                is_last = handing is not None and handing.minibatch == last
+                is_last = proposal is not None and proposal.minibatch == last
                 rules.put(group.sum(rules.exact(values[1] if weight else None, is_last)), out[1])
         rates = [o.learning_rate for o in counted if o.minibatch and not o.minibatch.is_skipped]
         with self._changed:

@@ -30,7 +30,7 @@ Pair = tuple[Float32, Float32]  # a dense gradient, and the change of the state
 class ParameterProgress(Protocol):
     """The progress of this worker's parameters; `Replica` documents the fields."""
 
-    course: int
+    lineage: int
     position: int
     version: int
     marks: Marks
@@ -53,25 +53,25 @@ class ParameterProgress(Protocol):
 
 
 @dataclass(slots=True)
-class Handing:
+class Proposal:
     """A minibatch that is to be counted, and its verdict.
 
-    course, version: Those of the parameters on which the gradient was computed.
+    lineage, version: Those of the parameters on which the gradient was computed.
     """
 
     minibatch: OfferedMinibatch
     learning_rate: float
     values: Pair | None  # None if skipped
-    course: int
+    lineage: int
     version: int
     verdict: OfferOutcome | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SettledCall:
-    """A call that is due when a round begins after this position of this course is applied."""
+    """A call that is due when a round begins after this position of this lineage is applied."""
 
-    course: int
+    lineage: int
     position: int
     num_rounds: int
     task_id: int
@@ -79,7 +79,7 @@ class SettledCall:
     tell: Callable[[bool], None]
 
 
-class Rest(Enum):
+class NextStep(Enum):
     """The next step after a round in which no rank had a minibatch."""
 
     NOTHING = "another round"
@@ -93,7 +93,7 @@ class Round:
 
     offers: Sequence[Offer]
     verdicts: Sequence[OfferOutcome]
-    rest: Rest
+    next_step: NextStep
 
     @property
     def counted(self) -> list[Offer]:
@@ -115,9 +115,9 @@ class RoundProtocol:
         """Begin without parameters."""
         self._progress = progress
         self._busy: set[tuple[int, int]] = set()
-        self._handing: Handing | None = None
+        self._proposal: Proposal | None = None
         self._calls: deque[SettledCall] = deque()
-        self._settled_course, self._settled = 0, -1  # where all ranks are or were, none pending
+        self._settled_lineage, self._settled = 0, -1  # where all ranks are or were, none pending
         self._num_idle = 0
         self._is_out_of_work = False
         self._ended_world = 0
@@ -145,19 +145,21 @@ class RoundProtocol:
         """Note whether the master has no task for this worker."""
         self._is_out_of_work = is_out_of_work
 
-    def hand_in(self, handing: Handing) -> None:
+    def hand_in(self, proposal: Proposal) -> None:
         """Take a minibatch that is to be counted."""
-        assert self._handing is None, "one thread hands in"
-        self._handing = handing
+        assert self._proposal is None, "one thread hands in"
+        self._proposal = proposal
 
     def take_back(self) -> None:
-        """Forget the handing: no thread waits for its verdict any more."""
-        self._handing = None
+        """Forget the proposal: no thread waits for its verdict any more."""
+        self._proposal = None
 
     def when_settled(self, task_id: int, end: int, tell: Callable[[bool], None]) -> None:
         """Keep a function that is called when all that was counted so far is settled."""
         at = self._progress
-        self._calls.append(SettledCall(at.course, at.position, self.num_rounds, task_id, end, tell))
+        self._calls.append(
+            SettledCall(at.lineage, at.position, self.num_rounds, task_id, end, tell)
+        )
 
     def end_call(self) -> None:
         """Note that the first call has returned."""
@@ -187,27 +189,27 @@ class RoundProtocol:
     @property
     def has_handing(self) -> bool:
         """Return whether a minibatch was handed in."""
-        return self._handing is not None
+        return self._proposal is not None
 
     def is_over(self, world_id: int) -> bool:
         """Return whether this worker asks all to leave a world."""
         return self.is_leaving or self._ended_world == world_id
 
-    def is_outdated(self, handing: Handing) -> bool:
+    def is_outdated(self, proposal: Proposal) -> bool:
         """Return whether a gradient must be computed again; False if it was counted before."""
         at = self._progress
-        if handing.values is None or not self.has_parameters:
+        if proposal.values is None or not self.has_parameters:
             return False
-        if handing.minibatch.index != at.marks.next_index(handing.minibatch.task_id):
+        if proposal.minibatch.index != at.marks.next_index(proposal.minibatch.task_id):
             return False  # the next round says what is wrong with it
-        return (at.course, at.version) != (handing.course, handing.version)
+        return (at.lineage, at.version) != (proposal.lineage, proposal.version)
 
-    def offered(self) -> Handing | None:
-        """Return the handing, unless it has its verdict or must be computed again."""
-        handing = self._handing
-        if handing is None or handing.verdict is not None or self.is_outdated(handing):
+    def offered(self) -> Proposal | None:
+        """Return the proposal, unless it has its verdict or must be computed again."""
+        proposal = self._proposal
+        if proposal is None or proposal.verdict is not None or self.is_outdated(proposal):
             return None
-        return handing if self._progress.is_due(handing.minibatch.task_id) else None
+        return proposal if self._progress.is_due(proposal.minibatch.task_id) else None
 
     def is_call_due(self, is_out: bool) -> bool:
         """Return whether the first call can be made.
@@ -220,7 +222,7 @@ class RoundProtocol:
         first = self._calls[0]
         if self.is_resting and self._is_incomplete and self._num_idle >= _IDLE_ROUNDS:
             return True  # nobody completes the update for now: what it lacks is given back
-        has_settled = self._settled >= first.position or self._settled_course > first.course
+        has_settled = self._settled >= first.position or self._settled_lineage > first.lineage
         return self.num_rounds > first.num_rounds and has_settled
 
     def next_call(self) -> tuple[Callable[[bool], None], bool]:
@@ -246,11 +248,11 @@ class RoundProtocol:
         """Note that this worker has the parameters of all."""
         self.synced_world, self.generation = world_id, generation
 
-    def offer(self, handing: Handing | None, world_id: int, piece: tuple[int, bool]) -> Offer:
+    def offer(self, proposal: Proposal | None, world_id: int, piece: tuple[int, bool]) -> Offer:
         """Return the offer of this rank for the next round.
 
         Args:
-            handing: The handing that `offered` returned.
+            proposal: The proposal that `offered` returned.
             world_id: The world.
             piece: How many bytes of the parameters this rank gives at the end of the round, and
                 whether they are the last.
@@ -258,8 +260,8 @@ class RoundProtocol:
         num_bytes, is_last_piece = piece
         return Offer(
             self._progress.position,
-            None if handing is None else handing.minibatch,
-            0.0 if handing is None else handing.learning_rate,
+            None if proposal is None else proposal.minibatch,
+            0.0 if proposal is None else proposal.learning_rate,
             self.is_over(world_id),
             num_bytes,
             is_last_piece,
@@ -280,7 +282,7 @@ class RoundProtocol:
         # Pending minibatches would be lost with this world, so they are not settled before they are
         # applied.
         if not at.pending.minibatches:
-            self._settled, self._settled_course = at.position, at.course
+            self._settled, self._settled_lineage = at.position, at.lineage
         self.num_rounds += 1
         if len({offer.position for offer in offers}) > 1:
             positions = ", ".join(str(offer.position) for offer in offers)
@@ -293,16 +295,16 @@ class RoundProtocol:
         wanted = at.global_batch_size if at.updates is None else None
         verdicts = admit(offers, at.marks.judge(offers), at.pending.num_records, wanted)
         has_counted = OfferOutcome.COUNTED in verdicts
-        return Round(offers, verdicts, self._rest(offers, has_counted))
+        return Round(offers, verdicts, self._next_step(offers, has_counted))
 
-    def end_round(self, made: Round, handing: Handing | None, rank: int) -> None:
+    def end_round(self, made: Round, proposal: Proposal | None, rank: int) -> None:
         """Give the offered minibatch its verdict, after the round was counted."""
         verdict = made.verdicts[rank]
         # `LATER` is no verdict: the minibatch is offered again in the next round.
-        if handing is not None and verdict is not OfferOutcome.LATER:
-            handing.verdict = verdict
+        if proposal is not None and verdict is not OfferOutcome.LATER:
+            proposal.verdict = verdict
 
-    def _rest(self, offers: Sequence[Offer], has_counted: bool) -> Rest:
+    def _next_step(self, offers: Sequence[Offer], has_counted: bool) -> NextStep:
         """Decide what follows a round, from what all ranks know.
 
         After some rounds without a minibatch, an update is made of what is pending, if the master
@@ -313,15 +315,15 @@ class RoundProtocol:
         """
         if has_counted:
             self._num_idle = 0
-            return Rest.NOTHING
+            return NextStep.NOTHING
         if any(offer.lacks_parameters for offer in offers):
-            return Rest.NOTHING
+            return NextStep.NOTHING
         self._num_idle += 1
         if self._num_idle % _IDLE_ROUNDS:
-            return Rest.NOTHING
+            return NextStep.NOTHING
         if self._progress.updates is not None:
             self.num_standstills += 1
-            return Rest.STANDSTILL
+            return NextStep.STANDSTILL
         if self._progress.pending.minibatches and all(offer.is_out_of_work for offer in offers):
-            return Rest.FLUSH
-        return Rest.NOTHING
+            return NextStep.FLUSH
+        return NextStep.NOTHING

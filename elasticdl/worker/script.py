@@ -22,7 +22,7 @@ from elasticdl.backends.handover import Handover
 from elasticdl.controller import Controller, serving
 from elasticdl.errors import ElasticdlError, ModelError, UnavailableError, place_of
 from elasticdl.runtime import process
-from elasticdl.runtime.ending import Beside
+from elasticdl.runtime.ending import DaemonThread
 from elasticdl.worker.cores import threads_of
 from elasticdl.worker.loop import Worker
 from elasticdl.worker.worker_process import WorkerProcess
@@ -60,7 +60,7 @@ class ScriptJob:
     def begin(self, trainer: Trainer, handover: Handover) -> None:
         """Have a worker run in a thread."""
         worker = self._process.of_script(trainer)
-        Beside(self._run, "worker", (worker, handover)).start()
+        DaemonThread(self._run, "worker", (worker, handover)).start()
 
     def _run(self, worker: Worker, handover: Handover) -> None:
         try:

@@ -247,7 +247,7 @@ def goes_on():
         threading.Event().wait(0.01)
 def main():
     atexit.register(print, "flushed")
-    ending.Beside(globals()[sys.argv[1]], "beside").start()
+    ending.DaemonThread(globals()[sys.argv[1]], "beside").start()
     begun.wait()
     raise SystemExit(3)
 ending.run(main)

@@ -16,7 +16,7 @@ from elasticdl.errors import ElasticdlError
 from elasticdl.job import Role
 from elasticdl.master.journal import Journal
 from elasticdl.master.membership import Member, Membership
-from elasticdl.master.moves.messages import AbandonMove, PrepareMove, Seated, TellMoved
+from elasticdl.master.moves.messages import AbandonMove, PrepareMove, PsProcess, TellMoved
 from elasticdl.settings.cluster import MOST_PS
 from elasticdl.state.base import Snapshot
 
@@ -49,7 +49,7 @@ class Moves:
         self.layout = 0
         self.wanted = 0
         self._tried = 0  # the last layout number that was used
-        self._untold: list[Seated] | None = None  # replicas that are still to be told of the move
+        self._untold: list[PsProcess] | None = None  # who is still to be told of the move
         self._failures = 0  # failures of processes that the wanted move waits for
         self._not_before = 0.0  # time; not journalled
         self._is_tried = False  # by this master, just now; not journalled
@@ -189,11 +189,11 @@ class Moves:
         members = (m for m in self._members.present(Role.PS) if m.handle or m.session)
         return [m for m in members if m.index >= self.num_places and not m.is_stopping]
 
-    def _seated(self, count: int) -> tuple[Seated, ...]:
+    def _seated(self, count: int) -> tuple[PsProcess, ...]:
         members = (self._members.find(Role.PS, index) for index in range(count))
         return tuple(_seated(member) for member in members if member is not None)
 
-    def _is_there(self, seated: Seated) -> bool:
+    def _is_there(self, seated: PsProcess) -> bool:
         member = self._members.find(Role.PS, seated.index)
         is_it = member is not None and member.session == seated.session
         return member is not None and is_it and member.is_alive and not member.is_leaving
@@ -245,11 +245,11 @@ class Moves:
         self.wanted, self._tried = snapshot["wanted"], snapshot["tried"]
         self._failures = snapshot.get("failures", 0)
         untold = snapshot["untold"]
-        self._untold = None if untold is None else [Seated(*values) for values in untold]
+        self._untold = None if untold is None else [PsProcess(*values) for values in untold]
 
 
-def _seated(member: Member) -> Seated:
-    return Seated(member.index, member.session, member.address)
+def _seated(member: Member) -> PsProcess:
+    return PsProcess(member.index, member.session, member.address)
 
 
 def check_may_move(config: JobConfig) -> None:

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from elasticdl.errors import ElasticdlError, NotDeclaredError, StoreError
 from elasticdl.locations import Location
-from elasticdl.master.moves.messages import AbandonMove, PrepareMove, Seated, TellMoved
+from elasticdl.master.moves.messages import AbandonMove, PrepareMove, PsProcess, TellMoved
 from elasticdl.master.moves.steps import (
     Abandon,
     Begin,
@@ -71,8 +71,8 @@ class AskReplicas:
     is_anew: The steps use new connections, since the old ones may still wait for an earlier answer.
     """
 
-    steps: Mapping[Seated, MoveStep]
-    needed: Sequence[Seated] = ()
+    steps: Mapping[PsProcess, MoveStep]
+    needed: Sequence[PsProcess] = ()
     is_anew: bool = False
 
 
@@ -90,7 +90,7 @@ class WritePoint:
     parts: Callable[[Location], Led[list[str]]]
 
 
-Answers = Mapping[Seated, Told | ElasticdlError] | None
+Answers = Mapping[PsProcess, Told | ElasticdlError] | None
 Led = Generator[AskReplicas | Pause | WritePoint, Answers, T]
 
 
@@ -116,7 +116,7 @@ def prepare(
 def tell(action: TellMoved, clock: Clock = time.monotonic) -> Led[bool]:
     """Have replicas go over to the next layout; return whether all have."""
 
-    def step(seated: Seated) -> MoveStep:
+    def step(seated: PsProcess) -> MoveStep:
         return Switch(action.layout, seated.index >= action.count, action.addresses)
 
     return (yield from _all_do(action.whom, step, clock))
@@ -127,7 +127,9 @@ def abandon(action: AbandonMove, clock: Clock = time.monotonic) -> Led[None]:
     yield from _all_do(action.whom, lambda _: Abandon(action.layout), clock)
 
 
-def _all_do(whom: Sequence[Seated], step: Callable[[Seated], MoveStep], clock: Clock) -> Led[bool]:
+def _all_do(
+    whom: Sequence[PsProcess], step: Callable[[PsProcess], MoveStep], clock: Clock
+) -> Led[bool]:
     """Have all do a step, at the same time; return whether all have that are not lost."""
     waiting, deadline = list(whom), clock() + _TELL_SECONDS
     while waiting and clock() < deadline:
@@ -168,7 +170,7 @@ class MoveSteps:
         check_room([found.row_bytes for found in described], count, memory_limit)
         rows = zip(*(found.num_rows for found in described), strict=True)
         num_rows = [sum(of_table) // count for of_table in rows]
-        steps: dict[Seated, MoveStep] = {
+        steps: dict[PsProcess, MoveStep] = {
             seated: Begin(
                 self._number, i, count, first.model, first.is_restored, num_rows, memory_limit
             )
@@ -214,7 +216,7 @@ class MoveSteps:
     def ready(self, marks: ReplicaMarks, redo_log_of: RedoLogOf) -> Led[None]:
         """Tell the replicas of the next layout that they have everything."""
         began, number = self._clock(), self._number
-        steps: dict[Seated, MoveStep] = {
+        steps: dict[PsProcess, MoveStep] = {
             seated: Ready(number, marks, redo_log_of(replica, number))
             for replica, seated in enumerate(self._after)
         }
@@ -222,7 +224,7 @@ class MoveSteps:
         log.info("layout %d: ready in %.3f s", self._number, self._clock() - began)
 
     def _copy(self, is_last: bool = False) -> Led[int]:
-        steps: dict[Seated, MoveStep] = {}
+        steps: dict[PsProcess, MoveStep] = {}
         for source in self._now:
             targets = ["" if target == source else target.address for target in self._after]
             steps[source] = Copy(self._number, targets, self._round, is_last)
@@ -254,10 +256,10 @@ class MoveSteps:
             f"{_TIMES} instants: a worker may have been lost"
         )
 
-    def _each(self, whom: Sequence[Seated], step: MoveStep) -> Led[list[Told]]:
+    def _each(self, whom: Sequence[PsProcess], step: MoveStep) -> Led[list[Told]]:
         return (yield from self._ask(dict.fromkeys(whom, step)))
 
-    def _ask(self, steps: Mapping[Seated, MoveStep]) -> Led[list[Told]]:
+    def _ask(self, steps: Mapping[PsProcess, MoveStep]) -> Led[list[Told]]:
         """Have processes do steps; return what each has told.
 
         Raises:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Seated:
+class PsProcess:
     """A process at the place of a ps replica."""
 
     index: int
@@ -23,8 +23,8 @@ class PrepareMove:
 
     layout: int
     version: int  # of the model, for the checkpoint
-    now: tuple[Seated, ...]
-    after: tuple[Seated, ...]
+    now: tuple[PsProcess, ...]
+    after: tuple[PsProcess, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class TellMoved:
 
     layout: int
     count: int
-    whom: tuple[Seated, ...]
+    whom: tuple[PsProcess, ...]
     addresses: tuple[str, ...]
 
 
@@ -46,7 +46,7 @@ class AbandonMove:
     """Have ps replicas stay as they are; nobody waits for it."""
 
     layout: int
-    whom: tuple[Seated, ...]
+    whom: tuple[PsProcess, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from elasticdl.master.moves.leading import (
     prepare,
     tell,
 )
-from elasticdl.master.moves.messages import AbandonMove, PrepareMove, Seated, TellMoved
+from elasticdl.master.moves.messages import AbandonMove, PrepareMove, PsProcess, TellMoved
 from elasticdl.master.moves.steps import MoveStep, Told, decoded, encoded
 
 _MOST_THREADS = 1_000  # each is started when it is needed
@@ -39,7 +39,7 @@ class MovingReplica(Protocol):
         ...
 
 
-class Losses:
+class LostProcesses:
     """Keeps the processes that were lost during a move, for threads that wait for their answers.
 
     A thread would otherwise wait for a dead process as long as for one that is out of reach. All
@@ -59,14 +59,14 @@ class Losses:
         # Outside of the lock, since a thread that wakes takes the lock at once.
         told.set_result(None)
 
-    def has(self, seated: Seated) -> bool:
+    def has(self, seated: PsProcess) -> bool:
         """Return whether a process is lost."""
         with self._lock:
             return seated.session in self._sessions
 
     def answers(
-        self, asked: Mapping[Seated, Future[T]], needed: Sequence[Seated] = ()
-    ) -> dict[Seated, T]:
+        self, asked: Mapping[PsProcess, Future[T]], needed: Sequence[PsProcess] = ()
+    ) -> dict[PsProcess, T]:
         """Wait for the answers of processes; return the answers of all that live, in order.
 
         Args:
@@ -103,7 +103,7 @@ class Mover:
         self, connect: Callable[[str], MovingReplica], memory_limit: int | None = None
     ) -> None:
         self._connect, self._memory_limit = connect, memory_limit
-        self.losses = Losses()
+        self.losses = LostProcesses()
 
     def prepare(
         self,

@@ -9,7 +9,7 @@ from elasticdl.job import Finished, Role, Seat, Wait
 from elasticdl.master.membership import Member
 from elasticdl.master.missing_tasks import Applied
 from elasticdl.master.moves.messages import MoveAnswer
-from elasticdl.master.parameters.hand_overs import HandedOver
+from elasticdl.master.parameters.hand_overs import HandOver
 from elasticdl.master.parameters.proof import Proof, Replicas
 from elasticdl.master.parameters.schedule import WholeCheckpoint
 
@@ -105,7 +105,7 @@ Answer = (
 
 
 @dataclass(frozen=True, slots=True)
-class Meaning:
+class Consequences:
     """The consequences of an answer for the job. By default there are none to act on."""
 
     is_phase_over: bool = False
@@ -114,7 +114,7 @@ class Meaning:
     words: str = ""  # as this says
 
 
-RestorePoint = WholeCheckpoint | HandedOver
+RestorePoint = WholeCheckpoint | HandOver
 """The point from which a process that is to hold parameters can begin."""
 
 
@@ -125,5 +125,5 @@ class BeginWith:
     point: RestorePoint | None
 
 
-Seating = Seat | BeginWith | Wait | Finished
+RendezvousAnswer = Seat | BeginWith | Wait | Finished
 """The answer to a worker that came to the rendezvous."""

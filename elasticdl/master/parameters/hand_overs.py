@@ -15,7 +15,7 @@ from elasticdl.master.journal import Journal
 
 
 @dataclass(frozen=True, slots=True)
-class HandedOver:
+class HandOver:
     """The hand-over of one process.
 
     at: seconds that the job had lasted.
@@ -35,14 +35,14 @@ class HandOvers:
     def __init__(self, journal: Journal, whose: str = "") -> None:
         """Start without any; `whose` tells these facts from those of others in one journal."""
         self._journal = journal
-        self._last: dict[int, HandedOver] = {}
+        self._last: dict[int, HandOver] = {}
         self._noted, self._outdated = f"{whose}handed over", f"{whose}hand-over outdated"
         journal.handle(self._noted, self._apply)
         journal.handle(self._outdated, self._apply_outdated)
 
     # --- events ----------------------------------------------------------------------------------
 
-    def note(self, hand_over: HandedOver) -> None:
+    def note(self, hand_over: HandOver) -> None:
         """Note a hand-over that is whole; it replaces the hand-over of the predecessor."""
         self._journal.record(self._noted, *astuple(hand_over))
 
@@ -60,7 +60,7 @@ class HandOvers:
 
     # --- questions -------------------------------------------------------------------------------
 
-    def __iter__(self) -> Iterator[HandedOver]:
+    def __iter__(self) -> Iterator[HandOver]:
         return iter(self._last.values())
 
     # --- facts -----------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ class HandOvers:
     def _apply(
         self, index: int, session: str, version: int, at: float, is_of_worker: bool = False
     ) -> None:
-        self._last[index] = HandedOver(index, session, version, at, is_of_worker)
+        self._last[index] = HandOver(index, session, version, at, is_of_worker)
 
     def _apply_outdated(self, index: int) -> None:
         del self._last[index]
@@ -81,5 +81,5 @@ class HandOvers:
 
     def restore(self, snapshot: list[list[Any]]) -> None:
         """Take over the state of a snapshot."""
-        found = [HandedOver(*values) for values in snapshot]
+        found = [HandOver(*values) for values in snapshot]
         self._last = {last.index: last for last in found}

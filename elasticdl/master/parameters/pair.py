@@ -36,7 +36,7 @@ from elasticdl.master.history import JobHistory
 from elasticdl.master.journal import Journal
 from elasticdl.master.ledger import Ledger
 from elasticdl.master.membership import Member, Membership
-from elasticdl.master.missing_tasks import Lacks
+from elasticdl.master.missing_tasks import MissingTasks
 from elasticdl.master.moves.facts import Moves, check_may_move
 from elasticdl.master.moves.messages import (
     AbandonMove,
@@ -48,9 +48,9 @@ from elasticdl.master.moves.messages import (
 )
 from elasticdl.master.parameters.answers import (
     Answer,
-    Meaning,
+    Consequences,
+    RendezvousAnswer,
     RestorePoint,
-    Seating,
     Watermarks,
     WatermarksFailed,
 )
@@ -96,7 +96,7 @@ class HoldersOfRole(Protocol):
         """Whether a process is asked what its parameters have."""
         ...
 
-    def is_back(self, member: Member, recovery: Recovery, lacks: Lacks, now: float) -> None:
+    def is_back(self, member: Member, recovery: Recovery, lacks: MissingTasks, now: float) -> None:
         """The ledger has taken in what a successor lacks: it serves."""
         ...
 
@@ -169,7 +169,7 @@ class JobParameters:
             )
         return self.worlds
 
-    def seating(self, worker_id: int, session: str, said: Attendance) -> Seating:
+    def seating(self, worker_id: int, session: str, said: Attendance) -> RendezvousAnswer:
         """Return what a worker that has come to the rendezvous is told now."""
         member = self._members.find(Role.WORKER, worker_id)
         is_it = member is not None and member.session == session
@@ -286,24 +286,24 @@ class JobParameters:
             self.worlds.advance(now)
         self._requests.ask_what_is_due(now)
 
-    def answered(self, answer: Answer, now: float) -> Meaning:
+    def answered(self, answer: Answer, now: float) -> Consequences:
         """The holders have done what was asked for, or could not."""
         if isinstance(answer, MovePrepared | MoveFailed | MoveTold):
             self._move_answered(answer, now)
-            return Meaning()
+            return Consequences()
         if not isinstance(answer, Watermarks | WatermarksFailed):
             return self._requests.answered(answer, now)
         part = self._by_role[answer.role]
         member = self._members.find(answer.role, answer.index)
         is_it = member is not None and member.session == answer.session and member.is_alive
         if member is None or not is_it or self._history.has_ended or not part.awaits(member):
-            return Meaning()  # it is lost again, or the job has ended
+            return Consequences()  # it is lost again, or the job has ended
         if isinstance(answer, WatermarksFailed):
-            return Meaning(lost=member, words=answer.message)
+            return Consequences(lost=member, words=answer.message)
         if words := part.recoveries.lacks_for_good(member):
-            return Meaning(failure=words)
+            return Consequences(failure=words)
         part.is_back(member, *part.recoveries.take_in(member, answer.applied, now), now)
-        return Meaning()
+        return Consequences()
 
     # --- another number of ps replicas -----------------------------------------------------------
 

@@ -20,9 +20,9 @@ from elasticdl.master.actions import Action, AskWatermarks, DeleteHandOvers, Not
 from elasticdl.master.journal import Journal
 from elasticdl.master.ledger import Ledger
 from elasticdl.master.membership import Member, Membership
-from elasticdl.master.missing_tasks import Applied, Lacks, to_ranges
+from elasticdl.master.missing_tasks import Applied, MissingTasks, to_ranges
 from elasticdl.master.parameters.answers import RestorePoint
-from elasticdl.master.parameters.hand_overs import HandedOver, HandOvers
+from elasticdl.master.parameters.hand_overs import HandOver, HandOvers
 from elasticdl.master.parameters.requests import Requests
 from elasticdl.observe.kinds import CheckpointUnsound, PsHandedOver
 from elasticdl.state.base import Snapshot
@@ -92,7 +92,7 @@ class Recoveries:
     def handed_over(self, member: Member, version: int, now: float) -> None:
         """A process that was asked to end has written all that it holds."""
         is_of_worker = self._role is Role.WORKER
-        self._hand_overs.note(HandedOver(member.index, member.session, version, now, is_of_worker))
+        self._hand_overs.note(HandOver(member.index, member.session, version, now, is_of_worker))
         what = "the parameters, which nobody else has" if is_of_worker else "what it had"
         self._act(Note(PsHandedOver(member.name, version), f"{member.name} has handed over {what}"))
 
@@ -109,7 +109,7 @@ class Recoveries:
 
     def restores(self, index: int, point: RestorePoint | None) -> None:
         """A successor begins with something; None: with the start of the job."""
-        session = point.session if isinstance(point, HandedOver) else ""
+        session = point.session if isinstance(point, HandOver) else ""
         begins, place = (point.version if point else 0, session), self._place(index)
         if begins != self._begins(index):
             self._journal.record(f"{self._whose} restores", place, *begins)
@@ -118,7 +118,9 @@ class Recoveries:
         """Have a successor asked what its parameters have."""
         self._act(AskWatermarks(member.index, member.session, address, self._role))
 
-    def take_in(self, member: Member, applied: Applied, now: float) -> tuple[Recovery, Lacks]:
+    def take_in(
+        self, member: Member, applied: Applied, now: float
+    ) -> tuple[Recovery, MissingTasks]:
         """Go on with a successor: what it lacks is trained again, or is lost to it."""
         lacks, place = self._ledger.lacks(applied), self._place(member.index)
         version, session = self._begins(member.index)

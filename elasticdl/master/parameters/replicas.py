@@ -14,7 +14,7 @@ from elasticdl.errors import ElasticdlError
 from elasticdl.job import PsRoute, Recovery, Role
 from elasticdl.master.actions import Action, Note
 from elasticdl.master.membership import Member, Membership
-from elasticdl.master.missing_tasks import Lacks
+from elasticdl.master.missing_tasks import MissingTasks
 from elasticdl.master.moves.facts import Moves
 from elasticdl.master.moves.messages import PrepareMove, TellMoved
 from elasticdl.master.parameters.answers import RestorePoint
@@ -101,7 +101,7 @@ class PsReplicas:
         """Whether a replica is asked what it has, and is not ready so far."""
         return member.index < self.moves.number and not self.is_ready(member)
 
-    def is_back(self, member: Member, recovery: Recovery, lacks: Lacks, now: float) -> None:
+    def is_back(self, member: Member, recovery: Recovery, lacks: MissingTasks, now: float) -> None:
         """Tell of a successor that serves."""
         ranges = (
             ()

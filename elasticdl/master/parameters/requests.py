@@ -32,13 +32,13 @@ from elasticdl.master.parameters.answers import (
     AuditFailed,
     CheckpointFailed,
     CheckpointWritten,
+    Consequences,
     ExportFailed,
     ExportWritten,
-    Meaning,
 )
 from elasticdl.master.parameters.exports import ExportSchedule
 from elasticdl.master.parameters.proof import Proof, Replicas, prove
-from elasticdl.master.parameters.retired import Retired
+from elasticdl.master.parameters.retired import ForgottenTasks
 from elasticdl.master.parameters.schedule import CheckpointSchedule, WholeCheckpoint
 from elasticdl.master.patience import told
 from elasticdl.master.phases import CLOSING, Phase
@@ -118,7 +118,7 @@ class Requests:
         self._asked = asked
         self._act = act
         self.schedule = schedule
-        self.retired = Retired(journal, self._forget)
+        self.retired = ForgottenTasks(journal, self._forget)
         self.exports = ExportSchedule(journal, config.checkpoint)
         self.moves: Moves | None = None
         """The moves of the ps replicas; None if there are no replicas."""
@@ -301,11 +301,11 @@ class Requests:
         | Audited
         | AuditFailed,
         now: float,
-    ) -> Meaning:
+    ) -> Consequences:
         """Take in what came of the request under way."""
         request = self._under_way
         if request is None:
-            return Meaning()
+            return Consequences()
         match answer:
             case CheckpointWritten(version):
                 verdict = self._written(request, version, now)
@@ -324,21 +324,21 @@ class Requests:
             case AuditFailed(_, was_unreachable) if request.purpose is Purpose.RETIRED_PROOF:
                 self._end(request, was_unreachable, now)
                 self._retires_from = now + _PAUSE_SECONDS
-                return Meaning()
+                return Consequences()
             case AuditFailed(message, was_unreachable):
                 is_again = self._end(request, was_unreachable, now)
-                return Meaning(
+                return Consequences(
                     failure="" if is_again else f"the ledger could not be proved: {message}"
                 )
 
-    def _written(self, request: _Request, version: int, now: float) -> Meaning:
+    def _written(self, request: _Request, version: int, now: float) -> Consequences:
         self._journal.record("request ended", 0)
         self.schedule.ended(now - request.began, now)
         if not self._history.has_ended:
             self._history.say("")
         is_last = request.purpose is Purpose.LAST_CHECKPOINT
         # In another generation a replica was restored meanwhile, and may have lacked some tasks.
-        verdict = Meaning(is_last and request.generation == self._asked.generation)
+        verdict = Consequences(is_last and request.generation == self._asked.generation)
         if is_last:
             self.schedule.patience.succeeded()
         if request.purpose is Purpose.RECOVERY or (is_last and self.schedule.is_last_private):
@@ -356,7 +356,7 @@ class Requests:
             self._act(DeleteCheckpoints(tuple(self.schedule.kept)))
         return verdict
 
-    def _not_written(self, request: _Request, answer: CheckpointFailed, now: float) -> Meaning:
+    def _not_written(self, request: _Request, answer: CheckpointFailed, now: float) -> Consequences:
         """Go on without it, unless it is the last one of the job, which must be there.
 
         The last checkpoint is tried for long, and then in the job's own folder.
@@ -371,29 +371,29 @@ class Requests:
             text = told(text, pause, "it")
         self._act(Note(kinds.CheckpointFailed(answer.version), text, is_warning=True))
         if request.purpose is Purpose.RECOVERY or self._history.has_ended:
-            return Meaning()
+            return Consequences()
         self._history.say(text)
         if is_again:
             self.schedule.repeat()
-            return Meaning()
+            return Consequences()
         if not is_last:
             self.schedule.give_up_best()
         if pause is not None or not is_last:
-            return Meaning()
+            return Consequences()
         self._history.add_problem(text)
         if not self.schedule.is_last_private and self._config.keeps_own_checkpoints:
             self.schedule.give_up_users_place()
-            return Meaning()
-        return Meaning(is_phase_over=True)
+            return Consequences()
+        return Consequences(is_phase_over=True)
 
-    def _exported(self, request: _Request, answer: ExportWritten) -> Meaning:
+    def _exported(self, request: _Request, answer: ExportWritten) -> Consequences:
         self._journal.record("request ended", 0)
         is_same = request.generation == self._asked.generation
         self.exports.written(answer.version, request.purpose is Purpose.LAST_EXPORT and is_same)
         self._act(Note(kinds.VersionExported(*astuple(answer)), _version_text(answer)))
-        return Meaning()
+        return Consequences()
 
-    def _not_exported(self, request: _Request, answer: ExportFailed, now: float) -> Meaning:
+    def _not_exported(self, request: _Request, answer: ExportFailed, now: float) -> Consequences:
         """Go on without it: the next one has all that this one would have had."""
         is_again = self._end(request, answer.was_unreachable, now)
         is_last = request.purpose is Purpose.LAST_EXPORT and not self._history.has_ended
@@ -405,7 +405,7 @@ class Requests:
         if is_last and pause is None and not is_again:
             self.exports.give_up()
             self._history.add_problem(text)
-        return Meaning()
+        return Consequences()
 
     def _prover(self, begun: Callable[[int], bool]) -> Callable[[Replicas], Proof]:
         """Return the function that makes the proof; no task is under way until it has run."""
@@ -421,20 +421,20 @@ class Requests:
             missing={i: n.positions for i, n in self._ledger.missing.items()},
         )
 
-    def _audited(self, request: _Request, found: Proof) -> Meaning:
+    def _audited(self, request: _Request, found: Proof) -> Consequences:
         self._journal.record("request ended", self._times_unreachable)
         # Parameters were lost after the question: the proof would speak of a state that is gone.
         if self._history.has_ended or request.generation != self._asked.generation:
-            return Meaning()
+            return Consequences()
         if found.problem:
             self._history.add_problem(f"ledger: {found.problem}", is_of_proof=True)
         if request.purpose is Purpose.RETIRED_PROOF:
             self.retired.proved(request.first, found)
-            return Meaning()
+            return Consequences()
         whole = self.retired.with_all(found)
         notes = filter(None, [whole.note, self._ledger.left_behind()])
         self._history.proved(whole.ledger, "; ".join(notes))
-        return Meaning(is_phase_over=True)
+        return Consequences(is_phase_over=True)
 
     def _end(self, request: _Request, was_unreachable: bool, now: float) -> bool:
         """End a request that came to nothing; return whether to repeat it.

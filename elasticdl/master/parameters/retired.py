@@ -1,4 +1,4 @@
-"""Retired tasks of a stream: they are done and proved, and the job forgets them.
+"""ForgottenTasks tasks of a stream: they are done and proved, and the job forgets them.
 
 A task is needed again when a ps replica is restored from a checkpoint that was begun before the
 task was done. So a task is done for good if it was done before the oldest checkpoint in use was
@@ -21,7 +21,7 @@ _OLDEST = 2
 """The number of newest checkpoints that replicas can restore, though tasks were forgotten."""
 
 
-class Retired:
+class ForgottenTasks:
     """The tasks before `first`, and what became of their records."""
 
     def __init__(self, journal: Journal, forget: Callable[[int], None]) -> None:

@@ -16,8 +16,8 @@ from elasticdl.master.history import JobHistory
 from elasticdl.master.journal import Journal
 from elasticdl.master.ledger import Ledger
 from elasticdl.master.membership import Member, Membership
-from elasticdl.master.missing_tasks import Lacks
-from elasticdl.master.parameters.answers import BeginWith, Seating
+from elasticdl.master.missing_tasks import MissingTasks
+from elasticdl.master.parameters.answers import BeginWith, RendezvousAnswer
 from elasticdl.master.parameters.recoveries import Recoveries
 from elasticdl.master.parameters.rendezvous import Rendezvous
 from elasticdl.observe.kinds import WorldClosed, WorldRestored
@@ -75,7 +75,7 @@ class WorkerWorlds:
             return False
         return not self.rendezvous.holders & self._here().keys() - {member.session}
 
-    def attend(self, member: Member, said: Attendance, now: float) -> Seating:
+    def attend(self, member: Member, said: Attendance, now: float) -> RendezvousAnswer:
         """A worker comes to the rendezvous of those who hold parameters and reduce gradients."""
         if not self._stays(member):
             return Finished()
@@ -88,7 +88,7 @@ class WorkerWorlds:
         self.advance(now)
         return self.seating(member, said)
 
-    def seating(self, member: Member, said: Attendance) -> Seating:
+    def seating(self, member: Member, said: Attendance) -> RendezvousAnswer:
         """Return what a worker that came to the rendezvous is told now; `Wait`: nothing yet."""
         if not self._stays(member):
             return Finished()
@@ -148,7 +148,7 @@ class WorkerWorlds:
         """Whether a worker has restored parameters, and is asked what they have."""
         return member.session == self.rendezvous.restorer
 
-    def is_back(self, member: Member, recovery: Recovery, lacks: Lacks, now: float) -> None:
+    def is_back(self, member: Member, recovery: Recovery, lacks: MissingTasks, now: float) -> None:
         """Go on with a worker that has restored the parameters."""
         self.rendezvous.restored(member.session)
         at = f"version {recovery.version:,}" if recovery.version else "the start of the job"

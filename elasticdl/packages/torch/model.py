@@ -27,7 +27,7 @@ from elasticdl.packages.torch.device import Device
 from elasticdl.packages.torch.layers import Remote, StatisticsTable, TableParameter
 from elasticdl.packages.torch.optimizer import Rules
 from elasticdl.packages.torch.structures import Nested, describe, leaves
-from elasticdl.packages.torch.trial import Carried, keeping_parameters, leaving_no_trace
+from elasticdl.packages.torch.trial import UntrainedState, keeping_parameters, leaving_no_trace
 
 EXACT_INTEGERS = 2**24  # below it, each integer is a float32 of its own
 
@@ -164,7 +164,7 @@ class PlacedModel:
         self.sites: tuple[int, ...] = ()
         if features is not None:
             self._meet(features)
-        self._carried = Carried()
+        self._carried = UntrainedState()
         self.parameters = _dense_of(model, self._carried)
         for name, parameter in self.parameters:
             if parameter.dtype != torch.float32 or parameter.device != device.torch:
@@ -183,7 +183,7 @@ class PlacedModel:
         self._flat, self._parts = _flattened([p for _, p in self.parameters], device)
         self._sort_buffers()
 
-    def carry(self, carried: Carried) -> None:
+    def carry(self, carried: UntrainedState) -> None:
         """Take what steps change beside parameters and buffers of the model into the state."""
         self._carried = carried
         self.parameters = _dense_of(self.model, carried)
@@ -533,7 +533,7 @@ def _has_values(parameter: nn.Parameter, values: Float32) -> bool:
     return np.array_equal(now, values, equal_nan=True)
 
 
-def _dense_of(model: nn.Module, carried: Carried) -> list[tuple[str, nn.Parameter]]:
+def _dense_of(model: nn.Module, carried: UntrainedState) -> list[tuple[str, nn.Parameter]]:
     return [
         (name, p)
         for name, p in model.named_parameters()
@@ -574,7 +574,7 @@ def _changes_with(parameter: nn.Parameter, other: nn.Parameter) -> bool:
 
 
 def _sorted_buffers(
-    model: nn.Module, carried: Carried, device: Device
+    model: nn.Module, carried: UntrainedState, device: Device
 ) -> tuple[list[Buffer], list[Constant]]:
     buffers, constants, seen = [], [], set()
     roots = [("", model), *carried.of_loss]

@@ -105,7 +105,7 @@ def _visit_tensor(state: PythonState, name: str, tensor: torch.Tensor) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class UntrainedState:
     """The values that steps change and a store can hold, beside what training always changes.
 
     Attributes:
@@ -134,7 +134,7 @@ def modules_of(loss: object, model: nn.Module) -> list[tuple[str, nn.Module]]:
     return found
 
 
-def find_carried(model: nn.Module, loss: object, step: Callable[[], None]) -> Carried:
+def find_carried(model: nn.Module, loss: object, step: Callable[[], None]) -> UntrainedState:
     """Return the values that a step changes and that must be carried; put the changes back.
 
     Args:
@@ -166,7 +166,7 @@ def find_carried(model: nn.Module, loss: object, step: Callable[[], None]) -> Ca
         for name, module in modules
         if any(not _is_equal(now, buffers[name].get(key)) for key, now in after[name].items())
     ]
-    return Carried(frozenset(changed), tuple(of_loss))
+    return UntrainedState(frozenset(changed), tuple(of_loss))
 
 
 class FixedParameters:

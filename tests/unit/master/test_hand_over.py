@@ -6,7 +6,7 @@ from elasticdl.job import Outcome, Role
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master.actions import DeleteHandOvers, StartProcess, WriteCheckpoint
 from elasticdl.master.parameters.answers import CheckpointWritten
-from elasticdl.master.parameters.hand_overs import HandedOver
+from elasticdl.master.parameters.hand_overs import HandOver
 from elasticdl.master.parameters.schedule import WholeCheckpoint
 from elasticdl.master.status import picture
 
@@ -59,7 +59,7 @@ def test_successor_begins_with_what_was_handed_over_and_nothing_is_trained_again
 
     hands_over(game)
     assert StartProcess(Role.PS, 1) in game.play.do(StartProcess)
-    assert game.core.parameters.restore_point(1) == HandedOver(1, "s", VERSION, game.play.now)
+    assert game.core.parameters.restore_point(1) == HandOver(1, "s", VERSION, game.play.now)
     game.back(minibatches=has)
 
     assert recovery(game).is_handed_over
@@ -75,7 +75,7 @@ def test_in_synchronous_training_leases_of_before_a_hand_over_do_not_end_as_done
     lease, has = done_and_leased(game)
 
     hands_over(game)
-    assert game.core.parameters.restore_point(1) == HandedOver(1, "s", VERSION, game.play.now)
+    assert game.core.parameters.restore_point(1) == HandOver(1, "s", VERSION, game.play.now)
     game.back(minibatches=has)
 
     assert not recovery(game).is_handed_over
@@ -110,7 +110,7 @@ def test_unsound_hand_over_falls_back_to_the_last_checkpoint(game):
     version = checkpoint(game)
     hands_over(game)
 
-    assert game.core.parameters.restore_point(1) == HandedOver(1, "s", VERSION, game.play.now)
+    assert game.core.parameters.restore_point(1) == HandOver(1, "s", VERSION, game.play.now)
     again = game.core.parameters.restore_point(1, 1, "a file is torn")
     assert again == WholeCheckpoint(version, is_private=True)
     game.core.register_ps(1, "b", 300, "host:11", game.play.now)

@@ -9,7 +9,7 @@ from elasticdl.job import Outcome, Shard
 from elasticdl.master.journal import Journal
 from elasticdl.master.ledger import Ledger
 from elasticdl.master.missing_tasks import Applied
-from elasticdl.master.order import HandOuts
+from elasticdl.master.order import TaskCursor
 from elasticdl.master.tasks import JobTasks, TaskTable
 
 NUM_TASKS = 1_000_000
@@ -46,7 +46,7 @@ def lines_of(call):
 
 def hand_out(ledger, count):
     """Have so many tasks done, as a master knows that took them over from a journal."""
-    ledger._handed = HandOuts(NUM_TASKS, 1, shuffle=True)
+    ledger._handed = TaskCursor(NUM_TASKS, 1, shuffle=True)
     ledger._handed.restore(count)
     ledger.num_done = count
 

@@ -23,7 +23,7 @@ from elasticdl.master.moves.messages import (
     MovePrepared,
     MoveTold,
     PrepareMove,
-    Seated,
+    PsProcess,
     TellMoved,
 )
 from elasticdl.master.moves.mover import Mover
@@ -438,7 +438,7 @@ def test_what_a_replica_cannot_do_gives_the_move_up(error):
                 raise error
             return "{}"
 
-    seats = (Seated(0, "s", "there"),)
+    seats = (PsProcess(0, "s", "there"),)
     mover = Mover(lambda address: Replica())
     with pytest.raises(UnavailableError, match=str(error).replace("?", r"\?")):
         mover.prepare(PrepareMove(3, 7, seats, seats), lambda parts: None, lambda *_: None)

@@ -6,10 +6,10 @@ import threading
 import pytest
 
 from elasticdl.errors import UnavailableError
-from elasticdl.master.moves.messages import AbandonMove, PrepareMove, Seated, TellMoved
+from elasticdl.master.moves.messages import AbandonMove, PrepareMove, PsProcess, TellMoved
 from elasticdl.master.moves.mover import Mover
 
-REPLICAS = tuple(Seated(index, f"session-{index}", f"host:{index}") for index in range(3))
+REPLICAS = tuple(PsProcess(index, f"session-{index}", f"host:{index}") for index in range(3))
 DESCRIBED = {"model": "", "is_restored": False, "num_rows": [], "row_bytes": 0}
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticdl.data.order import Order
-from elasticdl.master.order import HandOuts
+from elasticdl.master.order import TaskCursor
 
 SEEDS = st.integers(0, 2**63 - 1)
 
@@ -56,12 +56,12 @@ def test_each_order_of_few_is_about_as_likely_as_any_other():
 @settings(deadline=None)
 @given(per_epoch=st.integers(1, 40), count=st.integers(0, 120), shuffle=st.booleans())
 def test_a_master_that_takes_over_knows_what_was_handed_out(per_epoch, count, shuffle):
-    before = HandOuts(per_epoch, 3, shuffle)
+    before = TaskCursor(per_epoch, 3, shuffle)
     ids = []
     for _ in range(count):
         ids.append(before.next_id)
         before.hand_out()
-    after = HandOuts(per_epoch, 3, shuffle)
+    after = TaskCursor(per_epoch, 3, shuffle)
     after.restore(count)
     for handed in (before, after):
         tells = handed.teller()

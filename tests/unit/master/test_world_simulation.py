@@ -23,7 +23,7 @@ from elasticdl.master.parameters.rendezvous import Rendezvous
 from elasticdl.worker.collective.pending import PendingSums
 from elasticdl.worker.collective.rounds import Marks, OfferedMinibatch, OfferOutcome
 from elasticdl.worker.collective.transfer import AT_ONCE_BYTES, TransferWay, way_of_giving
-from elasticdl.worker.round_protocol import Handing, Rest, RoundProtocol
+from elasticdl.worker.round_protocol import NextStep, Proposal, RoundProtocol
 
 NUM_TASKS, MINIBATCHES, RECORDS = 40, 4, 16
 BATCH = 5 * RECORDS  # no number of whole tasks
@@ -93,7 +93,7 @@ class Parameters:
 class Worker:
     """One worker; to its protocol it says how far its parameters have come, as a `Replica` does."""
 
-    course = 0
+    lineage = 0
 
     def __init__(self, worker_id, way):
         self.worker_id, self.session = worker_id, f"s{worker_id}"
@@ -297,8 +297,8 @@ class Job:
             worker.protocol.end_round(made, handed[rank], rank)
             self.hear(worker, handed[rank])
             self.settle(worker)  # whoever tells the ledger does so at any moment
-        if made.rest is not Rest.NOTHING:
-            self.stand_still(members, made.rest)
+        if made.next_step is not NextStep.NOTHING:
+            self.stand_still(members, made.next_step)
         if is_torn:
             self.num_torn += 1
             self.lose(self.random.choice(members))
@@ -318,10 +318,10 @@ class Job:
         """Nobody has had anything for long: tasks are given back, or what is pending is applied."""
         self.num_standstills += 1
         for worker in members:
-            if rest is Rest.STANDSTILL and worker.task is not None:
+            if rest is NextStep.STANDSTILL and worker.task is not None:
                 self.put_back(worker.task[0])
                 worker.task = None
-            elif rest is Rest.FLUSH:
+            elif rest is NextStep.FLUSH:
                 worker.parameters.position += 1
                 worker.parameters.flush()
 
@@ -359,20 +359,20 @@ class Job:
             return None
         ends_task = worker.index == MINIBATCHES - 1
         minibatch = OfferedMinibatch(*worker.task, worker.index, RECORDS, ends_task=ends_task)
-        handing = Handing(minibatch, 0.1, None, worker.course, worker.version)
-        worker.protocol.hand_in(handing)
-        return handing
+        proposal = Proposal(minibatch, 0.1, None, worker.lineage, worker.version)
+        worker.protocol.hand_in(proposal)
+        return proposal
 
-    def hear(self, worker, handing):
-        if handing is None or worker.task is None:
+    def hear(self, worker, proposal):
+        if proposal is None or worker.task is None:
             return
-        if handing.verdict in (OfferOutcome.COUNTED, OfferOutcome.DONE):
+        if proposal.verdict in (OfferOutcome.COUNTED, OfferOutcome.DONE):
             worker.index += 1
             self.end(worker)
-        elif handing.verdict is OfferOutcome.GAP:
+        elif proposal.verdict is OfferOutcome.GAP:
             self.put_back(worker.task[0])
             worker.task = None
-        elif handing.verdict is OfferOutcome.STALE:
+        elif proposal.verdict is OfferOutcome.STALE:
             worker.task = None
 
 

@@ -25,7 +25,7 @@ from elasticdl.master.actions import AskWatermarks
 from elasticdl.master.core import Phase
 from elasticdl.master.missing_tasks import Applied
 from elasticdl.master.parameters.answers import BeginWith, Watermarks
-from elasticdl.master.parameters.hand_overs import HandedOver
+from elasticdl.master.parameters.hand_overs import HandOver
 from elasticdl.master.parameters.schedule import WholeCheckpoint
 from elasticdl.master.processes import Leaving
 
@@ -229,7 +229,7 @@ def test_the_last_worker_with_parameters_hands_over_and_its_successor_goes_on_th
     worlds.core.parameters.handed_over(0, "s0", 3, worlds.play.now)
     worlds.lose(0)
     begins = worlds.attend(2)
-    assert begins == BeginWith(HandedOver(0, "s0", 3, worlds.play.now, is_of_worker=True))
+    assert begins == BeginWith(HandOver(0, "s0", 3, worlds.play.now, is_of_worker=True))
     assert isinstance(worlds.attend(2, version=3), Wait)
     assert worlds.play.do(AskWatermarks)
     worlds.core.answered(Watermarks(2, "s2", Applied.of({}), Role.WORKER), worlds.play.now)

@@ -15,7 +15,7 @@ from elasticdl.master.parameters.rendezvous import Rendezvous
 from elasticdl.worker.collective.rounds import OfferedMinibatch
 from elasticdl.worker.replica import Replica
 from elasticdl.worker.ring_member import Outdated, OutOfWorld, RingMember
-from elasticdl.worker.round_protocol import Handing
+from elasticdl.worker.round_protocol import Proposal
 
 TOKEN = b"secret of this job"
 ADAM = OptimizerSpec("adam", {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7, "amsgrad": 0.0})
@@ -127,9 +127,9 @@ class RingWorker:
         values = gradient, np.ones(1, np.float32)
         minibatch = OfferedMinibatch(self.worker_id, 1, self.num_counted, int(rng.integers(1, 9)))
         while not self._is_stopped:
-            course, version = self.replica.course, self.replica.version
+            lineage, version = self.replica.lineage, self.replica.version
             try:
-                self.member.hand_in(Handing(minibatch, 0.01, values, course, version))
+                self.member.hand_in(Proposal(minibatch, 0.01, values, lineage, version))
             except Outdated:
                 continue
             self.num_counted += 1

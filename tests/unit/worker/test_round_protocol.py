@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from elasticdl.errors import ElasticdlError
 from elasticdl.worker.collective.pending import PendingSums
 from elasticdl.worker.collective.rounds import Marks, Offer, OfferedMinibatch, OfferOutcome
-from elasticdl.worker.round_protocol import Handing, Rest, RoundProtocol
+from elasticdl.worker.round_protocol import NextStep, Proposal, RoundProtocol
 
 WORLD = 3
 
@@ -18,7 +18,7 @@ WORLD = 3
 class Parameters:
     """As a `Replica` counts, with no numbers in it."""
 
-    course: int = 0
+    lineage: int = 0
     position: int = 0
     version: int = 0
     marks: Marks = field(default_factory=Marks)
@@ -51,9 +51,9 @@ class Rank:
     def hand_in(self, task_id=1, lease=1, index=0):
         at = self.parameters
         minibatch = OfferedMinibatch(task_id, lease, index, 8)
-        handing = Handing(minibatch, 0.1, (), at.course, at.version)
-        self.protocol.hand_in(handing)
-        return handing
+        proposal = Proposal(minibatch, 0.1, (), at.lineage, at.version)
+        self.protocol.hand_in(proposal)
+        return proposal
 
     def offer(self):
         return self.protocol.offer(self.protocol.offered(), WORLD, (0, False))
@@ -74,9 +74,9 @@ def a_round(*ranks):
 def test_a_call_is_due_when_the_round_after_the_update_has_begun():
     rank, heard = Rank(), []
     rank.protocol.begin_lease(1, 1)
-    handing = rank.hand_in()
+    proposal = rank.hand_in()
     a_round(rank)
-    assert handing.verdict is OfferOutcome.COUNTED
+    assert proposal.verdict is OfferOutcome.COUNTED
     rank.protocol.take_back()
     rank.protocol.when_settled(1, 1, heard.append)
     assert not rank.protocol.is_call_due(is_out=False)
@@ -109,13 +109,13 @@ def test_a_worker_that_is_out_is_told_at_once():
     assert rank.protocol.next_call()[1] is False
 
 
-@pytest.mark.parametrize(("name", "value"), [("version", 1), ("course", 1)])
+@pytest.mark.parametrize(("name", "value"), [("version", 1), ("lineage", 1)])
 def test_a_gradient_of_other_parameters_is_outdated_and_not_offered(name, value):
     rank = Rank()
-    handing = rank.hand_in()
-    assert rank.protocol.offered() is handing
+    proposal = rank.hand_in()
+    assert rank.protocol.offered() is proposal
     setattr(rank.parameters, name, value)
-    assert rank.protocol.is_outdated(handing)
+    assert rank.protocol.is_outdated(proposal)
     assert rank.protocol.offered() is None
 
 
@@ -135,9 +135,9 @@ def test_others_wait_only_for_a_lease_of_a_task_that_is_due():
 @pytest.mark.parametrize(
     ("updates", "is_out_of_work", "rest"),
     [
-        (None, (True, True), Rest.FLUSH),
-        (None, (True, False), Rest.NOTHING),
-        (object(), (True, True), Rest.STANDSTILL),
+        (None, (True, True), NextStep.FLUSH),
+        (None, (True, False), NextStep.NOTHING),
+        (object(), (True, True), NextStep.STANDSTILL),
     ],
 )
 def test_ten_rounds_without_a_minibatch(updates, is_out_of_work, rest):
@@ -146,16 +146,16 @@ def test_ten_rounds_without_a_minibatch(updates, is_out_of_work, rest):
         rank.parameters.pending.minibatches.append(OfferedMinibatch(1, 1, 0, 8))
         rank.protocol.out_of_work(is_out)
     for _ in range(9):
-        assert {made.rest for made in a_round(*ranks)} == {Rest.NOTHING}
-    assert {made.rest for made in a_round(*ranks)} == {rest}
+        assert {made.next_step for made in a_round(*ranks)} == {NextStep.NOTHING}
+    assert {made.next_step for made in a_round(*ranks)} == {rest}
 
 
 def test_one_who_leaves_ends_the_world_before_anything_counts():
     ranks = [Rank(), Rank()]
-    handing = ranks[0].hand_in()
+    proposal = ranks[0].hand_in()
     ranks[1].protocol.world_ends(WORLD)
     assert a_round(*ranks) == [None, None]
-    assert handing.verdict is None
+    assert proposal.verdict is None
 
 
 def test_ranks_that_are_not_as_far_are_a_defect():
