@@ -68,13 +68,6 @@ def _check_length(flag: str, path: Path, most: int) -> None:
         )
 
 
-MAY_DIFFER = ("on_gap", "bad_message_dir")
-"""Settings of data that may change when a job goes on.
-
-They say what to do with messages that are gone or cannot be read. A job that failed because of
-such messages can go on with other settings."""
-
-
 OfPackage = TypeVar("OfPackage", bound=PackageSection)
 
 if TYPE_CHECKING:
@@ -109,6 +102,12 @@ class JobConfig(Section):
     def of(self, kind: type[OfPackage]) -> OfPackage:
         """Return the settings of the package whose section has this type."""
         return next(each for each in self.package_sections() if type(each) is kind)
+
+    @property
+    def trains_on(self) -> str:
+        """The source of the training records: --training_data, or what a package has for it."""
+        others = (each.trains_on for each in self.package_sections())
+        return self.data.training_data or next(filter(None, others), "")
 
     @property
     def launcher_name(self) -> str:
@@ -282,8 +281,8 @@ class JobConfig(Section):
                     "checkpoint_dir": self.checkpoint.checkpoint_dir,
                     "job_dir": self.cluster.job_dir,
                     "tensorboard_log_dir": self.seeing.tensorboard_log_dir,
-                    "bad_message_dir": self.data.bad_message_dir,
                 }
+                | {k: v for each in self.package_sections() for k, v in each.destinations.items()}
             )
 
     def _check_passwords(self) -> None:
@@ -369,15 +368,18 @@ class JobConfig(Section):
     def going_on(self, now: JobConfig) -> JobConfig:
         """Return the settings with which a later command goes on with this job.
 
-        The later command decides the settings for pages and logs, `MAY_DIFFER`, and those of
-        packages that change nothing. It also decides the model if `--model_changes` is set.
+        The later command decides the settings for pages and logs, and those that packages leave
+        free. It also decides the model if `--model_changes` is set.
         """
-        changed = {name: getattr(now.data, name) for name in MAY_DIFFER}
-        packages = {name: getattr(now.packages, name) for name in free_packages()}
+        packages = {
+            name: getattr(self.packages, name).model_copy(
+                update={each: getattr(getattr(now.packages, name), each) for each in kind.free()}
+            )
+            for name, kind in _package_sections().items()
+        }
         sections: dict[str, Any] = {
             "seeing": now.seeing,
             "packages": self.packages.model_copy(update=packages),
-            "data": self.data.model_copy(update=changed),
             "model": now.model if now.model.model_changes else self.model,
         }
         return self.model_copy(update=sections)
@@ -414,10 +416,13 @@ class JobConfig(Section):
         path.write_text(self.model_dump_json(indent=2))
 
 
-def free_packages() -> list[str]:
-    """Return the packages whose settings may change when a job goes on."""
-    kinds: dict[str, type[PackageSection]] = registry.brought("sections")
-    return [name for name, kind in kinds.items() if kind.changes_nothing]
+def _package_sections() -> dict[str, type[PackageSection]]:
+    return registry.brought("sections")
+
+
+def free_settings() -> set[str]:
+    """Return the settings of packages that may change when a job goes on."""
+    return {each for kind in _package_sections().values() for each in kind.free()}
 
 
 _SHOWN_AS = {
@@ -425,7 +430,7 @@ _SHOWN_AS = {
     "model_params": reader_params.shown,
     **{
         setting: shown
-        for section in registry.brought("sections").values()
+        for section in _package_sections().values()
         for setting, shown in section.shown_as.items()
     },
 }

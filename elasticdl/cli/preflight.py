@@ -12,7 +12,6 @@ import difflib
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -228,40 +227,44 @@ def _names(body: Iterable[ast.stmt]) -> Iterator[str]:
                             yield part.id
 
 
-@dataclass(frozen=True, slots=True)
-class _Need:
-    """A function that the model file must define, under one of several names."""
-
-    flag: str
-    names: tuple[str, ...]
-
-
-def _needs(config: JobConfig) -> Iterator[_Need]:
+def _needs(config: JobConfig) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield flags that name functions, and the names of which the model file must define one."""
     model = config.model
-    yield _Need("model_def", (model.model_def.rpartition(".")[2],))
-    yield _Need("feed", (model.feed, "dataset_fn"))
+    yield "model_def", (model.model_def.rpartition(".")[2],)
+    yield "feed", (model.feed, "dataset_fn")
     for flag, name in model.named().items():
-        yield _Need(flag, (name,))
+        yield flag, (name,)
     if config.command == "train":
-        yield _Need("optimizer", (model.optimizer,))
-    if config.data.reader_state:
-        yield _Need("custom_data_reader", (model.custom_data_reader,))
+        yield "optimizer", (model.optimizer,)
     if config.command == "evaluate":
         # Of a checkpoint the loss is measured too; an export has none.
         of_loss = () if config.checkpoint.saved_model else (model.loss,)
         names = model.eval_metrics_fn, model.weighted_metrics_fn, *of_loss
-        yield _Need("eval_metrics_fn", names)
+        yield "eval_metrics_fn", names
+
+
+def check_function(path: Path, defined: set[str] | None, flag: str, *names: str) -> None:
+    """Check that a model file defines a function.
+
+    Args:
+        path: The file.
+        defined: The names that it defines; None: it does not tell.
+        flag: The flag that names the function.
+        names: The names that the function may have.
+
+    Raises:
+        ModelError: It defines none of the names.
+    """
+    if defined is not None and defined.isdisjoint(names):
+        near = difflib.get_close_matches(names[0], defined, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        expected = " or ".join(repr(name) for name in names)
+        raise ModelError(f"{path}: expected a function {expected} (--{flag}), found none{hint}")
 
 
 def _check_functions(config: JobConfig, path: Path, names: set[str]) -> None:
-    for need in _needs(config):
-        if names.isdisjoint(need.names):
-            near = difflib.get_close_matches(need.names[0], names, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            expected = " or ".join(repr(name) for name in need.names)
-            raise ModelError(
-                f"{path}: expected a function {expected} (--{need.flag}), found none{hint}"
-            )
+    for flag, choices in _needs(config):
+        check_function(path, names, flag, *choices)
     processor = config.model.prediction_outputs_processor
     if config.command != "predict":
         return
@@ -333,7 +336,7 @@ def _check_data(flag: str, config: JobConfig, classes: dict[str, tuple[str, ...]
     if not text or (flag == "training_data" and read_once_of(config) is not None):
         return
     try:
-        reader = open_reader(text, reader_params(config.data, text))
+        reader = open_reader(text, reader_params(config, text))
         if isinstance(reader, TextReader):
             reader.check_start()
         if isinstance(reader, Answers) and not holds_job(config):
@@ -381,7 +384,6 @@ def _check_destinations(config: JobConfig) -> None:
     for flag, folder in (
         ("output", checkpoint.output),
         ("export_tables", checkpoint.export_tables),
-        ("bad_message_dir", config.data.bad_message_dir),
     ):
         if folder is not None and is_new:  # else it may have been written already
             check_new_folder(flag, folder)

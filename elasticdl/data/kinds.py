@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from elasticdl.config import DataSection, JobConfig
+from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader, Stream
 from elasticdl.data.params import Params
 
@@ -33,11 +33,11 @@ class StreamPlace(Protocol):
         """Return whether its tasks are made while the job runs."""
         ...
 
-    def reader_settings(self, data: DataSection, has_begun: bool) -> list[str]:
+    def reader_settings(self, config: JobConfig, has_begun: bool) -> list[str]:
         """Return the settings of its reader that flags imply, `name=value` each.
 
         Args:
-            data: The data settings of the job.
+            config: The settings of the job.
             has_begun: Whether the source has answered the job before. Then the reader waits for
                 it, also if it refuses.
         """

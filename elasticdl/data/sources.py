@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from elasticdl import registry
-from elasticdl.config import DataSection, JobConfig
+from elasticdl.config import JobConfig
 from elasticdl.data.kinds import DataSource, ReadOnce, StreamPlace
 
 
@@ -36,17 +36,17 @@ def is_cut_as_it_comes(place: str) -> bool:
     return stream is not None and stream.is_cut_as_it_comes
 
 
-def reader_params(data: DataSection, place: str, has_begun: bool = False) -> str:
+def reader_params(config: JobConfig, place: str, has_begun: bool = False) -> str:
     """Return the settings of the reader of a place.
 
     Args:
-        data: The data settings of the job.
+        config: The settings of the job.
         place: The place to read.
         has_begun: Whether the source has answered the job before; see `StreamPlace`.
     """
     stream = stream_at(place)
-    own = [] if stream is None else stream.reader_settings(data, has_begun)
-    return ";".join([data.data_reader_params, *own])
+    own = [] if stream is None else stream.reader_settings(config, has_begun)
+    return ";".join([config.data.data_reader_params, *own])
 
 
 def read_once_of(config: JobConfig) -> ReadOnce | None:

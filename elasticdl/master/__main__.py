@@ -133,7 +133,7 @@ def load_data(config: JobConfig) -> JobData:
     custom_data_reader = _custom_data_reader(config)
 
     def reader(path: str) -> DataReader:
-        return open_reader(path, reader_params(config.data, path), custom_data_reader)
+        return open_reader(path, reader_params(config, path), custom_data_reader)
 
     def shards(path: str) -> tuple[Shard, ...]:
         return tuple(reader(path).shards()) if path else ()
@@ -168,7 +168,7 @@ def _stream(config: JobConfig, has_begun: bool = False) -> Stream | None:
     if (kept := read_once_of(config)) is not None:
         return kept.stream(config)
     place = config.data.training_data
-    reader = open_reader(place, reader_params(config.data, place, has_begun))
+    reader = open_reader(place, reader_params(config, place, has_begun))
     return reader if isinstance(reader, Stream) else None
 
 

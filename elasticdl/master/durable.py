@@ -11,10 +11,9 @@ from typing import Any, TypeVar
 
 from elasticdl.checkpoints.versions import begun_with
 from elasticdl.config import (
-    MAY_DIFFER,
     JobConfig,
     completed,
-    free_packages,
+    free_settings,
     shown_setting,
     shown_settings,
 )
@@ -55,7 +54,7 @@ class JobData:
         if data.validation_split:
             raise JobFailedError(
                 f"--validation_split={data.validation_split:g}: none of the records of "
-                f"{data.source} is held out, for they are few: give a larger part"
+                f"{config.trains_on} is held out, for they are few: give a larger part"
             )
         raise JobFailedError(
             f"--validation_data={data.validation_data}: expected records, found none; leave the "
@@ -350,21 +349,20 @@ def differing_flags(
     """Return a line for each setting that differs: its old value and its new value.
 
     The job's folder may have moved, because the job is what lies in the folder. Settings of
-    displays and all others in `config.MAY_DIFFER` may differ too. A setting that is younger than
-    the job counts as one that nobody has set.
+    displays and those that packages leave free may differ too. A setting that is younger than the
+    job counts as one that nobody has set.
 
     Args:
         before: The configuration with which the job began.
         now: The configuration with which the job is to go on.
         may_model_change: Whether the settings of the model may differ.
     """
-    free = ["seeing.", *(f"packages.{name}." for name in free_packages())]
-    free += ["model."] if may_model_change else []
-    others = {"cluster.job_dir", *(f"data.{name}" for name in MAY_DIFFER)}
+    free = ["seeing.", *(["model."] if may_model_change else [])]
+    others = {"job_dir", *free_settings()}
     return [
         f"--{name.rpartition('.')[2]} was {_shown(name, old)}, is {_shown(name, new)}"
         for name, old, new in _differences("", completed(before), now)
-        if name not in others and not name.startswith(tuple(free))
+        if name.rpartition(".")[2] not in others and not name.startswith(tuple(free))
     ]
 
 

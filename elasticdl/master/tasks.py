@@ -262,7 +262,7 @@ def make_tasks(
     }
     if not tables[config.command].num_records:
         flag, value = {
-            "train": ("training_data", config.data.source),
+            "train": ("training_data", config.trains_on),
             "evaluate": ("validation_data", config.data.validation_data),
             "predict": ("prediction_data", config.data.prediction_data),
         }[config.command]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from elasticdl.config import JobConfig, free_packages, shown_setting
+from elasticdl.config import JobConfig, free_settings, shown_setting
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import JobStatus
 from elasticdl.observe.curves import curves
@@ -161,10 +161,10 @@ def parameters_of(config: JobConfig) -> dict[str, str]:
     """Return the flags that were given, without those that may have secrets."""
     found: dict[str, str] = {}
     sections = config.model_dump(mode="json", exclude_defaults=True)
-    packages = sections.pop("packages", {})
-    others = {name: values for name, values in packages.items() if name not in free_packages()}
-    for section, values in {**sections, **others}.items():
+    sections |= sections.pop("packages", {})
+    left_out = {*_SECRET, *free_settings()}
+    for section, values in sections.items():
         if isinstance(values, Mapping) and section != "seeing":
-            given = {n: v for n, v in values.items() if n not in _SECRET and v not in (None, "")}
+            given = {n: v for n, v in values.items() if n not in left_out and v not in (None, "")}
             found |= {name: str(shown_setting(name, value)) for name, value in given.items()}
     return found

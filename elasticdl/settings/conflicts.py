@@ -315,7 +315,7 @@ CONFLICTS = (
     ),
     # Data, and what is evaluated.
     Conflict(
-        lambda job: job.command == "train" and not job.data.source,
+        lambda job: job.command == "train" and not job.trains_on,
         "elasticdl train needs --training_data",
     ),
     Conflict(

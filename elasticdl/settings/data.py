@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from elasticdl.locations import Location
 from elasticdl.settings import reader_params
-from elasticdl.settings.duration import seconds_in
 from elasticdl.settings.section import Only, Section
 
 _TRAIN = Only(("train",))
@@ -48,89 +46,6 @@ class DataSection(Section):
         ),
     ] = ""
 
-    reader_command: Annotated[
-        str,
-        Field(
-            description="A command, run by bash, that prints the training records; it is in the "
-            "place of --training_data. It is run once, and its records are kept until trained."
-        ),
-        _TRAIN,
-    ] = ""
-    reader_framing: Annotated[
-        Literal["lines", "framed"],
-        Field(
-            description="How --reader_command prints records: each a line, or each after four "
-            "bytes of its length, the lowest first."
-        ),
-        _TRAIN,
-    ] = "lines"
-    reader_state: Annotated[
-        bool,
-        Field(
-            description="custom_data_reader of the model file returns a reader of training data "
-            "that is read once, in order, and has state() and restore(state)."
-        ),
-        _TRAIN,
-    ] = False
-
-    on_gap: Annotated[
-        Literal["fail", "skip"],
-        Field(
-            description="When a broker has deleted messages before they were read: fail the job, "
-            "or go on after them and count them."
-        ),
-        Only(("train", "evaluate")),
-    ] = "fail"
-    bad_message_dir: Annotated[
-        Location | None,
-        Field(
-            description="A folder, a path or URL, for messages of a topic that cannot be read; the "
-            "job goes on without them and counts them. Else such a message fails its task."
-        ),
-        Only(("train", "evaluate")),
-    ] = None
-
-    metrics_window: Annotated[
-        str,
-        Field(
-            description="Metrics of a topic's messages, each scored before it is trained, are kept "
-            "by windows of event time: how long one is, such as 1m or 1h."
-        ),
-        _TRAIN,
-    ] = "1m"
-    max_lateness: Annotated[
-        str,
-        Field(
-            description="Messages of a topic that lie further than this behind the watermark, such "
-            "as 10m, are late: counted, and dealt with as --on_late says."
-        ),
-        _TRAIN,
-    ] = ""
-    on_late: Annotated[
-        Literal["train", "drop", "aside"],
-        Field(
-            description="What becomes of a late message: it is trained, left out, or left out and "
-            "written to --bad_message_dir."
-        ),
-        _TRAIN,
-    ] = "train"
-
-    @model_validator(mode="after")
-    def _is_read_in_one_way(self) -> DataSection:
-        if self.reader_command and self.training_data:
-            raise ValueError(
-                f"--reader_command prints the training records: expected no --training_data, found "
-                f"{self.training_data}"
-            )
-        if self.reader_command and self.reader_state:
-            raise ValueError(
-                "--reader_command and --reader_state both say how training data are read: expected "
-                "one of them"
-            )
-        if self.reader_framing != "lines" and not self.reader_command:
-            raise ValueError(f"--reader_framing={self.reader_framing} needs --reader_command")
-        return self
-
     @model_validator(mode="after")
     def _has_one_validation(self) -> DataSection:
         if self.validation_split and self.validation_data:
@@ -145,29 +60,6 @@ class DataSection(Section):
     def evaluates(self) -> bool:
         """Return whether there is data to evaluate on."""
         return bool(self.validation_data or self.validation_split)
-
-    @property
-    def source(self) -> str:
-        """The source of the training records: --training_data, or the command that prints them."""
-        return self.reader_command or self.training_data
-
-    @model_validator(mode="after")
-    def _times_are_lengths(self) -> DataSection:
-        for flag in ("metrics_window", "max_lateness"):
-            word = getattr(self, flag)
-            if (word or flag == "metrics_window") and not seconds_in(word):
-                raise ValueError(f"--{flag}={word}: expected a length of time such as 30s, 5m, 1h")
-        return self
-
-    @property
-    def window_seconds(self) -> float:
-        """The length of a window of event time, in seconds."""
-        return seconds_in(self.metrics_window) or 0.0
-
-    @property
-    def lateness_seconds(self) -> float | None:
-        """How many seconds behind the watermark a message is late; None: no message is late."""
-        return seconds_in(self.max_lateness)
 
     @model_validator(mode="after")
     def _keeps_its_secrets(self) -> DataSection:

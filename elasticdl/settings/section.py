@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from elasticdl.locations import Location
+
 if TYPE_CHECKING:
     from elasticdl.config import JobConfig
 
@@ -65,13 +67,30 @@ class PackageSection(Section):
     Attributes:
         changes_nothing: A job may go on with other ones, for they change nothing of what is
             trained.
+        may_differ: The settings that may be other ones when a job goes on, where not all may.
         needs: The modules that its flags need on the machine of the command.
         shown_as: Functions by the names of settings: each makes a form that anybody may see.
     """
 
     changes_nothing: ClassVar[bool] = False
+    may_differ: ClassVar[tuple[str, ...]] = ()
     needs: ClassVar[tuple[Needs, ...]] = ()
     shown_as: ClassVar[Mapping[str, Callable[[str], str]]] = {}
+
+    @classmethod
+    def free(cls) -> tuple[str, ...]:
+        """Return the names of the settings that may be other ones when a job goes on."""
+        return tuple(cls.model_fields) if cls.changes_nothing else cls.may_differ
+
+    @property
+    def trains_on(self) -> str:
+        """What yields the training records in the place of --training_data; "": nothing."""
+        return ""
+
+    @property
+    def destinations(self) -> Mapping[str, Location | None]:
+        """The folders into which a training job writes, by flag."""
+        return {}
 
     def check(self, job: JobConfig) -> None:
         """Check that the settings fit those of the job.

@@ -25,10 +25,9 @@ from elasticdl.job import (
     TaskKind,
     TaskReport,
 )
-from elasticdl.worker.event_times import WindowSums, measured_windows
 from elasticdl.worker.exchange import Exchange
 from elasticdl.worker.export import export
-from elasticdl.worker.measuring import SHARE, STREAM_SHARE, MeasuringBudget
+from elasticdl.worker.measuring import SHARE, MeasuringBudget, PartSums
 from elasticdl.worker.parameters import Parameters
 from elasticdl.worker.predictions import Predicted, PredictionSink
 from elasticdl.worker.running import Item, Running
@@ -48,7 +47,7 @@ class Computation:
         exchange: Exchange,
         sink: Callable[[], PredictionSink],
         span: Callable[[str, Place | None], Span],
-        has_windows: bool = False,
+        measuring_share: float = SHARE,
         trained_on: DataReader | None = None,
     ) -> None:
         self._config = config
@@ -59,9 +58,8 @@ class Computation:
         self._make_sink = sink
         self._sink: PredictionSink | None = None
         self._span = span
-        self._newest_window = -1  # of which a minibatch was measured
-        share = STREAM_SHARE if has_windows else SHARE
-        self._budget = MeasuringBudget(share, config.training.num_epochs)
+        self._newest_part = -1  # of which a minibatch was measured
+        self._budget = MeasuringBudget(measuring_share, config.training.num_epochs)
 
     def idled(self, seconds: float) -> None:
         """Note how long there was nothing to compute, as no task was there."""
@@ -104,23 +102,23 @@ class Computation:
         if item.result is None or running.lease.is_suspect:
             return
         assert item.minibatch is not None
-        sums = running.windows.setdefault(item.window, WindowSums())
+        sums = running.parts.setdefault(item.part, PartSums())
         sums.num_trained += item.minibatch.num_records
         sums.loss_sum += item.result.loss * item.minibatch.num_records
-        if item.window is None:
+        if item.part is None:
             is_lent = self._budget.lends_to(running.lease.task.epoch)
         else:
-            is_lent = item.window > self._newest_window and self._budget.lends
-        # A call of a metric costs more than its records, so more minibatches of the window are
+            is_lent = item.part > self._newest_part and self._budget.lends
+        # A call of a metric costs more than its records, so more minibatches of the part are
         # added to it.
-        comes_along = bool(running.to_measure) and item.window == running.window
+        comes_along = bool(running.to_measure) and item.part == running.part
         if not (comes_along or self._budget.allows or is_lent):
             return
-        if item.window is not None:
-            self._newest_window = max(self._newest_window, item.window)
-        if item.window != running.window:
+        if item.part is not None:
+            self._newest_part = max(self._newest_part, item.part)
+        if item.part != running.part:
             self._collect(running)
-            running.window = item.window
+            running.part = item.part
         sums.num_measured += item.minibatch.num_records
         self._budget.takes(item.minibatch.num_records)
         running.to_measure.append((item.minibatch, item.result.predictions))
@@ -153,22 +151,19 @@ class Computation:
         began = time.perf_counter()
         states = self._model.metric_states()
         self._budget.collected(time.perf_counter() - began)
-        running.windows[running.window].states = states
+        running.parts[running.part].states = states
 
     def _measured(self, running: Running, report: TaskReport) -> TaskReport:
         self._collect(running)
-        sums, counts = running.windows, running.times.counts if running.times else {}
+        sums = running.parts
         # Without states of metrics, the number of measured records has no meaning.
         if self._budget.is_given_up or not any(each.states for each in sums.values()):
             for each in sums.values():
                 each.num_measured, each.states = 0, {}
-        of_none = sums.pop(None, WindowSums())
-        return replace(
-            report,
-            num_measured=of_none.num_measured,
-            metric_states=of_none.states,
-            windows=measured_windows(counts, sums),
-        )
+        whole = sums.get(None, PartSums())
+        report = replace(report, num_measured=whole.num_measured, metric_states=whole.states)
+        parts = {part: each for part, each in sums.items() if part is not None}
+        return running.reading.measured(report, parts)
 
     def _refuse(self, item: Item, problem: str) -> None:
         task = item.running.lease.task
@@ -185,7 +180,7 @@ class Computation:
         """Do what a lease needs after its last minibatch; return the report of its end."""
         lease = running.lease
         match lease.task.kind:
-            case TaskKind.TRAINING if running.windows or running.times:
+            case TaskKind.TRAINING:
                 return self._measured(running, report)
             case TaskKind.EVALUATION:
                 return replace(

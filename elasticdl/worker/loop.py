@@ -25,14 +25,12 @@ import contextlib
 import itertools
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from elasticdl.backends.base import Minibatch, Predictor, StepResult, Trainer
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader, Records
-from elasticdl.data.sources import is_cut_as_it_comes
 from elasticdl.errors import ModelError, place_of
 from elasticdl.job import (
     Finished,
@@ -49,12 +47,10 @@ from elasticdl.observe.labels import LabelClock
 from elasticdl.rpc.base import MasterClient
 from elasticdl.runtime.ending import DaemonThread
 from elasticdl.runtime.process import STOPPED_EXIT_CODE
-from elasticdl.worker import side_files
 from elasticdl.worker.activity import LABELS, Activity, Thread
 from elasticdl.worker.channel import Channel, Closed
 from elasticdl.worker.computation import Computation
 from elasticdl.worker.culprit import Culprits
-from elasticdl.worker.event_times import TaskTimes
 from elasticdl.worker.exchange import Exchange
 from elasticdl.worker.lookahead import Lookahead
 from elasticdl.worker.parameters import (
@@ -66,6 +62,7 @@ from elasticdl.worker.parameters import (
 )
 from elasticdl.worker.predictions import PredictionSink
 from elasticdl.worker.protocol import Arrival, LeaseProtocol, Ruling, Stage
+from elasticdl.worker.reading import readings_of
 from elasticdl.worker.records import located, read_all, task_seed, with_ends
 from elasticdl.worker.running import Item, Running
 from elasticdl.worker.spans import Place, Spans, Work, run_after_others
@@ -126,7 +123,7 @@ class Worker:
         self._has_own_reader = has_own_reader
         self._watches = watches
         self._is_deterministic = config.training.deterministic
-        self._window_seconds = _window_seconds(config)
+        self._readings = readings_of(config)
         self._activity = Activity(labels or LabelClock())
         self.spans = Spans(self._activity, lambda position: master.announce(worker_id, position))
         """Counts the time of each stage."""
@@ -143,7 +140,6 @@ class Worker:
         # With at most one step in flight, the push of a step can bring back the rows of the next
         # one.
         self._pulls_with_push = config.pipeline_depth == 0
-        has_windows = bool(self._window_seconds)
         self._computation = Computation(
             config,
             model,
@@ -151,7 +147,7 @@ class Worker:
             exchange,
             sink,
             self._span,
-            has_windows,
+            self._readings.share,
             readers.get(TaskKind.TRAINING),
         )
         self._culprits = Culprits(
@@ -260,7 +256,7 @@ class Worker:
 
     def _feed(self) -> None:
         for lease in self._leases():
-            running = Running(lease)
+            running = Running(lease, self._readings.of(lease))
             self._held[lease.task.id, lease.number] = running
             try:
                 report = self._feed_lease(running)
@@ -339,26 +335,22 @@ class Worker:
                 if running.lease.is_suspect:
                     with self._landed:
                         self._protocol.fed(running)
-                window = None if running.times is None else running.times.window_after(num_examples)
+                part = running.reading.part_after(num_examples)
                 place = Place(lease, index, minibatch.num_records)
-                self._fed.put(Item(running, index, place, minibatch, window))
-        return replace(
-            report,
-            end_index=num_minibatches,
-            num_examples=num_examples,
-            num_missing=running.missing,
-            num_unreadable=sum(not message.is_late for message in running.aside),
-            num_late=running.late,
-            num_gone=running.gone,
-            time=0.0 if running.times is None else running.times.newest,
+                self._fed.put(Item(running, index, place, minibatch, part))
+        return running.reading.fed(
+            replace(
+                report,
+                end_index=num_minibatches,
+                num_examples=num_examples,
+                num_missing=running.missing,
+            )
         )
 
     def _read(self, running: Running) -> Iterator[Records]:
         """Read a task's records; the time counts for `feed` if the reader is the user's code."""
         task, num_read = running.lease.task, 0
         records = read_all(self._readers[task.kind], task, running.lease.late_before)
-        if running.is_training and self._window_seconds:
-            running.times = TaskTimes(self._window_seconds)
         if self._has_own_reader:
             yield from records
             return
@@ -367,17 +359,10 @@ class Worker:
                 block = next(records, None)
             if block is None:
                 running.missing = task.shard.num_records - num_read
-                # The side file is written before the task can be reported as done, so a message
-                # that is put aside is never lost.
-                if running.aside and self._config.data.bad_message_dir is not None:
-                    side_files.write(self._config.data.bad_message_dir, task.shard, running.aside)
+                running.reading.ended()
                 return
             num_read += len(block)
-            running.aside += block.aside
-            running.late += block.num_late
-            running.gone += block.num_gone
-            if running.times is not None and block.times is not None:
-                running.times.read(block.times, time.time())
+            running.reading.read(block)
             yield block
 
     def _made_by_feed(
@@ -473,14 +458,12 @@ class Worker:
     def _waited(self, channel: Channel[Item]) -> Iterator[Item]:
         items = iter(channel)
         while True:
-            before = self.spans.spent(*_NO_TASK) if self._window_seconds else 0.0
+            before = self.spans.spent(*_NO_TASK)
             with self._span("compute wait", None) as waited:
                 item = next(items, None)
-            if self._window_seconds:
-                leasing = self.spans.spent(*_NO_TASK) - before
-                # While no task was there, the thread waited for the master and not for the
-                # pipeline. This time is free for metrics.
-                self._computation.idled(min(waited.seconds, leasing))
+            # While no task was there, the thread waited for the master and not for the pipeline.
+            # This time is free for metrics.
+            self._computation.idled(min(waited.seconds, self.spans.spent(*_NO_TASK) - before))
             if item is None:
                 return
             yield item
@@ -763,9 +746,3 @@ class Worker:
             self._protocol.allow(self._lookahead.num_in_flight)
             self._protocol.landed(running, item.index)
             self._landed.notify_all()
-
-
-def _window_seconds(config: JobConfig) -> float:
-    """Return the length of a window of event time; 0 if the data has no windows."""
-    has_windows = is_cut_as_it_comes(config.data.training_data)
-    return config.data.window_seconds if has_windows else 0.0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from elasticdl.backends.base import Minibatch, Predictions
+from elasticdl.job import MetricStates
 
 SHARE = 0.01
-STREAM_SHARE = 0.05
-"""The share in a job on a stream, whose windows of event time are its evaluation."""
 _IDLE_SHARE = 0.5
 _MOST_IDLE_SECONDS = 1.0  # that are saved up
 _MOST_LENT_SECONDS = 1.0
@@ -17,6 +17,16 @@ _LEAST_RECORDS = 4_096  # of each epoch, on credit
 _FIRST_CALLS = 3  # of a size, of another one, and of any size: each is compiled
 TOGETHER_MINIBATCHES = 32
 TOGETHER_RECORDS = 16_384
+
+
+@dataclass(slots=True)
+class PartSums:
+    """The sums over the minibatches of a task, or of one part of it."""
+
+    num_trained: int = 0
+    loss_sum: float = 0.0
+    num_measured: int = 0
+    states: MetricStates = field(default_factory=dict)
 
 
 class MeasuringBudget:
@@ -65,7 +75,7 @@ class MeasuringBudget:
 
     @property
     def lends(self) -> bool:
-        """Whether the first minibatch of a window may be measured, so that each window has some."""
+        """Whether the first minibatch of a part may be measured, so that each part has some."""
         return self._has_credit(_MOST_LENT_SECONDS)
 
     def lends_to(self, epoch: int) -> bool:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from elasticdl.backends.base import Int64, Minibatch, Predictions, StepResult
-from elasticdl.data.base import Aside
 from elasticdl.errors import (
     DataError,
     ElasticdlError,
@@ -26,9 +25,10 @@ from elasticdl.job import (
     TaskReport,
     staleness_bucket,
 )
-from elasticdl.worker.event_times import TaskTimes, WindowSums
+from elasticdl.worker.measuring import PartSums
 from elasticdl.worker.parameters import Committed, Parameters
 from elasticdl.worker.predictions import Predicted
+from elasticdl.worker.reading import TaskReading
 from elasticdl.worker.spans import Place
 
 _WRITE = frozenset({TaskKind.EXPORT, TaskKind.PREDICTION})  # results, to a disk or a store
@@ -41,13 +41,11 @@ class Running:
     """A lease on its way through the pipeline. Each field is written by one stage, as named."""
 
     lease: Lease
+    reading: TaskReading = field(default_factory=TaskReading)  # feed; at the end compute
     is_over: bool = False  # prepare, compute, commit: what still comes of it is dropped
     is_reported: bool = False  # commit
     num_on_the_way: int = 0  # of a suspect: minibatches that are not through; under a lock
     missing: int = 0  # feed: positions of the task's range that have no record
-    aside: list[Aside] = field(default_factory=list)  # feed: messages among these
-    late: int = 0  # feed: messages that came late
-    times: TaskTimes | None = None  # feed: of a stream
     records: int = 0  # commit (training), compute (others)
     minibatches: int = 0
     loss_sum: float = 0.0
@@ -56,13 +54,12 @@ class Running:
     staleness_max: int = 0
     staleness_histogram: list[int] = field(default_factory=lambda: [0] * STALENESS_BUCKETS)
     recomputed: int = 0  # compute
-    gone: int = 0  # feed: positions that the broker deleted before they were read
     learning_rate: float | None = None  # of the last step: commit; in synchronous training compute
-    # compute: minibatches to be measured, whether any were, of which window they are
+    # compute: minibatches to be measured, whether any were, of which part of the task they are
     to_measure: list[tuple[Minibatch, Predictions]] = field(default_factory=list)
     is_measured: bool = False
-    window: int | None = None
-    windows: dict[int | None, WindowSums] = field(default_factory=dict)  # compute; None: of none
+    part: int | None = None
+    parts: dict[int | None, PartSums] = field(default_factory=dict)  # compute; None: of no part
     skipped: dict[int, int] = field(default_factory=dict)  # minibatch -> examples in it
     predicted: list[Predicted] = field(default_factory=list)  # compute
 
@@ -135,7 +132,7 @@ class Item:
     index: int = -1
     place: Place | None = None  # which minibatch it is
     minibatch: Minibatch | None = None
-    window: int | None = None  # of event time, in which it counts
+    part: int | None = None  # of its task, in which it is measured
     ids: Sequence[Int64] = ()  # from prepare on
     parameters: Parameters | None = None  # from prepare on
     result: StepResult | None = None  # from compute on; None for a skipped minibatch

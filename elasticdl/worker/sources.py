@@ -33,7 +33,7 @@ def open_readers(config: JobConfig, spec: ModelSpec | None) -> dict[TaskKind, Da
     kept = read_once_of(config)
     own = None if spec is None else spec.custom_data_reader
     readers: dict[TaskKind, DataReader] = {
-        kind: open_reader(path, reader_params(config.data, path, has_begun=True), own)
+        kind: open_reader(path, reader_params(config, path, has_begun=True), own)
         for kind, path in sources.items()
         if path and not (kind is TaskKind.TRAINING and kept is not None)
     }

@@ -5,8 +5,10 @@ from elasticdl.registry import Package
 _HERE = "elasticdl.packages.streams"
 
 PACKAGE = Package(
+    sections={"streams": f"{_HERE}.settings:StreamsSection"},
     sources={"Kafka": f"{_HERE}.kinds:KAFKA"},
     read_once={"capture": f"{_HERE}.kinds:CAPTURED"},
+    readings={"messages": f"{_HERE}.readings:readings_of"},
     features={"stream": f"{_HERE}.sources:features_of"},
     checks={"stream": f"{_HERE}.checks:check"},
 )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from elasticdl.config import DataSection, JobConfig, TrainingSection
+from elasticdl.config import JobConfig
 from elasticdl.data.sources import is_cut_as_it_comes
 from elasticdl.errors import ConfigError
 from elasticdl.job import Strategy
 from elasticdl.packages.streams.capture.settings import check_captured
+from elasticdl.packages.streams.settings import StreamsSection
 from elasticdl.packages.streams.topic import EXAMPLE, is_endless, is_topic, parse
 
 
@@ -17,38 +18,30 @@ def check(config: JobConfig) -> list[str]:
         ConfigError: Says what was expected.
     """
     if config.launcher.sees_files:  # else the processes themselves check the settings
-        steps = config.evaluation.evaluation_steps
-        check_topics(config.command, config.data, config.training, steps)
+        check_topics(config)
         every = config.checkpoint.checkpoint_event_time
         require_watermark("checkpoint_event_time", every, config.data.training_data)
     return check_captured(config)
 
 
-def check_topics(
-    command: str, data: DataSection, training: TrainingSection, steps: int | None
-) -> None:
+def check_topics(config: JobConfig) -> None:
     """Refuse topics where a job cannot use them.
-
-    Args:
-        command: The command of the job.
-        data: The data settings of the job.
-        training: The training settings of the job.
-        steps: The number of updates between two evaluations, as given.
 
     Raises:
         ConfigError: A topic without an end is not possible here, or a setting needs a topic.
     """
+    data, own, training = config.data, config.of(StreamsSection), config.training
     given = (
-        ("on_gap", data.on_gap != "fail", "that a broker deletes"),
-        ("bad_message_dir", data.bad_message_dir is not None, "that cannot be read"),
-        ("max_lateness", bool(data.max_lateness), "that come late"),
-        ("metrics_window", data.metrics_window != "1m", "that have a time"),
+        ("on_gap", own.on_gap != "fail", "that a broker deletes"),
+        ("bad_message_dir", own.bad_message_dir is not None, "that cannot be read"),
+        ("max_lateness", bool(own.max_lateness), "that come late"),
+        ("metrics_window", own.metrics_window != "1m", "that have a time"),
     )
     has_topic = is_topic(data.training_data) or is_topic(data.validation_data)
     for flag, is_given, which in given:
         if is_given and not has_topic:
             raise ConfigError(
-                f"--{flag}={getattr(data, flag)} is about messages {which}: expected {EXAMPLE} "
+                f"--{flag}={getattr(own, flag)} is about messages {which}: expected {EXAMPLE} "
                 "as data"
             )
     for flag in ("validation_data", "prediction_data"):
@@ -67,10 +60,10 @@ def check_topics(
             f"--validation_split={data.validation_split:g} holds out records by their number, and "
             "a topic's positions have holes: expected --validation_data"
         )
-    _check_lateness(data)
-    if command != "train" or not is_topic(data.training_data):
+    _check_lateness(own)
+    if config.command != "train" or not is_topic(data.training_data):
         return
-    require_watermark("max_lateness", data.max_lateness, data.training_data)
+    require_watermark("max_lateness", own.max_lateness, data.training_data)
     topic = parse(data.training_data)
     if not topic.is_cut_as_it_comes:
         return
@@ -81,13 +74,9 @@ def check_topics(
             f"{where}: expected --distribution_strategy={Strategy.PARAMETER_SERVER}, found "
             f"{training.distribution_strategy}; or train on what there is, in any order: end=latest"
         )
-    for flag, is_so, expected in (
-        ("num_epochs", training.num_epochs != 1, "1"),
-        ("deterministic", training.deterministic, "false"),
-    ):
-        if is_so:
-            raise ConfigError(f"{where}: expected --{flag}={expected}")
-    if data.validation_data and steps is None:
+    if training.num_epochs != 1:
+        raise ConfigError(f"{where}: expected --num_epochs=1")
+    if data.validation_data and config.evaluation.evaluation_steps is None:
         raise ConfigError(
             f"{where}, so no evaluation follows an epoch: give --evaluation_steps, the updates "
             "between two evaluations (0: one at the end)"
@@ -107,7 +96,7 @@ def require_watermark(flag: str, value: str, place: str) -> None:
         )
 
 
-def _check_lateness(data: DataSection) -> None:
+def _check_lateness(data: StreamsSection) -> None:
     if data.on_late != "train" and not data.max_lateness:
         raise ConfigError(
             f"--on_late={data.on_late} needs --max_lateness, which says when a message is late"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from elasticdl.config import DataSection
 from elasticdl.job import Shard, TaskReport, WindowStatus
 from elasticdl.master.actions import Note
 from elasticdl.observe import kinds
+from elasticdl.packages.streams.settings import StreamsSection
 
 _FATES = {"train": "trained all the same", "drop": "left out", "aside": "set aside"}
 
@@ -19,7 +19,7 @@ def of_task(
     num_unreadable: int,
     num_late: int,
     num_gone: int,
-    data: DataSection,
+    data: StreamsSection,
 ) -> Iterator[Note]:
     """Yield notes about a task that is done.
 

@@ -20,6 +20,7 @@ from elasticdl.master.tasks import TaskTable
 from elasticdl.observe import kinds
 from elasticdl.packages.streams import news
 from elasticdl.packages.streams.intake import Intake, partition_order
+from elasticdl.packages.streams.settings import StreamsSection
 from elasticdl.packages.streams.topic import is_topic, parse
 from elasticdl.packages.streams.watermark import EventTime
 from elasticdl.packages.streams.windows import Windows
@@ -34,7 +35,8 @@ class TopicSource(RecordSource):
         if settled is Settled.DONE and task.kind is TaskKind.TRAINING:
             ledger = self._job.ledger
             totals = ledger.num_unreadable, ledger.num_late, self.num_gone
-            for note in news.of_task(task.shard, report, *totals, self._job.config.data):
+            own = self._job.config.of(StreamsSection)
+            for note in news.of_task(task.shard, report, *totals, own):
                 self._job.act(note)
 
     @property
@@ -260,14 +262,14 @@ def features_of(job: JobParts) -> list[JobFeature]:
         return [TopicSource(job)] if is_topic(data.training_data) else []
     if not is_topic(data.training_data):
         return [StreamSource(job, Intake(job.journal, table, size))]
-    topic = parse(data.training_data)
-    disorder, lateness = topic.disorder_seconds, data.lateness_seconds
-    times = EventTime(job.journal, table, data.window_seconds, disorder, lateness)
+    topic, own = parse(data.training_data), job.config.of(StreamsSection)
+    disorder, lateness = topic.disorder_seconds, own.lateness_seconds
+    times = EventTime(job.journal, table, own.window_seconds, disorder, lateness)
     intake = Intake(
         job.journal,
         table,
         size,
-        skips_gaps=data.on_gap == "skip",
+        skips_gaps=own.on_gap == "skip",
         keeps_order=topic.keeps_order,
         ends_at_once=not topic.is_endless,
         guessed_records=topic.guessed_records,

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from urllib.parse import parse_qsl
 
+from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError
 from elasticdl.job import Shard
-from elasticdl.settings.data import DataSection
+from elasticdl.packages.streams.settings import StreamsSection
 from elasticdl.settings.duration import seconds_in
 
 SCHEME = "kafka"
@@ -60,14 +61,15 @@ class Topic:
         """The time at which the data starts, in milliseconds since 1970; None: no time is given."""
         return None if self.start in _STARTS else _milliseconds(self.start)
 
-    def reader_settings(self, data: DataSection, has_begun: bool) -> list[str]:
+    def reader_settings(self, config: JobConfig, has_begun: bool) -> list[str]:
         """Return the settings of the reader that flags imply, `name=value` each.
 
         Args:
-            data: The data settings of the job.
+            config: The settings of the job.
             has_begun: Whether the brokers have accepted the job before: then the reader waits if
                 they refuse.
         """
+        data = config.of(StreamsSection)
         found = [
             (has_begun, "waits=true"),
             (data.on_gap == "skip", "on_gap=skip"),

@@ -1,12 +1,14 @@
 """The name of a topic, and settings of its client (packages/streams/topic.py, kafka.py)."""
 
-from types import SimpleNamespace
-
 import pytest
 
+from elasticdl.cli.flags import build_config
+from elasticdl.cli.job_folder import holds_job
+from elasticdl.config import JobConfig
 from elasticdl.data.sources import reader_params
 from elasticdl.errors import ConfigError
-from elasticdl.job import Shard, Strategy
+from elasticdl.job import Shard
+from elasticdl.launchers.process.folder import prepare
 from elasticdl.packages.streams.checks import check_topics
 from elasticdl.packages.streams.kafka import parse_credentials
 from elasticdl.packages.streams.topic import (
@@ -15,7 +17,7 @@ from elasticdl.packages.streams.topic import (
     is_topic,
     parse,
 )
-from elasticdl.settings.data import DataSection
+from elasticdl.runtime import process
 
 
 @pytest.mark.parametrize(
@@ -91,34 +93,26 @@ ENDLESS, ORDERED = "kafka://b/clicks", "kafka://b/clicks?end=latest&order=partit
 BOUNDED = "kafka://b/clicks?end=latest"
 
 
-def check(command="train", steps=None, **flags):
-    places = ("training_data", "validation_data", "prediction_data")
-    policies = {
-        "on_gap": "fail",
-        "bad_message_dir": None,
-        "max_lateness": "",
-        "on_late": "train",
-        "metrics_window": "1m",
-        "validation_split": 0.0,
-    }
-    policies = {name: flags.pop(name, usual) for name, usual in policies.items()}
-    data = SimpleNamespace(**{name: flags.pop(name, "") for name in places}, **policies)
-    training = {
-        "distribution_strategy": Strategy.PARAMETER_SERVER,
-        "num_epochs": 1,
-        "deterministic": False,
-        **flags,
-    }
-    check_topics(command, data, SimpleNamespace(**training), steps)
+def config_of(command="train", **flags):
+    words = {"model_zoo": ".", "model_def": "m.forward"}
+    if command == "train":
+        words |= {"training_data": ENDLESS, "distribution_strategy": "ParameterServerStrategy"}
+    else:
+        words |= {"checkpoint_dir_for_init": "checkpoint"}
+    words |= flags
+    return build_config(command, {name: str(word) for name, word in words.items()})
+
+
+def check(**flags):
+    check_topics(config_of(**flags))
 
 
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ({"training_data": ENDLESS, "distribution_strategy": Strategy.LOCAL}, "found Local"),
-        ({"training_data": ORDERED, "distribution_strategy": Strategy.ALLREDUCE}, "order to keep"),
+        ({"training_data": ENDLESS, "distribution_strategy": "Local"}, "found Local"),
+        ({"training_data": ORDERED, "distribution_strategy": "AllreduceStrategy"}, "order to keep"),
         ({"training_data": ENDLESS, "num_epochs": 2}, "--num_epochs=1"),
-        ({"training_data": ENDLESS, "deterministic": True}, "--deterministic=false"),
         ({"training_data": ENDLESS, "validation_data": "v.csv"}, "give --evaluation_steps"),
         ({"training_data": "t.csv", "validation_data": ENDLESS}, "add end=latest"),
         ({"command": "predict", "prediction_data": BOUNDED}, "positions have holes"),
@@ -141,20 +135,31 @@ def test_a_topic_that_the_job_cannot_use_is_refused(flags, words):
 
 def test_topics_that_a_job_can_use():
     check(training_data=ENDLESS)
-    check(training_data=ENDLESS, validation_data=BOUNDED, steps=100)
+    check(training_data=ENDLESS, validation_data=BOUNDED, evaluation_steps=100)
     check(training_data=ORDERED)
-    check(training_data=BOUNDED, num_epochs=3, distribution_strategy=Strategy.LOCAL)
+    check(training_data=BOUNDED, num_epochs=3, distribution_strategy="Local")
     check(training_data="t.csv", num_epochs=3, validation_data="v.csv")
-    check(training_data=ENDLESS, validation_data="v.csv", steps=100, on_gap="skip")
+    check(training_data=ENDLESS, validation_data="v.csv", evaluation_steps=100, on_gap="skip")
     check(training_data=ORDERED, max_lateness="1m", on_late="drop", metrics_window="1h")
 
 
+def test_what_becomes_of_messages_and_who_looks_may_be_another_when_a_job_goes_on(tmp_path):
+    folder = prepare(config_of(job_dir=tmp_path / "job", seed=9))
+    now = config_of(job_dir=folder, seed=9, on_gap="skip", bad_message_dir="bad", dashboard_port=80)
+    assert holds_job(now)
+    prepare(now)
+    found = JobConfig.read(folder / process.CONFIG_FILE)
+    assert (found.packages, found.seeing) == (now.packages, now.seeing)
+    with pytest.raises(ConfigError, match='--max_lateness was "", is "1h"'):
+        holds_job(config_of(job_dir=folder, seed=9, max_lateness="1h"))
+
+
 def test_gaps_and_bad_messages_are_the_business_of_readers_of_topics_alone():
-    data = DataSection(data_reader_params="columns=a,b", on_gap="skip", bad_message_dir="bad")
-    assert reader_params(data, "v.csv") == "columns=a,b"
-    assert reader_params(data, ENDLESS) == "columns=a,b;on_gap=skip;bad_messages=aside"
-    assert reader_params(data, "v.csv", has_begun=True) == "columns=a,b"
-    assert "waits=true" in reader_params(data, ENDLESS, has_begun=True)
+    config = config_of(data_reader_params="columns=a,b", on_gap="skip", bad_message_dir="bad")
+    assert reader_params(config, "v.csv") == "columns=a,b"
+    assert reader_params(config, ENDLESS) == "columns=a,b;on_gap=skip;bad_messages=aside"
+    assert reader_params(config, "v.csv", has_begun=True) == "columns=a,b"
+    assert "waits=true" in reader_params(config, ENDLESS, has_begun=True)
 
 
 @pytest.mark.parametrize(

@@ -69,18 +69,6 @@ def test_other_settings_are_named(begun):
         holds_job(config(folder, num_workers=7, seed=9))
 
 
-def test_what_becomes_of_messages_and_who_looks_may_be_another_when_a_job_goes_on(tmp_path):
-    words = {"training_data": "kafka://b/t", "distribution_strategy": "ParameterServerStrategy"}
-    folder = prepare(config(tmp_path / "job", seed=9, **words))
-    now = config(folder, seed=9, on_gap="skip", bad_message_dir="bad", dashboard_port=80, **words)
-    assert holds_job(now)
-    prepare(now)
-    found = JobConfig.read(folder / process.CONFIG_FILE)
-    assert (found.data, found.seeing) == (now.data, now.seeing)
-    with pytest.raises(ConfigError, match='--max_lateness was "", is "1h"'):
-        holds_job(config(folder, seed=9, max_lateness="1h", **words))
-
-
 def test_a_model_file_that_was_changed_since_is_told(tmp_path):
     folder, file = prepare(config(tmp_path / "job")), tmp_path / "m.py"
     file.write_text("def feed(dataset): ...")

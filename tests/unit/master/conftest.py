@@ -7,15 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from elasticdl.config import (
-    CheckpointSection,
-    ClusterSection,
-    DataSection,
-    EvaluationSection,
-    JobConfig,
-    ModelSection,
-    TrainingSection,
-)
+from elasticdl.config import JobConfig
 from elasticdl.job import (
     Finished,
     Lease,
@@ -42,14 +34,6 @@ NUM_TASKS_TO_LOSE = 4  # of `Game`
 
 def make_config(command="train", num_ps=0, **settings):
     """A job of minibatches of 10 records, 3 in a task; settings find their section."""
-    sections = {
-        "model": ModelSection,
-        "data": DataSection,
-        "training": TrainingSection,
-        "evaluation": EvaluationSection,
-        "checkpoint": CheckpointSection,
-        "cluster": ClusterSection,
-    }
     given = {
         "model_def": "zoo.model.forward",
         "training_data": "train/",
@@ -64,12 +48,7 @@ def make_config(command="train", num_ps=0, **settings):
     }
     if command != "train":
         given.setdefault("checkpoint_dir_for_init", Path("init"))
-    values = {
-        name: {key: given[key] for key in section.model_fields if key in given}
-        for name, section in sections.items()
-    }
-    assert sum(map(len, values.values())) == len(given)
-    return JobConfig(command=command, **values)
+    return JobConfig(command=command, model=given)  # each setting finds its section
 
 
 def make_core(config, training=(("a", 60),), validation=(("v", 30),), prediction=(("p", 30),)):

@@ -21,6 +21,7 @@ from elasticdl.packages.streams.capture.command import CommandSource
 from elasticdl.packages.streams.capture.process import CERTAIN, FAILURE_FILE
 from elasticdl.packages.streams.capture.settings import folder_of, is_captured_as_it_trains
 from elasticdl.packages.streams.capture.source import CapturedSource, as_source
+from elasticdl.packages.streams.settings import StreamsSection
 
 _MOST_BYTES_AHEAD = 256 << 20
 
@@ -44,16 +45,16 @@ def main() -> None:
 
 
 def _source(config: JobConfig) -> CapturedSource:
-    data = config.data
-    if data.reader_command:
-        return CommandSource(data.reader_command, data.reader_framing)
+    own = config.of(StreamsSection)
+    if own.reader_command:
+        return CommandSource(own.reader_command, own.reader_framing)
     spec = load_model_spec(config.model)
     if spec.custom_data_reader is None:
         raise ModelError(
             f"--reader_state=true: the model file has no {config.model.custom_data_reader}"
         )
-    params = Params(data.data_reader_params).all()
-    return as_source(call_custom_reader(spec.custom_data_reader, data.training_data, params))
+    params = Params(config.data.data_reader_params).all()
+    return as_source(call_custom_reader(spec.custom_data_reader, config.data.training_data, params))
 
 
 def _listen(control: IO[bytes], capture: Capture) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError
 from elasticdl.job import Strategy
+from elasticdl.packages.streams.settings import StreamsSection
 
 FOLDER = "captured"
 """The folder of the records, in the folder of the job."""
@@ -14,8 +15,8 @@ FOLDER = "captured"
 
 def is_captured(config: JobConfig) -> bool:
     """Return whether the training data come from a source that is read once, in order."""
-    data = config.data
-    return config.command == "train" and (bool(data.reader_command) or data.reader_state)
+    own = config.of(StreamsSection)
+    return config.command == "train" and (bool(own.reader_command) or own.reader_state)
 
 
 def is_captured_as_it_trains(config: JobConfig) -> bool:
@@ -48,12 +49,10 @@ def check_captured(config: JobConfig) -> list[str]:
     """
     if not is_captured(config):
         return []
-    flag = "reader_command" if config.data.reader_command else "reader_state"
-    if config.model.script is not None and config.data.reader_state:
-        raise ConfigError(
-            "--reader_state=true: the reader is custom_data_reader of a model file: expected "
-            "elasticdl train, or --reader_command"
-        )
+    own = config.of(StreamsSection)
+    flag = "reader_command" if own.reader_command else "reader_state"
+    if own.reader_state:
+        _check_reader(config)
     if config.is_on_cluster:
         raise ConfigError(
             f"--{flag}: one process reads the source, for workers on the same machine: expected "
@@ -76,3 +75,16 @@ def check_captured(config: JobConfig) -> list[str]:
             "--evaluation_steps, the updates between two evaluations (0: one at the end)"
         )
     return []
+
+
+def _check_reader(config: JobConfig) -> None:
+    """Refuse a model file that has no reader of its own."""
+    from elasticdl.cli.preflight import check_function, defined_names, find_model_file
+
+    if config.model.script is not None:
+        raise ConfigError(
+            "--reader_state=true: the reader is custom_data_reader of a model file: expected "
+            "elasticdl train, or --reader_command"
+        )
+    path = find_model_file(config)
+    check_function(path, defined_names(path), "custom_data_reader", config.model.custom_data_reader)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticdl.job import MeasuredWindow, MetricStates
+from elasticdl.job import MeasuredWindow
+from elasticdl.worker.measuring import PartSums
 
 
 class TaskTimes:
@@ -67,23 +67,13 @@ class TaskTimes:
         return int(self._newest_taken // self._window_seconds) if self._newest_taken else None
 
 
-@dataclass(slots=True)
-class WindowSums:
-    """The sums over the minibatches of a task that lie in one window."""
-
-    num_trained: int = 0
-    loss_sum: float = 0.0
-    num_measured: int = 0
-    states: MetricStates = field(default_factory=dict)
-
-
 def measured_windows(
-    counts: Mapping[int, int], sums: Mapping[int | None, WindowSums]
+    counts: Mapping[int, int], sums: Mapping[int, PartSums]
 ) -> tuple[MeasuredWindow, ...]:
     """Return the report about the windows of a task: its messages, and its minibatches."""
-    nothing = WindowSums()
+    nothing = PartSums()
     found = []
-    for number in sorted(counts.keys() | {each for each in sums if each is not None}):
+    for number in sorted(counts.keys() | sums.keys()):
         of = sums.get(number, nothing)
         found.append(
             MeasuredWindow(

@@ -24,7 +24,7 @@ from tests.elastic.running_job import RunningJob, elasticdl, run
 
 pytest.importorskip("confluent_kafka", reason="make lock installs it")
 
-from tests.elastic.topic_of_ids import BAD, NUM_PARTITIONS, TopicOfIds
+from tests.packages.streams.topic_of_ids import BAD, NUM_PARTITIONS, TopicOfIds
 
 IDS = "a:int64,b:int64,c:int64,d:int64"
 

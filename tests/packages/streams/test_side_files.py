@@ -1,4 +1,4 @@
-"""Messages that cannot be read, in files beside the job (elasticdl/worker/side_files.py)."""
+"""Messages that cannot be read, in files beside the job (packages/streams/side_files.py)."""
 
 import json
 
@@ -8,7 +8,7 @@ from elasticdl.data.base import Aside
 from elasticdl.errors import DataError
 from elasticdl.job import Shard
 from elasticdl.locations import parse
-from elasticdl.worker import side_files
+from elasticdl.packages.streams import side_files
 
 SHARD = Shard("my-clicks-3", 20, 30)
 MESSAGES = [Aside(21, "no JSON object", b"\xff"), Aside(29, "it is not", b"")]

@@ -7,11 +7,12 @@ import pytest
 
 from elasticdl.backends.base import Minibatch, StepResult
 from elasticdl.config import TrainingSection
+from elasticdl.data.base import Records
 from elasticdl.job import Lease, Outcome, Shard, Task, TaskKind, TaskReport
 from elasticdl.observe.labels import LabelClock
+from elasticdl.packages.streams.readings import STREAM_SHARE, TimedReading
 from elasticdl.worker.activity import Activity
 from elasticdl.worker.computation import Computation
-from elasticdl.worker.event_times import TaskTimes
 from elasticdl.worker.exchange import Exchange
 from elasticdl.worker.running import Item, Running
 from elasticdl.worker.spans import Place, Spans
@@ -57,12 +58,13 @@ def report_of():
             Exchange(),
             None,
             spans_of_nobody().span,
-            True,
+            STREAM_SHARE,
         )
         task = Task(0, TaskKind.TRAINING, Shard("t-0", 0, 100))
-        running = Running(Lease(task, 1, is_suspect=is_suspect))
-        running.times = TaskTimes(60.0)
-        running.times.counts.update(counts or {})
+        lease = Lease(task, 1, is_suspect=is_suspect)
+        running = Running(lease, TimedReading(lease, None, 60.0))
+        for window, count in (counts or {}).items():
+            running.reading.read(Records(times=np.full(count, 60.0 * window + 1)))
         for index, window in enumerate(windows):
             place = Place(running.lease, index, 10)
             item = Item(running, index, place, Minibatch(None, index + 1, 10), window)
