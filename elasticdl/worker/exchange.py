@@ -19,6 +19,10 @@ minibatch already drops it, and the other one applies it.
 Neither half waits for the other. While a step is computed, the rows of the next steps are pulled
 (`pull`) and the rows of earlier steps are pushed. The dense parameters of a step must be the
 newest, so they are read when the step begins (`take_dense`).
+
+Rows that are in no store come from sources of rows (`row_source.py`). A source computes them on the
+dense parameters of the step, so it is asked when these are known. Before the push of a minibatch,
+`completed` puts the gradients that a source gives in the place of those of its rows.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from elasticdl._core import PsClient, Pulled
+from elasticdl._core import PsClient
 from elasticdl.backends.base import Int64, ModelDescription, StepResult
 from elasticdl.errors import ModelError
 from elasticdl.job import JointGeneration, Lease, Strategy
@@ -40,6 +44,7 @@ from elasticdl.worker.parameters import (
     PendingPull,
     Step,
 )
+from elasticdl.worker.row_source import RowSource, Site, SiteGradient
 from elasticdl.worker.stores import StoreExchange
 
 _NONE = np.zeros(0, np.float32)
@@ -53,15 +58,24 @@ class Exchange:
     """
 
     def __init__(
-        self, stores: StoreExchange | None = None, ring: RingExchange | None = None
+        self,
+        stores: StoreExchange | None = None,
+        ring: RingExchange | None = None,
+        sources: Sequence[RowSource] = (),
     ) -> None:
         self.stores = stores
         self.ring = ring
+        self._sources = sources
 
     @property
     def has_halves(self) -> bool:
         """Whether a minibatch has two halves, one for each of the pair."""
         return self.stores is not None and self.ring is not None
+
+    @property
+    def may_pull_with_push(self) -> bool:
+        """Whether a push can bring all rows of the next step."""
+        return not self._sources
 
     @property
     def generation(self) -> int:
@@ -101,6 +115,8 @@ class Exchange:
         if self.has_halves:
             _check_halves(model)
             of_stores, of_ring = half_of_stores(model), replace(model, tables=())
+        for source in self._sources:
+            source.declare(of_stores)
         if self.stores is not None:
             self.stores.declare(of_stores)
         if self.ring is not None:
@@ -171,29 +187,59 @@ class Exchange:
             ids: The ids of each site, of any shape.
             step: The training step that will push a gradient for these ids, or call `end_task`.
         """
-        of_stores = None if self.stores is None else self.stores.pull(ids, step)
-        if self.ring is None or (self.has_halves and step is not None):
-            return Parameters(of_stores)
-        return self._with_ring(of_stores, self.ring, step)
+        given = Parameters()
+        if self.stores is not None:
+            given = Parameters(self.stores.pull(ids, step), sites=self.stores.sites(ids))
+        if self.has_halves and step is not None:
+            return given
+        return self._with_rest(given, step is not None, step)
 
     def take_dense(self, given: Parameters, step: Step) -> Parameters:
         """Return the rows of a training step with the newest dense parameters."""
-        assert self.ring is not None
-        return self._with_ring(given.of_stores, self.ring, step)
+        return self._with_rest(given, True, step)
 
-    def look_up(self, sites: Sequence[tuple[int, Int64]], training: bool) -> Parameters:
+    def look_up(self, sites: Sequence[Site], training: bool) -> Parameters:
         """Fetch the rows for (table, ids) of each site, and all else."""
-        of_stores = None if self.stores is None else self.stores.look_up(sites, training)
-        return Parameters(of_stores) if self.ring is None else self._with_ring(of_stores, self.ring)
+        given = Parameters()
+        if self.stores is not None:
+            given = Parameters(self.stores.look_up(sites, training), sites=sites)
+        return self._with_rest(given, training)
 
-    def _with_ring(
-        self, of_stores: Pulled | None, ring: RingExchange, step: Step | None = None
-    ) -> Parameters:
-        """Add the parameters of this worker; this comes last, so that they are the newest."""
-        of_ring = ring.pull(step)
-        if self.stores is not None and of_stores is not None:
-            of_stores = self.stores.with_dense(of_stores, of_ring.dense)
-        return Parameters(of_stores, of_ring)
+    def _with_rest(self, given: Parameters, training: bool, step: Step | None = None) -> Parameters:
+        """Add to the rows of stores the parameters of this worker, then the rows of sources.
+
+        What is added later is as new or newer, so the staleness is at most the one of the stores.
+        """
+        if self.ring is not None:
+            given = replace(given, of_ring=self.ring.pull(step))
+        dense = None if given.of_ring is None else given.of_ring.dense
+        computed = [source.compute(given.sites, training, dense) for source in self._sources]
+        return replace(given, computed=computed)
+
+    def completed(self, minibatch: ComputedMinibatch) -> ComputedMinibatch:
+        """Return a minibatch as it is pushed: without gradients of rows that are in no store.
+
+        Instead of these it has the gradients of the parameters from which the rows were computed.
+
+        Raises:
+            NonFiniteLossError: Such a gradient is not finite.
+        """
+        given, result = minibatch.given, minibatch.result
+        if not given.computed:
+            return minibatch
+        dense, within, left = result.dense_grad, list[SiteGradient](), dict(enumerate(given.sites))
+        for each in given.computed:
+            dense, found = each.gradients(replace(result, dense_grad=dense))
+            within += found
+            left = {at: site for at, site in left.items() if at not in each.rows}
+        row_grads = [result.row_grads[at] for at in left] + [each.gradient for each in within]
+        if within:
+            assert self.stores is not None
+            assert given.of_stores is not None
+            sites = [*left.values(), *((each.table, each.ids) for each in within)]
+            given = replace(given, of_stores=self.stores.with_sites(given.of_stores, sites))
+        result = replace(result, row_grads=row_grads, dense_grad=dense)
+        return replace(minibatch, given=given, result=result)
 
     def push(
         self,
@@ -217,8 +263,6 @@ class Exchange:
         numbers = (learning_rate, lease, index, num_records)
         if self.ring is not None:
             assert given.of_ring is not None
-            if self.stores is not None and given.of_stores is not None:
-                result = self.stores.completed(given.of_stores, result)
             return Committed(self.ring.push(given.of_ring, result, *numbers), 0)
         assert self.stores is not None, "a saved model is not trained"
         assert given.of_stores is not None

@@ -20,8 +20,9 @@ from elasticdl.worker.model_servers import ModelServers
 from elasticdl.worker.replica import Replica
 from elasticdl.worker.ring_member import RingMember
 from elasticdl.worker.route import Route, connect
+from elasticdl.worker.row_source import RowSource
 from elasticdl.worker.stores import StoreExchange
-from elasticdl.worker.tower_stores import TowerStores, having_towers
+from elasticdl.worker.tower_rows import TowerRows, having_towers
 
 _PS_DEADLINE_SECONDS = 600.0  # a replica that died has to be started and to load its checkpoint
 _PS_CONNECT_SECONDS = 20.0  # the master has said that it is there
@@ -45,14 +46,20 @@ class Holders:
 
     def exchange(self, trainer: Trainer) -> Exchange:
         """Return the exchange with the holders of parameters in this job."""
-        config, stores = self._arguments.config, None
+        config, stores, sources = self._arguments.config, None, list[RowSource]()
         if config.num_ps:
             dial = partial(dial_replicas, self._arguments)
             client = connect(self._master.ps_route, dial, self.route)
-            stores = self._stores(client, trainer)
+            steps, per_task = (
+                config.training.get_model_steps,
+                config.training.num_minibatches_per_task,
+            )
+            stores = StoreExchange(client, trainer, self.route, steps, per_task)
+        if config.num_model_servers:
+            sources.append(self._towers(trainer))
         if config.has_worlds:
             self.ring = self._join(trainer)
-        return Exchange(stores, self.ring)
+        return Exchange(stores, self.ring, sources)
 
     def leave(self) -> None:
         """Leave the world, and hand over the parameters if no other worker has them."""
@@ -71,20 +78,14 @@ class Holders:
         if self.ring is not None:
             self.ring.close()
 
-    def _stores(self, client: PsClient, trainer: Trainer) -> StoreExchange:
-        """Return the exchange with the ps replicas and, if the job has some, model servers."""
-        arguments, master = self._arguments, self._master
-        training = arguments.config.training
-        steps, per_task = training.get_model_steps, training.num_minibatches_per_task
-        if not arguments.config.num_model_servers:
-            return StoreExchange(client, trainer, self.route, steps, per_task)
+    def _towers(self, trainer: Trainer) -> TowerRows:
+        """Return the source of the rows that model servers compute."""
         model = having_towers(trainer)
         towers = model.towers()
-        servers = ModelServers(towers, master.model_servers, arguments.token, arguments.tls)
+        find, token = self._master.model_servers, self._arguments.token
+        servers = ModelServers(towers, find, token, self._arguments.tls)
         model.place_towers()
-        return TowerStores(
-            client, trainer, servers, towers, self.route, steps, arguments.config.has_worlds
-        )
+        return TowerRows(servers, towers)
 
     def _join(self, trainer: Trainer) -> RingExchange:
         """Return the part in a world; it is not active before a model is declared to it."""

@@ -139,7 +139,7 @@ class Worker:
         self._landed = threading.Condition(threading.Lock())  # a minibatch is through
         # With at most one step in flight, the push of a step can bring back the rows of the next
         # one.
-        self._pulls_with_push = config.pipeline_depth == 0
+        self._pulls_with_push = config.pipeline_depth == 0 and exchange.may_pull_with_push
         self._computation = Computation(
             config,
             model,
@@ -586,14 +586,23 @@ class Worker:
         assert item.minibatch is not None
         item.learning_rate = self._learning_rate(item.running, version)
         numbers = (item.learning_rate, lease, item.index, item.minibatch.num_records)
-        if exchange.has_halves:
-            with self._span("reduce", item.place):
-                return exchange.push(item.parameters, item.result, *numbers)
-        with self._span("push", item.place):
+        with self._span("reduce" if exchange.has_halves else "push", item.place):
+            item.computed = computed = self._completed(item)
+            if exchange.has_halves:
+                return exchange.push(computed.given, computed.result, *numbers)
             if exchange.stores is not None:
                 exchange.stores.name(item.minibatch, item.ids)
             pending = self._protocol.pending
-            return exchange.push(item.parameters, item.result, *numbers, pending)
+            return exchange.push(computed.given, computed.result, *numbers, pending)
+
+    def _completed(self, item: Item) -> ComputedMinibatch:
+        assert item.minibatch is not None
+        assert item.parameters is not None
+        assert item.result is not None
+        num_records = item.minibatch.num_records
+        return self._exchange.completed(
+            ComputedMinibatch(item.parameters, item.result, num_records)
+        )
 
     def _push_several(self, items: Sequence[Item]) -> Committed:
         """Push the sum of the gradients of minibatches, with the learning rate of the last one."""
@@ -601,12 +610,9 @@ class Worker:
         with self._span("push", items[0].place):
             for item in items:
                 assert item.minibatch is not None
-                assert item.parameters is not None
-                assert item.result is not None
                 if (stores := self._exchange.stores) is not None:
                     stores.name(item.minibatch, item.ids)
-                num_records = item.minibatch.num_records
-                minibatches.append(ComputedMinibatch(item.parameters, item.result, num_records))
+                minibatches.append(self._completed(item))
             rate = self._learning_rate(running, minibatches[-1].given.version)
             return self._exchange.push_several(minibatches, rate, running.lease, items[0].index)
 
@@ -614,16 +620,16 @@ class Worker:
         """Push the rows' half of a step or leave it out; return its staleness."""
         exchange, lease = self._exchange, item.running.lease
         assert exchange.stores is not None
-        assert item.parameters is not None
         assert item.minibatch is not None
         with self._span("push", item.place):
             if item.result is None:
                 exchange.skip_rows(lease, item.index)
                 return 0
+            assert item.computed is not None
             exchange.stores.name(item.minibatch, item.ids)
             return exchange.push_rows(
-                item.parameters,
-                item.result,
+                item.computed.given,
+                item.computed.result,
                 item.learning_rate,
                 lease,
                 item.index,

@@ -20,13 +20,9 @@ from elasticdl.rpc.elasticdl_pb2_grpc import ModelServerStub
 from elasticdl.rpc.security import open_channel
 from elasticdl.runtime.credentials.files import Stamp, TlsFiles
 from elasticdl.worker.model_server.windows import MAX_IDS
+from elasticdl.worker.row_source import SiteGradient
 from elasticdl.worker.tower_messages import SIZE_LIMITS, check_size, floats_of
-from elasticdl.worker.tower_stores import (
-    Question,
-    SiteGradient,
-    TowerAnswer,
-    TowerGradients,
-)
+from elasticdl.worker.tower_rows import Question, TowerAnswer, TowerGradients
 
 log = logging.getLogger(__name__)
 

@@ -10,6 +10,7 @@ import numpy as np
 from elasticdl._core import Pulled
 from elasticdl.backends.base import Float32, Int64, StepResult
 from elasticdl.job import Lease
+from elasticdl.worker.row_source import ComputedRows, Site
 
 _NONE = np.zeros(0, np.float32)
 
@@ -30,17 +31,26 @@ class Parameters:
 
     of_stores: The rows, and the dense parameters unless there is a ring.
     of_ring: The dense parameters, if there is a ring.
+    sites: The (table, ids) of each id site.
+    computed: The rows that are in no store.
 
     A saved model brings its own parameters, so both are None.
     """
 
     of_stores: Pulled | None = None
     of_ring: OwnParameters | None = None
+    sites: Sequence[Site] = ()
+    computed: Sequence[ComputedRows] = ()
 
     @property
     def rows(self) -> list[Float32]:
         """The rows of each id site, shape `ids.shape + (dim,)`."""
-        return [] if self.of_stores is None else self.of_stores.rows
+        stored = [] if self.of_stores is None else self.of_stores.rows
+        if not self.computed:
+            return stored
+        found = {at: rows for each in self.computed for at, rows in each.rows.items()}
+        left = iter(stored)
+        return [found[at] if at in found else next(left) for at in range(len(self.sites))]
 
     @property
     def dense(self) -> Float32:
@@ -83,7 +93,7 @@ class PendingPull:
 
 @dataclass(frozen=True, slots=True)
 class ComputedMinibatch:
-    """A minibatch whose gradients wait to be pushed with others."""
+    """A minibatch whose gradients are ready to be pushed, alone or with others."""
 
     given: Parameters
     result: StepResult

@@ -26,7 +26,7 @@ from elasticdl.job import (
     staleness_bucket,
 )
 from elasticdl.worker.measuring import PartSums
-from elasticdl.worker.parameters import Committed, Parameters
+from elasticdl.worker.parameters import Committed, ComputedMinibatch, Parameters
 from elasticdl.worker.predictions import Predicted
 from elasticdl.worker.reading import TaskReading
 from elasticdl.worker.spans import Place
@@ -136,6 +136,7 @@ class Item:
     ids: Sequence[Int64] = ()  # from prepare on
     parameters: Parameters | None = None  # from prepare on
     result: StepResult | None = None  # from compute on; None for a skipped minibatch
+    computed: ComputedMinibatch | None = None  # from the push on
     learning_rate: float = 0.0  # from the push on
     committed: Committed | None = None  # from commit on; in synchronous training from compute on
     refusal: Exception | None = None  # of a push from compute: commit is to decide about it

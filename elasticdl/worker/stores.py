@@ -25,6 +25,7 @@ from elasticdl.worker.parameters import (
     Step,
 )
 from elasticdl.worker.route import Route
+from elasticdl.worker.row_source import Site
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -53,7 +54,8 @@ class StoreExchange:
         self.client = client
         self._trainer = trainer
         self.route = route or Route()
-        self._tables: Sequence[int] = ()
+        self._tables: Sequence[int] = ()  # of each site; beyond `_num_tables`: of a row source
+        self._num_tables = 0
         self._named_sites: Sequence[int] = ()
         self._declare: Callable[[], None] = lambda: None
         self._get_model_steps = get_model_steps
@@ -66,7 +68,7 @@ class StoreExchange:
         Raises:
             ModelMismatchError: Another worker, or the checkpoint, has a different model.
         """
-        self._tables = self._trainer.id_sites()
+        self._tables, self._num_tables = self._trainer.id_sites(), len(model.tables)
         self._named_sites = [
             site
             for site, table in enumerate(self._tables)
@@ -103,9 +105,10 @@ class StoreExchange:
 
     def pull(self, ids: Sequence[Int64], step: Step | None = None) -> Pulled:
         """Pull rows and vectors, with one frame to each replica."""
-        sites = self._sites(ids)
+        sites = self.sites(ids)
         if step is None:
             return self.look_up(sites, training=False)
+        sites = self._own(sites)
         if self._steps_since_dense == 0:
             self._dense_of = None
         self._steps_since_dense = (self._steps_since_dense + 1) % self._get_model_steps
@@ -116,29 +119,21 @@ class StoreExchange:
         self._dense_of = pulled if self._get_model_steps > 1 else None
         return pulled
 
-    def _sites(self, ids: Sequence[Int64]) -> list[tuple[int, Int64]]:
+    def sites(self, ids: Sequence[Int64]) -> list[Site]:
+        """Return the (table, ids) of each site, those of row sources too."""
         return list(zip(self._tables, ids, strict=True)) if ids else []
 
-    def look_up(self, sites: Sequence[tuple[int, Int64]], training: bool) -> Pulled:
-        """Pull the rows for (table, ids) of each site, and the vectors."""
-        return self._declared(lambda: self.client.pull(sites, training))
+    def _own(self, sites: Sequence[Site]) -> list[Site]:
+        return [site for site in sites if site[0] < self._num_tables]
 
-    def with_dense(self, pulled: Pulled, dense: Float32) -> Pulled:
-        """Return a pull with the values that are computed elsewhere; here there are none.
+    def look_up(self, sites: Sequence[Site], training: bool) -> Pulled:
+        """Pull the rows for (table, ids) of each site of a table, and the vectors."""
+        own = self._own(sites)
+        return self._declared(lambda: self.client.pull(own, training))
 
-        Args:
-            pulled: The rows.
-            dense: The dense parameters, which another holder has.
-        """
-        return pulled
-
-    def completed(self, pulled: Pulled, result: StepResult) -> StepResult:
-        """Return the gradients with those that are computed elsewhere; here there are none.
-
-        Called before the dense gradients go to another holder; `push` then sends only those of
-        rows.
-        """
-        return result
+    def with_sites(self, pulled: Pulled, sites: Sequence[Site]) -> Pulled:
+        """Return a pull with other sites, as far as a push of their gradients needs it."""
+        return self._declared(lambda: self.client.with_sites(pulled, sites))
 
     def name(self, minibatch: Minibatch, ids: Sequence[Int64]) -> None:
         """Send the replicas the strings of ids that they lack; called before a push."""
@@ -182,11 +177,13 @@ class StoreExchange:
         # Vectors that are used for several steps are not pulled with each push.
         if pending is None or self._get_model_steps > 1:
             return Committed(*self._declared(lambda: self.client.push(*push)))
-        sites, step = self._sites(pending.ids), _numbers(pending.step)
+        sites = self._own(self.sites(pending.ids))
+        step = _numbers(pending.step)
         version, staleness, brought = self._declared(
             lambda: self.client.push_pull(*push, sites=sites, step=step)
         )
-        pending.parameters = None if brought is None else Parameters(brought)
+        if brought is not None:
+            pending.parameters = Parameters(brought, sites=sites)
         return Committed(version, staleness)
 
     def push_several(

@@ -30,7 +30,7 @@ from elasticdl.worker.model_server.windows import ServerCounts
 from elasticdl.worker.route import Route, connect
 from elasticdl.worker.sources import open_readers
 from elasticdl.worker.stores import StoreExchange
-from elasticdl.worker.tower_stores import having_towers
+from elasticdl.worker.tower_rows import having_towers
 from elasticdl.worker.worker_process import build_trainer
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,8 @@ import numpy as np
 from elasticdl.backends.base import Float32, Int64, Lookup, Tower
 from elasticdl.errors import ModelError
 from elasticdl.worker.model_server.frozen_rows import FrozenRows
-from elasticdl.worker.tower_stores import SiteGradient, TowerGradients, dense_part
+from elasticdl.worker.row_source import SiteGradient
+from elasticdl.worker.tower_rows import TowerGradients, dense_part
 
 _KEPT_BYTES = 256 * 1024 * 1024
 _KEPT_WINDOWS = 64

@@ -21,8 +21,8 @@ from elasticdl.rpc.elasticdl_pb2_grpc import (
 )
 from elasticdl.worker.model_server.computer import TowerComputer
 from elasticdl.worker.model_server.windows import MAX_IDS, RequestWindows, ServerCounts
+from elasticdl.worker.row_source import SiteGradient
 from elasticdl.worker.tower_messages import SIZE_LIMITS, dense_of, floats_of, ids_of
-from elasticdl.worker.tower_stores import SiteGradient
 
 T = TypeVar("T")
 Answer = TypeVar("Answer", pb.ForwardResponse, pb.BackwardResponse)

@@ -12,8 +12,9 @@ from elasticdl.rpc.security import add_port
 from elasticdl.worker import model_servers
 from elasticdl.worker.model_server.service import TowerService, make_server
 from elasticdl.worker.model_servers import ModelServers
+from elasticdl.worker.row_source import SiteGradient
 from elasticdl.worker.tower_messages import check_size
-from elasticdl.worker.tower_stores import Question, SiteGradient, TowerGradients
+from elasticdl.worker.tower_rows import Question, TowerGradients
 
 TOKEN = b"0" * 32
 NOBODY = "127.0.0.1:1"

@@ -1,7 +1,5 @@
 """What a worker asks towers for, what comes back, and that a minibatch is pushed as one."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -16,12 +14,12 @@ from elasticdl.backends.base import (
 )
 from elasticdl.errors import ModelError, NonFiniteLossError
 from elasticdl.job import Lease, Shard, Task, TaskKind
-from elasticdl.worker.exchange import half_of_stores
+from elasticdl.worker.exchange import Exchange, half_of_stores
 from elasticdl.worker.model_server.computer import TowerComputer
 from elasticdl.worker.model_server.frozen_rows import FrozenRows
-from elasticdl.worker.parameters import ComputedMinibatch, Parameters, Step
+from elasticdl.worker.parameters import ComputedMinibatch, OwnParameters, Step
 from elasticdl.worker.stores import StoreExchange
-from elasticdl.worker.tower_stores import TowerAnswer, TowerGradients, TowerStores
+from elasticdl.worker.tower_rows import TowerAnswer, TowerGradients, TowerRows
 
 ZEROS, SGD = Initializer("constant", {"value": 0.0}), OptimizerSpec("sgd")
 OUTER, INNER, TOWER = 0, 1, 2
@@ -86,19 +84,42 @@ class Servers:
         ]
 
 
-def exchange(is_half=False):
-    client, trainer, tower = PsClient.in_process(Store()), Trainer(), SumTower()
-    of_server = StoreExchange(client, trainer)
-    servers = Servers(TowerComputer([tower], [True, True], of_server.look_up))
-    found = TowerStores(client, trainer, servers, [tower], is_half=is_half)
-    found.declare(half_of_stores(MODEL) if is_half else MODEL)
-    found.servers, found.tower = servers, tower
-    return found
+class Job(Exchange):
+    """A worker's exchange with a store and with towers, and the parts of it that tests look at."""
+
+    def __init__(self, ring=None):
+        client, trainer, tower = PsClient.in_process(Store()), Trainer(), SumTower()
+        of_server = StoreExchange(client, trainer)
+        self.servers = Servers(TowerComputer([tower], [True, True], of_server.look_up))
+        self.tower = tower
+        super().__init__(StoreExchange(client, trainer), ring, [TowerRows(self.servers, [tower])])
+        self.declare(MODEL)
+        of_server.declare(MODEL if ring is None else half_of_stores(MODEL))
+
+
+class Ring:
+    """The dense parameters of this worker, which nobody updates."""
+
+    def __init__(self):
+        self.dense, self.pushed = np.array([1, 2, 3, 5, 7], np.float32), []
+
+    def declare(self, model):
+        pass
+
+    def start_index(self, lease):
+        return 0
+
+    def pull(self, step=None):
+        return OwnParameters(self.dense, NOTHING, 0, 0)
+
+    def push(self, given, result, *numbers):
+        self.pushed.append(result.dense_grad.tolist())
+        return 0
 
 
 @pytest.fixture
-def stores():
-    return exchange()
+def job():
+    return Job()
 
 
 def ids(*numbers):
@@ -113,94 +134,97 @@ def ones(pulled):
     return StepResult(0.0, rows, np.array([1, 1, 1, 0, 0], np.float32), np.zeros(0, np.float32))
 
 
-def step(stores, index, *sites):
-    pulled = stores.pull(sites, Step(LEASE, index))
-    stores.push(pulled, ones(pulled), 1.0, LEASE, index, 1)
-    return pulled
+def completed(job, given):
+    return job.completed(ComputedMinibatch(given, ones(given), 1))
+
+
+def step(job, index, *sites):
+    done = completed(job, job.pull(sites, Step(LEASE, index)))
+    job.push(done.given, done.result, 1.0, LEASE, index, 1)
 
 
 SITES = ids(7, 5, 7), ids(1, 7), ids(5)
 
 
-def test_each_id_is_asked_for_once_and_each_place_gets_its_output(stores):
-    stores.start_index(LEASE)
-    pulled = stores.pull(SITES, Step(LEASE, 0))
-    assert stores.servers.asked == [[5, 7]]
+def test_each_id_is_asked_for_once_and_each_place_gets_its_output(job):
+    job.start_index(LEASE)
+    pulled = job.pull(SITES, Step(LEASE, 0))
+    assert job.servers.asked == [[5, 7]]
     assert [rows.tolist() for rows in pulled.rows] == [[[10, 20]] * 3, [[0], [0]], [[10, 20]]]
 
 
 @pytest.mark.parametrize("lose", [False, True])
-def test_gradients_of_equal_ids_add_up_within_a_tower_whichever_server_is_asked(stores, lose):
-    stores.start_index(LEASE)
-    stores.servers.lose = lose
-    step(stores, 0, *SITES)
-    inner = stores.client.pull([(INNER, ids(5, 7))], training=False)
+def test_gradients_of_equal_ids_add_up_within_a_tower_whichever_server_is_asked(job, lose):
+    job.start_index(LEASE)
+    job.servers.lose = lose
+    step(job, 0, *SITES)
+    inner = job.client.pull([(INNER, ids(5, 7))], training=False)
     assert inner.rows[0].tolist() == [[-2, -2], [-2, -2]]
     assert inner.dense.tolist() == [0, 1, 2, 6, 16]  # four occurrences
-    outer = stores.client.pull([(OUTER, ids(1, 7))], training=False).rows[0]
+    outer = job.client.pull([(OUTER, ids(1, 7))], training=False).rows[0]
     assert outer.tolist() == [[-1], [-1]]
 
 
 @pytest.mark.parametrize("lose", [False, True])
 def test_dense_parameters_of_the_worker_are_brought_and_their_gradients_go_elsewhere(lose):
-    stores = exchange(is_half=True)
-    stores.servers.lose = lose
-    stores.start_index(LEASE)
-    pulled = stores.pull(SITES, Step(LEASE, 0))
-    assert stores.servers.asked == []  # before the step's dense parameters are known
-    given = stores.with_dense(pulled, np.array([1, 2, 3, 5, 7], np.float32))
+    ring = Ring()
+    job = Job(ring)
+    job.servers.lose = lose
+    job.start_index(LEASE)
+    pulled = job.pull(SITES, Step(LEASE, 0))
+    assert job.servers.asked == []  # before the step's dense parameters are known
+    given = job.take_dense(pulled, Step(LEASE, 0))
     assert [rows.tolist() for rows in given.rows] == [[[5, 7]] * 3, [[0], [0]], [[5, 7]]]
-    whole = stores.completed(given, ones(given))
-    assert whole.dense_grad.tolist() == [1, 1, 1, 4, 4]
-    rows = replace(ones(given), dense_grad=NOTHING, state_delta=NOTHING)
-    stores.push(given, rows, 1.0, LEASE, 0, 1)
-    inner = stores.client.pull([(INNER, ids(5, 7))], training=False)
+    done = completed(job, given)
+    job.push(done.given, done.result, 1.0, LEASE, 0, 1)
+    assert ring.pushed == [[1, 1, 1, 4, 4]]
+    job.push_rows(done.given, done.result, 1.0, LEASE, 0, 1)
+    inner = job.client.pull([(INNER, ids(5, 7))], training=False)
     assert inner.rows[0].tolist() == [[-2, -2], [-2, -2]]
     assert inner.dense.size == 0
-    seen = stores.with_dense(stores.pull(SITES), np.zeros(5, np.float32))
-    assert seen.rows[2].tolist() == [[-2, -2]]
+    ring.dense = np.zeros(5, np.float32)
+    assert job.pull(SITES).rows[2].tolist() == [[-2, -2]]
 
 
-def test_a_minibatch_that_is_pushed_again_is_counted_once(stores):
-    stores.start_index(LEASE)
-    step(stores, 0, *SITES)
-    step(stores, 0, *SITES)
-    assert stores.client.pull([], training=False).dense.tolist() == [0, 1, 2, 6, 16]
-    assert stores.start_index(LEASE) == 1
+def test_a_minibatch_that_is_pushed_again_is_counted_once(job):
+    job.start_index(LEASE)
+    step(job, 0, *SITES)
+    step(job, 0, *SITES)
+    assert job.client.pull([], training=False).dense.tolist() == [0, 1, 2, 6, 16]
+    assert job.start_index(LEASE) == 1
 
 
-def test_several_minibatches_are_pushed_as_one_update(stores):
-    stores.start_index(LEASE)
-    pulled = [stores.pull(SITES, Step(LEASE, index)) for index in (0, 1)]
-    both = [ComputedMinibatch(Parameters(one), ones(one), 1) for one in pulled]
-    stores.push_several(both, 1.0, LEASE, 0)
-    assert stores.client.pull([], training=False).dense.tolist() == [-1, 0, 1, 2, 12]
+def test_several_minibatches_are_pushed_as_one_update(job):
+    job.start_index(LEASE)
+    pulled = [job.pull(SITES, Step(LEASE, index)) for index in (0, 1)]
+    job.push_several([completed(job, one) for one in pulled], 1.0, LEASE, 0)
+    assert job.client.pull([], training=False).dense.tolist() == [-1, 0, 1, 2, 12]
 
 
-def test_an_evaluation_creates_no_rows(stores):
-    stores.look_up([(TOWER, ids(3)), (OUTER, ids(4))], training=False)
-    assert [list(stores.client.scan(table)) for table in (INNER, OUTER)] == [[], []]
+def test_an_evaluation_creates_no_rows(job):
+    job.look_up([(TOWER, ids(3)), (OUTER, ids(4))], training=False)
+    assert [list(job.client.scan(table)) for table in (INNER, OUTER)] == [[], []]
 
 
-def test_a_gradient_that_is_not_finite_ends_the_job(stores):
-    stores.start_index(LEASE)
-    stores.servers.backward = lambda questions: [TowerGradients(np.full(2, np.nan), [])]
+def test_a_gradient_that_is_not_finite_ends_the_job(job):
+    job.start_index(LEASE)
+    job.servers.backward = lambda questions: [TowerGradients(np.full(2, np.nan), [])]
     with pytest.raises(NonFiniteLossError, match="within the tower of Remote 'sums'"):
-        step(stores, 0, *SITES)
+        step(job, 0, *SITES)
 
 
-def test_a_tower_whose_outputs_depend_on_each_other_is_refused(stores):
-    stores.tower.shift = 1.0
+def test_a_tower_whose_outputs_depend_on_each_other_is_refused(job):
+    job.tower.shift = 1.0
     with pytest.raises(ModelError, match="computes each id for itself"):
-        stores.pull(SITES, Step(LEASE, 0))
+        job.pull(SITES, Step(LEASE, 0))
 
 
-def test_rows_of_a_table_that_is_not_trained_are_fetched_once(stores):
+def test_rows_of_a_table_that_is_not_trained_are_fetched_once(job):
     fetched = []
 
     def noting(sites, training):
         fetched.append([asked.tolist() for _, asked in sites])
-        return StoreExchange.look_up(stores, sites, training)
+        return job.stores.look_up(sites, training)
 
     server = TowerComputer([SumTower()], [True, False], noting)
     server.forward(0, True, ids(1, 2))
