@@ -44,6 +44,8 @@ class Package:
             `elasticdl.layers.torch`. Each value is the module of the package that has the code.
         read_once: Training data that the job itself keeps: each is a `data.kinds.ReadOnce`.
         features: Functions that return the features of a job's master, from `JobParts`.
+        tables: Functions that make the training tasks of a job that are cut while it runs: each is
+            a `master.tasks.MakeTable`.
         readings: Functions that return what sees the records that a worker reads: each is a
             `worker.reading.MakeReadings`.
         step_watches: Functions that return watches of a worker's steps: each is a
@@ -63,6 +65,7 @@ class Package:
     modules: Mapping[str, str] = field(default_factory=dict)
     read_once: Mapping[str, str] = field(default_factory=dict)
     features: Mapping[str, str] = field(default_factory=dict)
+    tables: Mapping[str, str] = field(default_factory=dict)
     readings: Mapping[str, str] = field(default_factory=dict)
     step_watches: Mapping[str, str] = field(default_factory=dict)
     checks: Mapping[str, str] = field(default_factory=dict)

@@ -39,7 +39,6 @@ from elasticdl.master.missing_tasks import (
 )
 from elasticdl.master.order import InArrival, TaskCursor
 from elasticdl.master.replays import Replays
-from elasticdl.master.stream_table import StreamTable
 from elasticdl.master.tasks import JobTasks
 from elasticdl.state.base import Snapshot
 
@@ -131,10 +130,9 @@ class Ledger:
         self._max_retries = max_retries
         self._minibatch_size = minibatch_size
         self.generation = 0
-        is_stream = isinstance(tasks.training, StreamTable)
         self._handed: TaskCursor | InArrival = (
             InArrival(lambda: tasks.epoch_ids(0))
-            if is_stream
+            if tasks.growing is not None
             else TaskCursor(tasks.per_epoch, seed, shuffle)
         )
         self._returned: deque[int] = deque()  # training tasks that came back and wait

@@ -5,17 +5,18 @@ from __future__ import annotations
 import random
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticdl import registry
 from elasticdl.config import JobConfig
-from elasticdl.data.sources import is_stream, stream_at
+from elasticdl.data.sources import stream_at
 from elasticdl.errors import JobFailedError
 from elasticdl.job import Moment, MomentKind, Shard, Task, TaskKind
-from elasticdl.master.stream_table import StreamTable
 
 _NO_SHARD = Shard("", 0, 0)
 _MOST_TURNS = 65_536
@@ -26,7 +27,11 @@ class TaskTable:
 
     Pieces of one shard follow each other and begin at its start, so that every piece but the last
     of a shard is a whole number of minibatches.
+
+    first: The first piece that is not forgotten; all pieces of files are kept.
     """
+
+    first = 0
 
     def __init__(self, shards: Iterable[Shard], records_per_task: int) -> None:
         self.shards = tuple(shards)
@@ -86,6 +91,49 @@ class TaskTable:
         return before
 
 
+class GrowingTable(Protocol):
+    """Pieces that are cut while the job runs, as records arrive; a package brings such a table.
+
+    It is asked as a `TaskTable` is, of what was cut so far, and forgets pieces that are done for
+    good.
+    """
+
+    first: int
+    num_records: int
+
+    def forget(self, first: int) -> None:
+        """Forget the pieces before one."""
+        ...
+
+    @property
+    def num_numbers(self) -> int:
+        """How many numbers pieces may have, now or later."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def piece(self, number: int) -> Shard:
+        """Return the records of a piece."""
+        ...
+
+    def num_records_of(self, number: int) -> int:
+        """Return how many records a piece has."""
+        ...
+
+    def records_of_all(self) -> NDArray[np.int64]:
+        """Return how many records each piece has that is not forgotten."""
+        ...
+
+    def records_before(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many records the pieces before each number have, of those that are known."""
+        ...
+
+
+MakeTable = Callable[[JobConfig, Sequence[Shard]], GrowingTable | None]
+"""Makes the table of a job whose tasks are cut while it runs, from where its data begins; returns
+None for other jobs."""
+
+
 class ChosenPieces:
     """Some pieces of a table, numbered from 0, for `--evaluation_minibatches`."""
 
@@ -119,7 +167,7 @@ class JobTasks:
 
     def __init__(
         self,
-        training: TaskTable | StreamTable,
+        training: TaskTable | GrowingTable,
         validation: TaskTable | ChosenPieces,
         prediction: TaskTable,
         num_epochs: int,
@@ -134,6 +182,11 @@ class JobTasks:
         self.prediction_ids = range(self.export_id + 1, self.export_id + 1 + len(prediction))
         first = self.prediction_ids.stop
         self.callback_ids = range(first, first + num_epochs + 2 if num_epochs else first)
+
+    @property
+    def growing(self) -> GrowingTable | None:
+        """The training tasks, if they are cut while the job runs."""
+        return None if isinstance(self.training, TaskTable) else self.training
 
     @property
     def num_known(self) -> int:
@@ -164,8 +217,7 @@ class JobTasks:
     def epoch_ids(self, epoch: int) -> range:
         """Ids of the training tasks of one epoch, as many as there are, and are not forgotten."""
         start = epoch * self.per_epoch
-        first = self.training.first if isinstance(self.training, StreamTable) else 0
-        return range(start + first, start + len(self.training))
+        return range(start + self.training.first, start + len(self.training))
 
     def records_in(self, ranges: NDArray[np.int64]) -> int:
         """Return how many records ranges [first, stop) of training tasks have, shape (n, 2)."""
@@ -249,9 +301,11 @@ def make_tasks(
         JobFailedError: There is nothing to do: the data that the command needs has no records.
     """
     per_task = config.records_per_task
-    if is_stream(config):
-        evaluated = _validation(config, TaskTable(validation, per_task))
-        return JobTasks(StreamTable(training), evaluated, TaskTable((), per_task), 1)
+    makers: dict[str, MakeTable] = registry.brought("tables")
+    for make in makers.values():
+        if (growing := make(config, training)) is not None:
+            evaluated = _validation(config, TaskTable(validation, per_task))
+            return JobTasks(growing, evaluated, TaskTable((), per_task), 1)
     trained: Iterable[Shard] = training if config.command == "train" else ()
     if stream_at(config.data.training_data) is not None:
         trained = in_turns(trained, per_task)

@@ -43,7 +43,6 @@ from elasticdl.master.parameters.schedule import CheckpointSchedule, WholeCheckp
 from elasticdl.master.patience import told
 from elasticdl.master.phases import CLOSING, Phase
 from elasticdl.master.progress import Meter
-from elasticdl.master.stream_table import StreamTable
 from elasticdl.master.tasks import JobTasks
 from elasticdl.observe import kinds
 from elasticdl.state.base import Snapshot
@@ -229,7 +228,7 @@ class Requests:
 
     @property
     def _is_stream(self) -> bool:
-        return isinstance(self._tasks.training, StreamTable)
+        return self._tasks.growing is not None
 
     def _to_retire(self, now: float) -> int | None:
         """Return the task up to which tasks can be forgotten now; None if there are too few."""
@@ -258,8 +257,8 @@ class Requests:
 
     def _forget(self, first: int) -> None:
         """Have everybody forget the training tasks before one; a part of a fact."""
-        assert isinstance(self._tasks.training, StreamTable)
-        self._tasks.training.forget(first)
+        assert self._tasks.growing is not None, "only tasks of a stream are forgotten"
+        self._tasks.growing.forget(first)
         self._ledger.forget_tasks(first)
         self._meter.forget_tasks(first)
 

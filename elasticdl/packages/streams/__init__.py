@@ -8,6 +8,7 @@ PACKAGE = Package(
     sections={"streams": f"{_HERE}.settings:StreamsSection"},
     sources={"Kafka": f"{_HERE}.kinds:KAFKA"},
     read_once={"capture": f"{_HERE}.kinds:CAPTURED"},
+    tables={"stream": f"{_HERE}.stream_table:table_of"},
     readings={"messages": f"{_HERE}.readings:readings_of"},
     features={"stream": f"{_HERE}.sources:features_of"},
     checks={"stream": f"{_HERE}.checks:check"},

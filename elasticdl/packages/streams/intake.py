@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from elasticdl.job import PartitionStatus, Shard
 from elasticdl.master.journal import Journal
-from elasticdl.master.stream_table import MOST_PIECES, StreamTable
+from elasticdl.packages.streams.stream_table import MOST_PIECES, StreamTable
 from elasticdl.packages.streams.topic import gap_words
 from elasticdl.state.base import Snapshot
 

@@ -15,12 +15,12 @@ from elasticdl.job import JobStatus, Lease, PartitionStatus, Shard, Task, TaskKi
 from elasticdl.master.features.base import JobFeature, JobParts
 from elasticdl.master.features.sources import RecordSource
 from elasticdl.master.ledger import Settled
-from elasticdl.master.stream_table import StreamTable
 from elasticdl.master.tasks import TaskTable
 from elasticdl.observe import kinds
 from elasticdl.packages.streams import news
 from elasticdl.packages.streams.intake import Intake, partition_order
 from elasticdl.packages.streams.settings import StreamsSection
+from elasticdl.packages.streams.stream_table import StreamTable
 from elasticdl.packages.streams.topic import is_topic, parse
 from elasticdl.packages.streams.watermark import EventTime
 from elasticdl.packages.streams.windows import Windows

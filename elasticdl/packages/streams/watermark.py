@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from elasticdl.job import TaskReport, WindowStatus
 from elasticdl.master.journal import Journal
-from elasticdl.master.stream_table import StreamTable
+from elasticdl.packages.streams.stream_table import StreamTable
 from elasticdl.packages.streams.windows import Windows
 from elasticdl.state.base import Snapshot
 

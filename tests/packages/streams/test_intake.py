@@ -10,9 +10,9 @@ from elasticdl.job import Outcome, Shard
 from elasticdl.master.journal import Journal
 from elasticdl.master.ledger import Ledger, Missing, Settled
 from elasticdl.master.missing_tasks import Applied
-from elasticdl.master.stream_table import MOST_PIECES, StreamTable
 from elasticdl.master.tasks import JobTasks, TaskTable
 from elasticdl.packages.streams.intake import Intake
+from elasticdl.packages.streams.stream_table import MOST_PIECES, StreamTable
 
 PER_TASK = 10
 

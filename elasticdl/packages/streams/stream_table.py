@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticdl.config import JobConfig
+from elasticdl.data.sources import is_stream
 from elasticdl.job import Shard
 from elasticdl.state.base import Snapshot
 
@@ -18,8 +20,7 @@ MOST_PIECES = 1 << 40
 class StreamTable:
     """Pieces of partitions, numbered from 0 in the order in which they were cut.
 
-    It is asked as a `TaskTable` is, of what was cut so far. It grows by facts of the job's journal,
-    20 bytes a piece, and forgets pieces that are done for good.
+    It is a `GrowingTable`, which grows by facts of the job's journal, 20 bytes a piece.
 
     first: The first piece that is not forgotten.
     """
@@ -144,3 +145,8 @@ class StreamTable:
         self._starts, self._ends = array("q", columns[1]), array("q", columns[2])
         self.first, self.num_records = snapshot["first"], snapshot["num_records"]
         self.late_before = dict(snapshot.get("late_before", ()))
+
+
+def table_of(config: JobConfig, partitions: Sequence[Shard]) -> StreamTable | None:
+    """Return the table of a job on a stream, still without pieces; None if it has other data."""
+    return StreamTable(partitions) if is_stream(config) else None
