@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
@@ -18,6 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from elasticdl.cli import status_views
 from elasticdl.cli.pace import Pace
 from elasticdl.cli.terminal import Terminal
 from elasticdl.job import (
@@ -26,9 +26,7 @@ from elasticdl.job import (
     EpochLedger,
     JobStatus,
     MemberStatus,
-    PartitionStatus,
     Role,
-    WindowStatus,
     moment,
 )
 
@@ -39,7 +37,6 @@ PROBLEM_SECONDS = 10.0
 
 _MANY_EPOCHS = 20
 _SET_ASIDE = " set aside: "  # begins in a picture's message what is said of tasks that failed
-_WINDOWS_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +177,8 @@ class Display:
             self._console.print(words, soft_wrap=True, highlight=False)
         if status.ledger:
             self._console.print(_ledger_table(status.ledger))
-        if status.windows:
-            self._console.print(windows_table(status.windows))
+        for table in status_views.tables(status, is_over=True):
+            self._console.print(table)
         for skipped in status.skipped:
             self._console.print(Text(f"skipped: {skipped}", "yellow"), soft_wrap=True)
         for name, path in places.items():
@@ -195,7 +192,7 @@ class Display:
 
     def _print(self, words: str, style: str = "") -> None:
         words = words.replace("\n", "\n       ")  # what begins a line is ours
-        line = Text.assemble((f"[{_duration(self._seconds())}] ", "dim"), (words, style))
+        line = Text.assemble((f"[{duration(self._seconds())}] ", "dim"), (words, style))
         self._console.print(line, soft_wrap=True, highlight=False)
 
     def _panel(self) -> RenderableType:
@@ -268,69 +265,13 @@ def members_table(members: Sequence[MemberStatus]) -> Table:
         table.add_row(
             f"{member.role}-{member.index}",
             member.state,
-            _duration(member.seconds),
+            duration(member.seconds),
             silent,
             f"{member.tasks_done:,}" if member.role is Role.WORKER else "",
             str(member.pid or ""),
             member.address,
         )
     return table
-
-
-def partitions_table(partitions: Sequence[PartitionStatus], now: float) -> Table:
-    """Return how far a job is behind each partition of its stream, at a time since 1970."""
-    table = Table(title="Partitions", title_justify="left")
-    for name in ("partition", "position", "end", "lag", "delay", "skipped"):
-        table.add_column(name, justify="left" if name == "partition" else "right")
-    for each in partitions:
-        delay = each.delay_seconds(now)
-        words = "" if delay is None else f"{delay:,.1f} s"
-        numbers = [f"{number:,}" for number in (each.position, each.end, each.lag)]
-        table.add_row(each.name, *numbers, words, f"{each.skipped:,}")
-    return table
-
-
-def windows_table(windows: Sequence[WindowStatus]) -> Table:
-    """Return the scores of the last windows of event time, with each score before training."""
-    shown = windows[-_WINDOWS_SHOWN:]
-    names = sorted({name for window in shown for name in window.metrics})
-    table = Table(title="Windows of event time", title_justify="left")
-    for name in ("from", "messages", "measured", "loss", *names):
-        table.add_column(name, justify="left" if name == "from" else "right")
-    for window in shown:
-        values = [window.loss, *(window.metrics.get(name) for name in names)]
-        table.add_row(
-            _instant(window.start) + ("" if window.is_over else " ..."),
-            f"{window.num_messages:,}",
-            f"{window.num_measured:,}",
-            *("" if value is None else f"{value:.5g}" for value in values),
-        )
-    return table
-
-
-def _instant(seconds: float) -> str:
-    """Return a time since 1970 in the form that people read."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def _late(status: JobStatus) -> str:
-    return f"{status.num_late:,} message{'s'[: status.num_late != 1]}"
-
-
-def _gone(status: JobStatus) -> str:
-    """Return how many messages the broker deleted before they were read; "" if none."""
-    skipped = {each.name: each.skipped for each in status.partitions if each.skipped}
-    if not skipped:
-        return ""
-    names = ", ".join(f"{name} {count:,}" for name, count in skipped.items())
-    return (
-        f"{sum(skipped.values()):,} messages, deleted by the broker before they were read: {names}"
-    )
-
-
-def _watermark(status: JobStatus) -> str:
-    behind = max(0.0, time.time() - status.watermark)
-    return f"{_instant(status.watermark)}, {_duration(behind)} behind"
 
 
 def _rows(
@@ -340,12 +281,8 @@ def _rows(
     now = [f"loading {loading}"] if _is_loading(status) else _speed(status, seconds_left)
     done = f"{status.records_done:,} of {status.records_total:,} ({_percent(status)})"
     yield "records", ", ".join([done, *now])
-    if status.partitions:
-        lag = sum(partition.lag for partition in status.partitions)
-        yield "lag", f"{lag:,} in {len(status.partitions)} partitions"
-        if status.watermark:
-            yield "watermark", _watermark(status)
-    elif status.num_epochs:
+    yield from status_views.rows(status)
+    if status.num_epochs and not status.partitions:
         yield "epoch", f"{min(status.epoch + 1, status.num_epochs)} of {status.num_epochs}"
     yield (
         "tasks",
@@ -361,12 +298,6 @@ def _rows(
     if has_processes:
         yield "processes", _processes(status)
     yield "updates", _updates(status)
-    if status.num_unreadable:
-        yield "unreadable", _unreadable(status)
-    if status.num_late:
-        yield "late", _late(status)
-    if gone := _gone(status):
-        yield "gone", gone
     if status.overfitting:
         yield "warning", status.overfitting
 
@@ -380,7 +311,7 @@ def _speed(status: JobStatus, seconds_left: float | None) -> list[str]:
     """Return how fast records are done and when all will be done, as far as this is known."""
     parts = [f"{status.records_per_second:,.0f} records/s"] if status.records_per_second else []
     if seconds_left is not None and status.status == "running":
-        parts.append(f"{_duration(seconds_left)} left")
+        parts.append(f"{duration(seconds_left)} left")
     return parts
 
 
@@ -390,11 +321,6 @@ def _processes(status: JobStatus) -> str:
     if replicas:
         parts.append(f"{replicas} ps replica{'' if replicas == 1 else 's'}")
     return ", ".join(parts)
-
-
-def _unreadable(status: JobStatus) -> str:
-    count = status.num_unreadable
-    return f"{count:,} message{'s'[: count != 1]}, set aside"
 
 
 def _updates(status: JobStatus) -> str:
@@ -412,7 +338,7 @@ def _summary(status: JobStatus) -> Text:
     is_finished = status.status == "finished"
     text = Text.assemble(
         (f"{status.job_name}: {status.status}", "bold green" if is_finished else "bold red"),
-        f" {'in' if is_finished else 'after'} {_duration(status.seconds)}",
+        f" {'in' if is_finished else 'after'} {duration(status.seconds)}",
     )
     if status.metrics:
         text.append(f"\nvalidation  {_evaluation(status)}")
@@ -426,12 +352,8 @@ def _summary(status: JobStatus) -> Text:
     text.append(f"\nrecords     {status.records_done:,} of {status.records_total:,}{speed}")
     if status.model_version:
         text.append(f"\nupdates     {_updates(status)}")
-    if status.num_unreadable:
-        text.append(f"\nunreadable  {_unreadable(status)}")
-    if status.num_late:
-        text.append(f"\nlate        {_late(status)}")
-    if gone := _gone(status):
-        text.append(f"\ngone        {gone}")
+    for name, words in status_views.rows(status, is_over=True):
+        text.append(f"\n{name:<12}{words}")
     if status.num_recomputed:
         text.append(f"\nrecomputed  {status.num_recomputed:,} minibatches were computed again")
     if status.overfitting:
@@ -533,7 +455,8 @@ def _metrics(metrics: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:.5g}" for name, value in sorted(metrics.items()))
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Return a time in the form 1:02:03."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -62,7 +62,7 @@ def attach(name: str) -> int:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, as --summary has it.")
 def status(name: str, as_json: bool) -> None:
     """Show where a job is, and its processes; or how it ended."""
-    from elasticdl.cli import display
+    from elasticdl.cli import display, status_views
     from elasticdl.cli.summary import summarise
 
     job = _find(name)
@@ -75,10 +75,8 @@ def status(name: str, as_json: bool) -> None:
         console = Terminal()
         console.print(display.panel(found))
         console.print(display.members_table(found.members))
-        if found.partitions:
-            console.print(display.partitions_table(found.partitions, time.time()))
-        if found.windows:
-            console.print(display.windows_table(found.windows))
+        for table in status_views.tables(found):
+            console.print(table)
         if job.page:
             echo(f"page  {job.page}")
         targets = Path(job.places.get("job_dir", "")) / "metrics"

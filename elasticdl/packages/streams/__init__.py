@@ -11,5 +11,6 @@ PACKAGE = Package(
     tables={"stream": f"{_HERE}.stream_table:table_of"},
     readings={"messages": f"{_HERE}.readings:readings_of"},
     features={"stream": f"{_HERE}.sources:features_of"},
+    views={"stream": f"{_HERE}.status_view:VIEW"},
     checks={"stream": f"{_HERE}.checks:check"},
 )
