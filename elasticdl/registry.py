@@ -50,6 +50,7 @@ class Package:
             `worker.reading.MakeReadings`.
         step_watches: Functions that return watches of a worker's steps: each is a
             `worker.step_watch.MakeWatches`.
+        kinds: Kinds of events, by their names in the log: subclasses of `observe.kinds.Kind`.
         views: What a package shows of the status of a job: each is a
             `cli.status_views.StatusView`.
         checks: Functions that check a job before it starts, and return notes, from `JobConfig`.
@@ -70,6 +71,7 @@ class Package:
     tables: Mapping[str, str] = field(default_factory=dict)
     readings: Mapping[str, str] = field(default_factory=dict)
     step_watches: Mapping[str, str] = field(default_factory=dict)
+    kinds: Mapping[str, str] = field(default_factory=dict)
     views: Mapping[str, str] = field(default_factory=dict)
     checks: Mapping[str, str] = field(default_factory=dict)
 

@@ -14,7 +14,7 @@ from itertools import islice
 
 from elasticdl.job import Event
 from elasticdl.observe.events import encode
-from elasticdl.observe.kinds import KINDS
+from elasticdl.observe.kinds import all_kinds
 
 FACT_BYTES = 16 << 20
 BEAT_BYTES = 16 << 20
@@ -56,7 +56,7 @@ class EventBuffer:
 
     def add(self, event: Event) -> None:
         """Remember an event."""
-        kind = KINDS.get(event["event"])
+        kind = all_kinds().get(event["event"])
         # Beats are many. They have a line of their own, so that they push no facts out.
         line = self._beats if kind is not None and kind.is_beat else self._facts
         text = encode(event)[:-1].decode()

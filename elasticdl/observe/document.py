@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from elasticdl.observe.kinds import KINDS, SCHEMA, Kind, fields_of
+from elasticdl.observe.kinds import SCHEMA, Kind, all_kinds, fields_of
 
 BEGIN, END = "<!-- kinds: begin -->", "<!-- kinds: end -->"
 
@@ -14,7 +14,7 @@ def tables() -> str:
     """Return every kind of event with its fields, as Markdown."""
     parts = [f"Schema version {SCHEMA}."]
     for title, is_beat in (("Facts", False), ("With each heartbeat", True)):
-        kinds = [kind for kind in KINDS.values() if kind.is_beat is is_beat]
+        kinds = [kind for kind in all_kinds().values() if kind.is_beat is is_beat]
         parts.append("\n".join([f"### {title}", "", *_table(kinds)]))
     return "\n\n".join(parts)
 

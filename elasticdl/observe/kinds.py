@@ -10,7 +10,10 @@ import threading
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, ClassVar, Self, dataclass_transform, get_type_hints
+
+from elasticdl import registry
 
 SCHEMA = 1
 """The version of the schema.
@@ -292,45 +295,6 @@ class StreamNews(Kind):
     """The source of the stream that is trained on is away, or is back."""
 
     event: ClassVar[str] = "stream"
-
-
-class Unreadable(Kind):
-    """Messages cannot be read, and were set aside; told of the first, and when there are twice."""
-
-    event: ClassVar[str] = "unreadable"
-    num_messages: Annotated[int, "messages that were set aside so far"]
-    partition: Annotated[str, "partition of the last ones"]
-
-
-class MessagesLate(Kind):
-    """Messages came late; told of the first, and when there are twice."""
-
-    event: ClassVar[str] = "messages late"
-    num_messages: Annotated[int, "messages that came late so far"]
-    partition: Annotated[str, "partition of the last ones"]
-
-
-class MessagesGone(Kind):
-    """The broker deleted messages before they were read; told of the first, and of twice as many.
-
-    They were left out, as `--on_gap=skip` says.
-    """
-
-    event: ClassVar[str] = "messages gone"
-    num_messages: Annotated[int, "positions that were deleted before they were read so far"]
-    partition: Annotated[str, "partition of the last ones"]
-
-
-class WindowScored(Kind):
-    """A window of event time is over: how its messages were scored, each before it was trained."""
-
-    event: ClassVar[str] = "window"
-    start: Annotated[float, "when the window begins, seconds since 1970 of event time"]
-    seconds: Annotated[float, "how long it is"]
-    num_messages: Annotated[int, "messages of the window"]
-    num_measured: Annotated[int, "records that the metrics are of"]
-    loss: Annotated[float | None, "mean loss of the minibatches of the window"]
-    metrics: Annotated[Mapping[str, float], "metrics by name"]
 
 
 # --- processes -----------------------------------------------------------------------------------
@@ -678,10 +642,13 @@ class LeftBehind(Kind):
     writer: ClassVar[str] = SUPERVISOR
 
 
-KINDS: Mapping[str, type[Kind]] = types.MappingProxyType(
-    {kind.event: kind for kind in Kind.__subclasses__()}
-)
-"""Every kind of this schema, by the name that is in `event`."""
+_OF_THE_CORE = {kind.event: kind for kind in Kind.__subclasses__()}
+
+
+@cache
+def all_kinds() -> Mapping[str, type[Kind]]:
+    """Return every kind, also those of packages, by the name that is in `event`."""
+    return types.MappingProxyType(_OF_THE_CORE | registry.brought("kinds"))
 
 
 def typed(event: Mapping[str, Any]) -> Kind | None:
@@ -692,7 +659,7 @@ def typed(event: Mapping[str, Any]) -> Kind | None:
     Raises:
         TypeError: A field is missing.
     """
-    kind = KINDS.get(event["event"])
+    kind = all_kinds().get(event["event"])
     if kind is None:
         return None
     names = {one.name for one in _fields(kind)}

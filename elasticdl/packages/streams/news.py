@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from elasticdl.job import Shard, TaskReport, WindowStatus
 from elasticdl.master.actions import Note
-from elasticdl.observe import kinds
+from elasticdl.packages.streams import events
 from elasticdl.packages.streams.settings import StreamsSection
 
 _FATES = {"train": "trained all the same", "drop": "left out", "aside": "set aside"}
@@ -34,11 +34,11 @@ def of_task(
     if _is_news(num_unreadable, report.num_unreadable):
         text = _told(num_unreadable, "cannot be read", report.num_unreadable, shard)
         news = f"{text}; see {data.bad_message_dir}"
-        yield Note(kinds.Unreadable(num_unreadable, shard.name), news, is_warning=True)
+        yield Note(events.Unreadable(num_unreadable, shard.name), news, is_warning=True)
     if _is_news(num_late, report.num_late):
         text = _told(num_late, f"came more than {data.max_lateness} late", report.num_late, shard)
         news = f"{text}; {_FATES[data.on_late]}"
-        yield Note(kinds.MessagesLate(num_late, shard.name), news, is_warning=True)
+        yield Note(events.MessagesLate(num_late, shard.name), news, is_warning=True)
     yield from of_gap(shard.name, num_gone, report.num_gone)
 
 
@@ -55,7 +55,7 @@ def of_gap(name: str, num_gone: int, count: int) -> Iterator[Note]:
             f"{num_gone:,} messages so far were deleted by the broker before they were read, "
             f"{count:,} of them of {name}; they are left out"
         )
-        yield Note(kinds.MessagesGone(num_gone, name), text, is_warning=True)
+        yield Note(events.MessagesGone(num_gone, name), text, is_warning=True)
 
 
 def of_window(window: WindowStatus) -> Note:
@@ -64,7 +64,7 @@ def of_window(window: WindowStatus) -> Note:
     scores = {} if window.loss is None else {"loss": window.loss}
     scores |= window.metrics
     words = ", ".join(f"{name} {value:.6g}" for name, value in scores.items()) or "no loss"
-    scored = kinds.WindowScored(
+    scored = events.WindowScored(
         window.start,
         window.seconds,
         window.num_messages,
