@@ -40,6 +40,10 @@ class Package:
         formats: Formats of data files, by name: each is a `data.kinds.FileFormat`.
         sources: Sources of data other than files, by name: each is a `data.kinds.DataSource`.
         backends: Frameworks of models, by name: each is a `backends.backend.Backend`.
+        programs: What a worker runs in place of a model file: each is a
+            `worker.worker_process.Program`.
+        script_frameworks: Frameworks of scripts, by the names of their backends: each is a
+            `ScriptFramework` of the package `own_loops`.
         modules: Modules that users import from the core's folders, such as
             `elasticdl.layers.torch`. Each value is the module of the package that has the code.
         read_once: Training data that the job itself keeps: each is a `data.kinds.ReadOnce`.
@@ -65,6 +69,8 @@ class Package:
     formats: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     backends: Mapping[str, str] = field(default_factory=dict)
+    programs: Mapping[str, str] = field(default_factory=dict)
+    script_frameworks: Mapping[str, str] = field(default_factory=dict)
     modules: Mapping[str, str] = field(default_factory=dict)
     read_once: Mapping[str, str] = field(default_factory=dict)
     features: Mapping[str, str] = field(default_factory=dict)

@@ -16,9 +16,7 @@ from elasticdl.errors import ModelError
 
 if TYPE_CHECKING:
     from elasticdl.backends.base import SavedPredictor, TellFeedWay, Trainer
-    from elasticdl.backends.handover import Handover
     from elasticdl.backends.own_profile import End
-    from elasticdl.backends.script import AskingTrainer, LoaderBatches
     from elasticdl.backends.served import ServedModel
     from elasticdl.data.base import Metadata
     from elasticdl.model_spec import ModelSpec
@@ -62,7 +60,6 @@ class Backend(ABC):
         program: The file of an export with the program that `elasticdl serve` calls; "": none.
         table_layers: Modules with layers whose tables lie on the ps replicas.
         builds_model: Whether the trainer calls the model function itself, and nobody else may.
-        runs_scripts: Whether `elasticdl run` runs loops in this framework.
     """
 
     name: ClassVar[str]
@@ -72,7 +69,6 @@ class Backend(ABC):
     program: ClassVar[str] = ""
     table_layers: ClassVar[tuple[str, ...]] = ()
     builds_model: ClassVar[bool] = False
-    runs_scripts: ClassVar[bool] = False
 
     def is_imported(self) -> bool:
         """Return whether this process has imported the framework."""
@@ -124,28 +120,6 @@ class Backend(ABC):
             ExportError: It cannot be served.
         """
         raise NotImplementedError(f"models in {self.name} have no program")
-
-    def prepare_script(self, seed: int, num_threads: int, device: str) -> None:
-        """Tell the framework of a script how many threads compute, and where.
-
-        Raises:
-            ModelError: There is no such device, or the framework has begun already.
-        """
-        raise NotImplementedError(f"loops in {self.name} are not run")
-
-    def script_trainer(
-        self, handover: Handover, model: object, optimizer: object, seed: int, device: str
-    ) -> AskingTrainer:
-        """Return the trainer of a script's model; only called if `runs_scripts`.
-
-        Raises:
-            ModelError: Model or optimizer cannot be used here; says what and why.
-        """
-        raise NotImplementedError(f"loops in {self.name} are not run")
-
-    def loader_batches(self) -> LoaderBatches | None:
-        """Return the batches that a loader of this framework is made on; None: it has none."""
-        return None
 
     def begin_profile(self, folder: Path) -> End | None:
         """Begin to record what the framework does; None if it trains nothing in this process.

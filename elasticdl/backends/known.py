@@ -75,3 +75,8 @@ def known() -> Mapping[str, Backend]:
 def listed(words: list[str]) -> str:
     """Return words as they stand in a sentence: "a, b or c"."""
     return f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else "".join(words)
+
+
+def with_article(name: str) -> str:
+    """Return a name with "a" or "an"."""
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"

@@ -1,4 +1,4 @@
-"""Chooses the framework of a model by the result of its model function, or by a script's model."""
+"""Chooses the framework of a model by the result of its model function."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from typing import NoReturn
 from elasticdl.backends.backend import Backend, TrainerSettings
 from elasticdl.backends.base import SavedPredictor, TellFeedWay, Trainer, tell_nobody
 from elasticdl.backends.exported import backend_of_export
-from elasticdl.backends.handover import Handover
-from elasticdl.backends.known import known, listed
-from elasticdl.backends.script import AskingTrainer, LoaderBatches
+from elasticdl.backends.known import known, listed, with_article
 from elasticdl.data.base import Metadata
 from elasticdl.errors import ModelError
 from elasticdl.layers.lookup import looking_up
@@ -65,15 +63,11 @@ def load_trainer(
     for backend in backends:
         if backend.is_model(model):
             return backend.trainer(spec, model, settings)
-    classes = list(dict.fromkeys(_with_article(backend.model_class) for backend in backends))
+    classes = list(dict.fromkeys(with_article(backend.model_class) for backend in backends))
     raise ModelError(
         f"the model function: expected {listed(classes)}, found "
         f"{type(model).__module__}.{type(model).__qualname__}"
     )
-
-
-def _with_article(name: str) -> str:
-    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
 def _call(spec: ModelSpec, seed: int, num_threads: int | None) -> object:
@@ -148,81 +142,3 @@ def load_saved_model(
                 f"function returns {type(model).__module__}.{type(model).__qualname__}"
             )
     return backend.predictor(spec, model, metadata, directory, num_threads, device, tell_feed)
-
-
-class ScriptFrameworks:
-    """The frameworks that a script has imported, told what to compute with.
-
-    Only these are touched: a process that imports both PyTorch and TensorFlow may be aborted.
-    """
-
-    def __init__(self, seed: int, num_threads: int, device: str, needs_one: bool = True) -> None:
-        """Tell each of them.
-
-        Args:
-            seed: The seed of their random numbers.
-            num_threads: The number of threads that they compute with.
-            device: Where.
-            needs_one: Whether a script without any of them is refused.
-
-        Raises:
-            ModelError: There is none, or the only one cannot compute there.
-        """
-        self._seed, self._device = seed, device
-        self._errors: dict[str, ModelError | None] = {}
-        self._backends = {
-            name: backend for name, backend in known().items() if backend.runs_scripts
-        }
-        for name, backend in self._backends.items():
-            if backend.is_imported():
-                self._errors[name] = _error_of(backend, seed, num_threads, device)
-        if needs_one and not self._errors:
-            modules = [name for backend in self._backends.values() for name in backend.imports]
-            raise ModelError(
-                "elasticdl.controller.init(): expected the script to have imported "
-                f"{listed(modules) or 'a framework'} before it, found none; they are told there "
-                "with how many threads, and where, they compute"
-            )
-        for error in self._errors.values():
-            if error is not None and len(self._errors) == 1:
-                raise error
-
-    def loader_batches(self) -> LoaderBatches | None:
-        """Return what a loader of one of them is made on; None: they have no loader."""
-        found = (self._backends[name].loader_batches() for name in self._errors)
-        return next((batches for batches in found if batches is not None), None)
-
-    def trainer(self, handover: Handover, model: object, optimizer: object) -> AskingTrainer:
-        """Return the trainer of a script's model.
-
-        Raises:
-            ModelError: Model or optimizer cannot be used here; says what and why.
-        """
-        for name, backend in self._backends.items():
-            if backend.is_model(model):
-                self._check(name)
-                return backend.script_trainer(handover, model, optimizer, self._seed, self._device)
-        classes = [_with_article(backend.model_class) for backend in self._backends.values()]
-        raise ModelError(
-            f"wrap(model, optimizer): expected {listed(classes) or 'a model'}, found "
-            f"{type(model).__module__}.{type(model).__qualname__}; loops in other frameworks are "
-            "not run so far"
-        )
-
-    def _check(self, name: str) -> None:
-        if name not in self._errors:
-            raise ModelError(
-                f"wrap(model, optimizer): expected {name} to be imported before "
-                "elasticdl.controller.init(), which tells it with how many threads it computes"
-            )
-        error = self._errors[name]
-        if error is not None:
-            raise error
-
-
-def _error_of(backend: Backend, seed: int, num_threads: int, device: str) -> ModelError | None:
-    try:
-        backend.prepare_script(seed, num_threads, device)
-    except ModelError as error:
-        return error
-    return None

@@ -27,7 +27,6 @@ from elasticdl.cli.jobs import COMMANDS
 from elasticdl.cli.look import look_of, look_options
 from elasticdl.cli.profile import profile
 from elasticdl.cli.report import report
-from elasticdl.cli.script import run_script
 from elasticdl.cli.stay import dry_run_options, stay_of, stay_options
 from elasticdl.cli.terminal import echo
 from elasticdl.cli.top import top
@@ -183,7 +182,6 @@ def _of_command(name: Command) -> list[click.Option]:
 for _name in ("train", "evaluate", "predict"):
     cli.add_command(_make_command(_name))
 
-cli.add_command(run_script)
 
 for _command in COMMANDS:
     cli.add_command(_command)

@@ -8,6 +8,7 @@ import os
 if __name__ == "__main__":
     gc.disable()  # what is imported stays; process.start has it looked for again
 
+from elasticdl import registry
 from elasticdl._core import take_hot_keys, traffic
 from elasticdl.backends import own_profile
 from elasticdl.backends.base import FeedWay
@@ -25,9 +26,8 @@ from elasticdl.worker.heartbeat import Heartbeat
 from elasticdl.worker.holders import Holders
 from elasticdl.worker.loop import Worker
 from elasticdl.worker.profile import Profiler
-from elasticdl.worker.script import ScriptJob, run_script
 from elasticdl.worker.watch import Watch
-from elasticdl.worker.worker_process import WorkerProcess
+from elasticdl.worker.worker_process import Program, WorkerProcess
 
 
 def main() -> None:
@@ -85,8 +85,8 @@ class OwnProcess:
         )
         with beats, serving:
             if model.script is not None:
-                job = ScriptJob(self._process, self._watching, self._leave)
-                run_script(model.script, model.script_arguments, job)
+                programs: dict[str, Program] = registry.brought("programs")
+                programs["script"](self._process, self._watching, self._leave)
                 return
             worker = self._process.of_model_file()
             with self._watching(worker):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,6 @@ from elasticdl.backends.base import (
     Trainer,
 )
 from elasticdl.backends.load import load_saved_model, load_trainer
-from elasticdl.backends.script import OnlyTraining
 from elasticdl.checkpoints.publishing import write_program
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader, Metadata
@@ -115,8 +115,12 @@ class WorkerProcess:
         trainer.set_lookup(look_up)
         return worker
 
-    def of_script(self, trainer: Trainer) -> Worker:
-        """Return a worker that is ready to run, whose gradients a script computes.
+    def of_trainer(self, trainer: Trainer, notes: Sequence[str]) -> Worker:
+        """Return a worker that is ready to run, whose trainer is there without a model file.
+
+        Args:
+            trainer: Computes the gradients.
+            notes: What the job does otherwise than expected.
 
         Raises:
             DataError: The data cannot be read.
@@ -125,8 +129,7 @@ class WorkerProcess:
         readers = self._open_readers(None)
         description = trainer.build(main_sample(self.config, readers, trainer))
         log.info(IS_BUILT)
-        if isinstance(trainer, OnlyTraining):
-            tell_notes(self.master, self.worker_id, trainer.notes)
+        tell_notes(self.master, self.worker_id, notes)
         self._begin_exchange(trainer, description)
         return self._worker(trainer, readers, None, trainer)
 
@@ -238,6 +241,13 @@ class WorkerProcess:
             labels=self.labels,
             watches=self.watches,
         )
+
+
+Watching = Callable[[Worker], AbstractContextManager[object]]
+"""Returns the context in which a worker runs."""
+Program = Callable[[WorkerProcess, Watching, Callable[[], None]], None]
+"""Runs in place of a model file. It is called with what makes a worker, with the worker's context,
+and with what is to be called when the worker has run."""
 
 
 def build_trainer(

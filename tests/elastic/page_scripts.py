@@ -57,7 +57,8 @@ TREATMENTS = {
         None, {"": "needs JAX; tests/elastic/test_jax_job.py trains such a model by it"}
     ),
     "docs/own-loops.md": Treatment(
-        None, {"": "the script is the reader's; tests/elastic/test_script_job.py runs some"}
+        None,
+        {"": "the script is the reader's; test_script_job.py of the package runs some"},
     ),
     "docs/serving.md": Treatment(
         None, {"elasticdl serve": "has no end; tests/unit/serving/test_server.py asks one"}

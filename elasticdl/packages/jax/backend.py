@@ -18,7 +18,6 @@ class JaxBackend(KerasBackend):
     export_files = ()
     program = ""
     table_layers = ()
-    runs_scripts = False
 
     def is_imported(self) -> bool:
         """Return whether Keras is imported and computes by JAX."""

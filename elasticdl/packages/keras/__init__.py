@@ -6,6 +6,7 @@ _HERE = "elasticdl.packages.keras"
 
 PACKAGE = Package(
     backends={"keras": f"{_HERE}.backend:BACKEND"},
+    script_frameworks={"keras": f"{_HERE}.own_loops:LOOPS"},
     modules={
         "elasticdl.layers": f"{_HERE}.layers",
         "elasticdl.optimizers": f"{_HERE}.group_ftrl",

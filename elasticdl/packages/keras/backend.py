@@ -10,12 +10,10 @@ from elasticdl.backends.backend import Backend, TrainerSettings, not_compiled
 
 if TYPE_CHECKING:
     from elasticdl.backends.base import TellFeedWay
-    from elasticdl.backends.handover import Handover
     from elasticdl.backends.own_profile import End
     from elasticdl.data.base import Metadata
     from elasticdl.model_spec import ModelSpec
     from elasticdl.packages.keras.predictor import SavedModelPredictor
-    from elasticdl.packages.keras.script import ScriptTrainer
     from elasticdl.packages.keras.served import KerasServed
     from elasticdl.packages.keras.trainer import KerasTrainer
 
@@ -32,7 +30,6 @@ class KerasBackend(Backend):
     program = "saved_model/saved_model.pb"
     table_layers: ClassVar[tuple[str, ...]] = ("elasticdl.packages.keras.layers.embedding",)
     builds_model = True  # its trainer watches the embeddings as they are made
-    runs_scripts = True
 
     def trainer(self, spec: ModelSpec, model: object, settings: TrainerSettings) -> KerasTrainer:
         """See `Backend`; raises the error for a model function that returns no Keras model, too."""
@@ -81,20 +78,6 @@ class KerasBackend(Backend):
         from elasticdl.packages.keras.served import KerasServed
 
         return KerasServed(folder)
-
-    def prepare_script(self, seed: int, num_threads: int, device: str) -> None:
-        """See `Backend`."""
-        from elasticdl.packages.keras.threads import prepare
-
-        prepare(seed, num_threads, device)
-
-    def script_trainer(
-        self, handover: Handover, model: object, optimizer: object, seed: int, device: str
-    ) -> ScriptTrainer:
-        """See `Backend`."""
-        from elasticdl.packages.keras.script import ScriptTrainer
-
-        return ScriptTrainer(handover, model, optimizer, seed)
 
     def begin_profile(self, folder: Path) -> End | None:
         """Begin TensorFlow's profiler; it writes `plugins/profile/`, for TensorBoard's plugin."""

@@ -12,9 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from elasticdl.backends.base import Float32, Minibatch, ModelDescription, StepResult
-from elasticdl.backends.handover import GradientRequest, Handover
 from elasticdl.backends.momenta import change_of
-from elasticdl.backends.script import AskingTrainer
 from elasticdl.errors import ModelError
 from elasticdl.packages.keras.internals import global_seed_generator
 from elasticdl.packages.keras.layers.embedding import Embedding
@@ -27,6 +25,8 @@ from elasticdl.packages.keras.optimizer import (
     describe_optimizer,
     describe_updates,
 )
+from elasticdl.packages.own_loops.asking import AskingTrainer
+from elasticdl.packages.own_loops.handover import GradientRequest, Handover
 
 WEIGHTS = "model.weights.h5"
 

@@ -14,26 +14,6 @@ log = logging.getLogger(__name__)
 
 _MODEL_FILE = "the model file starts TensorFlow when it is imported"
 _MODEL_FILE_REMEDY = "make tensors inside the functions"
-_SCRIPT = "the script starts TensorFlow before it calls elasticdl.controller.init()"
-_SCRIPT_REMEDY = "call that right after the imports, before tensors are made"
-
-
-def prepare(seed: int, num_threads: int, device: str) -> None:
-    """Tell TensorFlow where a script computes, and begin with the same random numbers everywhere.
-
-    Raises:
-        ModelError: There is no such device, TensorFlow has taken all of them already, or Keras is
-            not on TensorFlow.
-    """
-    import keras  # a model file imports it, or not, by itself
-
-    if keras.backend.backend() != "tensorflow":
-        raise ModelError(
-            "elasticdl.controller: expected Keras on TensorFlow, found KERAS_BACKEND="
-            f"{keras.backend.backend()}"
-        )
-    compute_with(num_threads, device, _SCRIPT, _SCRIPT_REMEDY)
-    keras.utils.set_random_seed(seed % 2**32)
 
 
 def compute_with(

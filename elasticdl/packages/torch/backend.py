@@ -10,13 +10,10 @@ from elasticdl.backends.backend import Backend, TrainerSettings
 
 if TYPE_CHECKING:
     from elasticdl.backends.base import TellFeedWay
-    from elasticdl.backends.handover import Handover
     from elasticdl.backends.own_profile import End
     from elasticdl.data.base import Metadata
     from elasticdl.model_spec import ModelSpec
-    from elasticdl.packages.torch.loading import TaskBatches
     from elasticdl.packages.torch.predictor import ExportedPredictor
-    from elasticdl.packages.torch.script import ScriptTrainer
     from elasticdl.packages.torch.served import TorchServed
     from elasticdl.packages.torch.trainer import TorchTrainer
 
@@ -30,7 +27,6 @@ class TorchBackend(Backend):
     export_files = ("model.safetensors",)
     program = "score.pt2"
     table_layers = ("elasticdl.packages.torch.layers",)
-    runs_scripts = True
 
     def prepare(self, seed: int, num_threads: int) -> None:
         """Set the threads and the seed: a model draws its first values when it is made."""
@@ -74,28 +70,6 @@ class TorchBackend(Backend):
         from elasticdl.packages.torch.served import TorchServed
 
         return TorchServed(folder)
-
-    def prepare_script(self, seed: int, num_threads: int, device: str) -> None:
-        """See `Backend`."""
-        from elasticdl.packages.torch.device import open_device, prepare
-
-        open_device(device)  # refuses one that is not there
-        prepare(seed, num_threads)
-
-    def script_trainer(
-        self, handover: Handover, model: object, optimizer: object, seed: int, device: str
-    ) -> ScriptTrainer:
-        """See `Backend`."""
-        from elasticdl.packages.torch.device import open_device
-        from elasticdl.packages.torch.script import ScriptTrainer
-
-        return ScriptTrainer(handover, model, optimizer, seed, open_device(device))
-
-    def loader_batches(self) -> TaskBatches:
-        """Return the `batch_sampler` of a `DataLoader`."""
-        from elasticdl.packages.torch.loading import TaskBatches
-
-        return TaskBatches()
 
     def begin_profile(self, folder: Path) -> End | None:
         """Begin PyTorch's profiler, which writes a Chrome trace."""

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from elasticdl.backends.handover import GradientRequest, Handover
-from elasticdl.backends.load import ScriptFrameworks
 from elasticdl.data.base import Records
 from elasticdl.errors import ModelError
 from elasticdl.job import Mode
 from elasticdl.layers import Embedding
 from elasticdl.packages.keras.script import ScriptTrainer
+from elasticdl.packages.own_loops.frameworks import ScriptFrameworks
+from elasticdl.packages.own_loops.handover import GradientRequest, Handover
 
 pytestmark = [pytest.mark.keras, pytest.mark.timeout(180)]
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from elasticdl.cli.script import configure
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError
 from elasticdl.job import Role, Strategy
 from elasticdl.packages.kubernetes.manifests import as_yaml, manifests
 from elasticdl.packages.kubernetes.pods import Plan, WantedPod, owners, replica_pod
 from elasticdl.packages.kubernetes.settle import settle
+from elasticdl.packages.own_loops.command import configure
 
 
 def by_kind(objects):

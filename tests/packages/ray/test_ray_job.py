@@ -13,7 +13,7 @@ from elasticdl.launchers.base import Exited, ExitReason, ProcessSpec
 pytest.importorskip("ray", reason="pip install 'ray>=2.60,<2.61'")
 
 from tests.clusters.ray_cluster import RayCluster
-from tests.elastic.test_shards_job import SCRIPT, ShardsJob
+from tests.packages.own_loops.test_shards_job import SCRIPT, ShardsJob
 from tests.packages.ray.ray_job import RayJob, keeper_of
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]

@@ -8,7 +8,7 @@ from elasticdl.observe.events import read_events
 from elasticdl.packages.slurm.roster import Roster, handle_of
 from scripts.chaos import job as counting
 from tests.elastic.seen_job import SeenJob
-from tests.elastic.test_shards_job import SCRIPT, ShardsJob
+from tests.packages.own_loops.test_shards_job import SCRIPT, ShardsJob
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 

@@ -8,13 +8,13 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; make test-torch has it")
 
 from elasticdl.backends.base import ClipSpec  # noqa: E402  # torch may be missing
-from elasticdl.backends.handover import GradientRequest, Handover  # noqa: E402  # torch may be missing
-from elasticdl.backends.load import ScriptFrameworks  # noqa: E402
 from elasticdl.data.base import Records  # noqa: E402
 from elasticdl.errors import DataError, ModelError  # noqa: E402
 from elasticdl.job import Mode  # noqa: E402
 from elasticdl.layers.torch import Embedding  # noqa: E402
 from elasticdl.optimizers.torch import clip_grad_norm  # noqa: E402
+from elasticdl.packages.own_loops.frameworks import ScriptFrameworks  # noqa: E402
+from elasticdl.packages.own_loops.handover import GradientRequest, Handover  # noqa: E402  # torch may be missing
 from elasticdl.packages.torch.loading import Loading, TaskBatches  # noqa: E402
 from elasticdl.packages.torch.script import ScriptTrainer  # noqa: E402
 

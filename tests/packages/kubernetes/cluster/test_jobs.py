@@ -81,7 +81,7 @@ def test_a_job_survives_the_loss_of_a_pod_exactly(job, role):
         assert re.search("worker 0 was .*its pod was deleted", "".join(job.lines))
 
 
-SCRIPT = Path(__file__).parents[3] / "elastic" / "keras_script_loop.py"
+SCRIPT = Path(__file__).parents[2] / "own_loops" / "keras_script_loop.py"
 
 
 @restricted

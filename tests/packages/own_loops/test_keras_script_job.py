@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.elastic.script_job import ScriptJob, check_fails, check_ledger
+from tests.packages.own_loops.script_job import ScriptJob, check_fails, check_ledger
 
 HERE = Path(__file__).parent
 pytestmark = [pytest.mark.keras, pytest.mark.timeout(400)]

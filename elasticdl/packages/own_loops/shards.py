@@ -15,9 +15,9 @@ from elasticdl.backends.base import (
     OptimizerSpec,
     StepResult,
 )
-from elasticdl.backends.handover import GradientRequest
-from elasticdl.backends.script import AskingTrainer
 from elasticdl.errors import ModelError
+from elasticdl.packages.own_loops.asking import AskingTrainer
+from elasticdl.packages.own_loops.handover import GradientRequest
 
 
 class ShardsTrainer(AskingTrainer):

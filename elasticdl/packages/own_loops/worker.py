@@ -11,32 +11,32 @@ import logging
 import runpy
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from elasticdl.backends.base import Float32, Trainer
-from elasticdl.backends.handover import Handover
-from elasticdl.controller import Controller, serving
+from elasticdl.backends.base import Float32
 from elasticdl.errors import ElasticdlError, ModelError, UnavailableError, place_of
+from elasticdl.packages.own_loops.asking import AskingTrainer
+from elasticdl.packages.own_loops.controller import Controller, serving
+from elasticdl.packages.own_loops.handover import Handover
 from elasticdl.runtime import process
 from elasticdl.runtime.ending import DaemonThread
 from elasticdl.worker.cores import threads_of
 from elasticdl.worker.loop import Worker
-from elasticdl.worker.worker_process import WorkerProcess
+from elasticdl.worker.worker_process import Watching, WorkerProcess
 
 log = logging.getLogger(__name__)
 
 
 class ScriptJob:
-    """The job that the controller of a script uses (`elasticdl.controller.Job`)."""
+    """The job that the controller of a script uses (`controller.WorkerServices`)."""
 
     def __init__(
         self,
         worker_process: WorkerProcess,
-        watching: Callable[[Worker], AbstractContextManager[object]],
+        watching: Watching,
         leave: Callable[[], None],
     ) -> None:
         """Do not start a worker yet.
@@ -57,9 +57,9 @@ class ScriptJob:
         self._watching = watching
         self._leave = leave
 
-    def begin(self, trainer: Trainer, handover: Handover) -> None:
+    def begin(self, trainer: AskingTrainer, handover: Handover) -> None:
         """Have a worker run in a thread."""
-        worker = self._process.of_script(trainer)
+        worker = self._process.of_trainer(trainer, trainer.notes)
         DaemonThread(self._run, "worker", (worker, handover)).start()
 
     def _run(self, worker: Worker, handover: Handover) -> None:
@@ -94,6 +94,21 @@ class ScriptJob:
                 log.info("the job has finished before this worker had parameters: it ends")
                 raise SystemExit(0) from None
         return final.dense, final.state
+
+
+def run_program(
+    worker_process: WorkerProcess, watching: Watching, leave: Callable[[], None]
+) -> None:
+    """Run the script of a job; it is a `Program`.
+
+    Raises:
+        ModelError: The script raised an error, or ended before it had all minibatches.
+        SystemExit: This process was asked to end, or its worker has failed.
+    """
+    model = worker_process.config.model
+    assert model.script is not None, "only a job with a script has this program"
+    job = ScriptJob(worker_process, watching, leave)
+    run_script(model.script, model.script_arguments, job)
 
 
 def run_script(script: Path, arguments: tuple[str, ...], job: ScriptJob) -> None:

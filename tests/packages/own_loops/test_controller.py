@@ -4,9 +4,9 @@ import pytest
 
 from elasticdl import controller
 from elasticdl.cli.main import run_command
-from elasticdl.cli.script import configure
 from elasticdl.errors import ConfigError
 from elasticdl.job import Strategy
+from elasticdl.packages.own_loops.command import configure
 
 
 def test_a_plain_process_has_no_controller():

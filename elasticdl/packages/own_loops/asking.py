@@ -21,11 +21,11 @@ from elasticdl.backends.base import (
     StepResult,
     TableSource,
 )
-from elasticdl.backends.handover import GradientRequest, Handover
 from elasticdl.backends.numpy import picker
 from elasticdl.data.base import Records
 from elasticdl.errors import ModelError
 from elasticdl.job import CallbackCall, CallbackResult, MetricStates, Mode
+from elasticdl.packages.own_loops.handover import GradientRequest, Handover
 
 
 @dataclass(frozen=True, slots=True)

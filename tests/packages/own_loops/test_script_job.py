@@ -9,7 +9,7 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.elastic.script_job import ScriptJob, check_fails, check_ledger
+from tests.packages.own_loops.script_job import ScriptJob, check_fails, check_ledger
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; make test-torch has it")
 
