@@ -34,7 +34,7 @@ class RowStatistics:
             features. "click" is the label, if there is only one label and no value of that name.
         decay: The factor of a sum for each period, above 0 and at most 1. 1: sums only grow.
         decay_steps: The minibatches of a period, counted over the whole job; every task counts as
-            `--num_minibatches_per_task`.
+            `--num_minibatches_per_task`, and a task that has grown as several.
         as_features: The layer returns the sums behind the row, in the order of `names`. They are
             the sums at the time of the pull, decayed to the newest period. They have no gradient.
     """

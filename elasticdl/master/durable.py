@@ -24,7 +24,7 @@ from elasticdl.master.core import JobCore
 from elasticdl.master.features.callbacks import Callbacks
 from elasticdl.master.history import AT_REST
 from elasticdl.master.phases import ENDED
-from elasticdl.master.tasks import make_tasks
+from elasticdl.master.tasks import growth_of, make_tasks
 from elasticdl.state.base import Fact, Snapshot, State
 
 _FORMAT = 2  # format of the facts, and of the order of tasks that they imply
@@ -227,12 +227,14 @@ def open_job(
     snapshot, facts = state.load()
     if snapshot is None and not facts:
         data = load()
-        core = _make_core(config, data)  # before anything is written: it may be refused
+        growth = growth_of(config, sum(shard.num_records for shard in data.training))
+        core = _make_core(config, data, growth)  # before anything is written: it may be refused
         init = config.checkpoint.checkpoint_dir_for_init
         if init is not None and config.command == "train":
             core.features.of(Callbacks).begin_with(begun_with(init), config.training.learning_rate)
         # The shards are kept with the job: task ids follow from them, and files may change later.
         created: Fact = ["created", config.shown(), _shards(data), uuid.uuid4().hex, _FORMAT]
+        created += [growth] if growth > 1 else []
         state.append([created])
         return DurableJob(core, state, created, 1, clock), True
     created = facts.pop(0) if snapshot is None else snapshot["created"]
@@ -240,7 +242,7 @@ def open_job(
         raise UnusableStateError(
             f"the job's journal begins with {created[0]!r}, expected 'created'"
         )
-    if created[4:] != [_FORMAT]:
+    if created[4:5] != [_FORMAT]:
         raise UnusableStateError(
             f"the job in the journal was begun by another version of elasticdl (format "
             f"{created[4] if len(created) > 4 else 1}, expected {_FORMAT}), which hands out tasks "
@@ -248,13 +250,15 @@ def open_job(
             "checkpoint (--checkpoint_dir_for_init)"
         )
     _check_same(created[1], config.shown(), config.model.model_changes)
-    job = DurableJob(_make_core(config, _data(created[2])), state, created, len(facts), clock)
+    core = _make_core(config, _data(created[2]), *created[5:])
+    job = DurableJob(core, state, created, len(facts), clock)
     job._replay(snapshot, facts)
     return job, False
 
 
-def _make_core(config: JobConfig, data: JobData) -> JobCore:
-    return JobCore(config, make_tasks(config, data.training, data.validation, data.prediction))
+def _make_core(config: JobConfig, data: JobData, growth: int = 1) -> JobCore:
+    shards = data.training, data.validation, data.prediction
+    return JobCore(config, make_tasks(config, *shards, growth))
 
 
 def _shards(data: JobData) -> list[list[list[Any]]]:

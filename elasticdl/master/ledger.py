@@ -212,8 +212,13 @@ class Ledger:
         return Lease(task, number, states or {}, is_suspect=is_suspect, place=place)
 
     def place_of(self, task_id: int) -> int:
-        """Return the place of a training task in the order of all epochs; 0 of another task."""
-        return self._handed.place_of(task_id) if task_id < self._num_training else 0
+        """Return the place of a training task in the order of all epochs; 0 of another task.
+
+        A task that has grown has as many places as tasks that have not.
+        """
+        if task_id >= self._num_training:
+            return 0
+        return self._handed.place_of(task_id) * self._tasks.growth
 
     def lease_of_request(self, worker_id: int, request: int) -> tuple[int, int] | None:
         """Return (task id, lease number) that an earlier attempt at the same call was given."""

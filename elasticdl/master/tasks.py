@@ -16,10 +16,11 @@ from elasticdl import registry
 from elasticdl.config import JobConfig
 from elasticdl.data.sources import stream_at
 from elasticdl.errors import JobFailedError
-from elasticdl.job import Moment, MomentKind, Shard, Task, TaskKind
+from elasticdl.job import Moment, MomentKind, Shard, Strategy, Task, TaskKind
 
 _NO_SHARD = Shard("", 0, 0)
 _MOST_TURNS = 65_536
+_TASKS_OF_AN_EPOCH = 20_000  # twenty for each of a thousand workers
 
 
 class TaskTable:
@@ -163,6 +164,7 @@ class JobTasks:
         one epoch without an end; `num_known` counts its tasks up to now.
     export_id: the one EXPORT task. prediction_ids: the PREDICTION tasks.
     callback_ids: the CALLBACKS tasks that belong to no evaluation.
+    growth: how many times larger training tasks are than the settings say: see `growth_of`.
     """
 
     def __init__(
@@ -171,7 +173,9 @@ class JobTasks:
         validation: TaskTable | ChosenPieces,
         prediction: TaskTable,
         num_epochs: int,
+        growth: int = 1,
     ) -> None:
+        self.growth = growth
         self.training = training
         self.validation = validation
         self.prediction = prediction
@@ -289,13 +293,47 @@ def in_turns(shards: Iterable[Shard], records_per_task: int) -> Iterator[Shard]:
             left.append(Shard(shard.name, end, shard.end))
 
 
+def growth_of(config: JobConfig, num_records: int) -> int:
+    """Return how many times larger the training tasks of a job are than its settings say.
+
+    A task costs the master the same, whatever its size, and a watermark in each ps replica. So an
+    epoch has few large tasks, but never so few that another number of workers has too few of them.
+    Only a size that nobody has chosen grows, and only where nobody waits for the end of one task
+    or holds all of its records.
+
+    Args:
+        config: The job's settings.
+        num_records: The records of an epoch.
+    """
+    training = config.training
+    may_grow = (
+        config.command == "train"
+        and training.distribution_strategy is Strategy.PARAMETER_SERVER
+        and training.shuffle == "tasks"
+        and training.finish_rate == 1.0
+        and stream_at(config.data.training_data) is None
+    )
+    if not may_grow:
+        return 1
+    most = training.most_minibatches_per_task // training.num_minibatches_per_task
+    return max(1, min(most, num_records // (config.records_per_task * _TASKS_OF_AN_EPOCH)))
+
+
 def make_tasks(
     config: JobConfig,
     training: Sequence[Shard],
     validation: Sequence[Shard],
     prediction: Sequence[Shard],
+    growth: int = 1,
 ) -> JobTasks:
     """Cut a job's shards into tasks.
+
+    Args:
+        config: The job's settings.
+        training: The shards of training.
+        validation: The shards of evaluations.
+        prediction: The shards of predictions.
+        growth: How many times larger training tasks are than the settings say.
 
     Raises:
         JobFailedError: There is nothing to do: the data that the command needs has no records.
@@ -310,7 +348,7 @@ def make_tasks(
     if stream_at(config.data.training_data) is not None:
         trained = in_turns(trained, per_task)
     tables = {
-        "train": TaskTable(trained, per_task),
+        "train": TaskTable(trained, growth * per_task),
         "evaluate": TaskTable(validation if config.command != "predict" else (), per_task),
         "predict": TaskTable(prediction if config.command == "predict" else (), per_task),
     }
@@ -323,7 +361,7 @@ def make_tasks(
         raise JobFailedError(f"--{flag}={value}: expected records, found none")
     epochs = config.training.num_epochs if config.command == "train" else 0
     evaluated = _validation(config, tables["evaluate"])
-    return JobTasks(tables["train"], evaluated, tables["predict"], epochs)
+    return JobTasks(tables["train"], evaluated, tables["predict"], epochs, growth)
 
 
 def _validation(config: JobConfig, table: TaskTable) -> TaskTable | ChosenPieces:

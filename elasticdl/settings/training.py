@@ -12,6 +12,10 @@ from elasticdl.settings.section import Only, Section
 _TRAIN = Only(("train",))
 _EVALUATE = Only(("train", "evaluate"))
 
+MINIBATCHES_PER_TASK = 20
+"""The size of a task that nobody has chosen; such tasks may be larger (`master/tasks.py`)."""
+MOST_MINIBATCHES_PER_TASK = 1_000
+
 
 class TrainingSection(Section):
     """Training."""
@@ -27,8 +31,13 @@ class TrainingSection(Section):
     ] = Strategy.LOCAL
     minibatch_size: Annotated[PositiveInt, Field(description="Records of one step.")] = 64
     num_minibatches_per_task: Annotated[
-        PositiveInt, Field(description="Minibatches in one task, the unit that workers lease.")
-    ] = 20
+        PositiveInt,
+        Field(
+            description="Minibatches in one task, the unit that workers lease. With the default, "
+            "training tasks on ps replicas are larger, up to 1000, where an epoch would have more "
+            "than 20,000 of them."
+        ),
+    ] = MINIBATCHES_PER_TASK
     num_epochs: Annotated[
         PositiveInt, Field(description="Passes over the training data."), _TRAIN
     ] = 1
@@ -172,6 +181,12 @@ class TrainingSection(Section):
             "the longest minibatch].",
         ),
     ] = None
+
+    @property
+    def most_minibatches_per_task(self) -> int:
+        """The largest number of minibatches that a task of the job may have."""
+        is_chosen = self.num_minibatches_per_task != MINIBATCHES_PER_TASK
+        return self.num_minibatches_per_task if is_chosen else MOST_MINIBATCHES_PER_TASK
 
     @property
     def tasks_per_update(self) -> int | None:

@@ -199,7 +199,7 @@ def watches_of(
     if choice is None:
         return []
     folder = _folder(config)
-    per_task = config.training.num_minibatches_per_task
+    per_task = config.training.most_minibatches_per_task
     return [Tracer.of(choice, model, id_sites, per_task, folder, worker_id)]
 
 

@@ -10,7 +10,7 @@ from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError, ElasticdlError, JobFailedError, StateError
 from elasticdl.job import Finished, Lease, Outcome, Role, Shard, Wait
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
-from elasticdl.master import durable
+from elasticdl.master import durable, tasks
 from elasticdl.master.actions import (
     AdoptProcess,
     AskAudit,
@@ -336,6 +336,18 @@ def test_journal_of_an_earlier_version_is_gone_on_with(master_kit, journal):
     assert again.snapshot() == snapshot
     assert not job.core.features.of(WaitsForStorage).patience.is_waiting
     assert job.core.parameters.schedule.best is None
+
+
+def test_tasks_that_have_grown_stay_so_whatever_a_later_version_decides(master_kit, monkeypatch):
+    settings = {"minibatch_size": 10, "num_minibatches_per_task": 20, "num_ps": 1}
+    data = replace(DATA, training=(Shard("a", 0, 2 * 200 * 20_000),))
+    kit = Kit(master_kit, master_kit.config(**settings), data)
+    monkeypatch.setattr(tasks, "_TASKS_OF_AN_EPOCH", 10)
+    kit.restart()
+    table = kit.job.core.tasks
+    assert (len(table.training), table.training.piece(1)) == (20_000, Shard("a", 400, 800))
+    assert [kit.job.core.ledger.place_of(number) for number in (0, 1)] == [0, 2]
+    assert table.validation.piece(0) == Shard("v", 0, 50)
 
 
 def test_a_model_may_be_another_one_if_that_is_said(master_kit):

@@ -1,10 +1,34 @@
+import pytest
+
 from elasticdl.job import Moment, MomentKind, Shard, TaskKind
-from elasticdl.master.tasks import JobTasks, TaskTable, in_turns
+from elasticdl.master.tasks import JobTasks, TaskTable, growth_of, in_turns
 
 
 def make_tasks(training=(), validation=(), prediction=(), per_task=30, num_epochs=2):
     tables = (TaskTable(shards, per_task) for shards in (training, validation, prediction))
     return JobTasks(*tables, num_epochs)
+
+
+@pytest.mark.parametrize(
+    ("growth", "tasks", "settings"),
+    [
+        (1, 39_999, {}),
+        (2, 40_000, {}),
+        (21, 427_000, {}),
+        (50, 10**9, {}),
+        (1, 10**9, {"num_minibatches_per_task": 21}),
+        (1, 10**9, {"num_ps": 0}),
+        (1, 10**9, {"shuffle": "records", "shuffle_tasks": True}),
+        (1, 10**9, {"finish_rate": 0.9}),
+        (1, 10**9, {"training_data": "kafka://broker/topic"}),
+        (1, 10**9, {"command": "predict"}),
+    ],
+)
+def test_tasks_are_larger_where_an_epoch_has_very_many_and_nobody_waits_for_one(
+    master_kit, growth, tasks, settings
+):
+    sizes = {"num_ps": 1, "minibatch_size": 10, "num_minibatches_per_task": 20}
+    assert growth_of(master_kit.config(**sizes | settings), 200 * tasks) == growth
 
 
 def test_pieces_cover_each_record_once():
