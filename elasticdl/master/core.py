@@ -272,9 +272,14 @@ class JobCore:
         """A process says that it is alive; return how long it is to wait until it says so again.
 
         `interval_seconds` is what it keeps now; 0: as the job is set up.
+
+        Raises:
+            ElasticdlError: The ps replica has lost its place; nobody needs it any more.
         """
         member = self.members.heard(role, index, session, now)
         if member is None:
+            if role is Role.PS:
+                self.members.check_place(role, index, session)
             return self.members.interval_seconds
         member.usage = usage or member.usage
         if progress is not None:

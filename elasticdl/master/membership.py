@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 
+from elasticdl.errors import ElasticdlError
 from elasticdl.job import Role, Usage
 from elasticdl.master import heartbeats
 from elasticdl.master.journal import Journal
@@ -206,6 +207,25 @@ class Membership:
             return None
         member.last_heard, member.is_up = now, True
         return member
+
+    def check_place(self, role: Role, index: int, session: str) -> None:
+        """Check that nobody else has the place of a process, and that it was not given up.
+
+        A master may die before it has ended a process that it gave up, or before it has noted one
+        that it started. Nobody would end such a process; it ends itself when it hears of this.
+
+        Raises:
+            ElasticdlError: The place is lost.
+        """
+        member = self._members.get((role, index))
+        if member is None or not session or not (member.session or member.gone):
+            return
+        if member.session != session:
+            raise ElasticdlError(
+                f"{member.name} has lost its place to process {member.pid} at {member.address}"
+            )
+        if member.gone:
+            raise ElasticdlError(f"{member.name} was given up: it {member.gone}")
 
     def tell_interval(self, member: Member, said_seconds: float) -> float:
         """Return how long a process is to wait until its next heartbeat.

@@ -128,13 +128,6 @@ def asked_to_end_again(seed: int) -> list[Fault]:
     return [first, Fault("ask ps to end at file operation", rng.randrange(60), 0.0, which)]
 
 
-def given_up_as_the_master_dies(seed: int) -> list[Fault]:
-    """Draw a replica that is not heard of, and a master that dies when it has written so down."""
-    rng = random.Random(seed)
-    silent = Fault("cut off ps", rng.uniform(0.6, 1.6), SILENCE_SECONDS + 2.0, rng.randrange(3))
-    return [silent, Fault("kill the master after append", rng.randrange(30, 80))]
-
-
 def folder_in_memory() -> tempfile.TemporaryDirectory:
     """Return a folder that is synced in no time, where the machine has one."""
     in_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

@@ -78,7 +78,6 @@ class PsJob:
         self.processes: dict[str, Replica | Worker] = {}
         self.handles: dict[str, ProcessHandle] = {}
         self.watched: set[str] = set()
-        self.asked_to_end: set[str] = set()
         self.master: Master | None = None
         self.num_power_failures = 0
         self.start_master()
@@ -117,22 +116,10 @@ class PsJob:
         core = self.master.core
         assert str(core.phase) == "finished", core.message
         assert not self.unsound, self.unsound[0]
-        assert not (strays := self.strays()), f"nobody ends {strays[0]}"
         self.check_counts()
         for line in picture(core, self.master.job.now()).ledger:
             told = line.trained_once, line.repeated, line.lost
             assert told == (line.records, 0, 0), f"the ledger says {told} of {line.records} records"
-
-    def strays(self) -> list[str]:
-        """Return the replicas that live, have lost their place, and were not asked to end."""
-        members = self.master.core.members
-        return [
-            node.name
-            for ref, node in self.processes.items()
-            if isinstance(node, Replica) and node.is_alive and ref not in self.asked_to_end
-            if (member := members.find(Role.PS, node.index)) is None or member.session != ref
-            if node.has_place
-        ]
 
     def check_counts(self) -> None:
         """Hold the tables to what was to be trained."""
@@ -320,7 +307,6 @@ class PsJob:
     def stop(self, handle: ProcessHandle) -> None:
         """End a process; one that is cut off is told when it is back, and works on until then."""
         node = self.processes.get(handle.ref)
-        self.asked_to_end.add(handle.ref)
         if node is not None:
             left = max(0.0, node.away_until - self.scheduler.now)
             self.scheduler.at(

@@ -20,7 +20,6 @@ from elasticdl.master.moves import leading
 from elasticdl.master.moves.facts import Moves
 from elasticdl.master.moves.steps import Hold, Release
 from elasticdl.master.parameters.recoveries import Recoveries
-from elasticdl.master.processes import Processes
 from tests.simulation.faults import (
     PROCESS_FAULTS,
     Many,
@@ -28,7 +27,6 @@ from tests.simulation.faults import (
     asked_to_end_again,
     asked_to_end_in_a_move,
     folder_in_memory,
-    given_up_as_the_master_dies,
 )
 from tests.simulation.master import Journal
 from tests.simulation.ps_job import PsJob
@@ -210,11 +208,6 @@ def no_late_attempts(monkeypatch):
     monkeypatch.setattr(JobCore, "lease", forget_requests)
 
 
-def no_end_of_what_was_given_up(monkeypatch):
-    """What an earlier master has given up, and did not end, is watched alone."""
-    monkeypatch.setattr(Processes, "_end_again", Processes._adopt)
-
-
 # What each takes away, the faults that show it, and a seed shortly before the first that does.
 SABOTAGES = {
     "deduplication": (WithoutNames, PROCESS_FAULTS, 0),
@@ -233,7 +226,6 @@ SABOTAGES = {
     "one instant of a move's checkpoint": (no_instant, ["kill ps"], 130),
     "one layout that all serve": (WithoutOneLayout, a_move_at_the_end, 10),
     "the layout of a hand-over": (no_look_at_the_layout_of_a_hand_over, asked_to_end_in_a_move, 80),
-    "the end of the lost": (no_end_of_what_was_given_up, given_up_as_the_master_dies, 240),
     "deletions decided late": (deletions_decided_too_early, asked_to_end_again, 550),
 }
 

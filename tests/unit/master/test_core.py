@@ -252,6 +252,21 @@ def test_silent_worker_is_lost_once_and_stopped(master_kit):
     assert play.do(StartProcess) == []
 
 
+def test_a_ps_replica_without_its_place_is_told_so(master_kit):
+    play = start(master_kit, num_ps=1)
+
+    def beat(session):
+        return play.core.heartbeat(Role.PS, 0, session, None, play.now)
+
+    beat("s")
+    play.core.processes.give_up(play.core.members.find(Role.PS, 0), "silent", play.now)
+    beat("s")  # its successor is planned, and restores: neither has said who it is
+    play.register_ps(0, session="t")
+    beat("t")
+    with pytest.raises(ElasticdlError, match=r"lost its place to process 200 at host:0"):
+        beat("s")
+
+
 def test_nobody_is_lost_because_the_master_stood_still(master_kit):
     play = start(master_kit, num_workers=2, num_ps=1, heartbeat_timeout_seconds=30)
     for worker_id in (0, 1):
