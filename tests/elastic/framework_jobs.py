@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.elastic.running_job import elasticdl, run
+from tests.elastic.running_job import elasticdl, in_process
 from tests.elastic.synthetic import write_flights, write_stripes
 
 ZOO = Path(__file__).resolve().parents[2] / "model_zoo"
@@ -50,8 +50,9 @@ class FrameworkJob:
         return elasticdl(command, *own, size, *words, **flags)
 
     def run(self, folder, command, *words, **flags):
-        """Run a command to its end, which must be a good one."""
-        return run(self.words(command, *words, **flags), cwd=folder, env=self.environment(folder))
+        """Run a command to its end, which must be a good one, where the framework is imported."""
+        done = in_process(*self.words(command, *words, **flags)[3:], cwd=folder)
+        assert done.returncode == 0, done.stdout + done.stderr
 
     def environment(self, folder):
         """Return an environment in which other frameworks cannot be imported."""
