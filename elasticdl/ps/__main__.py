@@ -16,7 +16,6 @@ if __name__ == "__main__":
 
 from elasticdl._core import Progress, PsServer, Store, traffic
 from elasticdl.checkpoints.dense import begin_from
-from elasticdl.checkpoints.pretrained import begin_with_pretrained
 from elasticdl.checkpoints.remote import Sender, restore
 from elasticdl.checkpoints.versions import resolve
 from elasticdl.config import JobConfig
@@ -327,7 +326,10 @@ def _first(
     source = config.checkpoint.checkpoint_dir_for_init
     if source is None:
         store = Store(replica, replicas, config.cluster.ps_room)
-        begin_with_pretrained(store, config.checkpoint.pretrained_rows, progress, replica, replicas)
+        if rows := config.checkpoint.pretrained_rows:
+            from elasticdl.checkpoints.pretrained import begin_with_pretrained
+
+            begin_with_pretrained(store, rows, progress, replica, replicas)
         return store
     return begin_from(
         resolve(source),

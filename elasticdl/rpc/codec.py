@@ -23,7 +23,6 @@ from enum import EnumType, StrEnum
 from types import NoneType
 from typing import Any, Generic, TypeVar, cast, get_args, get_origin, get_type_hints
 
-import numpy as np
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
@@ -198,6 +197,8 @@ def _class_of(field: FieldDescriptor) -> type[Message]:
 
 def states_to_message(states: MetricStates) -> list[pb.MetricState]:
     """Pack metric states."""
+    import numpy as np  # the codec of all processes needs it here alone
+
     return [
         pb.MetricState(
             name=name,
@@ -216,6 +217,8 @@ def states_from_message(messages: Iterable[pb.MetricState]) -> MetricStates:
     Raises:
         MessageError: An array's bytes do not fill its shape.
     """
+    import numpy as np
+
     states: MetricStates = {}
     for message in messages:
         arrays = states.setdefault(message.name, [])

@@ -17,11 +17,11 @@ from collections.abc import Callable
 
 from elasticdl.errors import ElasticdlError
 from elasticdl.runtime.background import Background
-from elasticdl.runtime.credentials.authority import expiry, make_request
 from elasticdl.runtime.credentials.files import TlsFiles, write_private
 
 log = logging.getLogger(__name__)
 
+_FIRST_LOOK_SECONDS = 10.0  # a process that starts has other work than to import cryptography
 _RETRY_SHARE = 0.05  # part of a certificate's life before another try
 _SHORTEST_PAUSE_SECONDS = 0.2
 _LOOK_SECONDS = 60.0  # between checks whether the machine's clock was set
@@ -69,12 +69,16 @@ class Renewal(Background):
             ElasticdlError: The request was not signed.
             OSError: The file cannot be written.
         """
+        from elasticdl.runtime.credentials.authority import make_request
+
         key, request = make_request(self._name)
         write_private(self._files.certificate, self._sign(request) + key)
         log.info("the certificate of %s was renewed", self._name)
 
     def _run(self) -> None:
         retry_seconds = max(_SHORTEST_PAUSE_SECONDS, self._life_seconds * _RETRY_SHARE)
+        if self._stop.wait(min(_FIRST_LOOK_SECONDS, self._life_seconds * _RETRY_SHARE)):
+            return
         due, clock = time.monotonic() + self._until_due(), _clock()
         while not self._stop.wait(min(max(0.0, due - time.monotonic()), _LOOK_SECONDS)):
             was_set = abs(_clock() - clock) > _STEP_SECONDS
@@ -90,6 +94,8 @@ class Renewal(Background):
             due = time.monotonic() + wait
 
     def _until_due(self) -> float:
+        from elasticdl.runtime.credentials.authority import expiry
+
         try:
             expires = expiry(self._files.certificate.read_bytes())
         except (ElasticdlError, OSError) as error:

@@ -45,6 +45,7 @@ def test_a_clock_that_is_set_has_the_certificate_renewed_at_once(tmp_path, monke
     authority, renewed = Authority.create(tmp_path, "ctr"), threading.Event()
     files = authority.issue(tmp_path, WORKER, life_seconds=3600)
     clocks = iter([0.0])
+    monkeypatch.setattr(renewal, "_FIRST_LOOK_SECONDS", 0.0)
     monkeypatch.setattr(renewal, "_LOOK_SECONDS", 0.01)
     monkeypatch.setattr(renewal, "_clock", lambda: next(clocks, 86_400.0))
 
