@@ -302,6 +302,36 @@ class ChecksExport(Protocol):
         ...
 
 
+@runtime_checkable
+class KeepsNames(Protocol):
+    """A trainer of a model that may have tables with `keep_names`."""
+
+    def names(self, minibatch: Minibatch, sites: Sequence[int]) -> Sequence[Sequence[str]]:
+        """Return the strings of which the ids of some sites were made, in the order of `ids`.
+
+        Asked for the sites of tables with `keep_names` alone.
+
+        Raises:
+            ModelError: The ids of a site are not made of strings.
+        """
+        ...
+
+
+@runtime_checkable
+class RunsCallbacks(Protocol):
+    """A trainer of a model file that may have callbacks."""
+
+    def run_callbacks(self, call: CallbackCall) -> CallbackResult:
+        """Call the user's callbacks, made anew and given what they remembered.
+
+        Asked if `Trainer.callbacks` says that there are some.
+
+        Raises:
+            ModelError: One raised, or remembers what JSON does not know.
+        """
+        ...
+
+
 class Tower(Protocol):
     """A part of a model that turns ids into vectors, each id for itself.
 
@@ -523,16 +553,6 @@ class Trainer(Predictor, Protocol):
         """Return, for each id site, the index of its table in `ModelDescription.tables`."""
         ...
 
-    def names(self, minibatch: Minibatch, sites: Sequence[int]) -> Sequence[Sequence[str]]:
-        """Return the strings of which the ids of some sites were made, in the order of `ids`.
-
-        Asked for the sites of tables with `keep_names` alone.
-
-        Raises:
-            ModelError: The ids of a site are not made of strings.
-        """
-        ...
-
     def learning_rate(self, version: int) -> float:
         """Return the learning rate for a step from model version `version` (its schedule)."""
         ...
@@ -545,14 +565,6 @@ class Trainer(Predictor, Protocol):
 
     def measure(self, minibatches: Sequence[Minibatch], predictions: Sequence[Predictions]) -> None:
         """Add minibatches to the metrics, given the predictions of their `StepResult`s."""
-        ...
-
-    def run_callbacks(self, call: CallbackCall) -> CallbackResult:
-        """Call the user's callbacks, made anew and given what they remembered.
-
-        Raises:
-            ModelError: One raised, or remembers what JSON does not know.
-        """
         ...
 
     def export(

@@ -32,7 +32,7 @@ from elasticdl.backends.call_order import swapped, takes_predictions_first
 from elasticdl.backends.exported import may_be_loaded
 from elasticdl.data.base import Metadata, Records, columns_there_are
 from elasticdl.errors import DataError, ModelError, place_of
-from elasticdl.job import CallbackCall, CallbackResult, MetricStates, Mode
+from elasticdl.job import MetricStates, Mode
 from elasticdl.layers.life_cycle import Admission, Expiry, admission_of, expiry_of
 from elasticdl.layers.row_rules import AdmissionSpec, ExpirySpec, KeptStatistics
 from elasticdl.layers.row_statistics import (
@@ -376,10 +376,6 @@ class NumpyTrainer:
         """Ask the model."""
         given = self._given(rows)
         return self._model.predict(_named(self._model.dense, dense), given, minibatch.features)
-
-    def run_callbacks(self, call: CallbackCall) -> CallbackResult:
-        """Never called: an array model has none."""
-        raise ModelError("an array model has no callbacks")
 
     def export(
         self, directory: Path, dense: Float32, state: Float32, tables: TableSource | None

@@ -10,7 +10,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from elasticdl.backends.base import Float32, Minibatch, Predictor, StepResult, Trainer
+from elasticdl.backends.base import (
+    Float32,
+    Minibatch,
+    Predictor,
+    RunsCallbacks,
+    StepResult,
+    Trainer,
+)
 from elasticdl.backends.python_state import check_unchanged, globals_now
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader
@@ -217,11 +224,13 @@ class Computation:
 
     def _called(self, trainer: Trainer, call: CallbackCall) -> CallbackResult:
         """Call the callbacks. They may change nothing that other processes would not see."""
+        callbacks = trainer.callbacks
+        assert isinstance(trainer, RunsCallbacks), "it has said that it has callbacks"
         # In a Local job no other process exists, so a change cannot be missed.
         is_alone = self._config.training.distribution_strategy is Strategy.LOCAL
-        if is_alone or trainer.callbacks is None:
+        if is_alone or callbacks is None:
             return trainer.run_callbacks(call)
-        namespace = trainer.callbacks.namespace
+        namespace = callbacks.namespace
         before = globals_now(namespace)
         result = trainer.run_callbacks(call)
         check_unchanged(before, namespace)

@@ -13,7 +13,15 @@ from typing import TypeVar
 import numpy as np
 
 from elasticdl._core import PsClient, Pulled
-from elasticdl.backends.base import Float32, Int64, Minibatch, ModelDescription, StepResult, Trainer
+from elasticdl.backends.base import (
+    Float32,
+    Int64,
+    KeepsNames,
+    Minibatch,
+    ModelDescription,
+    StepResult,
+    Trainer,
+)
 from elasticdl.errors import NotDeclaredError
 from elasticdl.job import Lease
 from elasticdl.layers.row_rules import StatisticsSpec
@@ -139,6 +147,7 @@ class StoreExchange:
         """Send the replicas the strings of ids that they lack; called before a push."""
         if not self._named_sites:
             return
+        assert isinstance(self._trainer, KeepsNames), "it has described such tables"
         names = self._trainer.names(minibatch, self._named_sites)
         sites = [
             (self._tables[site], ids[site], strings)

@@ -210,7 +210,7 @@ def having_towers(trainer: Trainer) -> HasTowers:
     """
     if not isinstance(trainer, HasTowers):
         raise ModelError(
-            "--num_model_servers is for models in Keras and PyTorch, with a part in "
-            "elasticdl.layers.Remote; leave the flag out"
+            "--num_model_servers: expected a model in Keras on TensorFlow, or in PyTorch, with a "
+            "part in elasticdl.layers.Remote; leave the flag out"
         )
     return trainer

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import tensorflow as tf
 
+from elasticdl.backends.base import Minibatch
 from elasticdl.data.strings import Array
 from elasticdl.errors import ModelError
 from elasticdl.packages.keras.feed.minibatch import KerasMinibatch, Structure
@@ -23,6 +24,13 @@ log = logging.getLogger(__name__)
 _MANY_SIZES = 8
 _INT32 = np.iinfo(np.int32)
 _UINT32 = np.iinfo(np.uint32)
+
+
+def as_arrays(minibatch: Minibatch) -> KerasMinibatch:
+    """Return a minibatch with arrays alone, as which it may have been given."""
+    taken = KerasMinibatch.of(minibatch)
+    is_done = all(isinstance(tensor, np.ndarray) for tensor in taken.tensors)
+    return taken if is_done else in_arrays(taken)
 
 
 def in_arrays(minibatch: KerasMinibatch) -> KerasMinibatch:

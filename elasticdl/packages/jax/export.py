@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -20,7 +21,9 @@ from jax.experimental import jax2tf
 from elasticdl.backends.base import Float32, TableSource
 from elasticdl.data.strings import Array
 from elasticdl.errors import ModelError
-from elasticdl.packages.jax.any_size import plain, shape_of_any
+from elasticdl.job import Mode
+from elasticdl.packages.jax.any_size import plain, problem_of_any_size, shape_of_any
+from elasticdl.packages.jax.computation import JaxComputation
 from elasticdl.packages.jax.lookups import JaxCollector
 from elasticdl.packages.jax.placed import JaxModel
 from elasticdl.packages.jax.step import GivenArrays, JaxInference
@@ -32,8 +35,10 @@ from elasticdl.packages.keras.export import (
     signatures_of,
 )
 from elasticdl.packages.keras.export_beside import DENSE, DESCRIPTION, MODEL, describe_beside
+from elasticdl.packages.keras.exporter import ask_written, exporting, writing
 from elasticdl.packages.keras.feed.minibatch import KerasMinibatch
 from elasticdl.packages.keras.metrics.kinds import mask_of
+from elasticdl.packages.keras.model.held import HeldVariables
 from elasticdl.packages.keras.saved_tables import saved_table, write_rows
 from elasticdl.packages.keras.types import Nested
 
@@ -234,3 +239,58 @@ def _cut(arrays: Sequence[jax.Array], ends: Sequence[int]) -> list[Sequence[jax.
     starts = [0, *ends]
     stops = [*ends, len(arrays)]
     return [arrays[start:stop] for start, stop in zip(starts, stops, strict=True)]
+
+
+class JaxExporter:
+    """The `Exporter` of a model that JAX computes.
+
+    Args:
+        placed: The model.
+        computed: Computes it.
+        sample: A minibatch of it.
+        held: Its variables.
+    """
+
+    def __init__(
+        self,
+        placed: JaxModel,
+        computed: JaxComputation,
+        sample: KerasMinibatch,
+        held: HeldVariables,
+    ) -> None:
+        self._placed = placed
+        self._computed = computed
+        # A served model runs in inference, and its lookups are those of inference.
+        self._sample = replace(sample, mode=Mode.PREDICTION)
+        self._held = held
+
+    def check(self, beside: bool) -> None:
+        """Look whether the model can be exported; see `ChecksExport`."""
+        with exporting(self._held):
+            found = self._computed.collected(self._sample)
+            if problem := problem_of_any_size(self._placed, found, self._sample):
+                raise ModelError(
+                    "--output could not export this model: JAX cannot trace it for any number of "
+                    f"records, as one that is served needs it: {problem}. Take the sizes of shapes "
+                    "from keras.ops.shape(x), say -1 in a reshape, or KERAS_BACKEND=tensorflow"
+                )
+            if problem := problem_in_tensorflow(self._placed, found, self._sample):
+                raise ModelError(
+                    "--output could not export this model: TensorFlow, which runs what is "
+                    f"exported, cannot run what JAX compiles of it: {problem}. Write it with other "
+                    "operations, or KERAS_BACKEND=tensorflow"
+                )
+
+    def export(
+        self, directory: Path, dense: Float32, state: Float32, tables: TableSource | None
+    ) -> None:
+        """Write a SavedModel that serves without elasticdl, Keras or JAX; see `Trainer.export`."""
+        with writing(directory), exporting(self._held):
+            collector = self._computed.collected(self._sample)
+            given = self._placed, collector, self._sample, directory, dense, state
+            with compiling_for_any_size():
+                if tables is None:
+                    export_with_rows_beside(*given)
+                else:
+                    export_inside(*given, tables)
+            ask_written(directory, self._sample, beside=tables is None)

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, ClassVar
 from elasticdl.backends.backend import Backend, TrainerSettings, not_compiled
 
 if TYPE_CHECKING:
-    from elasticdl.backends.base import TellFeedWay
+    from elasticdl.backends.base import TellFeedWay, Trainer
     from elasticdl.backends.own_profile import End
     from elasticdl.data.base import Metadata
     from elasticdl.model_spec import ModelSpec
     from elasticdl.packages.keras.predictor import SavedModelPredictor
     from elasticdl.packages.keras.served import KerasServed
-    from elasticdl.packages.keras.trainer import KerasTrainer
 
     OfFile = tuple[ModelSpec, Metadata, int, int, bool, TellFeedWay]
 
@@ -31,7 +30,7 @@ class KerasBackend(Backend):
     table_layers: ClassVar[tuple[str, ...]] = ("elasticdl.packages.keras.layers.embedding",)
     builds_model = True  # its trainer watches the embeddings as they are made
 
-    def trainer(self, spec: ModelSpec, model: object, settings: TrainerSettings) -> KerasTrainer:
+    def trainer(self, spec: ModelSpec, model: object, settings: TrainerSettings) -> Trainer:
         """See `Backend`; raises the error for a model function that returns no Keras model, too."""
         if settings.torch_compile:
             raise not_compiled("Keras, whose steps TensorFlow compiles in any case")

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
-from elasticdl.backends.base import Float32, Int64, Minibatch, TellFeedWay, tell_nobody
-from elasticdl.data.base import Metadata, Records
+from elasticdl.backends.base import Float32, Minibatch, TellFeedWay, tell_nobody
+from elasticdl.backends.parts import ComposedPredictor
+from elasticdl.data.base import Metadata
 from elasticdl.errors import ModelError
-from elasticdl.job import MetricStates, Mode
 from elasticdl.model_spec import ModelSpec
 from elasticdl.packages.keras.export import Exported
 from elasticdl.packages.keras.feed.minibatch import KerasMinibatch
@@ -19,7 +19,7 @@ from elasticdl.packages.keras.feed.runner import FeedRunner
 from elasticdl.packages.keras.metrics.collection import Metrics
 
 
-class SavedModelPredictor:
+class SavedModelPredictor(ComposedPredictor):
     """A `Predictor` that brings its own parameters: rows, dense and state vectors are empty.
 
     Args:
@@ -30,8 +30,6 @@ class SavedModelPredictor:
         tell_feed: Is told which way `feed` runs.
     """
 
-    ids_need_parameters = False
-
     def __init__(
         self,
         spec: ModelSpec,
@@ -39,9 +37,9 @@ class SavedModelPredictor:
         directory: Path,
         tell_feed: TellFeedWay = tell_nobody,
     ) -> None:
-        self._feed = FeedRunner(spec.feed, metadata, tell=tell_feed)
-        self._exported = Exported(directory)
         self._metrics = Metrics(spec.eval_metrics_fn, spec.weighted_metrics_fn, spec.tell)
+        super().__init__(FeedRunner(spec.feed, metadata, tell=tell_feed), self._metrics)
+        self._exported = Exported(directory)
 
     def check(self, sample: Minibatch) -> None:
         """Call the model once.
@@ -52,20 +50,6 @@ class SavedModelPredictor:
         outputs = self._exported(KerasMinibatch.of(sample))
         if sample.labels is not None:
             self._metrics.resolve(sample.labels, outputs, self._exported.output_names)
-
-    def minibatches(
-        self, records: Iterator[Records], mode: Mode, minibatch_size: int, seed: int
-    ) -> Iterator[Minibatch]:
-        """Run the user's `feed`; see `Predictor.minibatches`."""
-        return self._feed.minibatches(records, mode, minibatch_size, seed)
-
-    def ids(self, minibatch: Minibatch) -> Sequence[Int64]:
-        """Return no ids: the tables are part of the exported model."""
-        return ()
-
-    def new_metrics(self) -> None:
-        """Start an evaluation with empty metrics."""
-        self._metrics.reset()
 
     def evaluate_step(
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
@@ -81,14 +65,6 @@ class SavedModelPredictor:
         self._metrics.update(
             minibatch.labels, outputs, self._exported.output_names, minibatch.weights
         )
-
-    def metric_states(self) -> MetricStates:
-        """Return the sums since `new_metrics`."""
-        return self._metrics.states()
-
-    def metric_results(self, states: MetricStates) -> dict[str, float]:
-        """Compute the metrics from merged states."""
-        return self._metrics.results(states)
 
     def predict_step(
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32

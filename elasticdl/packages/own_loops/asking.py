@@ -24,7 +24,7 @@ from elasticdl.backends.base import (
 from elasticdl.backends.numpy import picker
 from elasticdl.data.base import Records
 from elasticdl.errors import ModelError
-from elasticdl.job import CallbackCall, CallbackResult, MetricStates, Mode
+from elasticdl.job import MetricStates, Mode
 from elasticdl.packages.own_loops.handover import GradientRequest, Handover
 
 
@@ -104,10 +104,6 @@ class OnlyTraining:
         """There are no tables."""
         return ()
 
-    def names(self, minibatch: Minibatch, sites: Sequence[int]) -> Sequence[Sequence[str]]:
-        """Never called: there are no tables."""
-        raise ModelError("the model of a script has no tables")
-
     def evaluate_step(
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> None:
@@ -119,10 +115,6 @@ class OnlyTraining:
     ) -> Predictions:
         """Never called: the job of a script has no predictions."""
         raise ModelError("the job of a script has no predictions")
-
-    def run_callbacks(self, call: CallbackCall) -> CallbackResult:
-        """Never called: a script calls its own."""
-        raise ModelError("the job of a script has no callbacks")
 
 
 class AskingTrainer(OnlyTraining, ABC):

@@ -27,9 +27,10 @@ from elasticdl.distribution import install
 from elasticdl.errors import ModelError
 from elasticdl.layers.lookup import looking_up, serving
 from elasticdl.packages.torch.feed import TorchMinibatch
-from elasticdl.packages.torch.layers import Embedding, EmbeddingBag, StatisticsTable, TableParameter
+from elasticdl.packages.torch.layers import Embedding, EmbeddingBag, StatisticsTable
 from elasticdl.packages.torch.model import LayerTable, PlacedModel, explaining
 from elasticdl.packages.torch.structures import Nested, leaves, map_leaves
+from elasticdl.packages.torch.table_parameter import TableParameter
 
 log = logging.getLogger(__name__)
 

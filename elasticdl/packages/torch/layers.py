@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from elasticdl.errors import ModelError
 from elasticdl.layers.life_cycle import Admission, Expiry, admission_of, expiry_of
@@ -24,24 +21,9 @@ from elasticdl.layers.lookup import (
 from elasticdl.layers.plain_rows import PlainRows
 from elasticdl.layers.rates import require_rate
 from elasticdl.layers.row_statistics import RowStatistics, statistics_of
+from elasticdl.packages.torch.table_parameter import Distribution, TableParameter
 
 WIRE_DTYPES = ("float32", "float16", "bfloat16")
-_INSTEAD = (
-    "use uniform_, normal_, constant_, a kaiming or a xavier function of torch.nn.init, or say "
-    'initializer=elasticdl.Initializer("truncated_normal", {"mean": 0.0, "stddev": 0.02})'
-)
-_VIEWS = frozenset({"T", "H", "mT", "mH", "real", "imag"})
-Distribution = tuple[str, dict[str, float]]
-"""The kind and the parameters, as in `Initializer` of `elasticdl/backends/base.py`."""
-
-# These functions need no rows of the table: they ask for its shape and the like.
-_HARMLESS = frozenset(
-    {
-        "__get__", "__set__", "__delete__", "size", "dim", "numel", "is_floating_point", "detach",
-        "is_complex", "requires_grad_", "register_hook", "__hash__", "__repr__", "__len__",
-        "full_like", "zeros_like", "empty_like", "element_size",
-    }
-)  # fmt: skip
 
 
 class RowInitializer(Protocol):
@@ -49,145 +31,6 @@ class RowInitializer(Protocol):
 
     kind: str
     params: Mapping[str, float]
-
-
-class TableParameter(nn.Parameter):  # type: ignore[misc]  # torch has no types here
-    """Stands for a table on the ps replicas: it has a shape, but no memory.
-
-    Functions of `torch.nn.init`, and in-place initialisations, set the distribution of new rows.
-    Any other read or write of the table is refused.
-
-    Attributes:
-        table_initializer: The distribution of new rows.
-        given: All rows, if the model file sets them, shape (num_embeddings, dim).
-        owner: The name of the weight's owner in messages.
-    """
-
-    table_initializer: Distribution
-    given: NDArray[np.float32] | None
-    owner: str
-
-    @classmethod
-    def of(cls, owner: str, rows: int, dim: int, initializer: Distribution) -> TableParameter:
-        """Return the weight of a layer."""
-        empty = torch.empty((rows, dim), device="meta")
-        weight: TableParameter = torch.Tensor._make_subclass(cls, empty, True)
-        weight.table_initializer, weight.given, weight.owner = initializer, None, owner
-        return weight
-
-    def __deepcopy__(self, memo: dict[int, torch.Tensor]) -> TableParameter:
-        """Return another weight with the same first rows."""
-        rows, dim = self.shape
-        copied = TableParameter.of(self.owner, rows, dim, self.table_initializer)
-        copied.given = self.given
-        memo[id(self)] = copied.requires_grad_(self.requires_grad)
-        return copied
-
-    @classmethod
-    def __torch_function__(
-        cls,
-        func: torch._C._FunctionBase,
-        types: Iterable[type],
-        args: tuple[torch.Tensor, ...] = (),
-        kwargs: Mapping[str, torch.Tensor] | None = None,
-    ) -> torch.Tensor:
-        """Note the initial values, answer questions about the shape, and refuse all other calls."""
-        kwargs = kwargs or {}
-        name = getattr(func, "__name__", str(func))
-        weight = args[0] if args and isinstance(args[0], cls) else None
-        if weight is None:
-            weight = kwargs.get("tensor")  # as functions of torch.nn.init call it
-        if weight is not None and _says_initial_values(func, name):
-            weight._begin_with(func, name, args, kwargs)
-            return weight
-        attribute = getattr(getattr(func, "__self__", None), "__name__", "")
-        if weight is not None and name == "__get__" and attribute == "data":
-            return weight  # weight.data.uniform_() and the like
-        if name == "__get__" and attribute == "is_meta":
-            return False  # functions of torch.nn.init would do nothing, and say nothing
-        if name in _HARMLESS and attribute not in _VIEWS:
-            return super().__torch_function__(func, types, args, kwargs)
-        owner = weight.owner if weight is not None else "an embedding layer"
-        raise ModelError(
-            f"the model calls {name} on the weight of {owner}, whose table is on the ps replicas: "
-            "rows come by calling the layer. Use torch.nn's own layer where all of them are needed "
-            f"at once; to say how rows begin, {_INSTEAD}"
-        )
-
-    def _begin_with(
-        self,
-        func: torch._C._FunctionBase,
-        name: str,
-        args: tuple[torch.Tensor, ...],
-        kwargs: Mapping[str, torch.Tensor],
-    ) -> None:
-        if name == "copy_":
-            if tuple(args[1].shape) != tuple(self.shape):
-                raise ModelError(
-                    f"the weight of {self.owner} has shape {tuple(self.shape)}, the rows that the "
-                    f"model copies into it {tuple(args[1].shape)}"
-                )
-            self.given = args[1].detach().to("cpu", torch.float32).numpy().copy()
-            return
-        # The function is run on a tensor without memory, to see what it draws from.
-        plain = torch.empty(tuple(self.shape), device="meta")
-        with _Draws() as draws:
-            func(plain, *args[1:], **{k: v for k, v in kwargs.items() if k != "tensor"})
-        # A row is created alone, so several draws that depend on each other cannot be repeated for
-        # it.
-        if len(draws.found) != 1:
-            raise ModelError(
-                f"the weight of {self.owner} is initialised by {name}, but rows are created one "
-                f"by one on the ps replicas; {_INSTEAD}"
-            )
-        self.table_initializer = draws.found[0]
-
-
-class _Draws(TorchDispatchMode):  # type: ignore[misc]  # torch has no types here
-    """Notes the distributions with which a function fills a tensor."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[Distribution] = []
-
-    def __torch_dispatch__(
-        self,
-        func: torch._C._FunctionBase,
-        types: Iterable[type],
-        args: tuple[torch.Tensor, ...] = (),
-        kwargs: Mapping[str, torch.Tensor] | None = None,
-    ) -> torch.Tensor:
-        name, numbers = func.overloadpacket.__name__, [v for v in args[1:] if _is_number(v)]
-        match name, numbers:
-            case "uniform_", _:
-                low, high = _two(numbers)
-                self.found.append(("uniform", {"low": low, "high": high}))
-            case "normal_", _:
-                mean, stddev = _two(numbers)
-                self.found.append(("normal", {"mean": mean, "stddev": stddev}))
-            case "zero_", _:
-                self.found.append(("constant", {"value": 0.0}))
-            case "fill_", [value]:
-                self.found.append(("constant", {"value": float(value)}))
-            case _ if name.endswith("_"):
-                self.found += [("other", {}), ("other", {})]  # it goes on from what was drawn
-        return func(*args, **(kwargs or {}))
-
-
-def _two(numbers: list[float]) -> tuple[float, float]:
-    """Return two parameters of a distribution; the defaults are 0 and 1."""
-    first, second = (*numbers, *(0.0, 1.0)[len(numbers) :])
-    return float(first), float(second)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float)
-
-
-def _says_initial_values(func: torch._C._FunctionBase, name: str) -> bool:
-    if getattr(func, "__module__", "") == "torch.nn.init":
-        return True
-    return name in ("uniform_", "normal_", "zero_", "fill_", "copy_")
 
 
 class StatisticsTable(nn.Module):  # type: ignore[misc]  # torch has no types here

@@ -7,7 +7,7 @@ from collections.abc import Container, Sequence
 import torch
 from torch import nn
 
-from elasticdl.backends.base import Float32, Int64, Lookup
+from elasticdl.backends.base import Float32, Int64, Lookup, Minibatch
 from elasticdl.errors import IdError, ModelError
 from elasticdl.job import Mode
 from elasticdl.layers.lookup import counting
@@ -84,6 +84,60 @@ class Collector:
         if found != placed.sites:
             raise ModelError(_other_sites(placed, found))
         return [ids.contiguous().numpy() for _, ids in minibatch.lookups]
+
+
+class TorchLookups:
+    """The `Lookups` of a model.
+
+    Args:
+        placed: The model, still on the CPU.
+        staged: Whether ids depend on rows or parameters.
+        device: The device that computes the model later.
+
+    Attributes:
+        need_parameters: See `Lookups`.
+    """
+
+    def __init__(self, placed: PlacedModel, staged: bool, device: Device) -> None:
+        self.need_parameters = staged
+        self._placed = placed
+        self._device = device
+        self.begin_again()
+
+    def begin_again(self) -> None:
+        """Copy the model, which looks up something else from now on."""
+        self._collector = Collector(self._placed, self.need_parameters, self._device)
+
+    @property
+    def tables(self) -> Sequence[int]:
+        """The table of each id site."""
+        return self._placed.sites
+
+    def set_lookup(self, pull: Lookup) -> None:
+        """Give the lookup for `--run_eagerly`; others never use it."""
+        self._collector.set_lookup(pull)
+
+    def ids(self, minibatch: Minibatch) -> Sequence[Int64]:
+        """Return the ids that each site looks up."""
+        return self._collector.ids(TorchMinibatch.of(minibatch))
+
+    def refuse_staged(self, minibatch: TorchMinibatch) -> None:
+        """Refuse ids that depend on rows, unless each is to be looked up with its real ones.
+
+        Raises:
+            ModelError: Names the table whose ids do.
+        """
+        # Ids that depend on rows differ between rows of zeros and rows of ones.
+        with_zeros = [ids.copy() for ids in self._collector.ids(minibatch)]
+        with_ones = self._collector.ids(minibatch, fill=1.0)
+        for site, (one, other) in enumerate(zip(with_zeros, with_ones, strict=True)):
+            if one.shape != other.shape or (one != other).any():
+                table = self._placed.tables[self._placed.sites[site]].name
+                raise ModelError(
+                    f"the ids that the model looks up in table {table!r} depend on rows that it "
+                    "has looked up before; say --run_eagerly=true, with which each is looked up in "
+                    "its turn"
+                )
 
 
 class GivenRows:

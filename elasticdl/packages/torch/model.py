@@ -23,13 +23,13 @@ from elasticdl.errors import ElasticdlError, ModelError, place_of
 from elasticdl.layers.lookup import looking_up, towers_elsewhere
 from elasticdl.layers.row_rules import AdmissionSpec, ExpirySpec, KeptStatistics
 from elasticdl.layers.row_statistics import table_name
+from elasticdl.packages.torch.buffers import sorted_buffers
 from elasticdl.packages.torch.device import Device
-from elasticdl.packages.torch.layers import Remote, StatisticsTable, TableParameter
+from elasticdl.packages.torch.layers import Remote, StatisticsTable
 from elasticdl.packages.torch.optimizer import Rules
 from elasticdl.packages.torch.structures import Nested, describe, leaves
+from elasticdl.packages.torch.table_parameter import TableParameter
 from elasticdl.packages.torch.trial import UntrainedState, keeping_parameters, leaving_no_trace
-
-EXACT_INTEGERS = 2**24  # below it, each integer is a float32 of its own
 
 Lookup = Callable[[nn.Module, torch.Tensor], torch.Tensor]
 _CPU = Device()
@@ -88,57 +88,6 @@ class TowerOutputs:
     dim: int
 
 
-@dataclass(frozen=True, slots=True)
-class Buffer:
-    """A value that crosses in the state vector, and its place among the buffers of the model.
-
-    A parameter that is not trained and that steps change, as a teacher's, is one too.
-    """
-
-    name: str
-    module: nn.Module
-    key: str
-    value: torch.Tensor
-    is_parameter: bool = False
-
-    @property
-    def _register(self) -> dict[str, torch.Tensor]:
-        module = self.module
-        found: dict[str, torch.Tensor] = (
-            module._parameters if self.is_parameter else module._buffers
-        )
-        return found
-
-    def put(self, flat: torch.Tensor) -> None:
-        """Give the module a tensor of this backend, with these values."""
-        self.value.copy_(flat.view(self.value.shape))
-        self._register[self.key] = self.value
-
-    def current(self) -> torch.Tensor:
-        """Return what the module has now, flat, as float32."""
-        return self._register[self.key].detach().reshape(-1).to(torch.float32)
-
-
-@dataclass(frozen=True, slots=True)
-class Constant:
-    """A buffer that no step may change: it does not fit the state vector."""
-
-    name: str
-    module: nn.Module
-    key: str
-    value: torch.Tensor
-    version: int
-
-    def check(self) -> None:
-        """Raise if it has changed."""
-        now = self.module._buffers[self.key]
-        if now is not self.value or now._version != self.version:
-            raise ModelError(
-                f"training changes the buffer {self.name!r} of {self.value.dtype}, which workers "
-                "cannot pass on: they pass on float32, and integers below 2**24"
-            )
-
-
 class PlacedModel:
     """The model, with its parameters on a flat vector and its tables elsewhere.
 
@@ -190,7 +139,7 @@ class PlacedModel:
         self.move(self.device)
 
     def _sort_buffers(self) -> None:
-        self.buffers, self.constants = _sorted_buffers(self.model, self._carried, self.device)
+        self.buffers, self.constants = sorted_buffers(self.model, self._carried, self.device)
         self._sizes = [int(b.value.numel()) for b in self.buffers]
 
     @contextmanager
@@ -264,6 +213,15 @@ class PlacedModel:
             described.append(VariableDescription(buffer.name, shape, offset, momentum=momentum))
             offset += int(buffer.value.numel())
         return tuple(described)
+
+    def initial_values(self) -> tuple[Float32, Float32]:
+        """Return the flat dense and state vectors; see `Values`."""
+        return self.dense_values(), self.state_values()
+
+    def given_rows(self) -> Sequence[tuple[int, Float32]]:
+        """Return the tables whose rows the model file sets, and the rows."""
+        tables = enumerate(self.tables)
+        return [(k, t.weight.given) for k, t in tables if t.weight.given is not None]
 
     def dense_values(self) -> Float32:
         """Return a copy of the flat vector of parameters."""
@@ -571,46 +529,6 @@ def _changes_with(parameter: nn.Parameter, other: nn.Parameter) -> bool:
     changes = not torch.equal(parameter.detach(), before)
     other.detach().copy_(held)
     return changes
-
-
-def _sorted_buffers(
-    model: nn.Module, carried: UntrainedState, device: Device
-) -> tuple[list[Buffer], list[Constant]]:
-    buffers, constants, seen = [], [], set()
-    roots = [("", model), *carried.of_loss]
-    for path, module in (
-        found for name, root in roots for found in root.named_modules(prefix=name)
-    ):
-        for key, value in module._buffers.items():
-            if value is None or id(value) in seen:
-                continue
-            name = f"{path}.{key}" if path else key
-            if value.dtype == torch.float32 or _is_small(value):
-                own = value.detach().to(
-                    device.torch, copy=True, memory_format=torch.contiguous_format
-                )
-                module._buffers[key] = own
-                seen.add(id(own))
-                buffers.append(Buffer(name, module, key, own))
-            else:
-                module._buffers[key] = value = value.to(device.torch)
-                constants.append(Constant(name, module, key, value, value._version))
-            seen.add(id(value))
-    for name in sorted(carried.parameters):
-        path, _, key = name.rpartition(".")
-        parameter = model.get_parameter(name)
-        parameter.data = parameter.detach().to(
-            device.torch, copy=True, memory_format=torch.contiguous_format
-        )
-        buffers.append(Buffer(name, model.get_submodule(path), key, parameter, is_parameter=True))
-    return buffers, constants
-
-
-def _is_small(value: torch.Tensor) -> bool:
-    """Say whether a float32 can stand for the integers of a buffer."""
-    if value.dtype.is_floating_point or value.dtype.is_complex or value.dtype == torch.bool:
-        return False
-    return not value.numel() or int(value.abs().max()) < EXACT_INTEGERS
 
 
 def _has_version(leaf: torch.Tensor) -> bool:

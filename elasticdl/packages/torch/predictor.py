@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from elasticdl.backends.base import Float32, Int64, Minibatch
-from elasticdl.data.base import Metadata, Records
+from elasticdl.backends.base import Float32, Minibatch
+from elasticdl.backends.parts import ComposedPredictor
+from elasticdl.data.base import Metadata
 from elasticdl.errors import ModelError
-from elasticdl.job import MetricStates, Mode
 from elasticdl.model_spec import ModelSpec
 from elasticdl.packages.torch.device import Device
 from elasticdl.packages.torch.export import read_export
 from elasticdl.packages.torch.feed import Feed, TorchMinibatch
-from elasticdl.packages.torch.layers import TableParameter
 from elasticdl.packages.torch.metrics import Metrics
 from elasticdl.packages.torch.model import PlacedModel
 from elasticdl.packages.torch.structures import Nested, as_array, map_leaves
+from elasticdl.packages.torch.table_parameter import TableParameter
 
 _CPU = Device()
 
 
-class ExportedPredictor:
+class ExportedPredictor(ComposedPredictor):
     """A `Predictor` that brings its own parameters: rows, dense and state vectors are empty.
 
     Args:
@@ -34,8 +34,6 @@ class ExportedPredictor:
         directory: The folder that `TorchTrainer.export` wrote.
         device: The device that computes the model; rows are looked up on the CPU.
     """
-
-    ids_need_parameters = False
 
     def __init__(
         self,
@@ -48,8 +46,8 @@ class ExportedPredictor:
         self._device = device
         self._model = model
         self._directory = directory
-        self._feed = Feed(spec.feed, metadata)
         self._metrics = Metrics(spec.eval_metrics_fn, spec.tell)
+        super().__init__(Feed(spec.feed, metadata), self._metrics)
 
     def check(self, sample: Minibatch) -> None:
         """Call the model once, and give it the exported values.
@@ -90,33 +88,11 @@ class ExportedPredictor:
         self._placed = placed
         self._outputs(sample)
 
-    def minibatches(
-        self, records: Iterator[Records], mode: Mode, minibatch_size: int, seed: int
-    ) -> Iterator[Minibatch]:
-        """Run the user's `feed`; see `Predictor.minibatches`."""
-        return self._feed.minibatches(records, mode, minibatch_size, seed)
-
-    def ids(self, minibatch: Minibatch) -> Sequence[Int64]:
-        """Return no ids: the tables are part of the export."""
-        return ()
-
-    def new_metrics(self) -> None:
-        """Start an evaluation with empty metrics."""
-        self._metrics.reset()
-
     def evaluate_step(
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> None:
         """Add a minibatch to the metrics."""
         self._metrics.update(minibatch.labels, self._outputs(minibatch))
-
-    def metric_states(self) -> MetricStates:
-        """Return the sums since `new_metrics`."""
-        return self._metrics.states()
-
-    def metric_results(self, states: MetricStates) -> dict[str, float]:
-        """Compute the metrics from merged states."""
-        return self._metrics.results(states)
 
     def predict_step(
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32

@@ -21,8 +21,9 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from elasticdl.backends.base import Float32
 from elasticdl.backends.momenta import momentum_of
 from elasticdl.errors import ModelError
+from elasticdl.packages.torch.buffers import Buffer
 from elasticdl.packages.torch.feed import TorchMinibatch
-from elasticdl.packages.torch.model import Buffer, Lookup, PlacedModel
+from elasticdl.packages.torch.model import Lookup, PlacedModel
 
 Step = Callable[[TorchMinibatch], None]
 

@@ -7,9 +7,8 @@ model looks up, `optimizer` reads the optimizer, `metrics` evaluates, `export` w
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -17,32 +16,24 @@ from torch import nn
 
 from elasticdl.backends.average import EvaluationLoss
 from elasticdl.backends.base import (
-    CallbackNeeds,
-    Float32,
-    Int64,
-    Lookup,
     Minibatch,
     ModelDescription,
     OptimizerSpec,
-    StepResult,
-    TableSource,
 )
-from elasticdl.backends.exported import may_be_loaded
 from elasticdl.backends.job_callbacks import JobCallbacks, scheduled_rate
 from elasticdl.backends.model_notes import of_endless, of_frozen, of_scheduler
-from elasticdl.backends.momenta import change_of
-from elasticdl.data.base import Metadata, Records
+from elasticdl.backends.parts import ComposedTrainer, Parts
+from elasticdl.data.base import Metadata
 from elasticdl.data.strings import Array
 from elasticdl.errors import ModelError
-from elasticdl.job import CallbackCall, CallbackResult, MetricStates, Mode
+from elasticdl.job import Mode
 from elasticdl.model_spec import ModelSpec
 from elasticdl.packages.torch.callbacks import job_callbacks
 from elasticdl.packages.torch.compiled import CompiledStep
 from elasticdl.packages.torch.device import Device
-from elasticdl.packages.torch.export import ask, check_export, export_model
-from elasticdl.packages.torch.export_beside import export_beside, make_programs
+from elasticdl.packages.torch.exporter import TorchExporter
 from elasticdl.packages.torch.feed import Feed, TorchMinibatch
-from elasticdl.packages.torch.lookups import Collector, GivenRows
+from elasticdl.packages.torch.lookups import GivenRows, TorchLookups
 from elasticdl.packages.torch.loss import MinibatchLoss
 from elasticdl.packages.torch.metrics import Metrics
 from elasticdl.packages.torch.model import Lookup as RowLookup
@@ -55,7 +46,8 @@ from elasticdl.packages.torch.optimizer import (
     read_rules,
 )
 from elasticdl.packages.torch.state import find_momenta, zeros
-from elasticdl.packages.torch.structures import Nested, as_array, map_leaves
+from elasticdl.packages.torch.step import TorchEvaluation, TorchStep
+from elasticdl.packages.torch.structures import as_array
 from elasticdl.packages.torch.towers import TorchTower, towers_of
 from elasticdl.packages.torch.trial import (
     FixedParameters,
@@ -69,7 +61,7 @@ log = logging.getLogger(__name__)
 _CPU = Device()
 
 
-class TorchTrainer:
+class TorchTrainer(ComposedTrainer):
     """A `Trainer` for a `torch.nn.Module`.
 
     Args:
@@ -97,40 +89,26 @@ class TorchTrainer:
                 "weighted_metrics_fn is for Keras models: put sample weights beside the labels, "
                 "in a dict, and weigh in eval_metrics_fn"
             )
+        super().__init__(Feed(spec.feed, metadata), run_eagerly)
         self._spec = spec
         self._model = model
         self._seed = seed
-        self._feed = Feed(spec.feed, metadata)
+        self._staged = run_eagerly
         self._metrics = Metrics(spec.eval_metrics_fn, spec.tell)
-        self.ids_need_parameters = run_eagerly
         loss = spec.loss
         self._loss = MinibatchLoss(loss, device, spec.tell) if loss is not None else None
         self._is_compiled = is_compiled
         self._device = device
         self._compiled: CompiledStep | None = None
-        self.callbacks: CallbackNeeds | None = None
-        self.has_schedule = False
         self._callbacks: JobCallbacks | None = None
+        self._has_schedule = False
         self._evaluation_loss = EvaluationLoss()
-        # It is computed on the CPU, where predictions of an evaluation are.
-        self._loss_on_cpu = MinibatchLoss(loss) if loss is not None else None
         self._momenta: list[float] = []
         self._rate: Callable[[int], float] = lambda version: 0.0
         self._unused: dict[int, str] = {}  # parameters without a gradient at first, by `id`
         self._clipped: Container[int] | None = None  # `id`s of parameters under a common norm
 
-    def minibatches(
-        self, records: Iterator[Records], mode: Mode, minibatch_size: int, seed: int
-    ) -> Iterator[Minibatch]:
-        """Run the user's `feed`; see `Predictor.minibatches`."""
-        return self._feed.minibatches(records, mode, minibatch_size, seed)
-
-    def build(self, sample: Minibatch) -> ModelDescription:
-        """Describe the model; see `Trainer.build`.
-
-        Raises:
-            ModelError: Something of the model file cannot be applied here; says what and why.
-        """
+    def _build(self, sample: Minibatch) -> Parts:
         minibatch = TorchMinibatch.of(sample)
         # Lazy layers draw their initial values in the first call, which `PlacedModel` makes.
         torch.manual_seed(self._seed)
@@ -142,7 +120,7 @@ class TorchTrainer:
         if is_trained:
             self._find_carried(minibatch)
         # The collector copies the model while it is on the CPU, so the model moves afterwards.
-        self._collector = Collector(self._placed, self.ids_need_parameters, self._device)
+        self._lookups = TorchLookups(self._placed, self._staged, self._device)
         self._placed.move(self._device)
         self._momenta = [1.0] * len(self._placed.buffers)
         rules = self._read_optimizer()
@@ -154,7 +132,26 @@ class TorchTrainer:
             state = self._placed.state_values()
             for told in (*of_frozen(description.tables), *of_endless(description.state, state)):
                 self._spec.tell(told)
-        return description
+        return self._parts_of(description)
+
+    def _parts_of(self, description: ModelDescription) -> Parts:
+        placed = self._placed
+        step = TorchStep(
+            placed, self._loss, self._momenta, self._fixed, self._clipped, self._compiled
+        )
+        # The loss of an evaluation is computed on the CPU, where its predictions are.
+        on_cpu = None if self._spec.loss is None else MinibatchLoss(self._spec.loss)
+        return Parts(
+            description=description,
+            values=placed,
+            lookups=self._lookups,
+            step=step,
+            evaluation=TorchEvaluation(self._metrics, self._evaluation_loss, on_cpu, step),
+            exporter=TorchExporter(placed, self._sample, self._staged),
+            rate=self._rate,
+            has_schedule=self._has_schedule,
+            callbacks=self._callbacks,
+        )
 
     def _find_carried(self, minibatch: TorchMinibatch) -> None:
         """Take a first step, on the CPU, to find the values that must be carried beside buffers."""
@@ -196,7 +193,7 @@ class TorchTrainer:
         # A norm to clip by is that of the optimizer's parameters alone.
         self._clipped = None if rules.clip is None else rules.of.keys()
         self._rate = scheduled_rate(self._spec.callbacks, self._spec.tell) or rules.rate
-        self.has_schedule = not isinstance(self._rate, FixedRate)
+        self._has_schedule = not isinstance(self._rate, FixedRate)
         if isinstance(self._rate, ScheduledRate):
             self._spec.tell(of_scheduler(self._rate.name))
         self._read_callbacks()
@@ -208,17 +205,17 @@ class TorchTrainer:
         self._callbacks = job_callbacks(self._spec.callbacks, fixed, directions)
         if self._callbacks is None:
             return
-        self.callbacks = self._callbacks.needs
         has_own = EvaluationLoss.NAME in directions
-        self._evaluation_loss = EvaluationLoss(self.callbacks.watches_loss and not has_own)
+        watches_loss = self._callbacks.needs.watches_loss
+        self._evaluation_loss = EvaluationLoss(watches_loss and not has_own)
 
     def _try_out(self, minibatch: TorchMinibatch, rules: Rules) -> None:
         """Take steps that change nothing, so that a fault is found now, before the job begins."""
         placed, loss = self._placed, self._loss
         assert loss is not None, "a training without one has been refused"
         dense, state = placed.dense_values(), placed.state_values()
-        if not self.ids_need_parameters:
-            self._refuse_staged(minibatch)
+        if not self._staged:
+            self._lookups.refuse_staged(minibatch)
 
         def step(one: TorchMinibatch) -> tuple[Array, Array]:
             placed.load(dense, state)
@@ -230,7 +227,7 @@ class TorchTrainer:
         self._fixed.check(self._model.named_parameters())
         check_history(self._model, loss.function, minibatch, step)
         if rules.optimizer is not None:
-            changes = self.has_schedule or self._spec.callbacks is not None
+            changes = self._has_schedule or self._spec.callbacks is not None
             check_apart(rules.optimizer, changes, lambda: float(step(minibatch)[0]))
         self._momenta = find_momenta(placed, minibatch, self._change_state, state)
         unused = [
@@ -260,27 +257,13 @@ class TorchTrainer:
 
     def _compile(self, minibatch: TorchMinibatch, loss: MinibatchLoss, expected: float) -> None:
         """Compile before any lease is held: a model that cannot be compiled ends the job here."""
-        ids, tables = self._collector.ids(minibatch), self._placed.tables
+        ids, tables = self._lookups.ids(minibatch), self._placed.tables
         dims = [tables[table].dim for table in self._placed.sites]
         rows = [np.zeros((*i.shape, n), np.float32) for i, n in zip(ids, dims, strict=True)]
         self._compiled = CompiledStep(self._placed, loss)
         self._placed.device.seed(minibatch.seed)
         given = GivenRows(self._placed, minibatch, rows, grad=True)
         self._compiled.try_out(minibatch, given, expected)
-
-    def _refuse_staged(self, minibatch: TorchMinibatch) -> None:
-        """Refuse ids that depend on rows, unless each is to be looked up with its real ones."""
-        # Ids that depend on rows differ between rows of zeros and rows of ones.
-        with_zeros = [ids.copy() for ids in self._collector.ids(minibatch)]
-        with_ones = self._collector.ids(minibatch, fill=1.0)
-        for site, (one, other) in enumerate(zip(with_zeros, with_ones, strict=True)):
-            if one.shape != other.shape or (one != other).any():
-                table = self._placed.tables[self._placed.sites[site]].name
-                raise ModelError(
-                    f"the ids that the model looks up in table {table!r} depend on rows that it "
-                    "has looked up before; say --run_eagerly=true, with which each is looked up in "
-                    "its turn"
-                )
 
     def _describe(self, rules: Rules) -> ModelDescription:
         placed = self._placed
@@ -305,31 +288,6 @@ class TorchTrainer:
             clip=rules.clip,
         )
 
-    def initial_values(self) -> tuple[Float32, Float32]:
-        """Return the flat dense and state vectors as initialised here."""
-        return self._placed.dense_values(), self._placed.state_values()
-
-    def given_rows(self) -> Sequence[tuple[int, Float32]]:
-        """Return the tables whose rows the model file sets, and the rows."""
-        tables = enumerate(self._placed.tables)
-        return [(k, t.weight.given) for k, t in tables if t.weight.given is not None]
-
-    def set_lookup(self, pull: Lookup) -> None:
-        """Give the lookup for `--run_eagerly`; others never use it."""
-        self._collector.set_lookup(pull)
-
-    def id_sites(self) -> Sequence[int]:
-        """Return the table of each id site."""
-        return self._placed.sites
-
-    def ids(self, minibatch: Minibatch) -> Sequence[Int64]:
-        """Return the ids that each site looks up."""
-        return self._collector.ids(TorchMinibatch.of(minibatch))
-
-    def names(self, minibatch: Minibatch, sites: Sequence[int]) -> Sequence[Sequence[str]]:
-        """Never called: no table of a PyTorch model keeps names."""
-        raise ModelError("a PyTorch model keeps no names of ids")
-
     def towers(self) -> Sequence[TorchTower]:
         """Return the towers of the model; see `HasTowers`."""
         return towers_of(self._placed, self._clipped)
@@ -341,10 +299,10 @@ class TorchTrainer:
         dense, state = placed.dense_values(), placed.state_values()
         outputs = [TowerOutputs(tower.name, tower.dim) for tower in self.towers()]
         placed.place_towers(outputs, minibatch.features)
-        self._collector = Collector(placed, self.ids_need_parameters, self._device)
+        self._lookups.begin_again()
         if self._loss is None or minibatch.mode is not Mode.TRAINING:
             return
-        self._refuse_staged(minibatch)
+        self._lookups.refuse_staged(minibatch)
         with leaving_no_trace(self._model, self._spec.loss):
             self._step(minibatch, self._loss)
         shared = [name for name, p in placed.parameters if id(p) in within and p.grad is not None]
@@ -357,127 +315,6 @@ class TorchTrainer:
                 "parameters for itself"
             )
 
-    def learning_rate(self, version: int) -> float:
-        """Return the learning rate for a step from model version `version`."""
-        return self._rate(version)
-
-    def train_step(
-        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
-    ) -> StepResult:
-        """Compute loss and gradients; see `Trainer.train_step`."""
-        minibatch, placed = TorchMinibatch.of(minibatch), self._placed
-        placed.load(dense, state)
-        given = GivenRows(placed, minibatch, rows, grad=True)
-        self._placed.device.seed(minibatch.seed)
-        # PyTorch counts the changes of a tensor in place in its `_version`.
-        versions = [p._version for _, p in placed.parameters]
-        outputs, loss = self._forward(minibatch, given)
-        MinibatchLoss.differentiate(loss)
-        # The check waits for the GPU, so it comes after the backward pass was started.
-        given.check()
-        self._check_step(versions)
-        state_delta = placed.state_values()
-        if len(state_delta):
-            state_delta = change_of(state_delta, state, placed.repeat(self._momenta))
-        return StepResult(
-            loss=float(loss.detach()),
-            row_grads=given.gradients(self._clipped),
-            dense_grad=placed.gradient(self._clipped),
-            state_delta=state_delta,
-            predictions=map_leaves(_detached, outputs),
-        )
-
-    def _forward(self, minibatch: TorchMinibatch, given: GivenRows) -> tuple[Nested, torch.Tensor]:
-        if self._compiled is not None:
-            return self._compiled(minibatch, given)
-        assert self._loss is not None, "build has refused a training without a loss"
-        outputs = self._placed.call(minibatch.features, given, training=True)
-        return outputs, self._loss(self._device.moved(minibatch.labels), outputs)
-
-    def _check_step(self, versions: Sequence[int]) -> None:
-        for (name, p), version in zip(self._placed.parameters, versions, strict=True):
-            if p._version != version:
-                raise ModelError(
-                    f"the model changes its parameter {name!r} with this minibatch, and did not "
-                    "with the first one; no other worker would know. Let each step change it, or "
-                    "none"
-                )
-        self._fixed.check(self._placed.parameters)
-        for constant in self._placed.constants:
-            constant.check()
-
-    def measure(self, minibatches: Sequence[Minibatch], predictions: Sequence[Nested]) -> None:
-        """Add trained minibatches to the metrics."""
-        for minibatch, outputs in zip(minibatches, predictions, strict=True):
-            self._metrics.update(minibatch.labels, outputs)
-
-    def new_metrics(self) -> None:
-        """Start an evaluation with empty metrics."""
-        self._metrics.reset()
-        self._evaluation_loss.reset()
-
-    def evaluate_step(
-        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
-    ) -> None:
-        """Add a minibatch to the metrics."""
-        outputs = self._infer(minibatch, rows, dense, state)
-        self._metrics.update(minibatch.labels, outputs)
-        if (loss := self._loss_on_cpu) is not None:
-            self._evaluation_loss.add(
-                lambda: as_array(loss.value(minibatch.labels, outputs)), minibatch.num_records
-            )
-
-    def metric_states(self) -> MetricStates:
-        """Return the sums since `new_metrics`."""
-        return {**self._metrics.states(), **self._evaluation_loss.states()}
-
-    def metric_results(self, states: MetricStates) -> dict[str, float]:
-        """Compute the metrics from merged states."""
-        return EvaluationLoss.beside(self._metrics.results(states), states)
-
-    def predict_step(
-        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
-    ) -> Nested:
-        """Return the model's outputs as arrays."""
-        return map_leaves(as_array, self._infer(minibatch, rows, dense, state))
-
-    def _infer(
-        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
-    ) -> Nested:
-        minibatch, placed = TorchMinibatch.of(minibatch), self._placed
-        placed.load(dense, state)
-        with torch.no_grad():
-            given = GivenRows(placed, minibatch, rows, grad=False)
-            outputs = placed.call(minibatch.features, given, training=False)
-        given.check()
-        return map_leaves(_detached, outputs)
-
-    def run_callbacks(self, call: CallbackCall) -> CallbackResult:
-        """Call the user's callbacks; see `Trainer.run_callbacks`."""
-        assert self._callbacks is not None, "the job calls callbacks that there are"
-        return self._callbacks.run(call)
-
-    def export(
-        self, directory: Path, dense: Float32, state: Float32, tables: TableSource | None
-    ) -> None:
-        """Write the model as files that PyTorch reads without elasticdl."""
-        self._placed.load(dense, state)
-        with self._placed.on_cpu():
-            if tables is None:
-                staged = self.ids_need_parameters
-                export_beside(self._placed, self._sample, staged, directory)
-            else:
-                export_model(self._placed, self._sample, directory, tables)
-                if may_be_loaded(directory):
-                    ask(self._placed, self._sample, directory)
-
-    def check_export(self, beside: bool) -> None:
-        """Look whether the model can be exported; see `ChecksExport`."""
-        check_export(self._placed.model)
-        if beside:
-            with self._placed.on_cpu():
-                make_programs(self._placed, self._sample, self.ids_need_parameters)
-
 
 def _grown(lookup: RowLookup) -> RowLookup:
     """Return a lookup whose rows have gradients, like the rows of a step."""
@@ -486,8 +323,3 @@ def _grown(lookup: RowLookup) -> RowLookup:
         return lookup(layer, ids).requires_grad_()
 
     return look_up
-
-
-def _detached(leaf: torch.Tensor) -> torch.Tensor:
-    """Return what metrics and predictions are made of, which is done on the CPU."""
-    return leaf.detach().cpu() if isinstance(leaf, torch.Tensor) else leaf

@@ -25,8 +25,8 @@ from elasticdl.backends.python_state import (
 from elasticdl.data.strings import Array
 from elasticdl.errors import ModelError
 from elasticdl.packages.torch.feed import TorchMinibatch
-from elasticdl.packages.torch.layers import TableParameter
 from elasticdl.packages.torch.structures import map_leaves
+from elasticdl.packages.torch.table_parameter import TableParameter
 
 log = logging.getLogger(__name__)
 

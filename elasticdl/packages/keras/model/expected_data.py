@@ -11,7 +11,10 @@ import numpy as np
 import tensorflow as tf
 
 from elasticdl.data.strings import Array
+from elasticdl.packages.keras.model.placed import PlacedModel
 from elasticdl.packages.keras.types import Nested
+
+IsNoClass = Callable[[Callable[..., object], Array, int], bool]
 
 _OF_TWO = (keras.losses.BinaryCrossentropy, keras.losses.BinaryFocalCrossentropy)
 _FUNCTIONS_OF_TWO = (keras.losses.binary_crossentropy, keras.losses.binary_focal_crossentropy)
@@ -26,11 +29,40 @@ def is_refused(loss: Callable[..., object], label: Array, num_classes: int) -> b
     return False
 
 
+class ExpectedData:
+    """What a model that is built expects of the data; see `ChecksData`.
+
+    Args:
+        placed: The model.
+        loss: `loss` of the model file.
+        is_no_class: See `problem_of_labels`.
+    """
+
+    def __init__(
+        self,
+        placed: PlacedModel,
+        loss: Callable[..., object] | None,
+        is_no_class: IsNoClass = is_refused,
+    ) -> None:
+        self._placed = placed
+        self._loss = loss
+        self._is_no_class = is_no_class
+
+    def vocabularies(self) -> dict[str, tuple[str, ...]]:
+        """Return the words of features that the model looks up."""
+        return vocabularies_of(self._placed.model)
+
+    def problem_of_labels(self, labels: Array) -> str:
+        """Say which label is none of the classes of the model."""
+        outputs = self._placed.sample_outputs
+        return problem_of_labels(self._loss, outputs, labels, self._is_no_class)
+
+
 def problem_of_labels(
     loss: Callable[..., object] | None,
     outputs: Nested,
     labels: Array,
-    is_no_class: Callable[[Callable[..., object], Array, int], bool] = is_refused,
+    is_no_class: IsNoClass = is_refused,
 ) -> str:
     """Say which label is none of a model's classes; "" if that is not seen.
 

@@ -15,6 +15,7 @@ import tensorflow as tf
 from elasticdl.backends.base import Float32
 from elasticdl.backends.momenta import momentum_of
 from elasticdl.errors import ModelError
+from elasticdl.job import Mode
 from elasticdl.packages.keras.feed.minibatch import KerasMinibatch
 from elasticdl.packages.keras.layers.table_variable import TableVariable
 from elasticdl.packages.keras.model.placed import Called, PlacedModel, explaining
@@ -82,6 +83,14 @@ class VariableRules:
 
     momenta: list[float]
     are_assigned: list[bool]
+
+
+def rules_of(placed: PlacedModel, mode: Mode, make_step: Callable[[], StateStep]) -> VariableRules:
+    """Say what a job makes of each state variable; see `find_rules`. Only training changes one."""
+    if mode is Mode.TRAINING:
+        return find_rules(placed, make_step)
+    count = len(placed.state.variables)
+    return VariableRules([1.0] * count, [False] * count)
 
 
 def find_rules(placed: PlacedModel, make_step: Callable[[], StateStep]) -> VariableRules:

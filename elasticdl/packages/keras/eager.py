@@ -7,20 +7,24 @@ the ids. It asks for them when no update is under way, so the rows are those of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from elasticdl.backends.base import Int64, StepResult
+from elasticdl.backends.base import Float32, Int64, Minibatch, StepResult
 from elasticdl.errors import ModelError
 from elasticdl.job import Mode
+from elasticdl.packages.keras.description import Untrained
 from elasticdl.packages.keras.feed.minibatch import KerasMinibatch
 from elasticdl.packages.keras.model.gradient import LossGradient, added
 from elasticdl.packages.keras.model.lookups import Pull, check_ids
 from elasticdl.packages.keras.model.placed import PlacedModel, explaining
+from elasticdl.packages.keras.model.state import VariableRules
+from elasticdl.packages.keras.model.trial import check_steps, with_another
 from elasticdl.packages.keras.types import Nested
 
 _KEPT = 16  # minibatches whose lease was lost are never computed on
@@ -70,21 +74,50 @@ class LiveRows:
 
 
 class EagerModel:
-    """Computes a minibatch when its ids are asked for, and hands out the result afterwards."""
+    """A `Computation` that computes a minibatch when its ids are asked for.
 
-    def __init__(self, placed: PlacedModel, gradient: LossGradient | None) -> None:
+    It hands out the result afterwards. The arguments and attributes are those of `TracedModel`.
+    """
+
+    need_parameters = True
+
+    def __init__(
+        self,
+        placed: PlacedModel,
+        rules: VariableRules,
+        gradient: LossGradient | None,
+        loss: Callable[..., object] | None,
+        sample: KerasMinibatch,
+    ) -> None:
         named = [table.name for table in placed.tables if table.keep_names]
         if named:
             raise ModelError(
                 f"--run_eagerly: Embedding {named[0]!r} has keep_names, which needs a traced model"
             )
         self._placed = placed
+        self.rules = rules
+        self.newest: tuple[Float32, ...] = ()
         self._gradient = gradient
+        self._user_loss = loss
+        self._pull: Pull | None = None
         self._done: dict[int, _Done] = {}
-        self.tables = placed.first_lookups()
+        self.begin_again(sample)
 
-    def ids(self, minibatch: KerasMinibatch, pull: Pull | None) -> list[Int64]:
+    def begin_again(self, sample: KerasMinibatch) -> None:
+        """Find what the model looks up; it does so at first."""
+        self.tables = self._placed.first_lookups()
+
+    def taken(self, minibatch: Minibatch) -> KerasMinibatch:
+        """Return a minibatch as it is computed on."""
+        return KerasMinibatch.of(minibatch)
+
+    def set_lookup(self, pull: Pull) -> None:
+        """Give the lookup of rows and parameters."""
+        self._pull = pull
+
+    def ids(self, minibatch: Minibatch) -> list[Int64]:
         """Compute a minibatch; return the ids that each lookup of it was for."""
+        minibatch, pull = self.taken(minibatch), self._pull
         assert pull is not None, "the worker sets the lookup before it runs"
         training = minibatch.mode is Mode.TRAINING
         lookup = LiveRows(self._placed, pull, training)
@@ -102,27 +135,47 @@ class EagerModel:
         self._done[id(minibatch)] = done
         return lookup.ids
 
-    def try_out(self, sample: KerasMinibatch) -> list[tf.Tensor]:
-        """Return loss and gradients of a minibatch, to find the variables without a gradient.
+    def try_out(self, sample: KerasMinibatch) -> Untrained:
+        """Call model and loss, so that a fault is found now, before the job begins."""
+        assert self._gradient is not None
+        model = self._placed.model
+        check_steps(model, self._user_loss, with_another(sample), self._on_small_rows)
+        return Untrained(self._gradient.missing, self._gradient.missing_tables)
 
-        They are computed from the initial values and small rows.
-        """
+    def _on_small_rows(self, sample: KerasMinibatch) -> list[tf.Tensor]:
+        """Return loss and gradients, from the initial values and small rows."""
         assert self._gradient is not None
         placed = self._placed
         dense, state = tf.constant(placed.dense.values()), tf.constant(placed.state.values())
         with explaining(placed.model, sample):
             return self._gradient.of_small_rows(sample.structure, sample.tensors, dense, state)
 
-    def step(self, minibatch: KerasMinibatch) -> StepResult:
+    def train(
+        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
+    ) -> StepResult:
         """Return loss and gradients of a minibatch whose ids were asked for."""
+        self.newest = dense, state
         result = self._done.pop(id(minibatch)).result
         assert result is not None
         return result
 
-    def outputs(self, minibatch: KerasMinibatch) -> tuple[Nested, tf.Tensor]:
-        """Return what `Inference` does, for a minibatch whose ids were asked for."""
+    def infer(
+        self, minibatch: KerasMinibatch, rows: Sequence[Float32], dense: Float32, state: Float32
+    ) -> tuple[Nested, tf.Tensor]:
+        """Return what `TracedModel.infer` does, for a minibatch whose ids were asked for."""
         outputs = self._done.pop(id(minibatch)).outputs
         assert outputs is not None
+        return outputs
+
+    def predict(
+        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
+    ) -> object:
+        """Return the outputs as arrays."""
+        outputs, _ = self.infer(self.taken(minibatch), rows, dense, state)
+        return tf.nest.map_structure(np.asarray, outputs)
+
+    def predictions(self, minibatch: KerasMinibatch, outputs: Any) -> Nested:
+        """Return the predictions of a `StepResult`, which are as the model gives them."""
         return outputs
 
     def _train(

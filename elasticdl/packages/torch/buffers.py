@@ -1,0 +1,106 @@
+"""The buffers of a PyTorch model: those that cross in the state vector, and those that may not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from elasticdl.errors import ModelError
+from elasticdl.packages.torch.device import Device
+from elasticdl.packages.torch.trial import UntrainedState
+
+EXACT_INTEGERS = 2**24  # below it, each integer is a float32 of its own
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A value that crosses in the state vector, and its place among the buffers of the model.
+
+    A parameter that is not trained and that steps change, as a teacher's, is one too.
+    """
+
+    name: str
+    module: nn.Module
+    key: str
+    value: torch.Tensor
+    is_parameter: bool = False
+
+    @property
+    def _register(self) -> dict[str, torch.Tensor]:
+        module = self.module
+        found: dict[str, torch.Tensor] = (
+            module._parameters if self.is_parameter else module._buffers
+        )
+        return found
+
+    def put(self, flat: torch.Tensor) -> None:
+        """Give the module a tensor of this backend, with these values."""
+        self.value.copy_(flat.view(self.value.shape))
+        self._register[self.key] = self.value
+
+    def current(self) -> torch.Tensor:
+        """Return what the module has now, flat, as float32."""
+        return self._register[self.key].detach().reshape(-1).to(torch.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A buffer that no step may change: it does not fit the state vector."""
+
+    name: str
+    module: nn.Module
+    key: str
+    value: torch.Tensor
+    version: int
+
+    def check(self) -> None:
+        """Raise if it has changed."""
+        now = self.module._buffers[self.key]
+        if now is not self.value or now._version != self.version:
+            raise ModelError(
+                f"training changes the buffer {self.name!r} of {self.value.dtype}, which workers "
+                "cannot pass on: they pass on float32, and integers below 2**24"
+            )
+
+
+def sorted_buffers(
+    model: nn.Module, carried: UntrainedState, device: Device
+) -> tuple[list[Buffer], list[Constant]]:
+    """Return the buffers of a model, and of the loss, that a step may change, and the others."""
+    buffers, constants, seen = [], [], set()
+    roots = [("", model), *carried.of_loss]
+    for path, module in (
+        found for name, root in roots for found in root.named_modules(prefix=name)
+    ):
+        for key, value in module._buffers.items():
+            if value is None or id(value) in seen:
+                continue
+            name = f"{path}.{key}" if path else key
+            if value.dtype == torch.float32 or _is_small(value):
+                own = value.detach().to(
+                    device.torch, copy=True, memory_format=torch.contiguous_format
+                )
+                module._buffers[key] = own
+                seen.add(id(own))
+                buffers.append(Buffer(name, module, key, own))
+            else:
+                module._buffers[key] = value = value.to(device.torch)
+                constants.append(Constant(name, module, key, value, value._version))
+            seen.add(id(value))
+    for name in sorted(carried.parameters):
+        path, _, key = name.rpartition(".")
+        parameter = model.get_parameter(name)
+        parameter.data = parameter.detach().to(
+            device.torch, copy=True, memory_format=torch.contiguous_format
+        )
+        buffers.append(Buffer(name, model.get_submodule(path), key, parameter, is_parameter=True))
+    return buffers, constants
+
+
+def _is_small(value: torch.Tensor) -> bool:
+    """Say whether a float32 can stand for the integers of a buffer."""
+    if value.dtype.is_floating_point or value.dtype.is_complex or value.dtype == torch.bool:
+        return False
+    return not value.numel() or int(value.abs().max()) < EXACT_INTEGERS
