@@ -13,8 +13,6 @@ import dataclasses
 import json
 import logging
 import os
-import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -30,7 +28,6 @@ from elasticdl.errors import (
     ConfigError,
     DataError,
     ElasticdlError,
-    LaunchError,
     TakenOverError,
     is_of_storage,
 )
@@ -41,35 +38,28 @@ from elasticdl.launchers.base import (
     OnEvent,
     PendingProcess,
     ProcessEvent,
-    ProcessHandle,
-    ProcessSpec,
     Started,
 )
+from elasticdl.master import reporter
 from elasticdl.master.actions import Action, Note
 from elasticdl.master.durable import DurableJob
 from elasticdl.master.effects import JobAccess, ReplicaAccess
 from elasticdl.master.features.sources import RecordSource
 from elasticdl.master.group_commit import GroupCommit
 from elasticdl.master.interpreter import Effect, Interpreter, Line
-from elasticdl.master.loop_lag import Holds, LoopLag
+from elasticdl.master.launched import GRACE_SECONDS, LaunchedProcesses
+from elasticdl.master.listening import take_port
 from elasticdl.master.page import JobPage
 from elasticdl.master.parameters.answers import RestorePoint
 from elasticdl.master.parameters.autoscale import PsAutoscale
 from elasticdl.master.phases import Phase
-from elasticdl.master.pictures import picture_event, tables_event
-from elasticdl.master.process_reports import ProcessReports
+from elasticdl.master.reporter import Reporter
 from elasticdl.master.servicer import make_server
-from elasticdl.master.status import label_of, learning_rate_of, picture
-from elasticdl.master.trackers import Trackers
+from elasticdl.master.status import label_of
 from elasticdl.observe import kinds
-from elasticdl.observe.events import EventLog, newest
-from elasticdl.observe.kinds import Kind
-from elasticdl.observe.labels import LabelClock
-from elasticdl.observe.usage import kind_of, measure
 from elasticdl.rpc.messages import status_to_json
-from elasticdl.rpc.security import add_port
 from elasticdl.runtime import process
-from elasticdl.runtime.addresses import Listening, is_loopback, join
+from elasticdl.runtime.addresses import Listening
 from elasticdl.runtime.credentials.files import TlsFiles
 from elasticdl.state.open import system_of
 
@@ -79,7 +69,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_GRACE_SECONDS = 5.0
 _LAST_WORD_SECONDS = 4.0
 _SLOW_LOOK_SECONDS = 2.0
 _SHORTEST_LOOK_SECONDS = 0.1
@@ -89,13 +78,8 @@ _LONGEST_LOOK_SECONDS = 0.25
 _LEAVE_SECONDS = 10.0  # time for workers to end by themselves when the job is finished
 _TELL_SECONDS = 5.0  # time for somebody to fetch the job's last picture
 _PICTURE_SECONDS = 60.0  # time for a disk to have room for the last picture
-_PATIENCE_WITH_JOURNAL_SECONDS = 5.0
-_SECONDS_BETWEEN_COMPLAINTS = 10.0
 _LOOK_AT_JOURNAL_SECONDS = 1.0
-_SECONDS_BETWEEN_TABLES = 5.0
 _LEAVE_JOURNAL_SECONDS = 5.0  # time for a journal to come back before the master leaves
-_EVENTS_TAKEN_OVER = 10_000  # events of earlier masters that this one remembers
-_REBIND_SECONDS = 5.0  # time for the port of the master before to be free
 
 
 class Master:
@@ -142,16 +126,11 @@ class Master:
         routes = self.core.parameters.routes
         self._access = JobAccess({role: make_access(find, role) for role, find in routes.items()})
         # Tables have an access of their own, so that a display never waits for a checkpoint.
-        self._tables = make_access(lambda: self.core.parameters.route, Role.PS)
-        self._tables_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tables")
-        self._tells_tables_at = 0.0
-        self._asks_tables = False
+        tables = make_access(lambda: self.core.parameters.route, Role.PS)
+        self._reporter = Reporter(self.core, job_dir, tables, self.now)
+        self.reports = self._reporter.reports
         self._commit = GroupCommit(job, self._carry_out, self._wake, self._break)
-        self._labels = LabelClock()
-        cluster = self.core.config.cluster
-        self.reports = ProcessReports(None if cluster.ps_disk else cluster.ps_memory_limit)
-        self._autoscale = PsAutoscale(cluster.ps_autoscale)
-        self._trackers: Trackers | None = None
+        self._autoscale = PsAutoscale(self.core.config.cluster.ps_autoscale)
         self._bell = asyncio.Event()  # replaced when it rings
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.has_begun = False
@@ -161,10 +140,6 @@ class Master:
         self._num_watchers = 0
         self._is_closing = False
         self._is_taken_over = False
-        self._tells_of_journal_at = _PATIENCE_WITH_JOURNAL_SECONDS
-        self._tells_usage_at = 0.0
-        self._leaves_behind_at = 0.0
-        self._lag = LoopLag(self._tell_holds)
         self._leaves_for = ""
         self._tasks: set[asyncio.Task[None]] = set()
         self._threads = {
@@ -209,7 +184,7 @@ class Master:
 
     def _wake(self) -> None:
         """Wake whoever waits for a change; from it on the master's time may have another label."""
-        self._labels.enter(label_of(self.core))
+        self._reporter.labels.enter(label_of(self.core))
         # A bell rings once. Later waits are for the new bell, so that no ring is heard twice.
         bell, self._bell = self._bell, asyncio.Event()
         bell.set()
@@ -223,7 +198,7 @@ class Master:
 
     def status(self) -> JobStatus:
         """Return a picture of the job."""
-        return picture(self.core, self.now())
+        return self._reporter.status()
 
     async def told_status(self) -> JobStatus:
         """Return a picture of the job that has only written facts.
@@ -236,7 +211,7 @@ class Master:
         status, trouble = self.status(), ""
         while not trouble:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_PATIENCE_WITH_JOURNAL_SECONDS):
+                async with asyncio.timeout(reporter.PATIENCE_WITH_JOURNAL_SECONDS):
                     await self.written()
                 self._told = status
                 return self._as_leaving(status) if self._leaves_for else status
@@ -309,13 +284,8 @@ class Master:
         async with contextlib.AsyncExitStack() as ends:
             ends.callback(self._job.close)
             ends.callback(self._commit.close)
-            for event in newest(self._job_dir, Role.MASTER, 0, _EVENTS_TAKEN_OVER):
-                self.reports.events.add(event)
-            self._events = EventLog(self._job_dir, Role.MASTER, 0)
-            ends.callback(self._events.close)
-            watching = asyncio.ensure_future(self._lag.watch())
-            ends.callback(watching.cancel)
-            for pool in (*self._threads.values(), self._tables_thread):
+            self._reporter.begin(ends)
+            for pool in self._threads.values():
                 ends.callback(pool.shutdown, wait=False, cancel_futures=True)
             ends.callback(self._cancel_effects)
             server = make_server(self, self._token, self._authority)
@@ -323,7 +293,7 @@ class Master:
             self._launcher = self._make_launcher(on_event)
             ends.push_async_callback(self._close_launcher)
             address = await self._listen(server)
-            processes = _JobProcesses(
+            processes = LaunchedProcesses(
                 self._launcher, self._job_dir, address, self._exited, self._authority
             )
             ends.callback(processes.close)
@@ -333,7 +303,7 @@ class Master:
                 processes,
                 self._job_dir,
                 self._job.id,
-                tell=self._note,
+                tell=self._reporter.note,
                 event=lambda event: self.happen(lambda: event(self.now())),
                 run=self._run_effect,
                 sync=self._job.sync,
@@ -354,13 +324,14 @@ class Master:
                 following.add_done_callback(self._followed)
                 ends.callback(following.cancel)
             await self._serve_page(ends)
-            self._trackers = Trackers(self.core.config, self._job.id, self._job_dir)
-            ends.push_async_callback(self._close_trackers, self._trackers)
+            self._reporter.begin_trackers(self._job.id, ends)
             await self._until_ended()
             if self.core.has_ended:
                 await self._wind_up()
             elif self._leaves_for:
-                self._note(Note(kinds.Paused(), f"{self._leaves_for}; another master can go on"))
+                self._reporter.note(
+                    Note(kinds.Paused(), f"{self._leaves_for}; another master can go on")
+                )
                 # From here on processes end because the master leaves. These ends are no events of
                 # the job: otherwise the next master would count them as failures.
                 self._is_closing = True
@@ -369,11 +340,7 @@ class Master:
                 await server.stop(grace=None)
             if following is not None:  # it tells the source its last positions
                 await asyncio.wait([following], timeout=_LAST_WORD_SECONDS)
-            self._write(kind_of(measure(self._labels)))
-            status = self.status()
-            self._leave_behind(status)
-            self._write(picture_event(self.core, status))
-            self._draw(status, is_last=True)
+            self._reporter.tell_end()
         if not self.core.has_ended:
             return process.STOPPED_EXIT_CODE
         if self.core.phase is not Phase.FINISHED:
@@ -425,25 +392,9 @@ class Master:
             self._break(error)
 
     async def _listen(self, server: grpc.aio.Server) -> str:
-        """Take the port: the one of the master before, the one asked for, or any.
-
-        Return where others find this master.
-        """
-        host = self._listening.bind
-        cluster = self.core.config.cluster
-        port = self._job.port or cluster.master_port
-        deadline = time.monotonic() + (_REBIND_SECONDS if self._job.port else 0.0)
-        while True:
-            try:
-                found = add_port(server, join(host, port), self._tls)
-                break
-            except RuntimeError as error:
-                if time.monotonic() >= deadline and port and not cluster.master_port:
-                    port = 0  # processes that knew the old port are gone, or will be given up
-                    continue
-                if time.monotonic() >= deadline:
-                    raise ConfigError(_cannot_listen(host, port)) from error
-                await asyncio.sleep(0.1)
+        """Take a port; return where others find this master."""
+        host, wanted = self._listening.bind, self.core.config.cluster.master_port
+        found = await take_port(server, host, self._job.port, wanted, self._tls)
         self.happen(lambda: self._job.listen_at(found))
         return self._listening.at(found)
 
@@ -459,10 +410,10 @@ class Master:
         except ConfigError as error:
             self.reports.page = None
             text = f"the job goes on without its page: {error}"
-            self._note(Note(kinds.PageServed(""), text, is_warning=True))
+            self._reporter.note(Note(kinds.PageServed(""), text, is_warning=True))
         else:
             ends.callback(page.close)
-            self._note(Note(kinds.PageServed(address), f"the job's page is at {address}"))
+            self._reporter.note(Note(kinds.PageServed(address), f"the job's page is at {address}"))
 
     async def _write_file(self, name: str, text: str) -> None:
         """Write a file into the job's folder; if the disk is full, wait until it has room."""
@@ -493,8 +444,8 @@ class Master:
             if self.now() < next_tick or self._broken.done():
                 continue
             next_tick = self.now() + tick_seconds
-            self._tell_of_journal()
-            self._tell_usage()
+            self._reporter.tell_of_journal(self._commit.seconds_behind, self._job.journal_trouble)
+            self._reporter.tell_usage()
             # While the journal is away the job stands still. The next tick is late, and excuses it.
             if self._commit.seconds_behind <= tick_seconds:
                 self.happen(lambda: self.core.tick(self.now()))
@@ -510,7 +461,7 @@ class Master:
         """
         deadline = None if seconds is None else self.now() + seconds
         while self._commit.is_behind and not self._broken.done():
-            self._tell_of_journal()
+            self._reporter.tell_of_journal(self._commit.seconds_behind, self._job.journal_trouble)
             if self._leaves_for and deadline is None:
                 deadline = self.now() + _LEAVE_JOURNAL_SECONDS
             if deadline is not None and self.now() >= deadline:
@@ -518,33 +469,6 @@ class Master:
             await self.changed(_LOOK_AT_JOURNAL_SECONDS)
         if self._broken.done():
             self._broken.result()
-
-    def _tell_usage(self) -> None:
-        """Say what this process did with its time, as others do with their heartbeats."""
-        if self.now() >= self._tells_usage_at:
-            self._tells_usage_at = self.now() + self.core.config.cluster.heartbeat_seconds
-            process.rotate_log(self.core.config, self._job_dir)
-            self._write(kind_of(measure(self._labels)))
-            longest = self._lag.take_longest()
-            late, held = round(longest.late_seconds, 4), round(longest.held_seconds, 4)
-            self._write(kinds.EventLoop(late, held))
-            status = self.status()
-            self._write(picture_event(self.core, status))
-            if self.now() >= self._leaves_behind_at:
-                self._leaves_behind_at = self.now() + _SECONDS_BETWEEN_TABLES
-                self._leave_behind(status)
-            self._draw(status)
-            self._tell_tables()
-            for anomaly, text in self.reports.anomalies.look(time.monotonic(), status.loss):
-                self._note(Note(anomaly, text, is_warning=True))
-
-    def _draw(self, status: JobStatus, is_last: bool = False) -> None:
-        """Hand a picture to whoever draws curves of the job."""
-        if self._trackers is not None:
-            self._trackers.take(status, learning_rate_of(self.core), is_last)
-
-    async def _close_trackers(self, trackers: Trackers) -> None:
-        await trackers.close(self.core.has_ended, self._note)
 
     def _relieve_replicas(self) -> None:
         """Ask for one more ps replica, if the job grows by itself and its replicas are too busy."""
@@ -564,43 +488,6 @@ class Master:
             with contextlib.suppress(ElasticdlError):  # the job does not train now
                 self.happen(lambda: self.core.set_num_ps(replicas.number + 1, self.now()))
 
-    def _tell_tables(self) -> None:
-        """Ask the ps replicas now and then what they hold; never two questions at a time."""
-        is_there = self.core.config.num_ps and all(self.core.parameters.route.addresses)
-        if not is_there or self._asks_tables or self.now() < self._tells_tables_at:
-            return
-        self._asks_tables = True
-        self._tells_tables_at = self.now() + _SECONDS_BETWEEN_TABLES
-        loop, hot_keys = asyncio.get_running_loop(), self.reports.hot_keys.shares()
-
-        def ask() -> kinds.ParameterTables:
-            return tables_event(self._tables.reach().stats(), hot_keys)
-
-        def tell(asked: asyncio.Future[kinds.ParameterTables]) -> None:
-            self._asks_tables = False
-            if not asked.cancelled() and asked.exception() is None:  # else a replica is gone again
-                self.reports.anomalies.tabled(asked.result())
-                self._write(asked.result())
-
-        loop.run_in_executor(self._tables_thread, ask).add_done_callback(tell)
-
-    def _tell_holds(self, holds: Holds) -> None:
-        text = f"the master was busy with one thing for {holds.longest_seconds:.2f} s"
-        kind = kinds.LoopHeld(round(holds.longest_seconds, 4), holds.count)
-        self._note(Note(kind, text, is_warning=True))
-
-    def _tell_of_journal(self) -> None:
-        """Say now and then that the journal is away, and once that it is back."""
-        seconds = self._commit.seconds_behind
-        if seconds >= self._tells_of_journal_at:
-            self._tells_of_journal_at = seconds + _SECONDS_BETWEEN_COMPLAINTS
-            why = f" ({self._job.journal_trouble})" if self._job.journal_trouble else ""
-            text = f"the job's journal has taken nothing for {seconds:.0f} s{why}; still trying"
-            self._note(Note(kinds.JournalNews(), text, is_warning=True))
-        elif seconds < _PATIENCE_WITH_JOURNAL_SECONDS < self._tells_of_journal_at:
-            self._tells_of_journal_at = _PATIENCE_WITH_JOURNAL_SECONDS
-            self._note(Note(kinds.JournalNews(), "the job's journal is back"))
-
     async def _wind_up(self) -> None:
         """Let the workers leave, stop all that is left, and tell whoever asks how it went."""
         await self._leave_picture()
@@ -614,11 +501,6 @@ class Master:
             await self.changed(deadline - self.now())
         if self.reports.page is not None:
             await asyncio.to_thread(self.reports.page.tell_end)
-
-    def _leave_behind(self, status: JobStatus) -> None:
-        """Write the progress to a file, for those who ask after the job was stopped or killed."""
-        with contextlib.suppress(OSError):
-            process.write_whole(self._job_dir / process.BEFORE_FILE, status_to_json(status))
 
     async def _leave_picture(self) -> None:
         """Write the job's last picture, for those who ask when no master is there."""
@@ -643,7 +525,7 @@ class Master:
         if self._is_taken_over:
             return  # the processes belong to the other master now
         end = self._launcher.close if self.core.has_ended else self._launcher.leave
-        await asyncio.get_running_loop().run_in_executor(None, end, _GRACE_SECONDS)
+        await asyncio.get_running_loop().run_in_executor(None, end, GRACE_SECONDS)
 
     def _cancel_effects(self) -> None:
         for task in self._tasks:
@@ -686,15 +568,6 @@ class Master:
     def _carry_out(self, action: Action) -> None:
         self._interpreter.carry_out(action)
 
-    def _note(self, note: Note) -> None:
-        log.log(logging.WARNING if note.is_warning else logging.INFO, "%s", note.text)
-        self._write(note.kind, note.text)
-        if self._trackers is not None:
-            self._trackers.happened(note.kind)
-
-    def _write(self, kind: Kind, text: str = "") -> None:
-        self.reports.remember(self._events.write(kind, text))
-
     # --- processes -------------------------------------------------------------------------------
 
     def _on_event(self, event: ProcessEvent) -> None:
@@ -711,62 +584,3 @@ class Master:
     def _exited(self, exited: Exited) -> None:
         if not (self._is_closing or self._broken.done()):
             self.happen(lambda: self.core.process_exited(exited, self.now()))
-
-
-class _JobProcesses:
-    """`JobProcesses` of a launcher."""
-
-    def __init__(
-        self,
-        launcher: Launcher,
-        job_dir: Path,
-        address: str,
-        exited: Callable[[Exited], None],
-        authority: JobAuthority | None,
-    ) -> None:
-        self._authority = authority
-        self._launcher = launcher
-        self._job_dir = job_dir
-        self._address = address
-        self._is_closed = threading.Event()
-        self.exited = exited
-
-    def start(self, role: Role, index: int) -> ProcessHandle:
-        tls_dir = self._authority.folder if self._authority is not None else None
-        listening = self._launcher.listening
-        while True:
-            try:
-                return self._start(role, index, listening, tls_dir)
-            except LaunchError as error:
-                if not is_of_storage(error) or self._is_closed.is_set():
-                    raise
-                log.warning("%s; it is tried again", error)
-                self._is_closed.wait(_LOOK_AT_JOURNAL_SECONDS)
-
-    def close(self) -> None:
-        """Wait for no disk any more."""
-        self._is_closed.set()
-
-    def _start(
-        self, role: Role, index: int, listening: Listening, tls_dir: Path | None
-    ) -> ProcessHandle:
-        command = process.command(
-            role, index, self._job_dir, self._address, listening, tls_dir=tls_dir
-        )
-        return self._launcher.start(ProcessSpec(role, index, command))
-
-    def adopt(self, handle: ProcessHandle) -> None:
-        self._launcher.adopt(handle)
-
-    def stop(self, handle: ProcessHandle) -> None:
-        self._launcher.stop(handle, _GRACE_SECONDS)
-
-
-def _cannot_listen(host: str, port: int) -> str:
-    if port == 0:
-        return f"--bind_address={host}: expected an address of this machine"
-    other = "" if is_loopback(host) else f", or {host} is no address of this machine"
-    return (
-        f"--master_port={port}: the port is taken by another process on this machine{other}; "
-        "choose another one, or 0 for any that is free"
-    )
