@@ -12,12 +12,9 @@ import logging
 import secrets
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elasticdl.errors import LaunchError
@@ -34,7 +31,7 @@ from elasticdl.launchers.base import (
     tell,
 )
 from elasticdl.launchers.last_words import last_words
-from elasticdl.packages.kubernetes import memory, names, process_one, suspension
+from elasticdl.packages.kubernetes import names, process_one, suspension
 from elasticdl.packages.kubernetes.admission import (
     Admission,
     members_of_minimum,
@@ -44,11 +41,21 @@ from elasticdl.packages.kubernetes.admission import (
 from elasticdl.packages.kubernetes.certificates import replica_secret
 from elasticdl.packages.kubernetes.client import Api, ApiError
 from elasticdl.packages.kubernetes.cluster_spec import ClusterSpec
+from elasticdl.packages.kubernetes.launched_pod import (
+    KeptPods,
+    LaunchedPod,
+    MemoryOfRoles,
+    belongs_to,
+    command_in_pod,
+    is_of,
+    is_queued,
+    priority_of,
+    refusal,
+)
 from elasticdl.packages.kubernetes.observe import (
     PodEnded,
     PodRunning,
     Waiting,
-    memory_limit,
     observe,
 )
 from elasticdl.packages.kubernetes.pods import (
@@ -61,19 +68,12 @@ from elasticdl.packages.kubernetes.pods import (
 from elasticdl.packages.kubernetes.retry import persistently
 from elasticdl.packages.kubernetes.settings import KubernetesSection
 from elasticdl.packages.kubernetes.watch import Pod, PodWatch
-from elasticdl.packages.kubernetes.words import (
-    HIGH,
-    LOW,
-    next_worker_is_high,
-    parse_worker_priority,
-)
 from elasticdl.runtime import process
 from elasticdl.runtime.addresses import Listening
 
 if TYPE_CHECKING:
     from elasticdl.runtime.credentials.job_authority import JobAuthority
 
-_KEPT = 10  # pods of each role that have ended and are kept, for their logs
 _GONE_SECONDS = 10.0  # a pod may take so long to be gone after its grace
 # For those of a suspended Job; the master itself is killed after GRACE_SECONDS.
 _SUSPENDED_SECONDS = 25.0
@@ -86,23 +86,6 @@ _REPLICAS_FIRST_SECONDS = 30.0  # that a worker's pod lets those of replicas be 
 _ADMISSION_SECONDS = 1.0  # until a pod that waits for it is looked at again
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True, eq=False)
-class _Pod:
-    """A pod whose end was not told yet."""
-
-    handle: ProcessHandle
-    is_there: bool = False  # it was created, or seen
-    is_adopted: bool = False  # an earlier master has asked for it
-    is_started: bool = False  # `Started` was told
-    has_certificate: bool = False  # it was made, or is being made
-    was_asked: bool = False  # to end
-    grace_seconds: float = GRACE_SECONDS  # it has so long then
-    why: str = ""  # what was told of its waiting
-    lacks_room: bool = False  # told with it
-    priority: str = ""
-    is_member: bool = False  # of the minimum that a queue admits at once
 
 
 class KubernetesLauncher:
@@ -139,10 +122,10 @@ class KubernetesLauncher:
         self._spec = ClusterSpec.read(plan.config.of(KubernetesSection).cluster_spec)
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._pods: dict[str, _Pod] = {}  # whose end is to be told
+        self._pods: dict[str, LaunchedPod] = {}  # whose end is to be told
         self._seen: dict[str, Pod] = {}  # as the API has them
-        self._memory: dict[Role, str] = {}  # of roles that ran out of it
-        self._ended: dict[Role, deque[str]] = {role: deque() for role in Role}
+        self._memory = MemoryOfRoles(self._config)
+        self._kept = KeptPods()
         self._is_closing = False
         self._is_handing_over = False
         self._closed = threading.Event()
@@ -176,7 +159,7 @@ class KubernetesLauncher:
         with self._lock:
             if self._is_closing:
                 raise LaunchError(f"{name}: not started, because the job is ending")
-            pod = self._pods[handle.ref] = _Pod(handle)
+            pod = self._pods[handle.ref] = LaunchedPod(handle)
         self._submit(lambda: self._create(pod), self._creators[spec.role])
         return handle
 
@@ -185,7 +168,7 @@ class KubernetesLauncher:
         with self._lock:
             if self._is_closing:
                 raise LaunchError("no process can be adopted, because the job is ending")
-            self._pods[handle.ref] = _Pod(handle, is_there=True, is_adopted=True)
+            self._pods[handle.ref] = LaunchedPod(handle, is_there=True, is_adopted=True)
             is_late = self._listed_once.is_set()
         if is_late:
             self._submit(lambda: self._look_at(handle.ref))
@@ -260,7 +243,7 @@ class KubernetesLauncher:
         except Exception:
             log.exception("a request to Kubernetes failed")
 
-    def _create(self, pod: _Pod) -> None:
+    def _create(self, pod: LaunchedPod) -> None:
         """Request a pod until it exists."""
         while not self._listed_once.wait(1.0):
             if self._closed.is_set():
@@ -300,7 +283,7 @@ class KubernetesLauncher:
             self._delete(pod.handle.ref, grace_seconds)
         self._look_at(pod.handle.ref, or_gone=False)
 
-    def _wait_for_replicas(self, pod: _Pod) -> None:
+    def _wait_for_replicas(self, pod: LaunchedPod) -> None:
         """Delay a worker's pod until the pods that it would wait for have been accepted.
 
         Otherwise the worker's pod could take the room of one of them, if a quota has too little
@@ -316,28 +299,17 @@ class KubernetesLauncher:
                     return
             self._tell_waiting(pod, "the cluster has not accepted all replicas that it waits for")
 
-    def _is_next(self, worker: _Pod) -> bool:
+    def _is_next(self, worker: LaunchedPod) -> bool:
         is_over = self._closed.is_set() or worker.was_asked
         return is_over or all(
             pod.is_there or pod.was_asked or pod.handle.role is Role.WORKER
             for pod in self._pods.values()
         )
 
-    def _manifest(self, pod: _Pod) -> Manifest:
+    def _manifest(self, pod: LaunchedPod) -> Manifest:
         role, index = pod.handle.role, pod.handle.index
-        job_dir = self._config.cluster.job_dir
-        assert job_dir is not None
-        command = process.command(
-            role,
-            index,
-            job_dir,
-            self._master,
-            self.listening,
-            python="python",
-            config_file=Path(names.SETTINGS_DIR, names.CONFIG_KEY),
-            token_file=Path(names.SECRET_DIR, names.TOKEN_KEY),
-            tls_dir=Path(names.TLS_DIR) if self._authority is not None else None,
-        )
+        has_tls = self._authority is not None
+        command = command_in_pod(self._config, role, index, self._master, self.listening, has_tls)
         pod.priority = self._priority(role)
         pod.is_member = self._is_member(role)
         replica = WantedPod(
@@ -346,7 +318,7 @@ class KubernetesLauncher:
             pod.handle.ref,
             process_one.command_of(command),
             pod.priority,
-            self._memory.get(role, ""),
+            self._memory.of(role),
             "" if pod.is_member else self._config.of(KubernetesSection).queue_name,
         )
         made = self._spec.pod(replica_pod(self._plan, replica, self._owners))
@@ -354,7 +326,7 @@ class KubernetesLauncher:
             place(made, self._admission.template)
         return made
 
-    def _give_certificate(self, pod: _Pod, found: Pod) -> None:
+    def _give_certificate(self, pod: LaunchedPod, found: Pod) -> None:
         """Make the Secret that a pod waits for, as soon as the pod has a node.
 
         The Secret is not made earlier: a pod may wait for a node for longer than a certificate is
@@ -369,7 +341,7 @@ class KubernetesLauncher:
         authority = self._authority
         self._submit(lambda: self._make_secret(pod, found, authority), self._signers)
 
-    def _make_secret(self, pod: _Pod, found: Pod, authority: JobAuthority) -> None:
+    def _make_secret(self, pod: LaunchedPod, found: Pod, authority: JobAuthority) -> None:
         role, index = pod.handle.role, pod.handle.index
         manifest = replica_secret(self._config, role, index, found, authority)
         try:
@@ -385,21 +357,12 @@ class KubernetesLauncher:
             self._delete(pod.handle.ref, 0)
 
     def _priority(self, role: Role) -> str:
-        settings = self._config.of(KubernetesSection)
-        if role is not Role.WORKER:  # the workers wait for both of the others
-            return settings.ps_pod_priority
-        if not settings.worker_pod_priority:
-            return ""
-        share = parse_worker_priority(settings.worker_pod_priority)
-        if isinstance(share, str):
-            return share
-        others = [
+        given = [
             pod.priority
             for pod in self._pods.values()
             if pod.handle.role is role and pod.priority and not pod.was_asked
         ]
-        is_high = next_worker_is_high(share, others.count(HIGH), len(others))
-        return HIGH if is_high else LOW
+        return priority_of(role, self._config.of(KubernetesSection), given)
 
     def _remove_strays(self, handle: ProcessHandle) -> None:
         """Delete pods of this role and index that are in no master's journal.
@@ -411,7 +374,7 @@ class KubernetesLauncher:
                 name
                 for name, pod in self._seen.items()
                 if name not in self._pods
-                and _is_of(pod, handle)
+                and is_of(pod, handle)
                 and "deletionTimestamp" not in pod["metadata"]
                 and not isinstance(observe(pod), PodEnded)
             ]
@@ -430,13 +393,10 @@ class KubernetesLauncher:
         except ApiError as error:
             log.error("the pod %s is not deleted: %s", name, error)
 
-    def _refuse(self, pod: _Pod, error: ApiError, what: str = "pod") -> None:
-        words = f"Kubernetes refuses the {what} {pod.handle.ref}: {error}"
-        if error.code == 403 and "forbidden" in error.message and "cannot create" in error.message:
-            words += "; elasticdl rbac prints the rights that the job needs"
-        self._fail(pod, words)
+    def _refuse(self, pod: LaunchedPod, error: ApiError, what: str = "pod") -> None:
+        self._fail(pod, refusal(pod.handle, error, what))
 
-    def _fail(self, pod: _Pod, words: str) -> None:
+    def _fail(self, pod: LaunchedPod, words: str) -> None:
         with self._lock:
             if self._pods.get(pod.handle.ref) is not pod:
                 return  # its end was told
@@ -459,7 +419,7 @@ class KubernetesLauncher:
     def _is_admitted(self) -> bool:
         return self._admission is None or self._admission.is_given.is_set()
 
-    def _wait_for_admission(self, pod: _Pod) -> bool:
+    def _wait_for_admission(self, pod: LaunchedPod) -> bool:
         """Wait until the job has its minimum; return False if the pod is not wanted any more."""
         admission = self._admission
         while admission is not None and not admission.is_given.wait(_ADMISSION_SECONDS):
@@ -481,13 +441,13 @@ class KubernetesLauncher:
         members = sum(pod.handle.role is role and not pod.was_asked for pod in self._members())
         return members < members_of_minimum(self._config).get(role, 0)
 
-    def _members(self) -> list[_Pod]:
+    def _members(self) -> list[LaunchedPod]:
         """Return the pods of the minimum; an adopted pod is recognised by its label."""
         return [
             pod
             for name, pod in self._pods.items()
             if pod.is_member
-            or (pod.is_adopted and (seen := self._seen.get(name)) and not _is_queued(seen))
+            or (pod.is_adopted and (seen := self._seen.get(name)) and not is_queued(seen))
         ]
 
     def _state_of_minimum(self) -> tuple[bool, bool]:
@@ -579,7 +539,7 @@ class KubernetesLauncher:
                 pod.is_started = True
             if isinstance(observed, PodEnded):
                 self._forget(pod)
-                self._grow(pod, found, observed)
+                self._memory.ended(pod.handle.role, found, observed)
         match observed:
             case Waiting(why, lacks_room):
                 self._tell_waiting(pod, why, lacks_room)
@@ -587,7 +547,8 @@ class KubernetesLauncher:
             case PodRunning() if is_begun:
                 self._tell(Started(pod.handle))
             case PodEnded():
-                self._tell_end(pod, observed)
+                words = observed.why or last_words(observed.log.splitlines())
+                self._tell(Exited(pod.handle, observed.reason, observed.code, words))
                 if not is_deleted:
                     self._keep(pod.handle)
 
@@ -613,59 +574,26 @@ class KubernetesLauncher:
             self._take_gone(name, None)
 
     def _is_ours(self, pod: Pod) -> bool:
-        """Return whether a pod belongs to this job, and not to an earlier job of the same name."""
-        job = self._owners[0]["uid"]
-        return any(owner["uid"] == job for owner in pod["metadata"].get("ownerReferences", []))
+        return belongs_to(pod, self._owners[0]["uid"])
 
-    def _forget(self, pod: _Pod) -> None:
+    def _forget(self, pod: LaunchedPod) -> None:
         self._pods.pop(pod.handle.ref, None)
         self._changed.notify_all()
 
-    def _grow(self, pod: _Pod, found: Pod, ended: PodEnded) -> None:
-        if ended.reason is not ExitReason.OUT_OF_MEMORY:
-            return
-        role, had = pod.handle.role, memory_limit(found)
-        requests = self._config.resources.requests(role)
-        asked = self._config.of(KubernetesSection).limits(role, requests).get("memory", had)
-        if had and memory.is_larger(wanted := memory.grown(had, asked), self._memory.get(role, "")):
-            self._memory[role] = wanted
-            log.warning("each further %s gets %s of memory", role, wanted)
-
     def _keep(self, handle: ProcessHandle) -> None:
         """Keep a pod that has ended, and delete the oldest pods that have ended."""
-        kept = self._ended[handle.role]
-        kept.append(handle.ref)
-        if len(kept) > _KEPT:
-            oldest = kept.popleft()
+        if oldest := self._kept.add(handle):
             self._submit(lambda: self._delete(oldest, 0))
 
     # --- telling ---------------------------------------------------------------------------------
 
-    def _tell_waiting(self, pod: _Pod, why: str, lacks_room: bool = False) -> None:
+    def _tell_waiting(self, pod: LaunchedPod, why: str, lacks_room: bool = False) -> None:
         with self._lock:
-            if not why and pod.lacks_room:
-                why = "it has a place by now, and begins"
-            if not why or (why, lacks_room) == (pod.why, pod.lacks_room):
-                return
-            pod.why, pod.lacks_room = why, lacks_room
-        self._tell(PendingProcess(pod.handle, why, lacks_room))
-
-    def _tell_end(self, pod: _Pod, ended: PodEnded) -> None:
-        words = ended.why or last_words(ended.log.splitlines())
-        self._tell(Exited(pod.handle, ended.reason, ended.code, words))
+            news = pod.news(why, lacks_room)
+        if news is not None:
+            self._tell(news)
 
     def _tell(self, event: PendingProcess | Started | Exited) -> None:
         if self._closed.is_set():
             return
         tell(self._on_event, event)
-
-
-def _is_queued(pod: Pod) -> bool:
-    """Return whether a pod is admitted by itself, and not as a part of the minimum."""
-    return names.QUEUE_LABEL in pod["metadata"].get("labels", {})
-
-
-def _is_of(pod: Pod, handle: ProcessHandle) -> bool:
-    labels = pod["metadata"].get("labels", {})
-    wanted = {names.ROLE_LABEL: str(handle.role), names.INDEX_LABEL: str(handle.index)}
-    return bool(wanted.items() <= labels.items())
