@@ -20,15 +20,8 @@ from rich.text import Text
 from elasticdl.cli import status_views
 from elasticdl.cli.pace import Pace
 from elasticdl.cli.terminal import Terminal
-from elasticdl.job import (
-    OF_MODEL,
-    BestEvaluation,
-    EpochLedger,
-    JobStatus,
-    MemberStatus,
-    Role,
-    moment,
-)
+from elasticdl.job import OF_MODEL, Role
+from elasticdl.job.status import BestEvaluation, EpochLedger, JobStatus, MemberStatus, moment
 
 LINE_SECONDS = 5.0
 PROBLEM_SECONDS = 10.0

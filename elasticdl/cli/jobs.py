@@ -17,7 +17,8 @@ import rich_click as click
 
 from elasticdl.cli.terminal import Terminal, echo
 from elasticdl.errors import ConfigError, ElasticdlError, JobFailedError, UnavailableError
-from elasticdl.job import JobStatus, Role, no_status
+from elasticdl.job import Role
+from elasticdl.job.status import JobStatus, no_status
 
 if TYPE_CHECKING:  # what --help need not wait for
     from elasticdl.launchers.base import SubmittedJob

@@ -22,7 +22,8 @@ from elasticdl.cli.display import Display
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader
 from elasticdl.data.sources import read_once_of
-from elasticdl.job import JobStatus, Role, Shard, TaskKind
+from elasticdl.job import Role, Shard, TaskKind
+from elasticdl.job.status import JobStatus
 from elasticdl.launchers.process.folder import new_folder
 from elasticdl.locations import Location
 from elasticdl.master.actions import Note

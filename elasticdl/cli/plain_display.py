@@ -11,7 +11,7 @@ from typing import Any
 import rich_click as click
 
 from elasticdl.cli.display import LINE_SECONDS, Display
-from elasticdl.job import JobStatus
+from elasticdl.job.status import JobStatus
 
 
 class QuietDisplay(Display):

@@ -15,7 +15,7 @@ from elasticdl.cli.terminal import Terminal
 from elasticdl.errors import ConfigError, ElasticdlError
 
 if TYPE_CHECKING:  # what --help need not wait for
-    from elasticdl.job import JobStatus
+    from elasticdl.job.status import JobStatus
     from elasticdl.observe.history.fold import History
 
 PAGE = "report.html"

@@ -20,7 +20,8 @@ from elasticdl.cli.terminal import echo, is_closed
 from elasticdl.cli.view import LeftError, view
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError, ElasticdlError, JobFailedError
-from elasticdl.job import JobStatus, Strategy, no_status
+from elasticdl.job import Strategy
+from elasticdl.job.status import JobStatus, no_status
 from elasticdl.launchers import choose
 from elasticdl.launchers.base import SubmittedJob
 from elasticdl.launchers.process.folder import held

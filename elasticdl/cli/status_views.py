@@ -8,7 +8,7 @@ from typing import Protocol
 from rich.table import Table
 
 from elasticdl import registry
-from elasticdl.job import JobStatus
+from elasticdl.job.status import JobStatus
 
 
 class StatusView(Protocol):

@@ -13,7 +13,7 @@ from typing import Any
 
 from elasticdl.cli.display import Event
 from elasticdl.errors import ConfigError
-from elasticdl.job import BestEvaluation, JobStatus, WindowStatus
+from elasticdl.job.status import BestEvaluation, JobStatus, WindowStatus
 
 
 def summarise(status: JobStatus, events: Sequence[Event], places: dict[str, str]) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from rich.text import Text
 
 from elasticdl.cli.terminal import Terminal
 from elasticdl.errors import UnavailableError
-from elasticdl.job import JobStatus, MemberStatus, Role, Usage
+from elasticdl.job import Role, Usage
+from elasticdl.job.status import JobStatus, MemberStatus
 
 _ANSWER_SECONDS = 5.0
 _MOST_LOOKS = 10  # with --once, until every process was heard twice

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from elasticdl.cli.display import Display
 from elasticdl.cli.silence import FIRST_SECONDS, Silence
 from elasticdl.errors import ElasticdlError
-from elasticdl.job import JobStatus
+from elasticdl.job.status import JobStatus
 from elasticdl.launchers.base import SubmittedJob
 from elasticdl.launchers.signals import STOP_SIGNALS, Signals
 from elasticdl.observe.kinds import OF_TASKS, DataChecked, FeedPath, JobEnded

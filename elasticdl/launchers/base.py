@@ -13,7 +13,8 @@ from enum import StrEnum
 from typing import Protocol
 
 from elasticdl.config import JobConfig
-from elasticdl.job import Event, JobStatus, Role
+from elasticdl.job import Event, Role
+from elasticdl.job.status import JobStatus
 from elasticdl.rpc.client import JobClient
 from elasticdl.runtime.addresses import Listening
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import astuple
 
-from elasticdl.job import EpochLedger
+from elasticdl.job.status import EpochLedger
 from elasticdl.master.journal import Journal
 from elasticdl.master.phases import ENDED, Phase
 from elasticdl.state.base import Snapshot

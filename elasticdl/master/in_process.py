@@ -15,7 +15,6 @@ from elasticdl.job import (
     DataCheckTurn,
     Finished,
     HeartbeatAnswer,
-    JobStatus,
     Lease,
     Position,
     Progress,
@@ -25,6 +24,7 @@ from elasticdl.job import (
     Usage,
     Wait,
 )
+from elasticdl.job.status import JobStatus
 from elasticdl.master.actions import Note
 from elasticdl.master.durable import JobData, open_job
 from elasticdl.master.features.callbacks import Callbacks

@@ -31,7 +31,8 @@ from elasticdl.errors import (
     TakenOverError,
     is_of_storage,
 )
-from elasticdl.job import JobStatus, PsRoute, ReplicaStart, Role, no_status
+from elasticdl.job import PsRoute, ReplicaStart, Role
+from elasticdl.job.status import JobStatus, no_status
 from elasticdl.launchers.base import (
     Exited,
     Launcher,

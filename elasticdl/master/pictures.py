@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticdl.job import JobStatus
+from elasticdl.job.status import JobStatus
 from elasticdl.master.core import JobCore
 from elasticdl.master.ledger import Ledger
 from elasticdl.observe.kinds import JobPicture, ParameterTables

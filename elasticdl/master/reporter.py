@@ -10,7 +10,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from elasticdl.job import JobStatus, Role
+from elasticdl.job import Role
+from elasticdl.job.status import JobStatus
 from elasticdl.master.actions import Note
 from elasticdl.master.core import JobCore
 from elasticdl.master.effects import ReplicaAccess

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 import grpc
 
 from elasticdl.errors import ElasticdlError, StateError
-from elasticdl.job import JobStatus, ReplicaStart, Restore, Role, ServedProgram, Wait
+from elasticdl.job import ReplicaStart, Restore, Role, ServedProgram, Wait
+from elasticdl.job.status import JobStatus
 from elasticdl.master.certificates import Renewals
 from elasticdl.master.core import JobCore
 from elasticdl.master.features.callbacks import Callbacks

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from elasticdl.job import (
-    EpochScores,
-    JobStatus,
-    Label,
-    MemberStatus,
-    Role,
-    Task,
-)
+from elasticdl.job import Label, Role, Task
+from elasticdl.job.status import EpochScores, JobStatus, MemberStatus
 from elasticdl.master.core import JobCore
 from elasticdl.master.features.callbacks import Callbacks
 from elasticdl.master.phases import Phase

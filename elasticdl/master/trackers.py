@@ -8,7 +8,7 @@ from pathlib import Path
 
 from elasticdl import registry
 from elasticdl.config import JobConfig
-from elasticdl.job import JobStatus
+from elasticdl.job.status import JobStatus
 from elasticdl.master.actions import Note
 from elasticdl.master.histograms import take_histograms
 from elasticdl.observe import kinds

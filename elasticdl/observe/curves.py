@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from elasticdl.job import JobStatus
+from elasticdl.job.status import JobStatus
 
 
 def curves(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from elasticdl.distribution import install
 from elasticdl.errors import ConfigError, ElasticdlError
-from elasticdl.job import JobStatus
+from elasticdl.job.status import JobStatus
 from elasticdl.observe.tracker import Outbox, Picture, Untold
 
 if TYPE_CHECKING:  # it comes with an extra

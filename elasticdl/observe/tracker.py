@@ -16,7 +16,7 @@ from typing import Generic, Protocol, TypeVar
 
 from elasticdl.config import JobConfig, free_settings, shown_setting
 from elasticdl.errors import ElasticdlError
-from elasticdl.job import JobStatus
+from elasticdl.job.status import JobStatus
 from elasticdl.observe.curves import curves
 
 _AGAIN_SECONDS = 5.0

@@ -18,7 +18,6 @@ from elasticdl.job import (
     Event,
     Finished,
     HeartbeatAnswer,
-    JobStatus,
     Lease,
     Position,
     Progress,
@@ -32,6 +31,7 @@ from elasticdl.job import (
     Usage,
     Wait,
 )
+from elasticdl.job.status import JobStatus
 from elasticdl.rpc import elasticdl_pb2 as pb
 from elasticdl.rpc import messages
 from elasticdl.rpc.channel import ATTEMPT_SECONDS, Connection

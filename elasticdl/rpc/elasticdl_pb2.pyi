@@ -1271,7 +1271,7 @@ Global___TaskReport: _TypeAlias = TaskReport  # noqa: Y015
 
 @_typing.final
 class MeasuredWindow(_message.Message):
-    """What a task of a stream has in one window of event time; see elasticdl/job.py."""
+    """What a task of a stream has in one window of event time; see elasticdl/job."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2490,7 +2490,7 @@ Global___JobStatus: _TypeAlias = JobStatus  # noqa: Y015
 
 @_typing.final
 class EpochScores(_message.Message):
-    """How a complete epoch went; see EpochScores in elasticdl/job.py."""
+    """How a complete epoch went; see EpochScores in elasticdl/job/status.py."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2561,7 +2561,7 @@ Global___EpochScores: _TypeAlias = EpochScores  # noqa: Y015
 
 @_typing.final
 class Window(_message.Message):
-    """How the messages of a window of event time were scored; see WindowStatus in elasticdl/job.py."""
+    """How the messages of a window of event time were scored; see WindowStatus in elasticdl/job/status.py."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2659,7 +2659,7 @@ Global___BestEvaluation: _TypeAlias = BestEvaluation  # noqa: Y015
 
 @_typing.final
 class Partition(_message.Message):
-    """Where a job is in a partition of its stream; see PartitionStatus in elasticdl/job.py."""
+    """Where a job is in a partition of its stream; see PartitionStatus in elasticdl/job/status.py."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -7,9 +7,7 @@ from google.protobuf import json_format
 from elasticdl.job import (
     Attendance,
     Finished,
-    JobStatus,
     Lease,
-    MemberStatus,
     Position,
     Progress,
     PsRoute,
@@ -20,6 +18,7 @@ from elasticdl.job import (
     Usage,
     Wait,
 )
+from elasticdl.job.status import JobStatus, MemberStatus
 from elasticdl.rpc import elasticdl_pb2 as pb
 from elasticdl.rpc.codec import Codec, MessageError, OneOf
 

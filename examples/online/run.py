@@ -32,7 +32,7 @@ from confluent_kafka import Producer  # noqa: E402
 from confluent_kafka.admin import AdminClient, NewTopic  # noqa: E402
 
 from clicks import NOBODY, Clicks, Events  # noqa: E402  # found beside this file
-from elasticdl.job import JobStatus  # noqa: E402
+from elasticdl.job.status import JobStatus  # noqa: E402
 from elasticdl.rpc.client import JobClient  # noqa: E402
 from elasticdl.runtime.process import PAGE_FILE  # noqa: E402
 from scripts.chaos.job import connect  # noqa: E402

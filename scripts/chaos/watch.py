@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from elasticdl.errors import UnavailableError
-from elasticdl.job import JobStatus, Role
+from elasticdl.job import Role
+from elasticdl.job.status import JobStatus
 from elasticdl.master.phases import Phase
 from elasticdl.observe.events import BEATS, FOLDER
 from elasticdl.observe.tail import Tail

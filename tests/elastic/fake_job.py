@@ -15,7 +15,8 @@ import time
 from concurrent import futures
 from pathlib import Path
 
-from elasticdl.job import EpochLedger, Role
+from elasticdl.job import Role
+from elasticdl.job.status import EpochLedger
 from elasticdl.runtime import process
 
 NUM_WORKERS = 2
@@ -64,7 +65,7 @@ class Master:
         self.told = threading.Event()
 
     def status(self, status):
-        from elasticdl.job import no_status
+        from elasticdl.job.status import no_status
         from elasticdl.rpc import messages
 
         return messages.STATUS.pack(

@@ -12,7 +12,8 @@ from typing import Protocol, TypeVar
 
 from elasticdl.config import JobConfig
 from elasticdl.errors import LaunchError, UnavailableError
-from elasticdl.job import Event, JobStatus, Role, no_status
+from elasticdl.job import Event, Role
+from elasticdl.job.status import JobStatus, no_status
 from elasticdl.launchers.process import folder
 from elasticdl.launchers.process.logs import log_path, logged
 from elasticdl.observe.tail import EventTail, Tail

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from elasticdl.config import JobConfig
-from elasticdl.job import JobStatus, Lease, Outcome, Progress, Task, TaskReport
+from elasticdl.job import Lease, Outcome, Progress, Task, TaskReport
+from elasticdl.job.status import JobStatus
 from elasticdl.master.actions import Action, Note
 from elasticdl.master.evaluation import Evaluations
 from elasticdl.master.history import JobHistory

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from elasticdl.job import DataCheckTurn, JobStatus, Role
+from elasticdl.job import DataCheckTurn, Role
+from elasticdl.job.status import JobStatus
 from elasticdl.master.features.base import JobFeature, JobParts
 from elasticdl.observe import kinds
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from elasticdl.job import FIRST_LOSS, OF_MODEL, JobStatus, Task, TaskKind, TaskReport
+from elasticdl.job import FIRST_LOSS, OF_MODEL, Task, TaskKind, TaskReport
+from elasticdl.job.status import JobStatus
 from elasticdl.master.features.base import JobFeature, JobParts
 from elasticdl.master.ledger import Settled
 from elasticdl.observe import kinds

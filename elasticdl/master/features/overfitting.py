@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from elasticdl.job import JobStatus, Task, TaskKind, TaskReport, moment
+from elasticdl.job import Task, TaskKind, TaskReport
+from elasticdl.job.status import JobStatus, moment
 from elasticdl.master.evaluation import EvaluationResult
 from elasticdl.master.features.base import JobFeature, JobParts
 from elasticdl.master.features.best import BestSoFar, best_of

@@ -15,7 +15,8 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from elasticdl.job import JobStatus, Lease, MetricStates, Outcome, Shard, Task, TaskKind, TaskReport
+from elasticdl.job import Lease, MetricStates, Outcome, Shard, Task, TaskKind, TaskReport
+from elasticdl.job.status import JobStatus
 from elasticdl.master.features.base import JobFeature, JobParts
 from elasticdl.master.ledger import Settled
 from elasticdl.master.metric_sums import add

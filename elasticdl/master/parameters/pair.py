@@ -22,15 +22,8 @@ from typing import Any, Protocol
 
 from elasticdl.config import JobConfig
 from elasticdl.errors import ElasticdlError
-from elasticdl.job import (
-    Attendance,
-    Finished,
-    JointGeneration,
-    PsRoute,
-    Recovery,
-    Role,
-    Strategy,
-)
+from elasticdl.job import Attendance, Finished, JointGeneration, PsRoute, Role, Strategy
+from elasticdl.job.status import Recovery
 from elasticdl.master.actions import Action, Note
 from elasticdl.master.history import JobHistory
 from elasticdl.master.journal import Journal

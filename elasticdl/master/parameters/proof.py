@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from elasticdl.job import EpochLedger, TaskAudit
+from elasticdl.job import TaskAudit
+from elasticdl.job.status import EpochLedger
 from elasticdl.master.missing_tasks import Made
 from elasticdl.master.tasks import JobTasks
 

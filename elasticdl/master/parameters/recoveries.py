@@ -15,7 +15,8 @@ from dataclasses import asdict
 from typing import Any
 
 from elasticdl.config import JobConfig
-from elasticdl.job import Recovery, Role
+from elasticdl.job import Role
+from elasticdl.job.status import Recovery
 from elasticdl.master.actions import Action, AskWatermarks, DeleteHandOvers, Note
 from elasticdl.master.journal import Journal
 from elasticdl.master.ledger import Ledger

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from elasticdl.errors import ElasticdlError
-from elasticdl.job import PsRoute, Recovery, Role
+from elasticdl.job import PsRoute, Role
+from elasticdl.job.status import Recovery
 from elasticdl.master.actions import Action, Note
 from elasticdl.master.membership import Member, Membership
 from elasticdl.master.missing_tasks import MissingTasks

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from elasticdl.job import EpochLedger
+from elasticdl.job.status import EpochLedger
 from elasticdl.master.journal import Journal
 from elasticdl.master.parameters.proof import Proof
 from elasticdl.state.base import Snapshot

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from elasticdl.job import Attendance, Finished, PsRoute, Recovery, Role, Wait
+from elasticdl.job import Attendance, Finished, PsRoute, Role, Wait
+from elasticdl.job.status import Recovery
 from elasticdl.master.actions import Action, Note
 from elasticdl.master.history import JobHistory
 from elasticdl.master.journal import Journal

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from elasticdl.errors import LaunchError, UnavailableError
-from elasticdl.job import Event, JobStatus, Role, no_status
+from elasticdl.job import Event, Role
+from elasticdl.job.status import JobStatus, no_status
 from elasticdl.launchers.base import ExitReason
 from elasticdl.launchers.last_words import last_words
 from elasticdl.packages.kubernetes import names

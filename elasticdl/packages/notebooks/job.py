@@ -24,7 +24,8 @@ from elasticdl.cli.run import submit
 from elasticdl.cli.view import LeftError, view
 from elasticdl.config import Command, JobConfig
 from elasticdl.errors import ConfigError, JobFailedError, UnavailableError
-from elasticdl.job import EpochScores, JobStatus, Strategy, no_status
+from elasticdl.job import Strategy
+from elasticdl.job.status import EpochScores, JobStatus, no_status
 from elasticdl.launchers.base import SubmittedJob
 from elasticdl.packages.notebooks import inputs, models, notebook, tables
 from elasticdl.packages.notebooks.models import Model, ModelPlace

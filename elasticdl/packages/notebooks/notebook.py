@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from elasticdl.cli.display import is_warning
-from elasticdl.job import JobStatus
+from elasticdl.job.status import JobStatus
 
 _SECONDS = 1.0
 

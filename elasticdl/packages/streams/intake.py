@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from elasticdl.job import PartitionStatus, Shard
+from elasticdl.job import Shard
+from elasticdl.job.status import PartitionStatus
 from elasticdl.master.journal import Journal
 from elasticdl.packages.streams.stream_table import MOST_PIECES, StreamTable
 from elasticdl.packages.streams.topic import gap_words

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from elasticdl.job import Shard, TaskReport, WindowStatus
+from elasticdl.job import Shard, TaskReport
+from elasticdl.job.status import WindowStatus
 from elasticdl.master.actions import Note
 from elasticdl.packages.streams import events
 from elasticdl.packages.streams.settings import StreamsSection

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from elasticdl.job import JobStatus, Lease, PartitionStatus, Shard, Task, TaskKind, TaskReport
+from elasticdl.job import Lease, Shard, Task, TaskKind, TaskReport
+from elasticdl.job.status import JobStatus, PartitionStatus
 from elasticdl.master.features.base import JobFeature, JobParts
 from elasticdl.master.features.sources import RecordSource
 from elasticdl.master.ledger import Settled

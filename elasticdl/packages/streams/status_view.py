@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from rich.table import Table
 
 from elasticdl.cli.display import duration
-from elasticdl.job import JobStatus, PartitionStatus, WindowStatus
+from elasticdl.job.status import JobStatus, PartitionStatus, WindowStatus
 
 _WINDOWS_SHOWN = 10
 

@@ -15,7 +15,8 @@ from collections import deque
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
-from elasticdl.job import TaskReport, WindowStatus
+from elasticdl.job import TaskReport
+from elasticdl.job.status import WindowStatus
 from elasticdl.master.journal import Journal
 from elasticdl.packages.streams.stream_table import StreamTable
 from elasticdl.packages.streams.windows import Windows

@@ -11,7 +11,8 @@ import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from elasticdl.job import MeasuredWindow, MetricStates, WindowStatus
+from elasticdl.job import MeasuredWindow, MetricStates
+from elasticdl.job.status import WindowStatus
 from elasticdl.master.features.training_metrics import ScoredWindows
 from elasticdl.master.journal import Journal
 from elasticdl.master.metric_sums import add

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from elasticdl.config import JobConfig
 from elasticdl.distribution import install, is_missing
 from elasticdl.errors import ConfigError
-from elasticdl.job import JobStatus
+from elasticdl.job.status import JobStatus
 from elasticdl.observe.tracker import Outbox, Picture, Untold, parameters_of
 from elasticdl.packages.trackers.settings import TrackersSection
 

@@ -11,7 +11,7 @@ import pytest
 from elasticdl.config import ModelSection
 from elasticdl.data.parquet import ParquetReader
 from elasticdl.errors import ConfigError, DataError, LaunchError, ModelError
-from elasticdl.job import EpochScores, no_status
+from elasticdl.job.status import EpochScores, no_status
 from elasticdl.launchers.process.folder import held
 from elasticdl.model_spec import load_model_spec
 from elasticdl.packages.notebooks import inputs, models, notebook, tables

@@ -7,7 +7,7 @@ import re
 from rich.console import Console
 
 from elasticdl.cli.display import panel
-from elasticdl.job import PartitionStatus, WindowStatus, no_status
+from elasticdl.job.status import PartitionStatus, WindowStatus, no_status
 from elasticdl.packages.streams.status_view import partitions_table, windows_table
 
 

@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from elasticdl.job import PartitionStatus, Role, Shard
+from elasticdl.job import Role, Shard
+from elasticdl.job.status import PartitionStatus
 from elasticdl.master.features.sources import RecordSource
 from elasticdl.master.missing_tasks import Applied
 from elasticdl.master.parameters.answers import Watermarks

@@ -13,7 +13,7 @@ from elasticdl.cli.display import (
     Display,
 )
 from elasticdl.cli.pace import Pace
-from elasticdl.job import BestEvaluation, EpochLedger, no_status
+from elasticdl.job.status import BestEvaluation, EpochLedger, no_status
 from scripts.job_lines import DONE, processes, records_done
 
 RUNNING = dataclasses.replace(

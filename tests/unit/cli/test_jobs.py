@@ -6,7 +6,7 @@ import pytest
 
 from elasticdl.cli.jobs import ask, picture_now
 from elasticdl.errors import UnavailableError
-from elasticdl.job import no_status
+from elasticdl.job.status import no_status
 
 
 class EndingJob:

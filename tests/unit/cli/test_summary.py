@@ -9,7 +9,7 @@ import pytest
 from elasticdl.cli import summary
 from elasticdl.cli.display import Event
 from elasticdl.errors import ConfigError
-from elasticdl.job import BestEvaluation, EpochLedger, no_status
+from elasticdl.job.status import BestEvaluation, EpochLedger, no_status
 
 STATUS = dataclasses.replace(
     no_status("ads", 1),

@@ -3,7 +3,7 @@
 import threading
 
 from elasticdl.cli import view
-from elasticdl.job import no_status
+from elasticdl.job.status import no_status
 
 
 class LostJob:

@@ -7,8 +7,6 @@ import pytest
 
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import (
-    BestEvaluation,
-    EpochLedger,
     Finished,
     Lease,
     Outcome,
@@ -20,6 +18,7 @@ from elasticdl.job import (
     TaskReport,
     Wait,
 )
+from elasticdl.job.status import BestEvaluation, EpochLedger
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master.actions import (
     AskAudit,

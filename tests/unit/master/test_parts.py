@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from elasticdl.errors import ModelError
-from elasticdl.job import EpochLedger, Role, Shard, TaskAudit
+from elasticdl.job import Role, Shard, TaskAudit
+from elasticdl.job.status import EpochLedger
 from elasticdl.launchers.base import ExitReason
 from elasticdl.master.evaluation import Evaluations, decode_states, encode_states
 from elasticdl.master.journal import Journal

@@ -2,7 +2,8 @@
 
 import pytest
 
-from elasticdl.job import EpochLedger, Finished, Lease, TaskAudit, Wait
+from elasticdl.job import Finished, Lease, TaskAudit, Wait
+from elasticdl.job.status import EpochLedger
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle, Role
 from elasticdl.master.actions import StartProcess, StopProcess
 from elasticdl.master.features.stragglers import Stragglers

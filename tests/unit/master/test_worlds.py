@@ -12,13 +12,13 @@ from elasticdl.job import (
     JointGeneration,
     Lease,
     Outcome,
-    Recovery,
     Role,
     Seat,
     Strategy,
     TaskReport,
     Wait,
 )
+from elasticdl.job.status import Recovery
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master import status
 from elasticdl.master.actions import AskWatermarks

@@ -5,7 +5,7 @@ import re
 from dataclasses import replace
 
 from elasticdl.cli.report import with_end
-from elasticdl.job import no_status
+from elasticdl.job.status import no_status
 from elasticdl.observe.history.board import board
 from elasticdl.observe.history.fold import History
 from elasticdl.observe.report import html

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from elasticdl.errors import CheckpointError
-from elasticdl.job import no_status
+from elasticdl.job.status import no_status
 from elasticdl.observe.tensorboard import Summaries
 
 pytest.importorskip("tensorboardX", reason="this needs elasticdl-train[tensorboard]")

@@ -5,7 +5,7 @@ import queue
 
 from elasticdl.cli.flags import build_config
 from elasticdl.errors import ConfigError
-from elasticdl.job import no_status
+from elasticdl.job.status import no_status
 from elasticdl.observe import tracker
 from elasticdl.observe.tracker import Outbox, Untold, parameters_of
 

@@ -8,10 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elasticdl.job import (
-    BestEvaluation,
-    EpochLedger,
     Finished,
-    JobStatus,
     Lease,
     MeasuredWindow,
     Outcome,
@@ -23,8 +20,8 @@ from elasticdl.job import (
     TaskKind,
     TaskReport,
     Wait,
-    WindowStatus,
 )
+from elasticdl.job.status import BestEvaluation, EpochLedger, JobStatus, WindowStatus
 from elasticdl.rpc import codec, messages
 from elasticdl.rpc import elasticdl_pb2 as pb
 from elasticdl.rpc.codec import Codec, MessageError

@@ -13,7 +13,7 @@ from elasticdl.checkpoints.in_use import LOCK_FILE, claimed
 from elasticdl.cli.flags import build_config
 from elasticdl.data import copies
 from elasticdl.errors import ConfigError, DataError, LaunchError, StateError
-from elasticdl.job import no_status
+from elasticdl.job.status import no_status
 from elasticdl.launchers.process.folder import RUN_FILE, held, prepare
 from elasticdl.launchers.process.job import LocalSubmitter
 from elasticdl.rpc import messages
