@@ -13,7 +13,7 @@ from pydantic_core import to_jsonable_python
 
 from elasticdl import registry
 from elasticdl.errors import ConfigError
-from elasticdl.job import Strategy
+from elasticdl.job import Role, Strategy
 from elasticdl.locations import Location, Url, is_remote
 from elasticdl.settings import devices, reader_params
 from elasticdl.settings.best import Best
@@ -177,9 +177,17 @@ class JobConfig(Section):
         return self.training.minibatch_size * self.training.num_minibatches_per_task
 
     @property
-    def num_model_servers(self) -> int:
-        """How many model servers the job has."""
-        return self.cluster.num_model_servers
+    def other_processes(self) -> dict[Role, int]:
+        """How many processes the job has beside master, workers and ps replicas, by role."""
+        sections = self.package_sections()
+        return {role: number for each in sections for role, number in each.processes.items()}
+
+    def is_given(self, name: str) -> bool:
+        """Whether a setting differs from its default; False where no section has it."""
+        owner: Any = self
+        for section in _HOMES.get(name, ()):
+            owner = getattr(owner, section)
+        return name in _HOMES and name in owner.given()
 
     def does_for_all(self, worker_id: int) -> bool:
         """Whether a worker does the work that one worker does for all workers.

@@ -52,6 +52,12 @@ class Package:
             a `master.tasks.MakeTable`.
         readings: Functions that return what sees the records that a worker reads: each is a
             `worker.reading.MakeReadings`.
+        roles: Processes of a job beside those of the core, by role: each is a module that Python
+            runs.
+        services: Functions that add services to the master's server: each is a
+            `master.servicer.AddService`.
+        row_sources: Functions that return sources of rows that are in no store: each is a
+            `worker.row_source.MakeSources`.
         step_watches: Functions that return watches of a worker's steps: each is a
             `worker.step_watch.MakeWatches`.
         kinds: Kinds of events, by their names in the log: subclasses of `observe.kinds.Kind`.
@@ -76,6 +82,9 @@ class Package:
     features: Mapping[str, str] = field(default_factory=dict)
     tables: Mapping[str, str] = field(default_factory=dict)
     readings: Mapping[str, str] = field(default_factory=dict)
+    roles: Mapping[str, str] = field(default_factory=dict)
+    services: Mapping[str, str] = field(default_factory=dict)
+    row_sources: Mapping[str, str] = field(default_factory=dict)
     step_watches: Mapping[str, str] = field(default_factory=dict)
     kinds: Mapping[str, str] = field(default_factory=dict)
     views: Mapping[str, str] = field(default_factory=dict)

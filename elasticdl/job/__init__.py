@@ -74,7 +74,7 @@ class Strategy(StrEnum):
 
 
 class Role(StrEnum):
-    """A kind of process."""
+    """A kind of process; processes say it to each other, so those of packages are here too."""
 
     MASTER = "master"
     WORKER = "worker"

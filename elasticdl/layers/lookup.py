@@ -72,21 +72,3 @@ def looking_up(lookup: Lookup) -> Iterator[None]:
         yield
     finally:
         _lookup.reset(token)
-
-
-_elsewhere: ContextVar[bool] = ContextVar("elasticdl_elsewhere", default=False)
-
-
-def towers_are_elsewhere() -> bool:
-    """Return whether the outputs of towers are looked up as rows are, and not computed here."""
-    return _elsewhere.get()
-
-
-@contextmanager
-def towers_elsewhere(are_elsewhere: bool) -> Iterator[None]:
-    """Make each `Remote`, called within the block, look its outputs up, or compute them here."""
-    token = _elsewhere.set(are_elsewhere)
-    try:
-        yield
-    finally:
-        _elsewhere.reset(token)

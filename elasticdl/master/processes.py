@@ -72,7 +72,7 @@ class Processes:
     ) -> None:
         self._settings = config.cluster
         self._num_ps = config.num_ps
-        self._num_model_servers = config.num_model_servers
+        self._others = config.other_processes
         self._members = members
         self.room = Room(journal, members, keeps_one=config.has_worlds)
         self._ledger = ledger
@@ -96,7 +96,7 @@ class Processes:
         """Plan the processes of a new job."""
         for index in range(self._num_ps):
             self._plan(Role.PS, now, index)
-        self._fill_model_servers(now)
+        self._fill_others(now)
         self._plan_workers(self._settings.num_workers, now)
 
     def resume(self) -> None:
@@ -126,7 +126,7 @@ class Processes:
     def complete(self, now: float) -> None:
         """Plan the processes that a reopened job lacks, compared with its begin."""
         self.fill_places(now)
-        self._fill_model_servers(now)
+        self._fill_others(now)
         self.room.withhold(0)
         present = [m for m in self._members.present(Role.WORKER) if not m.is_departing]
         self._plan_workers(self._settings.num_workers - len(present), now)
@@ -287,7 +287,7 @@ class Processes:
             text = f"{member.name} has ended while no master watched"
         # These questions come before `lose`, which makes the member a lost one.
         was_ready = self._parameters.is_ready(member)
-        if member.role is Role.MODEL_SERVER:
+        if member.role in self._others:
             was_ready = bool(member.session)  # it registers when workers may ask it
         position = self._announced(member)
         is_of_task = self._is_of_task(member, exited, position, was_silent)
@@ -356,19 +356,19 @@ class Processes:
 
     @property
     def _can_train(self) -> bool:
-        servers = self._members.num_alive(Role.MODEL_SERVER)
-        return self._parameters.is_complete and (servers > 0 or not self._num_model_servers)
+        return self._parameters.is_complete and all(map(self._members.num_alive, self._others))
 
     def _plan_workers(self, number: int, now: float) -> None:
         for _ in range(number):
             self._plan(Role.WORKER, now)
 
-    def _fill_model_servers(self, now: float) -> None:
-        """Plan the model servers that are not there."""
-        for index in range(self._num_model_servers):
-            member = self._members.find(Role.MODEL_SERVER, index)
-            if member is None or member.gone:
-                self._plan(Role.MODEL_SERVER, now, index)
+    def _fill_others(self, now: float) -> None:
+        """Plan the processes of packages that are not there."""
+        for role, number in self._others.items():
+            for index in range(number):
+                member = self._members.find(role, index)
+                if member is None or member.gone:
+                    self._plan(role, now, index)
 
     def _plan(self, role: Role, now: float, index: int | None = None) -> None:
         member = self._members.plan(role, now, index)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 import grpc
 
+from elasticdl import registry
 from elasticdl.errors import ElasticdlError, StateError
 from elasticdl.job import ReplicaStart, Restore, Role, ServedProgram, Wait
 from elasticdl.job.status import JobStatus
@@ -16,7 +17,6 @@ from elasticdl.master.certificates import Renewals
 from elasticdl.master.core import JobCore
 from elasticdl.master.features.callbacks import Callbacks
 from elasticdl.master.features.data_check import LookAtData
-from elasticdl.master.features.model_servers import ModelServerAddresses
 from elasticdl.master.features.outputs import WrittenPrograms
 from elasticdl.master.features.sources import RecordSource
 from elasticdl.master.parameters.answers import BeginWith, RestorePoint
@@ -93,6 +93,10 @@ class Front(Protocol):
         ...
 
 
+AddService: TypeAlias = Callable[[Front, grpc.aio.Server], None]
+"""Adds a service of a package to the master's server."""
+
+
 class Servicer(MasterServicer):
     """`elasticdl.v1.Master`. The methods are documented in the `.proto`."""
 
@@ -164,7 +168,7 @@ class Servicer(MasterServicer):
         self, request: pb.RestorePointRequest, context: Context
     ) -> pb.RestorePointResponse:
         """A ps replica that has been started asks what to begin with."""
-        start = await self._answer(
+        start = await answered(
             context,
             self._master.restore_point(request.index, request.num_unsound, request.problem),
         )
@@ -186,38 +190,12 @@ class Servicer(MasterServicer):
             route = self._master.core.parameters.route
             if all(route.addresses):
                 # The route follows from facts: workers may hear of it only when they are written.
-                await self._answer(context, self._master.written())
+                await answered(context, self._master.written())
                 return pb.GetPsRouteResponse(complete=True, route=messages.ROUTE.pack(route))
             seconds_left = deadline - self._master.now()
             if seconds_left <= 0:
                 return pb.GetPsRouteResponse(complete=False)
             await self._master.changed(seconds_left)
-
-    async def RegisterModelServer(
-        self, request: pb.RegisterModelServerRequest, context: Context
-    ) -> pb.RegisterModelServerResponse:
-        """A model server announces itself."""
-        core, now = self._master.core, self._master.now()
-        interval = await self._event(
-            context,
-            lambda: core.features.of(ModelServerAddresses).register(
-                request.index, request.session, request.pid, request.address, now
-            ),
-        )
-        return pb.RegisterModelServerResponse(heartbeat_seconds=interval)
-
-    async def GetModelServers(
-        self, request: pb.GetModelServersRequest, context: Context
-    ) -> pb.GetModelServersResponse:
-        """Answer when a model server is there, or after some seconds."""
-        deadline = self._master.now() + _PS_ROUTE_SECONDS
-        servers = self._master.core.features.of(ModelServerAddresses)
-        while not any(servers.addresses()):
-            seconds_left = deadline - self._master.now()
-            if seconds_left <= 0:
-                break
-            await self._master.changed(seconds_left)
-        return pb.GetModelServersResponse(addresses=servers.addresses())
 
     async def Lease(self, request: pb.LeaseRequest, context: Context) -> pb.LeaseResponse:
         """A worker asks for a task."""
@@ -323,7 +301,7 @@ class Servicer(MasterServicer):
         while isinstance(answer, Wait) and self._master.now() < deadline:
             await self._master.changed(deadline - self._master.now())
             answer = core.parameters.seating(worker_id, session, said)
-        await self._answer(context, self._master.written())
+        await answered(context, self._master.written())
         if isinstance(answer, BeginWith):
             restore = Restore(self._master.folder_of(answer.point))
             return messages.SEATING.pack(restore)
@@ -386,7 +364,7 @@ class Servicer(MasterServicer):
         offset = 0
         while True:
             is_last = not request.follow or self._master.core.has_ended
-            await self._answer(context, self._master.written())  # notes follow what is written
+            await answered(context, self._master.written())  # notes follow what is written
             has_more = True
             while has_more:
                 page = self._master.reports.events.page(offset, with_beats=request.with_beats)
@@ -404,7 +382,7 @@ class Servicer(MasterServicer):
         self, request: pb.GetEventsRequest, context: Context
     ) -> pb.GetEventsResponse:
         """Give a page of the events that the master remembers."""
-        await self._answer(context, self._master.written())
+        await answered(context, self._master.written())
         events = self._master.reports.events
         # Numbers of another master's events mean nothing here: the client begins anew.
         offset = max(0, request.offset) if request.log == events.log else 0
@@ -441,25 +419,27 @@ class Servicer(MasterServicer):
         return pb.StopResponse()
 
     async def _picture(self, context: Context) -> pb.JobStatus:
-        status = await self._answer(context, self._master.told_status())
+        status = await answered(context, self._master.told_status())
         if status.status in ENDED:
             self._master.was_told_the_end()
         return messages.STATUS.pack(status)
 
     async def _event(self, context: Context, event: Callable[[], T]) -> T:
-        return await self._answer(context, self._master.handle(event))
+        return await answered(context, self._master.handle(event))
 
-    async def _answer(self, context: Context, answer: Awaitable[T]) -> T:
-        try:
-            return await answer
-        except StateError:
-            # This master ends; whoever restarts it gives the answer. Clients come again.
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "the master's journal failed")
-        except MessageError as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        except ElasticdlError as error:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
-        raise AssertionError("abort raises")
+
+async def answered(context: Context, answer: Awaitable[T]) -> T:
+    """Return the answer to a call, or end the call with the error that there is instead."""
+    try:
+        return await answer
+    except StateError:
+        # This master ends; whoever restarts it gives the answer. Clients come again.
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "the master's journal failed")
+    except MessageError as error:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+    except ElasticdlError as error:
+        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+    raise AssertionError("abort raises")
 
 
 def make_server(
@@ -470,6 +450,9 @@ def make_server(
         interceptors=[Authentication(token), Defects()], options=server_options()
     )
     add_MasterServicer_to_server(Servicer(master), server)
+    add_services: dict[str, AddService] = registry.brought("services")
+    for add_service in add_services.values():
+        add_service(master, server)
     if authority is not None:
         add_CertificatesServicer_to_server(Renewals(authority), server)
     return server

@@ -64,6 +64,9 @@ class GrpcMasterClient:
     Every call blocks until the master has answered. An unreachable master is called again after
     growing pauses, without limit. Any number of threads may use the client.
 
+    connection: Other services of the master are called by it.
+    session: Tells this process from its successor.
+
     Raises (each method):
         AuthenticationError: The master does not accept the token.
         UnavailableError: `close` was called meanwhile.
@@ -80,46 +83,44 @@ class GrpcMasterClient:
         where: Callable[[], str | None] | None = None,
     ) -> None:
         """Prepare to talk to the master at `address`; see `Connection`."""
-        self._connection = Connection(address, token, on_unreachable, attempt_seconds, tls, where)
-        self._master = self._connection.stub(MasterStub)
-        self._certificates = self._connection.stub(CertificatesStub)
-        self._session = uuid.uuid4().hex  # tells this process from its successor
+        self.connection = Connection(address, token, on_unreachable, attempt_seconds, tls, where)
+        self._master = self.connection.stub(MasterStub)
+        self._certificates = self.connection.stub(CertificatesStub)
+        self.session = uuid.uuid4().hex
         self._requests = itertools.count(1)
 
     def register_worker(self, worker_id: int, pid: int) -> float:
         """Announce a worker process; return the seconds between its heartbeats."""
-        answer = self._connection.call(
+        answer = self.connection.call(
             self._master.RegisterWorker,
-            pb.RegisterWorkerRequest(worker_id=worker_id, pid=pid, session=self._session),
+            pb.RegisterWorkerRequest(worker_id=worker_id, pid=pid, session=self.session),
         )
         return float(answer.heartbeat_seconds)
 
     def has_callbacks(self, worker_id: int) -> None:
         """Tell the master that the model file has callbacks that the job must call."""
-        self._connection.call(
-            self._master.HasCallbacks, pb.HasCallbacksRequest(worker_id=worker_id)
-        )
+        self.connection.call(self._master.HasCallbacks, pb.HasCallbacksRequest(worker_id=worker_id))
 
     def needs_program(self, worker_id: int, key: str) -> bool:
         """Return whether this worker must write its model's program."""
         request = pb.ModelProgramRequest(worker_id=worker_id, key=key)
-        return bool(self._connection.call(self._master.ModelProgram, request).is_needed)
+        return bool(self.connection.call(self._master.ModelProgram, request).is_needed)
 
     def has_program(self, worker_id: int, key: str, program: ServedProgram) -> None:
         """Tell the master that the model's program is written."""
         request = pb.ModelProgramRequest(
             worker_id=worker_id, key=key, name=program.name, sha256=program.sha256
         )
-        self._connection.call(self._master.ModelProgram, request)
+        self.connection.call(self._master.ModelProgram, request)
 
     def data_check_turn(self, worker_id: int) -> DataCheckTurn:
         """Return whether this worker must look at the data."""
         request = pb.CheckDataRequest(worker_id=worker_id)
-        return DataCheckTurn(self._connection.call(self._master.CheckData, request).turn)
+        return DataCheckTurn(self.connection.call(self._master.CheckData, request).turn)
 
     def data_checked(self, worker_id: int, lines: Sequence[str], error: str = "") -> None:
         """Tell the master what the look at the data found."""
-        self._connection.call(
+        self.connection.call(
             self._master.CheckData,
             pb.CheckDataRequest(worker_id=worker_id, is_done=True, lines=lines, error=error),
         )
@@ -129,9 +130,9 @@ class GrpcMasterClient:
 
         Returns the seconds between its heartbeats.
         """
-        answer = self._connection.call(
+        answer = self.connection.call(
             self._master.RegisterPs,
-            pb.RegisterPsRequest(index=index, address=address, pid=pid, session=self._session),
+            pb.RegisterPsRequest(index=index, address=address, pid=pid, session=self.session),
         )
         return float(answer.heartbeat_seconds)
 
@@ -145,7 +146,7 @@ class GrpcMasterClient:
             problem: The problem of the last of these checkpoints.
         """
         request = pb.RestorePointRequest(index=index, num_unsound=num_unsound, problem=problem)
-        answer = self._connection.call(self._master.RestorePoint, request)
+        answer = self.connection.call(self._master.RestorePoint, request)
         return ReplicaStart(
             answer.checkpoint,
             answer.redo_log,
@@ -158,27 +159,9 @@ class GrpcMasterClient:
     def ps_route(self) -> PsRoute:
         """Return the addresses of all ps replicas; wait until all have registered."""
         while True:
-            answer = self._connection.call(self._master.GetPsRoute, pb.GetPsRouteRequest())
+            answer = self.connection.call(self._master.GetPsRoute, pb.GetPsRouteRequest())
             if answer.complete:
                 return messages.ROUTE.unpack(answer.route)
-
-    def register_model_server(self, index: int, address: str, pid: int) -> float:
-        """Announce a model server that listens at `address`.
-
-        Returns the seconds between its heartbeats.
-        """
-        answer = self._connection.call(
-            self._master.RegisterModelServer,
-            pb.RegisterModelServerRequest(
-                index=index, address=address, pid=pid, session=self._session
-            ),
-        )
-        return float(answer.heartbeat_seconds)
-
-    def model_servers(self) -> Sequence[str]:
-        """Return the address of each model server, "" if it is away; wait some seconds for one."""
-        answer = self._connection.call(self._master.GetModelServers, pb.GetModelServersRequest())
-        return list(answer.addresses)
 
     def lease(self, worker_id: int, is_patient: bool = False) -> Lease | Wait | Finished:
         """Ask for a task.
@@ -188,19 +171,19 @@ class GrpcMasterClient:
         """
         request = pb.LeaseRequest(
             worker_id=worker_id,
-            session=self._session,
+            session=self.session,
             request=next(self._requests),
             is_patient=is_patient,
         )
-        return messages.ANSWER.unpack(self._connection.call(self._master.Lease, request))
+        return messages.ANSWER.unpack(self.connection.call(self._master.Lease, request))
 
     def report(self, worker_id: int, report: TaskReport) -> None:
         """End a lease. A report of an old lease is ignored by the master."""
-        self._connection.call(
+        self.connection.call(
             self._master.Report,
             pb.ReportRequest(
                 worker_id=worker_id,
-                session=self._session,
+                session=self.session,
                 report=messages.REPORT.pack(report),
             ),
         )
@@ -209,10 +192,10 @@ class GrpcMasterClient:
         """Tell the master the worker's position in a task, in case the worker dies there."""
         request = pb.AnnounceRequest(
             worker_id=worker_id,
-            session=self._session,
+            session=self.session,
             position=messages.POSITION.pack(position),
         )
-        self._connection.call(self._master.Announce, request)
+        self.connection.call(self._master.Announce, request)
 
     def attend(self, worker_id: int, attendance: Attendance) -> Seat | Restore | Wait | Finished:
         """Come to the rendezvous of an all-reduce job.
@@ -222,10 +205,10 @@ class GrpcMasterClient:
         """
         request = pb.AttendRequest(
             worker_id=worker_id,
-            session=self._session,
+            session=self.session,
             attendance=messages.ATTENDANCE.pack(attendance),
         )
-        return messages.SEATING.unpack(self._connection.call(self._master.Attend, request))
+        return messages.SEATING.unpack(self.connection.call(self._master.Attend, request))
 
     def leave(self, role: Role, index: int, give_up_seconds: float) -> bool:
         """Tell the master that this process was asked to end, and not by the master.
@@ -262,9 +245,9 @@ class GrpcMasterClient:
 
     def _leave(self, role: Role, index: int, give_up_seconds: float) -> Any:
         request = pb.LeaveRequest(
-            role=messages.role_to_message(role), index=index, session=self._session
+            role=messages.role_to_message(role), index=index, session=self.session
         )
-        return self._connection.call(self._master.Leave, request, give_up_seconds)
+        return self.connection.call(self._master.Leave, request, give_up_seconds)
 
     def hand_over(self, index: int, version: int, give_up_seconds: float) -> None:
         """Tell the master that a process has written its whole state, and the state's version.
@@ -272,8 +255,8 @@ class GrpcMasterClient:
         Raises:
             UnavailableError: The master does not answer in this time.
         """
-        request = pb.HandOverRequest(index=index, session=self._session, version=version)
-        self._connection.call(self._master.HandOver, request, give_up_seconds)
+        request = pb.HandOverRequest(index=index, session=self.session, version=version)
+        self.connection.call(self._master.HandOver, request, give_up_seconds)
 
     def heartbeat(
         self,
@@ -288,7 +271,7 @@ class GrpcMasterClient:
         request = pb.HeartbeatRequest(
             role=messages.role_to_message(role),
             index=index,
-            session=self._session,
+            session=self.session,
             ps_generation=generation,
             interval_seconds=interval_seconds,
         )
@@ -296,7 +279,7 @@ class GrpcMasterClient:
             request.progress.CopyFrom(messages.PROGRESS.pack(progress))
         if usage is not None:
             request.usage.CopyFrom(messages.USAGE.pack(usage))
-        answer = self._connection.call(self._master.Heartbeat, request)
+        answer = self.connection.call(self._master.Heartbeat, request)
         # The master sends the route only if this process knows another generation of it.
         has_route = answer.HasField("ps_route")
         return HeartbeatAnswer(
@@ -309,11 +292,11 @@ class GrpcMasterClient:
     def renew_certificate(self, request: bytes) -> bytes:
         """Return the next certificate of this process, for the key of a request; both in PEM."""
         message = pb.RenewCertificateRequest(request=request)
-        return bytes(self._connection.call(self._certificates.Renew, message).certificate)
+        return bytes(self.connection.call(self._certificates.Renew, message).certificate)
 
     def close(self) -> None:
         """End all running calls."""
-        self._connection.close()
+        self.connection.close()
 
 
 class JobClient:

@@ -69,16 +69,6 @@ class MasterStub:
                 request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.GetPsRouteRequest.SerializeToString,
                 response_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.GetPsRouteResponse.FromString,
                 _registered_method=True)
-        self.RegisterModelServer = channel.unary_unary(
-                '/elasticdl.v1.Master/RegisterModelServer',
-                request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.RegisterModelServerRequest.SerializeToString,
-                response_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.RegisterModelServerResponse.FromString,
-                _registered_method=True)
-        self.GetModelServers = channel.unary_unary(
-                '/elasticdl.v1.Master/GetModelServers',
-                request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.GetModelServersRequest.SerializeToString,
-                response_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.GetModelServersResponse.FromString,
-                _registered_method=True)
         self.Lease = channel.unary_unary(
                 '/elasticdl.v1.Master/Lease',
                 request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.LeaseRequest.SerializeToString,
@@ -198,20 +188,6 @@ class MasterServicer:
 
     def GetPsRoute(self, request, context):
         """Answers when every ps replica is there, or after a few seconds with `complete` false.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def RegisterModelServer(self, request, context):
-        """A model server that has built its model, and listens.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def GetModelServers(self, request, context):
-        """Where the model servers are; answers when one is there, or after a few seconds without any.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -353,16 +329,6 @@ def add_MasterServicer_to_server(servicer, server):
                     servicer.GetPsRoute,
                     request_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.GetPsRouteRequest.FromString,
                     response_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.GetPsRouteResponse.SerializeToString,
-            ),
-            'RegisterModelServer': grpc.unary_unary_rpc_method_handler(
-                    servicer.RegisterModelServer,
-                    request_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.RegisterModelServerRequest.FromString,
-                    response_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.RegisterModelServerResponse.SerializeToString,
-            ),
-            'GetModelServers': grpc.unary_unary_rpc_method_handler(
-                    servicer.GetModelServers,
-                    request_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.GetModelServersRequest.FromString,
-                    response_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.GetModelServersResponse.SerializeToString,
             ),
             'Lease': grpc.unary_unary_rpc_method_handler(
                     servicer.Lease,
@@ -624,60 +590,6 @@ class Master:
             '/elasticdl.v1.Master/GetPsRoute',
             elasticdl_dot_rpc_dot_elasticdl__pb2.GetPsRouteRequest.SerializeToString,
             elasticdl_dot_rpc_dot_elasticdl__pb2.GetPsRouteResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def RegisterModelServer(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/elasticdl.v1.Master/RegisterModelServer',
-            elasticdl_dot_rpc_dot_elasticdl__pb2.RegisterModelServerRequest.SerializeToString,
-            elasticdl_dot_rpc_dot_elasticdl__pb2.RegisterModelServerResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def GetModelServers(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/elasticdl.v1.Master/GetModelServers',
-            elasticdl_dot_rpc_dot_elasticdl__pb2.GetModelServersRequest.SerializeToString,
-            elasticdl_dot_rpc_dot_elasticdl__pb2.GetModelServersResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -1056,6 +968,126 @@ class Master:
             '/elasticdl.v1.Master/Stop',
             elasticdl_dot_rpc_dot_elasticdl__pb2.StopRequest.SerializeToString,
             elasticdl_dot_rpc_dot_elasticdl__pb2.StopResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class ModelServersStub:
+    """Served by the master of a job with model servers.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.RegisterModelServer = channel.unary_unary(
+                '/elasticdl.v1.ModelServers/RegisterModelServer',
+                request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.RegisterModelServerRequest.SerializeToString,
+                response_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.RegisterModelServerResponse.FromString,
+                _registered_method=True)
+        self.GetModelServers = channel.unary_unary(
+                '/elasticdl.v1.ModelServers/GetModelServers',
+                request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.GetModelServersRequest.SerializeToString,
+                response_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.GetModelServersResponse.FromString,
+                _registered_method=True)
+
+
+class ModelServersServicer:
+    """Served by the master of a job with model servers.
+    """
+
+    def RegisterModelServer(self, request, context):
+        """A model server that has built its model, and listens.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetModelServers(self, request, context):
+        """Where the model servers are; answers when one is there, or after a few seconds without any.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_ModelServersServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'RegisterModelServer': grpc.unary_unary_rpc_method_handler(
+                    servicer.RegisterModelServer,
+                    request_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.RegisterModelServerRequest.FromString,
+                    response_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.RegisterModelServerResponse.SerializeToString,
+            ),
+            'GetModelServers': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetModelServers,
+                    request_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.GetModelServersRequest.FromString,
+                    response_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.GetModelServersResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'elasticdl.v1.ModelServers', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('elasticdl.v1.ModelServers', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class ModelServers:
+    """Served by the master of a job with model servers.
+    """
+
+    @staticmethod
+    def RegisterModelServer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/elasticdl.v1.ModelServers/RegisterModelServer',
+            elasticdl_dot_rpc_dot_elasticdl__pb2.RegisterModelServerRequest.SerializeToString,
+            elasticdl_dot_rpc_dot_elasticdl__pb2.RegisterModelServerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetModelServers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/elasticdl.v1.ModelServers/GetModelServers',
+            elasticdl_dot_rpc_dot_elasticdl__pb2.GetModelServersRequest.SerializeToString,
+            elasticdl_dot_rpc_dot_elasticdl__pb2.GetModelServersResponse.FromString,
             options,
             channel_credentials,
             insecure,

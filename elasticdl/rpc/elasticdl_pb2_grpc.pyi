@@ -50,10 +50,6 @@ class MasterStub:
     """A ps replica that listens and has restored its checkpoint."""
     GetPsRoute: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.GetPsRouteRequest, _elasticdl_pb2.GetPsRouteResponse]
     """Answers when every ps replica is there, or after a few seconds with `complete` false."""
-    RegisterModelServer: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.RegisterModelServerRequest, _elasticdl_pb2.RegisterModelServerResponse]
-    """A model server that has built its model, and listens."""
-    GetModelServers: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.GetModelServersRequest, _elasticdl_pb2.GetModelServersResponse]
-    """Where the model servers are; answers when one is there, or after a few seconds without any."""
     Lease: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.LeaseRequest, _elasticdl_pb2.LeaseResponse]
     """Asks for a task. Asked again with the same `request`, it gives the same lease again. A patient
     worker is answered when there is a task, or after a few seconds.
@@ -103,10 +99,6 @@ class MasterAsyncStub(MasterStub):
     """A ps replica that listens and has restored its checkpoint."""
     GetPsRoute: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.GetPsRouteRequest, _elasticdl_pb2.GetPsRouteResponse]  # type: ignore[assignment]
     """Answers when every ps replica is there, or after a few seconds with `complete` false."""
-    RegisterModelServer: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.RegisterModelServerRequest, _elasticdl_pb2.RegisterModelServerResponse]  # type: ignore[assignment]
-    """A model server that has built its model, and listens."""
-    GetModelServers: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.GetModelServersRequest, _elasticdl_pb2.GetModelServersResponse]  # type: ignore[assignment]
-    """Where the model servers are; answers when one is there, or after a few seconds without any."""
     Lease: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.LeaseRequest, _elasticdl_pb2.LeaseResponse]  # type: ignore[assignment]
     """Asks for a task. Asked again with the same `request`, it gives the same lease again. A patient
     worker is answered when there is a task, or after a few seconds.
@@ -195,22 +187,6 @@ class MasterServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_elasticdl_pb2.GetPsRouteResponse, _abc.Awaitable[_elasticdl_pb2.GetPsRouteResponse]]:
         """Answers when every ps replica is there, or after a few seconds with `complete` false."""
-
-    @_abc_1.abstractmethod
-    def RegisterModelServer(
-        self,
-        request: _elasticdl_pb2.RegisterModelServerRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_elasticdl_pb2.RegisterModelServerResponse, _abc.Awaitable[_elasticdl_pb2.RegisterModelServerResponse]]:
-        """A model server that has built its model, and listens."""
-
-    @_abc_1.abstractmethod
-    def GetModelServers(
-        self,
-        request: _elasticdl_pb2.GetModelServersRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_elasticdl_pb2.GetModelServersResponse, _abc.Awaitable[_elasticdl_pb2.GetModelServersResponse]]:
-        """Where the model servers are; answers when one is there, or after a few seconds without any."""
 
     @_abc_1.abstractmethod
     def Lease(
@@ -328,6 +304,49 @@ class MasterServicer(metaclass=_abc_1.ABCMeta):
         """Cancels the job: every process is stopped and the job ends as failed."""
 
 def add_MasterServicer_to_server(servicer: MasterServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class ModelServersStub:
+    """Served by the master of a job with model servers."""
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> ModelServersAsyncStub: ...
+    RegisterModelServer: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.RegisterModelServerRequest, _elasticdl_pb2.RegisterModelServerResponse]
+    """A model server that has built its model, and listens."""
+    GetModelServers: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.GetModelServersRequest, _elasticdl_pb2.GetModelServersResponse]
+    """Where the model servers are; answers when one is there, or after a few seconds without any."""
+
+@_typing.type_check_only
+class ModelServersAsyncStub(ModelServersStub):
+    """Served by the master of a job with model servers."""
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    RegisterModelServer: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.RegisterModelServerRequest, _elasticdl_pb2.RegisterModelServerResponse]  # type: ignore[assignment]
+    """A model server that has built its model, and listens."""
+    GetModelServers: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.GetModelServersRequest, _elasticdl_pb2.GetModelServersResponse]  # type: ignore[assignment]
+    """Where the model servers are; answers when one is there, or after a few seconds without any."""
+
+class ModelServersServicer(metaclass=_abc_1.ABCMeta):
+    """Served by the master of a job with model servers."""
+
+    @_abc_1.abstractmethod
+    def RegisterModelServer(
+        self,
+        request: _elasticdl_pb2.RegisterModelServerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_elasticdl_pb2.RegisterModelServerResponse, _abc.Awaitable[_elasticdl_pb2.RegisterModelServerResponse]]:
+        """A model server that has built its model, and listens."""
+
+    @_abc_1.abstractmethod
+    def GetModelServers(
+        self,
+        request: _elasticdl_pb2.GetModelServersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_elasticdl_pb2.GetModelServersResponse, _abc.Awaitable[_elasticdl_pb2.GetModelServersResponse]]:
+        """Where the model servers are; answers when one is there, or after a few seconds without any."""
+
+def add_ModelServersServicer_to_server(servicer: ModelServersServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class ModelServerStub:
     """Served by each model server. Arrays travel as bytes: int64 ids and float32 numbers, little-endian."""

@@ -16,6 +16,7 @@ WORKER, PS, MODEL_SERVER, USER = "worker", "ps", "modelserver", "user"
 
 _SERVICE = "/elasticdl.v1.Master/"
 _CERTIFICATES = "/elasticdl.v1.Certificates/"
+_MODEL_SERVERS = "/elasticdl.v1.ModelServers/"
 _MODEL_SERVER = "/elasticdl.v1.ModelServer/"
 
 RIGHTS: Mapping[str, frozenset[str]] = {
@@ -26,8 +27,6 @@ RIGHTS: Mapping[str, frozenset[str]] = {
     _SERVICE + "RestorePoint": frozenset({PS}),
     _SERVICE + "RegisterPs": frozenset({PS}),
     _SERVICE + "GetPsRoute": frozenset({WORKER, PS, MODEL_SERVER}),
-    _SERVICE + "RegisterModelServer": frozenset({MODEL_SERVER}),
-    _SERVICE + "GetModelServers": frozenset({WORKER}),
     _SERVICE + "Lease": frozenset({WORKER}),
     _SERVICE + "Report": frozenset({WORKER}),
     _SERVICE + "Announce": frozenset({WORKER}),
@@ -43,6 +42,8 @@ RIGHTS: Mapping[str, frozenset[str]] = {
     _SERVICE + "SetNumPs": frozenset({USER}),
     _SERVICE + "Stop": frozenset({USER}),
     _CERTIFICATES + "Renew": frozenset({WORKER, PS, MODEL_SERVER}),
+    _MODEL_SERVERS + "RegisterModelServer": frozenset({MODEL_SERVER}),
+    _MODEL_SERVERS + "GetModelServers": frozenset({WORKER}),
     _MODEL_SERVER + "Forward": frozenset({WORKER}),
     _MODEL_SERVER + "Backward": frozenset({WORKER}),
 }

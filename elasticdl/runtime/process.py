@@ -23,6 +23,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import NoReturn
 
+from elasticdl import registry
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError, ElasticdlError
 from elasticdl.job import Role
@@ -72,7 +73,6 @@ PROFILE_FOLDER, PROFILE_REQUEST = "profile", "request.json"
 PROFILE_RECORDING = "recording"
 """Ending of the file by which a ps replica says there that it records."""
 
-_MODULES = {Role.MODEL_SERVER: "elasticdl.worker.model_server"}  # it computes like a worker
 _TOKEN_BYTES = 32
 _log = logging.getLogger(__name__)
 
@@ -111,6 +111,11 @@ def master_address(job_dir: Path) -> str | None:
         return None
 
 
+def module_of(role: Role) -> str:
+    """Return the module that a process of a role runs."""
+    return registry.places("roles").get(role, f"elasticdl.{role}")
+
+
 def command(
     role: Role,
     index: int,
@@ -129,7 +134,7 @@ def command(
     `-P` keeps the current folder off the import path, as for `elasticdl` itself. `-u` makes
     output of the user's code reach the log at once, before a kill.
     """
-    words = [python, "-P", "-u", "-m", _MODULES.get(role, f"elasticdl.{role}")]
+    words = [python, "-P", "-u", "-m", module_of(role)]
     words += ["--config", str(config_file or job_dir / CONFIG_FILE)]
     words += ["--token_file", str(token_file or job_dir / TOKEN_FILE)]
     words += ["--job_dir", str(job_dir), "--index", str(index)]

@@ -97,24 +97,6 @@ class ClusterSection(Section):
         ),
     ] = ""
     num_ps_pods: Annotated[int, Field(ge=1, le=MOST_PS, description="Ps replicas.")] = 1
-    num_model_servers: Annotated[
-        NonNegativeInt,
-        Field(
-            description="Model servers, which compute the parts of the model that are in "
-            "elasticdl.layers.Remote; 0: each worker computes them itself."
-        ),
-        _TRAIN,
-    ] = 0
-    model_server_window_seconds: Annotated[
-        float,
-        Field(
-            ge=0,
-            le=1,
-            description="How long a model server waits for the requests of other workers, to "
-            "compute each id of them once; it does not wait when all workers have asked.",
-        ),
-        _TRAIN,
-    ] = 0.002
     ps_memory_limit: Annotated[
         ByteSize | None,
         Field(

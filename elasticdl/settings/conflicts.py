@@ -132,11 +132,6 @@ _OF_PS: Mapping[str, Given] = {
 }
 """Flags of which workers that reduce gradients among themselves have no use."""
 
-NOT_WITH_MODEL_SERVERS = (
-    "--num_model_servers={num_model_servers} does not go with {flag} so far: expected one of them; "
-    "without the first each worker computes what is in elasticdl.layers.Remote itself"
-)
-
 CONFLICTS = (
     # Synchrony.
     Conflict(
@@ -242,28 +237,6 @@ CONFLICTS = (
         f"{{flag}} does not go with --distribution_strategy={_HYBRID} so far: expected "
         f"--distribution_strategy={_PS}, or not this flag",
         {**_OF_PS, "--ps_recovery=latest": lambda job: job.checkpoint.ps_recovery == "latest"},
-    ),
-    # Model servers.
-    Conflict(
-        lambda job: job.num_model_servers and _has_not(_PS, _HYBRID)(job),
-        "--num_model_servers={num_model_servers}: a model server takes rows from ps replicas: "
-        f"expected --distribution_strategy={_PS} or {_HYBRID}, found {{distribution_strategy}}; "
-        "without the flag each worker computes what is in elasticdl.layers.Remote itself",
-    ),
-    Conflict(
-        lambda job: job.num_model_servers and not job.launcher.has_model_servers,
-        NOT_WITH_MODEL_SERVERS.replace("{flag}", "--launcher={launcher_name}"),
-    ),
-    Conflict(
-        lambda job: job.num_model_servers,
-        NOT_WITH_MODEL_SERVERS,
-        {
-            "--export_dir": lambda job: job.checkpoint.export_dir is not None,
-            "--on_nan=skip": lambda job: job.training.on_nan == "skip",
-            "--torch_compile": lambda job: job.model.torch_compile,
-            "--output_tables=parquet": lambda job: job.checkpoint.output_tables == "parquet",
-            "--tls=files": lambda job: job.cluster.tls == "files",
-        },
     ),
     # What is written for people to see.
     Conflict(

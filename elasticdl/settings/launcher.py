@@ -24,7 +24,7 @@ class LauncherFacts:
         sees_files: The processes see the files of the command's machine: folder, data and model.
         metrics: Where a process can serve `--metrics_port`: at the loopback address of its machine,
             or at each address of the process's own; "" if nobody could reach it.
-        has_model_servers: The launcher starts model servers.
+        starts_other_roles: The launcher starts processes of packages, such as model servers.
         own_options: A flag of the launcher that can say what flags of other launchers say.
         dry_run: The help of `--dry_run`; "" if the launcher cannot print what it would ask for.
         implied_by: The place of a setting that chooses the launcher without `--launcher`.
@@ -38,7 +38,7 @@ class LauncherFacts:
     shares_folder: bool = False
     sees_files: bool = True
     metrics: Literal["loopback", "own", ""] = ""
-    has_model_servers: bool = True
+    starts_other_roles: bool = True
     own_options: str = ""
     dry_run: str = ""
     implied_by: tuple[str, ...] = ()

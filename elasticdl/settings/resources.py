@@ -58,8 +58,8 @@ class ResourcesSection(Section):
 
 
 def asks_as(role: Role) -> Role:
-    """Return the role whose resource flags apply; a model server counts as a worker."""
-    return Role.WORKER if role is Role.MODEL_SERVER else role
+    """Return the role whose resource flags apply; processes of packages count as workers."""
+    return role if role in (Role.MASTER, Role.PS) else Role.WORKER
 
 
 def parse_quantity(text: str) -> Decimal:

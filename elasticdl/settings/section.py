@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from elasticdl.job import Role
 from elasticdl.locations import Location
 
 if TYPE_CHECKING:
@@ -68,12 +69,14 @@ class PackageSection(Section):
         changes_nothing: A job may go on with other ones, for they change nothing of what is
             trained.
         may_differ: The settings that may be other ones when a job goes on, where not all may.
+        needs_model_file: `elasticdl run`, whose script has a model of its own, lacks its flags.
         needs: The modules that its flags need on the machine of the command.
         shown_as: Functions by the names of settings: each makes a form that anybody may see.
     """
 
     changes_nothing: ClassVar[bool] = False
     may_differ: ClassVar[tuple[str, ...]] = ()
+    needs_model_file: ClassVar[bool] = False
     needs: ClassVar[tuple[Needs, ...]] = ()
     shown_as: ClassVar[Mapping[str, Callable[[str], str]]] = {}
 
@@ -90,6 +93,11 @@ class PackageSection(Section):
     @property
     def destinations(self) -> Mapping[str, Location | None]:
         """The folders into which a training job writes, by flag."""
+        return {}
+
+    @property
+    def processes(self) -> Mapping[Role, int]:
+        """How many processes a job has for the package, by role."""
         return {}
 
     def check(self, job: JobConfig) -> None:

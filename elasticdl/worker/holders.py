@@ -16,13 +16,11 @@ from elasticdl.runtime.addresses import port_of
 from elasticdl.runtime.process import ProcessArguments, scratch_folder
 from elasticdl.worker.all_reduce import RingExchange
 from elasticdl.worker.exchange import Exchange
-from elasticdl.worker.model_servers import ModelServers
 from elasticdl.worker.replica import Replica
 from elasticdl.worker.ring_member import RingMember
 from elasticdl.worker.route import Route, connect
-from elasticdl.worker.row_source import RowSource
+from elasticdl.worker.row_source import sources_of
 from elasticdl.worker.stores import StoreExchange
-from elasticdl.worker.tower_rows import TowerRows, having_towers
 
 _PS_DEADLINE_SECONDS = 600.0  # a replica that died has to be started and to load its checkpoint
 _PS_CONNECT_SECONDS = 20.0  # the master has said that it is there
@@ -46,17 +44,14 @@ class Holders:
 
     def exchange(self, trainer: Trainer) -> Exchange:
         """Return the exchange with the holders of parameters in this job."""
-        config, stores, sources = self._arguments.config, None, list[RowSource]()
+        config, stores = self._arguments.config, None
         if config.num_ps:
             dial = partial(dial_replicas, self._arguments)
             client = connect(self._master.ps_route, dial, self.route)
-            steps, per_task = (
-                config.training.get_model_steps,
-                config.training.num_minibatches_per_task,
-            )
+            training = config.training
+            steps, per_task = training.get_model_steps, training.num_minibatches_per_task
             stores = StoreExchange(client, trainer, self.route, steps, per_task)
-        if config.num_model_servers:
-            sources.append(self._towers(trainer))
+        sources = sources_of(trainer, self._arguments, self._master)
         if config.has_worlds:
             self.ring = self._join(trainer)
         return Exchange(stores, self.ring, sources)
@@ -77,15 +72,6 @@ class Holders:
         """Leave the world; its other workers have the same parameters."""
         if self.ring is not None:
             self.ring.close()
-
-    def _towers(self, trainer: Trainer) -> TowerRows:
-        """Return the source of the rows that model servers compute."""
-        model = having_towers(trainer)
-        towers = model.towers()
-        find, token = self._master.model_servers, self._arguments.token
-        servers = ModelServers(towers, find, token, self._arguments.tls)
-        model.place_towers()
-        return TowerRows(servers, towers)
 
     def _join(self, trainer: Trainer) -> RingExchange:
         """Return the part in a world; it is not active before a model is declared to it."""

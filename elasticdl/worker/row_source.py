@@ -8,11 +8,14 @@ minibatch, so that a minibatch is counted once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from elasticdl.backends.base import Float32, Int64, ModelDescription, StepResult
+from elasticdl import registry
+from elasticdl.backends.base import Float32, Int64, ModelDescription, StepResult, Trainer
+from elasticdl.rpc.client import GrpcMasterClient
+from elasticdl.runtime.process import ProcessArguments
 
 Site = tuple[int, Int64]
 """The number of a table or of what a source computes, and ids of any shape."""
@@ -71,3 +74,21 @@ class RowSource(Protocol):
             dense: The dense parameters, if this worker has them; None if the stores have them.
         """
         ...
+
+
+MakeSources = Callable[[Trainer, ProcessArguments, GrpcMasterClient], list[RowSource]]
+"""Returns the sources of a worker. Called with the built model, the arguments of the worker's
+process, and its client of the master.
+"""
+
+
+def sources_of(
+    trainer: Trainer, arguments: ProcessArguments, master: GrpcMasterClient
+) -> list[RowSource]:
+    """Return the sources of rows that packages bring for a job.
+
+    Raises:
+        ModelError: The model does not go with a source.
+    """
+    makers: dict[str, MakeSources] = registry.brought("row_sources")
+    return [source for make in makers.values() for source in make(trainer, arguments, master)]

@@ -12,7 +12,6 @@ from elasticdl.master.features.data_check import LookAtData
 from elasticdl.master.features.divergence import DivergingLoss
 from elasticdl.master.features.evaluating import Evaluating
 from elasticdl.master.features.model_change import ModelChange
-from elasticdl.master.features.model_servers import ModelServerAddresses
 from elasticdl.master.features.outputs import WaitsForStorage, WrittenPrograms
 from elasticdl.master.features.overfitting import TellsOverfitting
 from elasticdl.master.features.sources import RecordSource
@@ -39,7 +38,6 @@ def features_of(job: JobParts) -> list[JobFeature]:
         LeftStragglers(job),
         ModelChange(job),
         MeasuredTraining(job, metrics),
-        ModelServerAddresses(job),
         WrittenPrograms(job),
         Evaluating(job, metrics),
         Callbacks(job),

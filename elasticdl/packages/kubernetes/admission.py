@@ -38,7 +38,7 @@ def members_of_minimum(config: JobConfig) -> dict[Role, int]:
     """Return how many processes of each role are admitted together."""
     return {
         Role.PS: config.num_ps,
-        Role.MODEL_SERVER: config.num_model_servers,
+        **config.other_processes,
         Role.WORKER: config.of(KubernetesSection).queue_min_workers,
     }
 

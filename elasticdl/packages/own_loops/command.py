@@ -7,6 +7,7 @@ from pathlib import Path
 import rich_click as click
 from click.core import ParameterSource
 
+from elasticdl import registry
 from elasticdl.cli.flags import (
     Flag,
     build_config,
@@ -21,6 +22,7 @@ from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError
 from elasticdl.job import Strategy
 from elasticdl.launchers import choose
+from elasticdl.settings.section import PackageSection
 
 _HELP = """Run a script with a training loop of its own on several workers.
 
@@ -61,14 +63,10 @@ _OTHER_FLAGS = frozenset(
         "ps_redo_mb",
         "pretrained_rows",
         # These flags need a model file.
-        "num_model_servers",
-        "model_server_window_seconds",
         "export_dir",
         "export_every",
         "export_full_every",
         "keep_exports",
-        "trace",
-        "trace_dir",
         "saved_model",
         "output_tables",
         "export_tables",
@@ -79,10 +77,12 @@ _OTHER_FLAGS = frozenset(
 
 
 def _flags() -> list[Flag]:
+    brought: dict[str, type[PackageSection]] = registry.brought("sections")
+    others = {*_OTHER_SECTIONS, *(name for name, kind in brought.items() if kind.needs_model_file)}
     return [
         flag
         for flag in flags("train")
-        if flag.path[0] not in _OTHER_SECTIONS and flag.name not in _OTHER_FLAGS
+        if not others & {*flag.path} and flag.name not in _OTHER_FLAGS
     ]
 
 

@@ -19,7 +19,7 @@ LAUNCHER = LauncherFacts(
     description="a Ray cluster",
     place="an actor of Ray",
     shares_folder=True,
-    has_model_servers=False,
+    starts_other_roles=False,
 )
 
 

@@ -19,7 +19,7 @@ LAUNCHER = LauncherFacts(
     description="Slurm",
     place="a task of Slurm",
     shares_folder=True,
-    has_model_servers=False,
+    starts_other_roles=False,
     own_options="slurm_options",
 )
 

@@ -10,13 +10,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from elasticdl.backends.towers import towers_are_elsewhere
 from elasticdl.errors import ModelError
 from elasticdl.layers.life_cycle import Admission, Expiry, admission_of, expiry_of
 from elasticdl.layers.lookup import (
     current_count,
     current_lookup,
     is_served,
-    towers_are_elsewhere,
 )
 from elasticdl.layers.plain_rows import PlainRows
 from elasticdl.layers.rates import require_rate

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from elasticdl.settings.conflicts import NOT_WITH_MODEL_SERVERS
 from elasticdl.settings.section import Needs, Only, PackageSection
 
 if TYPE_CHECKING:
@@ -80,6 +79,7 @@ class TraceSection(PackageSection):
     """Trace of what is trained."""
 
     changes_nothing: ClassVar[bool] = True
+    needs_model_file: ClassVar[bool] = True
     needs: ClassVar[tuple[Needs, ...]] = (Needs("trace", "parquet", ("pyarrow",)),)
 
     trace: Annotated[
@@ -107,12 +107,6 @@ class TraceSection(PackageSection):
             raise ValueError(
                 f"--trace: on {job.launcher.title} the folder of a worker goes with its {place}: "
                 "expected --trace_dir, a folder on a volume that stays"
-            )
-        if job.num_model_servers:
-            raise ValueError(
-                NOT_WITH_MODEL_SERVERS.format(
-                    num_model_servers=job.num_model_servers, flag="--trace"
-                )
             )
 
     def check_machine(self, job: JobConfig) -> None:

@@ -210,7 +210,6 @@ def test_a_choice_that_says_nothing_is_refused(text, words):
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        ({"trace": "every=10", "num_model_servers": "2"}, "does not go with --trace"),
         ({"trace_dir": "folder"}, "--trace_dir needs --trace"),
         ({"trace": "every=0"}, "every=0: expected a whole number above 0"),
     ],

@@ -220,7 +220,7 @@ def test_who_takes_the_port_of_a_master_that_died_is_told_no_secret(make_job, it
     port = int(server.address.rpartition(":")[2])
     unheard = threading.Event()
     client = job.client(server, job.files(Role.WORKER), attempt_seconds=IN_VAIN_SECONDS)
-    client._connection._on_unreachable = lambda words: unheard.set()
+    client.connection._on_unreachable = lambda words: unheard.set()
     client.heartbeat(Role.WORKER, 0)
     server.close()
 

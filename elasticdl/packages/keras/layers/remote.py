@@ -5,8 +5,9 @@ from __future__ import annotations
 import keras
 import tensorflow as tf
 
+from elasticdl.backends.towers import towers_are_elsewhere
 from elasticdl.errors import ModelError
-from elasticdl.layers.lookup import Shape, current_lookup, towers_are_elsewhere
+from elasticdl.layers.lookup import Shape, current_lookup
 
 
 @keras.saving.register_keras_serializable(package="elasticdl")

@@ -16,9 +16,10 @@ import keras
 import tensorflow as tf
 
 from elasticdl.backends.base import ConstraintSpec, Float32, Initializer
+from elasticdl.backends.towers import towers_elsewhere
 from elasticdl.backends.user_code import user_code
 from elasticdl.errors import ElasticdlError, ModelError
-from elasticdl.layers.lookup import looking_up, towers_elsewhere
+from elasticdl.layers.lookup import looking_up
 from elasticdl.layers.row_rules import AdmissionSpec, ExpirySpec, KeptStatistics
 from elasticdl.layers.row_statistics import RowStatistics
 from elasticdl.packages.keras.feed.minibatch import KerasMinibatch, describe

@@ -16,8 +16,8 @@ from cryptography import x509
 
 from scripts.job_lines import processes
 from tests.clusters.kubernetes.namespace import Namespace
-from tests.elastic import towers_job
 from tests.packages.kubernetes.cluster.job import CLI, ClusterJob
+from tests.packages.model_servers import towers_job
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from elasticdl.backends.base import Float32, Int64, Lookup, Tower
+from elasticdl.backends.base import Float32, Int64, Lookup
+from elasticdl.backends.towers import Tower
 from elasticdl.errors import ModelError
-from elasticdl.worker.model_server.frozen_rows import FrozenRows
+from elasticdl.packages.model_servers.frozen_rows import FrozenRows
+from elasticdl.packages.model_servers.tower_rows import TowerGradients, dense_part
 from elasticdl.worker.row_source import SiteGradient
-from elasticdl.worker.tower_rows import TowerGradients, dense_part
 
 _KEPT_BYTES = 256 * 1024 * 1024
 _KEPT_WINDOWS = 64

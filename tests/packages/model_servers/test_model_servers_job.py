@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.elastic.running_job import run
-from tests.elastic.towers_job import (
+from tests.packages.model_servers.towers_job import (
     IDS,
     NUM_IDS,
     STRATEGIES,

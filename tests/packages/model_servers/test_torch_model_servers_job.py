@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.elastic.running_job import run
-from tests.elastic.towers_job import (
+from tests.packages.model_servers.towers_job import (
     STRATEGIES,
     check_counts_of_a_struck_job,
     comparable,

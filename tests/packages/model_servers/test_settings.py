@@ -18,7 +18,7 @@ def test_a_job_without_ps_replicas_has_no_model_servers(strategy):
     words = rf"--num_model_servers=2: .* expected --distribution_strategy=Par.*, found {strategy}"
     with pytest.raises(ConfigError, match=words):
         config(distribution_strategy=strategy, num_model_servers="2")
-    assert config(distribution_strategy=strategy).num_model_servers == 0
+    assert not config(distribution_strategy=strategy).other_processes
 
 
 @pytest.mark.parametrize(
@@ -28,6 +28,7 @@ def test_a_job_without_ps_replicas_has_no_model_servers(strategy):
         {"on_nan": "skip"},
         {"torch_compile": "true"},
         {"output": "model", "output_tables": "parquet"},
+        {"trace": "every=10"},
     ],
 )
 def test_what_does_not_go_with_model_servers_is_named(words):

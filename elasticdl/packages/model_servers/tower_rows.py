@@ -22,13 +22,12 @@ import numpy as np
 
 from elasticdl.backends.base import (
     Float32,
-    HasTowers,
     Int64,
     ModelDescription,
     StepResult,
-    Tower,
     Trainer,
 )
+from elasticdl.backends.towers import HasTowers, Tower
 from elasticdl.errors import ModelError, NonFiniteLossError
 from elasticdl.worker.row_source import Site, SiteGradient
 

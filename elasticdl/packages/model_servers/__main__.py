@@ -1,4 +1,4 @@
-"""`python -m elasticdl.worker.model_server`: one model server."""
+"""`python -m elasticdl.packages.model_servers`: one model server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,14 @@ from elasticdl.model_spec import load_model_spec
 from elasticdl.observe import process_metrics
 from elasticdl.observe.events import EventLog
 from elasticdl.observe.labels import LabelClock
+from elasticdl.packages.model_servers.computer import TowerComputer
+from elasticdl.packages.model_servers.service import TowerService, make_server
+from elasticdl.packages.model_servers.settings import ModelServersSection
+from elasticdl.packages.model_servers.tower_rows import having_towers
+from elasticdl.packages.model_servers.windows import ServerCounts
+from elasticdl.rpc import elasticdl_pb2 as pb
 from elasticdl.rpc.client import GrpcMasterClient
+from elasticdl.rpc.elasticdl_pb2_grpc import ModelServersStub
 from elasticdl.rpc.security import add_port
 from elasticdl.runtime import ending, process
 from elasticdl.runtime.addresses import join
@@ -24,13 +31,9 @@ from elasticdl.worker.data_check import metadata_of
 from elasticdl.worker.exchange import half_of_stores
 from elasticdl.worker.heartbeat import Heartbeat
 from elasticdl.worker.holders import dial_replicas
-from elasticdl.worker.model_server.computer import TowerComputer
-from elasticdl.worker.model_server.service import TowerService, make_server
-from elasticdl.worker.model_server.windows import ServerCounts
 from elasticdl.worker.route import Route, connect
 from elasticdl.worker.sources import open_readers
 from elasticdl.worker.stores import StoreExchange
-from elasticdl.worker.tower_rows import having_towers
 from elasticdl.worker.worker_process import build_trainer
 
 log = logging.getLogger(__name__)
@@ -75,7 +78,7 @@ def build(
     # Rows with a limited life may be created anew, so they are not kept either.
     are_trained = [table.trainable or table.expiry is not None for table in description.tables]
     computer = TowerComputer(towers, are_trained, pull)
-    seconds = config.cluster.model_server_window_seconds
+    seconds = config.of(ModelServersSection).model_server_window_seconds
     return TowerService(towers, computer, seconds), route
 
 
@@ -98,7 +101,7 @@ async def serve(
     port = add_port(server, join(arguments.listening.bind, 0), arguments.tls)
     await server.start()
     address, labels = arguments.listening.at(port), LabelClock()
-    interval = master.register_model_server(arguments.index, address, os.getpid())
+    interval = register(arguments.index, address, master)
     labels.enter(Label.IDLE)
     events = EventLog(arguments.job_dir, Role.MODEL_SERVER, arguments.index)
     beats = Heartbeat(
@@ -119,6 +122,15 @@ async def serve(
             told = tell(service.counts, told)
     # Nothing here is handed over, and a framework needs seconds to end. Workers ask other servers.
     ending.end_now(process.STOPPED_EXIT_CODE)
+
+
+def register(index: int, address: str, master: GrpcMasterClient) -> float:
+    """Tell the master where this server listens; return the seconds between its heartbeats."""
+    request = pb.RegisterModelServerRequest(
+        index=index, address=address, pid=os.getpid(), session=master.session
+    )
+    stub = master.connection.stub(ModelServersStub)
+    return float(master.connection.call(stub.RegisterModelServer, request).heartbeat_seconds)
 
 
 def tell(counts: ServerCounts, told: ServerCounts) -> ServerCounts:

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from elasticdl.errors import AuthenticationError, ElasticdlError, ModelError
+from elasticdl.packages.model_servers import client
+from elasticdl.packages.model_servers.client import ModelServers
+from elasticdl.packages.model_servers.messages import check_size
+from elasticdl.packages.model_servers.service import TowerService, make_server
+from elasticdl.packages.model_servers.tower_rows import Question, TowerGradients
 from elasticdl.rpc.security import add_port
-from elasticdl.worker import model_servers
-from elasticdl.worker.model_server.service import TowerService, make_server
-from elasticdl.worker.model_servers import ModelServers
 from elasticdl.worker.row_source import SiteGradient
-from elasticdl.worker.tower_messages import check_size
-from elasticdl.worker.tower_rows import Question, TowerGradients
 
 TOKEN = b"0" * 32
 NOBODY = "127.0.0.1:1"
@@ -111,7 +111,7 @@ def test_a_server_that_is_away_or_lost_is_replaced_by_the_next_one():
 
 
 def test_a_server_that_is_back_is_asked_again(monkeypatch):
-    monkeypatch.setattr(model_servers, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(client, "_LOOK_SECONDS", 0.0)
     one, other = Tens(), Tens()
     with served(one) as a, served(other) as b:
         known = ["", b]

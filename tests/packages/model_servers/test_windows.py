@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from elasticdl.worker.model_server.windows import MAX_IDS, RequestWindows, ServerCounts
+from elasticdl.packages.model_servers.windows import MAX_IDS, RequestWindows, ServerCounts
 
 LONG, SHORT = 3600.0, 0.001
 

@@ -14,12 +14,12 @@ from elasticdl.backends.base import (
 )
 from elasticdl.errors import ModelError, NonFiniteLossError
 from elasticdl.job import Lease, Shard, Task, TaskKind
+from elasticdl.packages.model_servers.computer import TowerComputer
+from elasticdl.packages.model_servers.frozen_rows import FrozenRows
+from elasticdl.packages.model_servers.tower_rows import TowerAnswer, TowerGradients, TowerRows
 from elasticdl.worker.exchange import Exchange, half_of_stores
-from elasticdl.worker.model_server.computer import TowerComputer
-from elasticdl.worker.model_server.frozen_rows import FrozenRows
 from elasticdl.worker.parameters import ComputedMinibatch, OwnParameters, Step
 from elasticdl.worker.stores import StoreExchange
-from elasticdl.worker.tower_rows import TowerAnswer, TowerGradients, TowerRows
 
 ZEROS, SGD = Initializer("constant", {"value": 0.0}), OptimizerSpec("sgd")
 OUTER, INNER, TOWER = 0, 1, 2

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from elasticdl.backends.base import Float32, Int64, Tower
+from elasticdl.backends.base import Float32, Int64
+from elasticdl.backends.towers import Tower
 from elasticdl.errors import ModelError
 from elasticdl.rpc.codec import MessageError
 

@@ -11,7 +11,7 @@ from scripts.chaos import job as counting
 from tests.elastic.running_job import RunningJob, elasticdl
 
 HERE = Path(__file__).parent
-SERVER = "worker.model_server"  # the module that a model server runs
+SERVER = "packages.model_servers"  # the module that a model server runs
 NUM_RECORDS, NUM_IDS, IDS = 12_000, 500, 3
 MINIBATCH = 16  # of which each file has a whole number
 STRATEGIES = ["ParameterServerStrategy", "HybridStrategy"]

@@ -12,17 +12,18 @@ from typing import Any
 import grpc
 import numpy as np
 
-from elasticdl.backends.base import Float32, Int64, Tower
+from elasticdl.backends.base import Float32, Int64
+from elasticdl.backends.towers import Tower
 from elasticdl.errors import AuthenticationError, ElasticdlError, ModelError, UnavailableError
+from elasticdl.packages.model_servers.messages import SIZE_LIMITS, check_size, floats_of
+from elasticdl.packages.model_servers.tower_rows import Question, TowerAnswer, TowerGradients
+from elasticdl.packages.model_servers.windows import MAX_IDS
 from elasticdl.rpc import elasticdl_pb2 as pb
 from elasticdl.rpc.channel import CLIENT_OPTIONS, TOKEN_KEY
 from elasticdl.rpc.elasticdl_pb2_grpc import ModelServerStub
 from elasticdl.rpc.security import open_channel
 from elasticdl.runtime.credentials.files import Stamp, TlsFiles
-from elasticdl.worker.model_server.windows import MAX_IDS
 from elasticdl.worker.row_source import SiteGradient
-from elasticdl.worker.tower_messages import SIZE_LIMITS, check_size, floats_of
-from elasticdl.worker.tower_rows import Question, TowerAnswer, TowerGradients
 
 log = logging.getLogger(__name__)
 

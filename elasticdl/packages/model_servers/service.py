@@ -10,8 +10,12 @@ from typing import TypeVar
 import grpc
 import numpy as np
 
-from elasticdl.backends.base import Float32, Int64, Tower
+from elasticdl.backends.base import Float32, Int64
+from elasticdl.backends.towers import Tower
 from elasticdl.errors import ElasticdlError
+from elasticdl.packages.model_servers.computer import TowerComputer
+from elasticdl.packages.model_servers.messages import SIZE_LIMITS, dense_of, floats_of, ids_of
+from elasticdl.packages.model_servers.windows import MAX_IDS, RequestWindows, ServerCounts
 from elasticdl.rpc import elasticdl_pb2 as pb
 from elasticdl.rpc.channel import Authentication, Defects, server_options
 from elasticdl.rpc.codec import MessageError
@@ -19,10 +23,7 @@ from elasticdl.rpc.elasticdl_pb2_grpc import (
     ModelServerServicer,
     add_ModelServerServicer_to_server,
 )
-from elasticdl.worker.model_server.computer import TowerComputer
-from elasticdl.worker.model_server.windows import MAX_IDS, RequestWindows, ServerCounts
 from elasticdl.worker.row_source import SiteGradient
-from elasticdl.worker.tower_messages import SIZE_LIMITS, dense_of, floats_of, ids_of
 
 T = TypeVar("T")
 Answer = TypeVar("Answer", pb.ForwardResponse, pb.BackwardResponse)

@@ -6,8 +6,8 @@ from elasticdl.errors import ElasticdlError
 from elasticdl.job import Role
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master.actions import StartProcess
-from elasticdl.master.features.model_servers import ModelServerAddresses
 from elasticdl.master.status import picture
+from elasticdl.packages.model_servers.master import ModelServerAddresses
 
 
 @pytest.fixture

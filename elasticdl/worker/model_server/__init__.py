@@ -1,1 +1,0 @@
-"""Model servers compute towers for workers, and keep nothing that could be lost."""
