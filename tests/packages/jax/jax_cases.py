@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from elasticdl.backends.base import Minibatch
+from elasticdl.backends.base import ChecksData, ChecksExport, HasTowers, KeepsNames, Minibatch
 from elasticdl.data.base import Metadata
 from elasticdl.errors import ModelError
 from elasticdl.job import Mode
@@ -18,6 +18,7 @@ from elasticdl.packages.keras.feed.minibatch import KerasMinibatch, Structure
 
 N = 8
 METADATA = Metadata()
+ABILITIES = ChecksData, ChecksExport, HasTowers, KeepsNames
 
 
 def given(**features):
@@ -185,6 +186,7 @@ def described():
         "momenta": {v.name.split("/")[-1]: round(v.momentum, 6) for v in description.state},
         "same_draws": bool(np.array_equal(gradient(1), gradient(1))),
         "other_draws": not np.array_equal(gradient(1), gradient(2)),
+        "abilities": [kind.__name__ for kind in ABILITIES if isinstance(made, kind)],
     }
 
 

@@ -66,5 +66,9 @@ def test_what_is_not_trained_and_what_moves_is_described(said):
     assert described["other_draws"], "another one drops out others"
 
 
+def test_a_trainer_has_no_method_for_what_jax_cannot(said):
+    assert said["described"]["abilities"] == ["ChecksData", "ChecksExport"]
+
+
 def test_losses_of_keras_for_two_outputs_are_weighed_and_added(said):
     assert said["two_outputs"] == pytest.approx(0.5 * 1 + 2.0 * 3)
