@@ -9,11 +9,16 @@ asyncio.
 The results are processor seconds of the server, its memory, and the longest delay of its event
 loop, which the master measures itself. Limits: half a core, 500 MB, 100 ms.
 
-    python benchmarks/members.py [--short]
+With `--costs` it measures the processor time of a task (a lease and a report) and of a heartbeat:
+300 members with long tasks, and with short ones. `elasticdl simulate` takes its costs of the master
+from there (`packages/simulate/published.py`).
+
+    python benchmarks/members.py [--short] [--costs]
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import json
@@ -24,7 +29,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +38,7 @@ sys.path.insert(1, str(Path(__file__).parents[1]))
 import grpc
 import numpy as np
 from member_server import TOKEN, make_config, make_data
-from report import Row, Side, asked_for_short, compare, write_results
+from report import Row, Side, compare, write_results
 
 from elasticdl.job import Outcome, TaskReport
 from elasticdl.master.durable import open_job
@@ -58,10 +63,13 @@ class Size:
     num_tasks: int
     seconds: float  # of the steady state
     runs: int
+    task_seconds: float = TASK_SECONDS
 
 
 FULL = Size(num_members=1_000, num_tasks=1_000_000, seconds=60.0, runs=3)
 SHORT = Size(num_members=200, num_tasks=100_000, seconds=8.0, runs=1)
+LONG_TASKS = Size(num_members=300, num_tasks=100_000, seconds=12.0, runs=5)
+SHORT_TASKS = replace(LONG_TASKS, task_seconds=2.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +89,19 @@ class Load:
     late_ms: float
     calls_per_second: float
     answer_ms: float
+    tasks_per_second: float
 
 
 def main() -> None:
-    """Measure and write `benchmarks/results/members.json`."""
-    is_short = asked_for_short(__doc__)
+    """Measure and write `benchmarks/results/members.json`, or `master.json` of `--costs`."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--short", action="store_true", help="few runs of each, not kept")
+    parser.add_argument("--costs", action="store_true", help="of a task and of a heartbeat")
+    args = parser.parse_args()
+    is_short = args.short
+    if args.costs:
+        write_costs(is_short)
+        return
     size = SHORT if is_short else FULL
     loads: dict[str, list[Load]] = {"ours": [], "peer": []}
     for number in range(size.runs):
@@ -123,6 +139,24 @@ def main() -> None:
         "limits": {"% of a core": 50, "MB": 500, "event loop held, ms": 100},
     }
     write_results("members", rows, notes, keep=not is_short)
+
+
+def write_costs(is_short: bool) -> None:
+    """Measure the processor time of a task and of a heartbeat, and write `results/master.json`."""
+    tasks, beats = [], []
+    for _ in range(1 if is_short else LONG_TASKS.runs):
+        few, many = (measure(size, is_bare=False) for size in (LONG_TASKS, SHORT_TASKS))
+        task = (many.cores - few.cores) / (many.tasks_per_second - few.tasks_per_second)
+        beats_per_second = few.calls_per_second - 2 * few.tasks_per_second
+        tasks.append(1e3 * task)
+        beats.append(1e3 * (few.cores - task * few.tasks_per_second) / beats_per_second)
+        print(f"  a task {tasks[-1]:.2f} ms, a heartbeat {beats[-1]:.2f} ms", file=sys.stderr)
+    found = {"a lease and a report": tasks, "a heartbeat": beats}
+    rows = [
+        compare(f"the master's processor: {what}", "ms", Side(tuple(costs), higher_is_better=False))
+        for what, costs in found.items()
+    ]
+    write_results("master", rows, {"members": LONG_TASKS.num_members}, keep=not is_short)
 
 
 def _both(
@@ -163,6 +197,7 @@ class Crowd:
     def __init__(self, address: str, pid: int, folder: Path, size: Size) -> None:
         self._address, self._pid, self._folder, self._size = address, pid, folder, size
         self._waits: list[float] = []  # of calls in the steady state
+        self._num_reports = 0
         self.is_steady = False
         self.seconds = size.seconds
 
@@ -172,7 +207,7 @@ class Crowd:
         await self._call(self._stub().RegisterPs, _PS)
         members = [asyncio.ensure_future(self._member(n)) for n in range(self._size.num_members)]
         # Until each has registered, and has had time to be told its heartbeat interval.
-        await self._wait(members, REGISTER_SECONDS + TASK_SECONDS)
+        await self._wait(members, REGISTER_SECONDS + self._size.task_seconds)
         self.is_steady = True
         cpu, since = _cpu_seconds(self._pid), time.perf_counter()
         await self._wait(members, self._size.seconds)
@@ -193,6 +228,7 @@ class Crowd:
             late_ms=1e3 * max((e["late_seconds"] for e in loop), default=float("nan")),
             calls_per_second=len(self._waits) / seconds,
             answer_ms=1e3 * float(np.percentile(self._waits, 99)),
+            tasks_per_second=self._num_reports / seconds,
         )
 
     async def _wait(self, members: list[asyncio.Future[None]], seconds: float) -> None:
@@ -249,7 +285,7 @@ class Crowd:
             if answer.HasField("wait"):
                 await asyncio.sleep(answer.wait.seconds)
                 continue
-            await asyncio.sleep(draw.uniform(0.5, 1.5) * TASK_SECONDS)
+            await asyncio.sleep(draw.uniform(0.5, 1.5) * self._size.task_seconds)
             report = TaskReport(
                 answer.lease.task.id,
                 answer.lease.number,
@@ -267,6 +303,7 @@ class Crowd:
                     worker_id=index, session=session, report=messages.REPORT.pack(report)
                 ),
             )
+            self._num_reports += self.is_steady
 
 
 _PS = pb.RegisterPsRequest(index=0, pid=1, session="ps", address="localhost:1")

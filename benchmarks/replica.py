@@ -15,17 +15,21 @@ from elasticdl._core import PsClient
 SERVER = """
 import sys
 from elasticdl._core import PsServer, Store
-server = PsServer(Store(), "127.0.0.1", 0, sys.argv[1].encode())
+store = Store(*map(int, sys.argv[2:]))
+server = PsServer(store, "127.0.0.1", 0, sys.argv[1].encode())
 print(server.address, flush=True)
 sys.stdin.read()
 """
-"""Serves an empty store by the token that it is given, and prints where."""
+"""Serves an empty store by the token that it is given, and prints where.
+
+Of several replicas, each is also given its number and how many there are.
+"""
 
 
 @contextmanager
-def child(program: str, argument: str) -> Iterator[tuple[str, int]]:
+def child(program: str, *arguments: str) -> Iterator[tuple[str, int]]:
     """Run a Python program; give the line that it prints and its pid, and end it."""
-    command = [sys.executable, "-c", program, argument]
+    command = [sys.executable, "-c", program, *arguments]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

@@ -65,6 +65,13 @@ _OPTIONS = [
         type=click.IntRange(min=1),
         help="Other than when costs were measured; those of a record stay as they were.",
     ),
+    click.RichOption(
+        ["--exchange_minibatches"],
+        type=click.IntRange(min=1),
+        default=1,
+        show_default=True,
+        help="Minibatches of one exchange with the ps replicas.",
+    ),
     _number("--worker_cores", 4, 0.1, "Cores of the machine of each worker."),
     _number("--ps_cores", 4, 0.1, "Cores of the machine of each ps replica."),
     _number("--shared_cores", None, 0.1, "All processes share one machine of so many cores."),
@@ -215,7 +222,7 @@ class _Given:
             costs = replace(costs, minibatches_per_task=per_task)
         if (size := self.whole("minibatch_size")) is not None:
             costs = costs.of_minibatches(size)
-        return costs
+        return costs.of_exchanges(self.whole("exchange_minibatches") or 1)
 
 
 def _show_preset(given: _Given) -> None:
@@ -229,13 +236,14 @@ def _show_preset(given: _Given) -> None:
     table = Table(title=preset.title, title_justify="left")
     has_figures = any(job.published for job in preset.jobs)
     beside = ("published", "simulated", "") if has_figures else ("simulated",)
-    for head in ("workers x ps", "minibatch", *beside, "efficiency", "bound by"):
+    for head in ("workers x ps", "minibatch", "a frame", *beside, "efficiency", "bound by"):
         table.add_column(head, justify="left" if head == "bound by" else "right", no_wrap=True)
     for job in preset.jobs:
         cluster = replace(preset.cluster, workers=job.workers, ps=job.ps)
         size = job.minibatch_size
         of_job = costs if size is None else costs.of_minibatches(size)
-        found = forecast(of_job, cluster, given.hazards(), given.number("hours") * 3600)
+        of_frames = of_job.of_exchanges(job.exchange_minibatches)
+        found = forecast(of_frames, cluster, given.hazards(), given.number("hours") * 3600)
         speed, published = f"{found.records_per_second:,.0f}", job.published
         figures: tuple[str, ...] = (speed,)
         if has_figures and published is None:
@@ -246,6 +254,7 @@ def _show_preset(given: _Given) -> None:
         table.add_row(
             f"{job.workers:,} x {job.ps:,}",
             f"{of_job.minibatch_size:,.0f}",
+            f"{job.exchange_minibatches}",
             *figures,
             f"{found.efficiency:.1%}",
             found.bottleneck.value,

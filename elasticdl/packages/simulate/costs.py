@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
+import numpy as np
+
 from elasticdl.errors import ConfigError
+
+_KEYS_TOGETHER = (1.0, 0.860, 0.734, 0.621, 0.520)
+"""The keys of 1, 2, 4, 8 and 16 minibatches together, beside the sum of the keys of each one, in
+records of Criteo's shape: `python benchmarks/frames.py`."""
 
 _OF_RECORDS = ("feed", "prepare", "compute", "commit", "ps", "bytes_pushed", "bytes_pulled")
 
@@ -27,6 +34,7 @@ class Costs:
     record_bytes: The bytes of a record in storage.
     start: The cost of a worker until it trains.
     wait: Seconds of waiting at each exchange with the ps replicas: wake-ups, and turns of Python.
+    heartbeat: The cost of a heartbeat in the master.
     """
 
     model: str
@@ -45,6 +53,7 @@ class Costs:
     ps_frame: float = 20e-6
     start: float = 5.0
     wait: float = 0.0
+    heartbeat: float = 0.0
 
     @property
     def per_minibatch(self) -> float:
@@ -61,6 +70,22 @@ class Costs:
         times = size / self.minibatch_size
         scaled = {name: getattr(self, name) * times for name in _OF_RECORDS}
         return replace(self, minibatch_size=size, **scaled)
+
+    def of_exchanges(self, minibatches: int) -> Costs:
+        """Return the costs if each frame carries several minibatches (`--exchange_minibatches`).
+
+        All of them are simulated as one minibatch. A pull has each key once. A push has the keys of
+        each minibatch, because each gradient is applied on its own.
+        """
+        doublings = math.log2(minibatches)
+        keys = float(np.interp(doublings, range(len(_KEYS_TOGETHER)), _KEYS_TOGETHER))
+        together = self.of_minibatches(self.minibatch_size * minibatches)
+        return replace(
+            together,
+            minibatches_per_task=self.minibatches_per_task / minibatches,
+            ps=together.ps * (1 + keys) / 2,
+            bytes_pulled=together.bytes_pulled * keys,
+        )
 
     def write(self, path: Path) -> None:
         """Write the costs as JSON."""

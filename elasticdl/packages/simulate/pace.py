@@ -7,13 +7,17 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from elasticdl.master.heartbeats import interval_seconds
 from elasticdl.packages.simulate.cluster import Cluster
 from elasticdl.packages.simulate.costs import Costs
 from elasticdl.packages.simulate.machine import Actor, Agenda, Coroutine, Effect, Machine, Resume
 from elasticdl.packages.simulate.network import Link, Neighbours, OwnMachines, Queue, Replicas
+from elasticdl.settings.cluster import ClusterSection
 
 _FED, _PREPARED, _COMPUTED = 4, 2, 2  # capacities of the channels in `worker/loop.py`
 _BESIDE = 110 / 1024  # the weight in Linux of threads at priority +10, as three of a worker are
+_HEARTBEAT_SECONDS = ClusterSection().heartbeat_seconds
+_LEAST_LEFT = 0.01  # of the master's core, whatever heartbeats take
 _JITTER = 0.05  # of a minibatch, so that workers do not march in step
 
 
@@ -106,6 +110,10 @@ class _Worker:
         frames = costs.worker_frame * (cluster.ps - 1)
         self._prepare, self._commit = costs.prepare + frames, costs.commit + frames
         self._random = random.Random(job.seed * 1_000_003 + number)
+        # In an endless job workers are at random places in their tasks; else all would ask the
+        # master at once.
+        begun = self._random.random() if job.is_endless else 0.0
+        self._left_of_first = begun * costs.minibatches_per_task
 
     def start(self, is_first: bool) -> None:
         """Start the process: at once, or after the cost of a start."""
@@ -130,9 +138,7 @@ class _Worker:
     def _feeds(self) -> Coroutine:
         job, costs = self._job, self._job.costs
         read = costs.minibatch_size * costs.record_bytes
-        # In an endless job workers are at random places in their tasks; else all would ask the
-        # master at once.
-        left = self._random.random() * costs.minibatches_per_task if job.is_endless else 0.0
+        left = self._left_of_first
         while job.take():
             self.taken += 1
             if left <= 0:
@@ -166,16 +172,16 @@ class _Worker:
 
     def _commits(self) -> Coroutine:
         job, costs = self._job, self._job.costs
-        since = 0.0
+        left = self._left_of_first or costs.minibatches_per_task
         while True:
             yield self._computed.take
             yield self._work(self._commit)
             yield job.replicas.exchange(self._link, costs.bytes_pushed, 0.0)
             self.taken -= 1
             job.trained()
-            since += 1
-            if since >= costs.minibatches_per_task:
-                since -= costs.minibatches_per_task
+            left -= 1
+            if left <= 0:
+                left += costs.minibatches_per_task
                 yield from job.ask_master()
             yield self._room.take
 
@@ -208,6 +214,9 @@ class _Job:
         self._slowness = [cluster.straggler_factor] * slow + [1.0] * (cluster.workers - slow)
         self._workers = [_Worker(self, n, slow) for n, slow in enumerate(self._slowness)]
         self._begun = len(self._workers)
+        num = cluster.workers + cluster.ps
+        beats = costs.heartbeat * num / interval_seconds(num, _HEARTBEAT_SECONDS)
+        self._master_left = max(cluster.master_speed - beats, _LEAST_LEFT)
 
     def run(self) -> Trace:
         for worker in self._workers:
@@ -230,7 +239,7 @@ class _Job:
 
     def ask_master(self) -> Coroutine:
         """Lease or report: half the cost of a task at the master."""
-        seconds = self.costs.master / 2 / self.cluster.master_speed
+        seconds = self.costs.master / 2 / self._master_left
         if self.machine is not None:
             done = self.machine.work(seconds)
             yield lambda actor, resume: done(_MASTER, resume)
@@ -275,7 +284,7 @@ def run(
     return _Job(costs, cluster, minibatches, deaths, seed, is_endless).run()
 
 
-_LEAST, _MOST = 800, 60_000
+_LEAST, _MOST = 800, 30_000
 _TASKS_A_WORKER = 2.5
 
 

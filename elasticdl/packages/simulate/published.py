@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from elasticdl.packages.simulate.cluster import Cluster
 from elasticdl.packages.simulate.costs import Costs
+from elasticdl.settings.training import MOST_MINIBATCHES_PER_TASK
 
 FLIGHTS = Costs(
     model="flights.deepfm.forward",
@@ -17,16 +18,22 @@ FLIGHTS = Costs(
     compute=0.00162,
     commit=0.00029,
     ps=0.00091,
-    master=0.0052,
+    master=0.0012,
     bytes_pushed=258_000,
     bytes_pulled=153_000,
     record_bytes=210,
-    worker_frame=28e-6,
-    ps_frame=156e-6,
+    worker_frame=14e-6,
+    ps_frame=84e-6,
     start=6.4,
     wait=0.0008,
+    heartbeat=0.0012,
 )
-"""The DeepFM of `make demo`: the mean of two calibrations on two shared cores (AMD EPYC)."""
+"""The DeepFM of `make demo`: the mean of two calibrations on two shared cores (AMD EPYC).
+
+`elasticdl simulate --calibrate` measured a minibatch with one ps replica. `worker_frame` and
+`ps_frame` are of `python benchmarks/frames.py`, with replicas and client on cores of their own and
+1,000 connections. `master` and `heartbeat` are of `python benchmarks/members.py --costs`.
+"""
 
 _EXAMPLE_BYTES = 10_000
 _OF_8_BY_8 = 8 * 512 / 52_000  # seconds of a minibatch of one of 8 workers
@@ -50,7 +57,10 @@ PUBLISHED_LR = Costs(
 """Costs that give the first row of the published table: 8 workers, 52,000 examples/s."""
 
 
-_LARGE_TASKS = replace(FLIGHTS, minibatches_per_task=2_000)
+_LARGE_TASKS = replace(FLIGHTS, minibatches_per_task=MOST_MINIBATCHES_PER_TASK)
+"""Tasks as they are by themselves in an epoch of ten billion records or more."""
+
+_MERGED = 8
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,7 @@ class PublishedJob:
     published: The examples/s, or None if not published.
     said: The words of the publication.
     minibatch_size: The minibatch size of the simulation; None: that of the costs.
+    exchange_minibatches: The minibatches of one exchange with the ps replicas.
     """
 
     workers: int
@@ -67,6 +78,7 @@ class PublishedJob:
     published: float | None = None
     said: str = ""
     minibatch_size: int | None = None
+    exchange_minibatches: int = 1
 
 
 @dataclass(frozen=True)
@@ -100,10 +112,14 @@ PRESETS = {
         Cluster(1, 1),
         (
             PublishedJob(100, 10),
+            PublishedJob(100, 10, exchange_minibatches=_MERGED),
             PublishedJob(200, 20, said="TensorFlow fades past 200 workers (XDL's claim)"),
+            PublishedJob(200, 20, exchange_minibatches=_MERGED),
             PublishedJob(1000, 100, said="XDL: nearly linear up to 1,000 workers (a claim)"),
-            PublishedJob(1000, 100, said="with minibatches of 8,192", minibatch_size=8_192),
-            PublishedJob(1000, 250, said="with minibatches of 8,192", minibatch_size=8_192),
+            PublishedJob(1000, 100, exchange_minibatches=_MERGED),
+            PublishedJob(1000, 250),
+            PublishedJob(1000, 250, exchange_minibatches=_MERGED),
+            PublishedJob(1000, 250, minibatch_size=8_192),
         ),
         "alibaba/x-deeplearning, README and issue 4; here the flights, with large tasks",
     ),
@@ -113,7 +129,8 @@ PRESETS = {
         Cluster(1, 1),
         (
             PublishedJob(1536, 154, said="NestPipe: efficiency of 94.07 % (GPUs)"),
-            PublishedJob(1536, 384, said="with minibatches of 8,192", minibatch_size=8_192),
+            PublishedJob(1536, 154, exchange_minibatches=_MERGED),
+            PublishedJob(1536, 384, exchange_minibatches=_MERGED),
         ),
         "arXiv 2604.06956; here the flights, on processors, with large tasks",
     ),
