@@ -10,15 +10,14 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
-from elasticdl.compat.earlier import offer_earlier_modules
-from elasticdl.compat.earlier_calls import check_metrics_fn, feed_of_three
+from elasticdl import registry
 from elasticdl.config import STATISTICS_VARIABLE, ModelSection
 from elasticdl.distribution import how_to_get
 from elasticdl.errors import ModelError
@@ -50,7 +49,7 @@ class ModelSpec:
     feed: UserFunction
     eval_metrics_fn: UserFunction | None
     callbacks: Callable[[], list[Any]] | None
-    prediction_outputs_processor: type[Any] | None
+    prediction_outputs_processor: Callable[[], Any] | None
     custom_data_reader: UserFunction | None
     weighted_metrics_fn: UserFunction | None = None
     table: Any = None  # the `preprocessing.tabular.Table` that declares the columns, if any
@@ -61,6 +60,26 @@ class ModelSpec:
         """Note a line for the start and the summary: something that a user may not expect."""
         if note not in self.notes:
             self.notes.append(note)
+
+
+class AdaptsModelFiles(Protocol):
+    """Has model files work that were written for something else; a package brings it."""
+
+    def before_import(self) -> None:
+        """Prepare for the imports of a model file, in each process that imports one."""
+        ...
+
+    def adapted(self, spec: ModelSpec, file: str | None) -> ModelSpec:
+        """Return the functions of a file as they are called now.
+
+        Raises:
+            ModelError: A function cannot be called so; says what to write.
+        """
+        ...
+
+
+def _adapters() -> Iterable[AdaptsModelFiles]:
+    return registry.brought("model_files").values()
 
 
 def batched(feed: UserFunction) -> UserFunction:
@@ -122,15 +141,14 @@ def load_model_spec(section: ModelSection, learning_rate: float | None = None) -
     if feed is None:
         raise ModelError(_missing(module, section.feed))
     eval_metrics_fn = _metrics_of(find(section.eval_metrics_fn))
-    check_metrics_fn(eval_metrics_fn, module.__file__)
     params = parse_params(section.model_params)
     if section.negative_sampling_rate is not None:
         _add_rate(params, section.negative_sampling_rate, model, model_name)
-    return ModelSpec(
+    spec = ModelSpec(
         model=(lambda: model(**params)) if params else model,
         loss=find(section.loss),
         optimizer=optimizer,
-        feed=feed_of_three(feed),
+        feed=feed,
         eval_metrics_fn=eval_metrics_fn,
         callbacks=function(section.callbacks),
         prediction_outputs_processor=find(section.prediction_outputs_processor),
@@ -139,6 +157,9 @@ def load_model_spec(section: ModelSection, learning_rate: float | None = None) -
         table=_table_of(module, feed, model),
         loss_weights=find("loss_weights"),
     )
+    for adapts in _adapters():
+        spec = adapts.adapted(spec, module.__file__)
+    return spec
 
 
 def _optimizer_of(found: Any, file: str | None, learning_rate: float | None) -> Any:
@@ -260,7 +281,8 @@ def _import_module(section: ModelSection) -> tuple[ModuleType, str]:
     path = zoo.joinpath(*module_name.split("."))
     quiet_tensorflow()  # this and the next two lines work only before the model file's imports
     defer(SELDOM_USED)
-    offer_earlier_modules()
+    for adapts in _adapters():
+        adapts.before_import()
     try:
         with without_collection():
             return importlib.import_module(module_name), function

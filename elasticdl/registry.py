@@ -46,6 +46,9 @@ class Package:
             `ScriptFramework` of the package `own_loops`.
         modules: Modules that users import from the core's folders, such as
             `elasticdl.layers.torch`. Each value is the module of the package that has the code.
+        model_files: Has model files work that were written for something else: each is a
+            `model_spec.AdaptsModelFiles`.
+        other_flags: Flags of other programs, by the program: a mapping to what to say instead.
         read_once: Training data that the job itself keeps: each is a `data.kinds.ReadOnce`.
         features: Functions that return the features of a job's master, from `JobParts`.
         tables: Functions that make the training tasks of a job that are cut while it runs: each is
@@ -78,6 +81,8 @@ class Package:
     programs: Mapping[str, str] = field(default_factory=dict)
     script_frameworks: Mapping[str, str] = field(default_factory=dict)
     modules: Mapping[str, str] = field(default_factory=dict)
+    model_files: Mapping[str, str] = field(default_factory=dict)
+    other_flags: Mapping[str, str] = field(default_factory=dict)
     read_once: Mapping[str, str] = field(default_factory=dict)
     features: Mapping[str, str] = field(default_factory=dict)
     tables: Mapping[str, str] = field(default_factory=dict)

@@ -52,7 +52,7 @@ core) # Pages tell of packages too, so the tests of pages are left out.
     PYTHONPATH=$copy "$python/pytest" ${PYTEST_FLAGS:-} --ignore-glob='*/test_keras_*' \
         --ignore-glob='*/test_torch_*' -m 'not (keras or torch or long or s3 or postgresql)' \
         --ignore=tests/unit/test_page_commands.py --ignore=tests/unit/test_docs.py \
-        --ignore=tests/unit/cli/test_migrating.py --ignore=tests/unit/test_troubleshooting.py \
+        --ignore=tests/unit/test_troubleshooting.py \
         --deselect=tests/unit/observe/test_document.py::test_the_page_has_the_schema_of_the_code tests/unit
     ;;
 rust) "${rust[@]}" ;;

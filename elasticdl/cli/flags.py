@@ -19,7 +19,8 @@ import rich_click as click
 from pydantic import ByteSize, ValidationError
 from pydantic.fields import FieldInfo
 
-from elasticdl.cli.other_flags import OF_ELASTICDL_0, OF_KERAS, REMOVED
+from elasticdl import registry
+from elasticdl.cli.other_flags import OF_KERAS, REMOVED
 from elasticdl.config import Command, JobConfig, Only, Section
 from elasticdl.errors import ConfigError
 from elasticdl.job import Strategy
@@ -182,12 +183,11 @@ def unknown_flag(command: str, name: str) -> str:
     if owners:
         homes = " and ".join(f"elasticdl {owner}" for owner in owners)
         return f"--{name} has no meaning for elasticdl {command}, only for {homes}"
-    if name in OF_ELASTICDL_0:
-        return f"unknown flag --{name} (of ElasticDL 0.x); here: {OF_ELASTICDL_0[name]}"
     if name in REMOVED:
         return f"--{name} was removed; in its place: {REMOVED[name]}"
-    if name in OF_KERAS:
-        return f"unknown flag --{name} (of Keras); here: {OF_KERAS[name]}"
+    for program, others in {**registry.brought("other_flags"), "Keras": OF_KERAS}.items():
+        if name in others:
+            return f"unknown flag --{name} (of {program}); here: {others[name]}"
     near = _near(name, [flag.name for flag in flags() if command in flag.commands])
     hint = f"; did you mean {' or '.join(f'--{each}' for each in near)}?" if near else ""
     return f"unknown flag --{name}{hint}"

@@ -1,1 +1,1 @@
-"""Support for model files of ElasticDL 0.x: old names that work, and old calls that are refused."""
+"""Names of what was written for ElasticDL 0.x; the package `earlier` has the code."""

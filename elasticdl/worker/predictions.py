@@ -12,8 +12,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from elasticdl.backends.base import Int64, Predictions
-from elasticdl.compat.earlier import BasePredictionOutputsProcessor
-from elasticdl.compat.earlier_calls import as_tensors
 from elasticdl.errors import ConfigError, DataError, ModelError
 from elasticdl.job import Task
 from elasticdl.model_spec import ModelSpec
@@ -56,7 +54,6 @@ class ProcessorSink:
         self._processor = processor
         self._worker_id = worker_id
         names = inspect.signature(processor.process).parameters
-        self._wants_tensors = isinstance(processor, BasePredictionOutputsProcessor)
         self._asks_source, self._asks_record = "source" in names, "record" in names
 
     def write(self, task: Task, minibatches: Sequence[Predicted]) -> None:
@@ -71,8 +68,7 @@ class ProcessorSink:
                 told["source"] = task.shard.name
             if self._asks_record:
                 told["record"] = part.record_numbers
-            outputs = as_tensors(part.outputs) if self._wants_tensors else part.outputs
-            self._processor.process(outputs, self._worker_id, **told)
+            self._processor.process(part.outputs, self._worker_id, **told)
 
 
 class FileSink:

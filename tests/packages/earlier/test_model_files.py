@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from elasticdl.compat.earlier import is_odps_configured
-from elasticdl.compat.earlier_calls import as_tensors, feed_of_three
 from elasticdl.config import ModelSection
 from elasticdl.errors import ModelError
 from elasticdl.job import Mode, Shard, Task, TaskKind
-from elasticdl.model_spec import batched, is_batched, load_model_spec
+from elasticdl.model_spec import ModelSpec, batched, is_batched, load_model_spec
+from elasticdl.packages.earlier.model_files import MODEL_FILES, as_tensors, feed_of_three
 from elasticdl.worker.predictions import Predicted, ProcessorSink
 
 
@@ -116,7 +116,8 @@ def test_a_processor_of_then_is_given_what_has_the_method_numpy(tmp_path):
         def process(self, predictions, worker_id):
             self.seen += ((predictions["probs"].numpy().tolist(), worker_id),)
 
-    processor = Processor()
+    given = ModelSpec(None, None, None, lambda dataset: dataset, None, None, Processor, None)
+    processor = MODEL_FILES.adapted(given, "model.py").prediction_outputs_processor()
     outputs = {"probs": np.array([0.5, 0.25])}
     task = Task(1, TaskKind.PREDICTION, Shard("a", 0, 2))
 

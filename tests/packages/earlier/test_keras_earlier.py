@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from elasticdl.compat.earlier import GONE, MOVED, offer_earlier_modules
 from elasticdl.config import ModelSection
 from elasticdl.errors import ModelError
 from elasticdl.model_spec import load_model_spec
+from elasticdl.packages.earlier.modules import GONE, MOVED, offer_earlier_modules
 
 PAGE = (Path(__file__).parents[3] / "docs" / "migrating.md").read_text()
 

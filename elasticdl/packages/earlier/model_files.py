@@ -1,15 +1,40 @@
-"""Adapts functions of model files for earlier versions to the present calls."""
+"""Adapts model files for earlier versions to the present calls."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from elasticdl.errors import ModelError
+from elasticdl.model_spec import ModelSpec
+from elasticdl.packages.earlier.modules import (
+    BasePredictionOutputsProcessor,
+    offer_earlier_modules,
+)
+
+
+class _ModelFiles:
+    """Adapts model files of ElasticDL 0.x; see `model_spec.AdaptsModelFiles`."""
+
+    def before_import(self) -> None:
+        """Let the file import modules by their names of then."""
+        offer_earlier_modules()
+
+    def adapted(self, spec: ModelSpec, file: str | None) -> ModelSpec:
+        """Return the functions of a file as they are called now."""
+        check_metrics_fn(spec.eval_metrics_fn, file)
+        make = spec.prediction_outputs_processor
+        if isinstance(make, type) and issubclass(make, BasePredictionOutputsProcessor):
+            make = functools.partial(_given_tensors, make)
+        return replace(spec, feed=feed_of_three(spec.feed), prediction_outputs_processor=make)
+
+
+MODEL_FILES = _ModelFiles()
 
 
 def feed_of_three(feed: Callable[..., Any]) -> Callable[[Any, Any, Any], Any]:
@@ -74,3 +99,16 @@ def as_tensors(outputs: Any) -> Any:
     if isinstance(outputs, list | tuple):
         return type(outputs)(map(as_tensors, outputs))
     return np.asarray(outputs).view(TensorLike)
+
+
+def _given_tensors(make: type[BasePredictionOutputsProcessor]) -> Any:
+    """Return a processor of then, whose `process` gets `TensorLike` in place of arrays."""
+    processor: Any = make()
+    process = processor.process
+
+    @functools.wraps(process)
+    def process_tensors(predictions: Any, *given: Any, **named: Any) -> Any:
+        return process(as_tensors(predictions), *given, **named)
+
+    processor.process = process_tensors
+    return processor

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from elasticdl.cli.flags import flags, unknown_flag
-from elasticdl.cli.other_flags import OF_ELASTICDL_0
+from elasticdl.packages.earlier.flags import FLAGS
 
 PAGE = Path(__file__).parents[3] / "docs" / "migrating.md"
 ROWS = re.findall(r"^\| `--(\w+)` \| \*\*(\w+)\*\* \| (.*) \|$", PAGE.read_text(), re.M)
@@ -130,5 +130,5 @@ def test_a_row_that_is_wrong_would_be_found():
 
 
 def test_no_answer_is_about_a_flag_that_there_is():
-    assert not NOW & set(OF_ELASTICDL_0)
-    assert set(OF_ELASTICDL_0) <= THEN
+    assert not NOW & set(FLAGS)
+    assert set(FLAGS) <= THEN
