@@ -2,7 +2,7 @@
 
 A feed makes minibatches. The other parts are there once the model is built: the lookups find ids,
 the step computes, the evaluation counts, the exporter writes. What a framework has beyond these is
-a protocol of `base.py` (`ChecksData`, `HasTowers`, `KeepsNames`), which the worker asks for before
+a protocol (`ChecksData`, `KeepsNames`, `HasTowers` of `towers.py`), which the worker asks for before
 it trains.
 """
 

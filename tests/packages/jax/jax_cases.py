@@ -7,7 +7,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from elasticdl.backends.base import ChecksData, ChecksExport, HasTowers, KeepsNames, Minibatch
+from elasticdl.backends.base import ChecksData, ChecksExport, KeepsNames, Minibatch
+from elasticdl.backends.towers import HasTowers
 from elasticdl.data.base import Metadata
 from elasticdl.errors import ModelError
 from elasticdl.job import Mode

@@ -4,9 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from elasticdl.backends.base import ChecksData, ChecksExport, HasTowers, KeepsNames, RunsCallbacks
+from elasticdl.backends.base import ChecksData, ChecksExport, KeepsNames, RunsCallbacks
 from elasticdl.backends.numpy import NumpyTrainer
 from elasticdl.backends.parts import ComposedTrainer, Parts
+from elasticdl.backends.towers import HasTowers
 
 
 class Trainer(ComposedTrainer):
