@@ -2,8 +2,8 @@
 
 A feed makes minibatches. The other parts are there once the model is built: the lookups find ids,
 the step computes, the evaluation counts, the exporter writes. What a framework has beyond these is
-a protocol (`ChecksData`, `KeepsNames`, `HasTowers` of `towers.py`), which the worker asks for before
-it trains.
+a protocol (`ChecksData` and `KeepsNames` of `base.py`, `HasTowers` of `towers.py`). The worker asks
+for it before it trains.
 """
 
 from __future__ import annotations
