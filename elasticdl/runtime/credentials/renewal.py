@@ -77,8 +77,9 @@ class Renewal(Background):
 
     def _run(self) -> None:
         retry_seconds = max(_SHORTEST_PAUSE_SECONDS, self._life_seconds * _RETRY_SHARE)
-        if self._stop.wait(min(_FIRST_LOOK_SECONDS, self._life_seconds * _RETRY_SHARE)):
-            return
+        first_look = min(_FIRST_LOOK_SECONDS, self._life_seconds * _RETRY_SHARE)
+        if self._stop.wait(first_look) or not self._files.certificate.exists():
+            return  # the folder of a job that is over may be gone
         due, clock = time.monotonic() + self._until_due(), _clock()
         while not self._stop.wait(min(max(0.0, due - time.monotonic()), _LOOK_SECONDS)):
             was_set = abs(_clock() - clock) > _STEP_SECONDS
