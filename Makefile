@@ -5,8 +5,9 @@ PYTHON := $(VENV)/bin/python
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 SEED ?= 0
 MINUTES ?= 10
-# Two at a time; tests that share what they have set up stay together (conftest.py).
-export PYTEST_FLAGS ?= --numprocesses=2 --dist=loadgroup --durations=10
+# Three at a time, for tests wait for processes a third of their time on two cores; tests that share what
+# they have set up stay together (conftest.py).
+export PYTEST_FLAGS ?= --numprocesses=3 --dist=loadgroup --durations=10
 # A part of four of the tests that take long: make test-long SLICE=2
 SLICED = $(if $(SLICE),--slice=$(SLICE)/4)
 # Each process of a job would compile elasticdl anew: a quarter of a second.

@@ -110,7 +110,9 @@ def test_workers_come_and_go_by_request(tmp_path):
 
 @pytest.mark.timeout(300)
 def test_a_worker_hands_over_then_the_master_is_killed_and_another_worker(tmp_path):
-    with VisitsJob(tmp_path, num_records=12_000, seconds=0.02) as job:
+    faults = [("export", 1)]  # and the worker that exports, which leaves nothing beside the model
+    with VisitsJob(tmp_path, num_records=12_000, seconds=0.02, faults=faults) as job:
+        (job.zoo / "due-0").touch()
         job.until_trained(2_000, also=partial(job.has_world_of, 3))
         job.send("worker", number=signal.SIGTERM)
         job.until_event("left")
@@ -122,6 +124,8 @@ def test_a_worker_hands_over_then_the_master_is_killed_and_another_worker(tmp_pa
     check_hashes(job)
     assert summary["counters"]["resumed_masters"] == 1
     assert not job.events("world restored")
+    assert (job.zoo / "claimed-0").exists()
+    assert [path.name for path in tmp_path.glob("export*")] == ["export"]
 
 
 @pytest.mark.long
@@ -167,16 +171,6 @@ def re_forming(job):
     return {e["index"]: e["label_seconds"].get("re-form", 0.0) for e in usages}
 
 
-@pytest.mark.timeout(300)
-def test_a_worker_that_is_killed_while_it_exports_leaves_nothing_beside_the_model(tmp_path):
-    with VisitsJob(tmp_path, num_records=1_605, seconds=0.0, faults=[("export", 1)]) as job:
-        (job.zoo / "due-0").touch()  # the job may be over before its first status is heard of
-        job.strike_at_each_place()
-        summary = job.finish()
-    check_counts(job, summary)
-    assert [path.name for path in tmp_path.glob("export*")] == ["export"]
-
-
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_more_workers_than_minibatches_come_to_an_end(tmp_path):
@@ -185,6 +179,7 @@ def test_more_workers_than_minibatches_come_to_an_end(tmp_path):
     check_counts(job, summary)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_model_with_tables_is_refused_by_name(tmp_path):
     with VisitsJob(tmp_path, has_rows=True) as job:

@@ -11,8 +11,9 @@ BATCH = 96  # six minibatches
 FLAGS = {"global_batch_size": BATCH, "num_minibatches_per_task": 2, "deterministic": True}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("num_workers", [1, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.parametrize("num_workers", [1, 3])
 def test_each_update_has_its_own_tasks(tmp_path, num_workers):
     # 100 updates and a half one.
     with VisitsJob(

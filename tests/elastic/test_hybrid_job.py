@@ -73,19 +73,11 @@ FAULTS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(
-    ("faults", "num_records"),
-    [
-        pytest.param([("before rows", 5)], 9_000, id="once"),
-        pytest.param(FAULTS, 32_000, id="at every point", marks=pytest.mark.long),
-    ],
-)
-def test_workers_killed_between_the_halves_of_a_minibatch_cost_no_record(
-    tmp_path, faults, num_records
-):
+def test_workers_killed_between_the_halves_of_a_minibatch_cost_no_record(tmp_path):
     with hybrid_job(
-        tmp_path, num_records=num_records, seconds=0.1, faults=faults, max_relaunches=20
+        tmp_path, num_records=32_000, seconds=0.1, faults=FAULTS, max_relaunches=20
     ) as job:
         job.strike_at_each_place()
         summary = job.finish()
@@ -95,11 +87,19 @@ def test_workers_killed_between_the_halves_of_a_minibatch_cost_no_record(
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("recovery_seconds", [pytest.param(0, marks=pytest.mark.long), 0.3])
-def test_a_ps_replica_that_is_killed_is_given_its_half_again(tmp_path, recovery_seconds):
-    flags = {"recovery_seconds": recovery_seconds}
-    with hybrid_job(tmp_path, num_records=12_000, seconds=0.02, **flags) as job:
-        job.until_trained(2_000, also=lambda: job.has_checkpoint() or not recovery_seconds)
+@pytest.mark.parametrize(
+    ("recovery_seconds", "faults"),
+    [pytest.param(0, [], marks=pytest.mark.long), (0.3, [("before rows", 5)])],
+    ids=["without a checkpoint", "and a worker between the halves"],
+)
+def test_a_ps_replica_that_is_killed_is_given_its_half_again(tmp_path, recovery_seconds, faults):
+    flags = {"recovery_seconds": recovery_seconds, "faults": faults}
+    with hybrid_job(tmp_path, num_records=12_000, seconds=0.1, **flags) as job:
+        job.until_trained(1_000, also=lambda: job.has_checkpoint() or not recovery_seconds)
+        if faults:
+            (job.zoo / "due-0").touch()
+            job.until_event("lost")
+            job.until(lambda _: job.has_world_of(3))
         job.send("ps", 1)
         summary = job.finish()
     check_counts(job, summary)
@@ -107,6 +107,7 @@ def test_a_ps_replica_that_is_killed_is_given_its_half_again(tmp_path, recovery_
     assert recovery["is_replayed"]
     assert (recovery["version"] > 0) == (recovery_seconds > 0)
     assert recovery["tasks"] > 0 or recovery_seconds  # a checkpoint may have all that was done
+    assert not job.events("world restored")
     check_hashes(job)
 
 

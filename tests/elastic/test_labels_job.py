@@ -64,6 +64,7 @@ def others(usage, label):
 def test_each_second_of_each_process_has_one_label(job):
     with job:
         job.wait_for_pause()
+        assert_grows(job, Label.WAIT_FOR_DATA)  # the feed stands still
         job.go_on()
     processes = usages(job)
     assert sorted((role, index) for role, index, _ in processes) == [
@@ -93,13 +94,6 @@ def test_each_second_of_each_process_has_one_label(job):
     # What the master asks of them is in it as well.
     assert sum(ps.bytes_received for ps in replicas) >= last["worker", 0].bytes_sent
     assert sum(ps.bytes_sent for ps in replicas) >= last["worker", 0].bytes_received > NUM_IDS
-
-
-def test_a_feed_that_stands_still_is_time_that_a_worker_waits_for_data(job):
-    with job:
-        job.wait_for_pause()
-        assert_grows(job, Label.WAIT_FOR_DATA)
-        job.go_on()
 
 
 @pytest.mark.long

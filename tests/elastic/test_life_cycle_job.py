@@ -1,15 +1,13 @@
 """Whole jobs with a life cycle: what is admitted, what expires, and what is exported."""
 
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pyarrow.dataset
 import pytest
 
 from elasticdl._core import RecordWriter
+from tests.elastic.running_job import in_process
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -48,8 +46,9 @@ FIRST, SECOND = list(range(10)), list(range(10, 20))
 
 
 @pytest.fixture
-def job(tmp_path):
+def job(tmp_path, monkeypatch):
     """Five minibatches of ids 0 to 9, then five of 10 to 19; id 99 is in two of them."""
+    monkeypatch.setenv("COLUMNS", "200")
     (tmp_path / "zoo").mkdir()
     (tmp_path / "zoo" / "life.py").write_text(MODEL)
     minibatches = [FIRST] * 5 + [SECOND] * 5
@@ -59,14 +58,7 @@ def job(tmp_path):
                 writer.write(b"%d" % i)
 
     def run(command, *words, check=True):
-        done = subprocess.run(
-            [sys.executable, "-m", "elasticdl.cli.main", command, *words],
-            capture_output=True,
-            text=True,
-            timeout=280,
-            cwd=tmp_path,
-            env={**os.environ, "COLUMNS": "200"},
-        )
+        done = in_process(command, *words, cwd=tmp_path)
         assert not check or done.returncode == 0, done.stdout + done.stderr
         return done
 
@@ -98,7 +90,7 @@ def read(folder):
     "strategy",
     [
         ("--distribution_strategy=Local",),
-        (*PS, "--num_ps_pods=1"),
+        pytest.param((*PS, "--num_ps_pods=1"), marks=pytest.mark.long),
         pytest.param((*PS, "--num_ps_pods=3"), marks=pytest.mark.long),
     ],
     ids=["local", "1 replica", "3 replicas"],

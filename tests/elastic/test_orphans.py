@@ -148,7 +148,9 @@ def test_kill_9_of_the_command_leaves_no_process(start):
     assert_all_end(processes)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM]
+)
 def test_a_signal_stops_the_job_in_order(start, number):
     job = start()
     processes = watch(job.master_pid(), *job.worker_pids())

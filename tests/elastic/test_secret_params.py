@@ -68,7 +68,7 @@ def train(
         "training_data": "clicks",
         "data_reader_params": params,
         "distribution_strategy": "ParameterServerStrategy",
-        "num_workers": 2,
+        "num_workers": 1,
         "minibatch_size": 20,
         "num_minibatches_per_task": 2,
         "job_dir": folder / "job",
@@ -144,4 +144,4 @@ def test_the_secrets_of_a_job_are_logged_nowhere(trained):
     # The logs are lines of JSON; what a message was given is in fields of their own.
     master = [json.loads(line) for line in (job / "logs" / "master.log").read_text().splitlines()]
     assert {line["process"] for line in master} == {"master"}
-    assert {"worker-0", "worker-1"} <= {line.get("started") for line in master}
+    assert "worker-0" in {line.get("started") for line in master}

@@ -4,7 +4,6 @@ import importlib
 import json
 import pkgutil
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from elasticdl.config import ModelSection
 from elasticdl.errors import ModelError
 from elasticdl.model_spec import load_model_spec
 from elasticdl.packages.earlier.modules import GONE, MOVED, offer_earlier_modules
+from tests.elastic.running_job import in_process
 
 PAGE = (Path(__file__).parents[3] / "docs" / "migrating.md").read_text()
 
@@ -122,14 +122,13 @@ def test_a_file_of_then_trains_as_it_is(tmp_path):
     (tmp_path / "of_then.py").write_text(OLD_FILE)
     lines = [f"{20 + k % 50},{'ab'[k % 2]},{k % 2}" for k in range(400)]
     (tmp_path / "train.csv").write_text("\n".join(lines) + "\n")
-    command = [
-        *(sys.executable, "-c", "from elasticdl.cli.main import main; main()", "train"),
+    words = [
         *(f"--model_zoo={tmp_path}", "--model_def=of_then.custom_model"),
         *("--training_data=train.csv", "--validation_data=train.csv", "--minibatch_size=10"),
         *("--num_epochs=2", "--summary=summary.json"),
     ]
 
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
+    done = in_process("train", *words, cwd=tmp_path)
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads((tmp_path / "summary.json").read_text())["metrics"]["auc"] > 0.95

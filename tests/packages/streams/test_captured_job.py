@@ -154,7 +154,11 @@ def test_what_fails_again_and_again_fails_the_job_in_words(tmp_path):
 
 @pytest.mark.parametrize(
     "strategy",
-    ["Local", "ParameterServerStrategy", pytest.param("HybridStrategy", marks=pytest.mark.long)],
+    [
+        "Local",
+        pytest.param("ParameterServerStrategy", marks=pytest.mark.long),
+        pytest.param("HybridStrategy", marks=pytest.mark.long),
+    ],
 )
 def test_a_source_is_read_to_its_end_first_where_it_has_to_be(tmp_path, strategy):
     num_records = 3_000

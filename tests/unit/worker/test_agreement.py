@@ -6,8 +6,14 @@ import numpy as np
 import pytest
 
 from elasticdl._core import PsServer
-from elasticdl.backends.base import ModelDescription, OptimizerSpec, VariableDescription
-from elasticdl.errors import ModelMismatchError
+from elasticdl.backends.base import (
+    Initializer,
+    ModelDescription,
+    OptimizerSpec,
+    TableDescription,
+    VariableDescription,
+)
+from elasticdl.errors import ModelError, ModelMismatchError
 from elasticdl.worker.agreement import check_agreement, described
 from elasticdl.worker.replica import Replica
 
@@ -71,3 +77,13 @@ def test_a_joiner_with_another_model_takes_nothing_at_once_or_in_pieces(worker, 
     with pytest.raises(ModelMismatchError):
         joiner.begin_stage(giver.outline())
     assert (joiner.position, joiner.is_staging) == (-1, False)
+
+
+def test_a_model_with_tables_is_refused_in_all_reduce_by_their_names():
+    replica = Replica(lambda store: PsServer(store, "127.0.0.1", 0, TOKEN), None)
+    rows = TableDescription(
+        "rows", 2, Initializer("constant", {"value": 0.0}), OptimizerSpec("sgd")
+    )
+    zeros = np.zeros(6, np.float32)
+    with pytest.raises(ModelError, match=r"\('rows'\).*or ParameterServerStrategy"):
+        replica.declare(replace(MODEL, tables=(rows,)), zeros, zeros[:1])
