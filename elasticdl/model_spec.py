@@ -21,8 +21,7 @@ from elasticdl import registry
 from elasticdl.config import STATISTICS_VARIABLE, ModelSection
 from elasticdl.distribution import how_to_get
 from elasticdl.errors import ModelError
-from elasticdl.runtime.deferred import SELDOM_USED, defer
-from elasticdl.runtime.start_up import quiet_tensorflow, without_collection
+from elasticdl.runtime.start_up import without_collection
 from elasticdl.settings import reader_params
 from elasticdl.settings.model import KERAS_VARIABLE
 
@@ -63,7 +62,7 @@ class ModelSpec:
 
 
 class AdaptsModelFiles(Protocol):
-    """Has model files work that were written for something else; a package brings it."""
+    """Prepares for model files of a kind, and adapts their functions; a package brings it."""
 
     def before_import(self) -> None:
         """Prepare for the imports of a model file, in each process that imports one."""
@@ -279,8 +278,6 @@ def _import_module(section: ModelSection) -> tuple[ModuleType, str]:
     if str(zoo) not in sys.path:
         sys.path.insert(0, str(zoo))
     path = zoo.joinpath(*module_name.split("."))
-    quiet_tensorflow()  # this and the next two lines work only before the model file's imports
-    defer(SELDOM_USED)
     for adapts in _adapters():
         adapts.before_import()
     try:

@@ -46,7 +46,7 @@ class Package:
             `ScriptFramework` of the package `own_loops`.
         modules: Modules that users import from the core's folders, such as
             `elasticdl.layers.torch`. Each value is the module of the package that has the code.
-        model_files: Has model files work that were written for something else: each is a
+        model_files: Prepares for model files of a kind, and adapts their functions: each is a
             `model_spec.AdaptsModelFiles`.
         other_flags: Flags of other programs, by the program: a mapping to what to say instead.
         read_once: Training data that the job itself keeps: each is a `data.kinds.ReadOnce`.

@@ -6,6 +6,7 @@ _HERE = "elasticdl.packages.keras"
 
 PACKAGE = Package(
     backends={"keras": f"{_HERE}.backend:BACKEND"},
+    model_files={"keras": f"{_HERE}.deferred:MODEL_FILES"},
     script_frameworks={"keras": f"{_HERE}.own_loops:LOOPS"},
     modules={
         "elasticdl.layers": f"{_HERE}.layers",

@@ -20,6 +20,9 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from elasticdl.model_spec import ModelSpec
+from elasticdl.runtime.start_up import quiet_tensorflow
+
 SELDOM_USED = frozenset(
     {
         "keras.wrappers",
@@ -43,6 +46,22 @@ def defer(names: Iterable[str]) -> None:
         finder = _Finder()
         sys.meta_path.insert(0, finder)
     finder.names.update(names)
+
+
+class _ModelFiles:
+    """Prepares a process for model files in Keras; see `model_spec.AdaptsModelFiles`."""
+
+    def before_import(self) -> None:
+        """Have the imports of TensorFlow and Keras be quiet and fast."""
+        quiet_tensorflow()
+        defer(SELDOM_USED)
+
+    def adapted(self, spec: ModelSpec, file: str | None) -> ModelSpec:
+        """Return the functions as they are."""
+        return spec
+
+
+MODEL_FILES = _ModelFiles()
 
 
 class _Finder(MetaPathFinder):

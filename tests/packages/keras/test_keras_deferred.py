@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 
-from elasticdl.runtime.deferred import defer
+from elasticdl.packages.keras.deferred import defer
 
 _numbers = count()
 
