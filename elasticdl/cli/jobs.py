@@ -255,7 +255,7 @@ def _process(word: str) -> tuple[Role, int]:
     role, _, index = word.partition("-")
     if word == Role.MASTER:
         return Role.MASTER, 0
-    if role in (Role.WORKER, Role.PS, Role.MODEL_SERVER) and index.isdecimal():
+    if role in {*Role} - {Role.MASTER} and index.isdecimal():
         return Role(role), int(index)
     raise ConfigError(
         f"PROCESS: expected master, worker-NUMBER, ps-NUMBER or modelserver-NUMBER, found {word!r}"

@@ -14,7 +14,7 @@ from elasticdl.job import Role
 from elasticdl.master.journal import Journal
 from elasticdl.master.membership import Member, Membership
 
-_WAITED_FOR = (Role.PS, Role.MODEL_SERVER)
+_WAITED_FOR = tuple(role for role in Role if role not in (Role.MASTER, Role.WORKER))
 _PATIENCE_SECONDS = 5.0  # a replica waits so long for room before workers give way
 _LEAVE_SECONDS = 10.0  # time for a replica to get a place that was given back
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from elasticdl.job import Label, Role, Task
 from elasticdl.job.status import EpochScores, JobStatus, MemberStatus
+from elasticdl.launchers.base import END_ORDER
 from elasticdl.master.core import JobCore
 from elasticdl.master.features.callbacks import Callbacks
 from elasticdl.master.phases import Phase
@@ -116,7 +117,7 @@ def members(core: JobCore, now: float) -> tuple[MemberStatus, ...]:
             else 0,
             usage=member.usage,
         )
-        for role in (Role.WORKER, Role.PS, Role.MODEL_SERVER)
+        for role in Role
         for member in core.members.present(role)
     )
 
@@ -138,7 +139,7 @@ def _message(core: JobCore) -> str:
 def _pending(core: JobCore) -> list[str]:
     """Say why processes are not started yet, in the words of whatever runs them."""
     names: dict[str, list[str]] = {}
-    for role in (Role.PS, Role.MODEL_SERVER, Role.WORKER):
+    for role in reversed(END_ORDER):
         for member in core.members.present(role):
             if member.pending and not member.is_stopping:
                 names.setdefault(member.pending, []).append(member.name)

@@ -22,7 +22,7 @@ LABELS = (*(str(label) for label in Label), UNHEARD)
 """The labels of a lane's seconds, in the order of a row's amounts."""
 
 _NUMBER = {label: number for number, label in enumerate(LABELS)}
-_ROLES = {role.words: role for role in (Role.WORKER, Role.PS, Role.MODEL_SERVER)}
+_ROLES = {role.words: role for role in Role if role is not Role.MASTER}
 _NAME = re.compile(rf"({'|'.join(_ROLES)}) (\d+)")
 
 

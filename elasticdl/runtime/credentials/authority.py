@@ -33,7 +33,6 @@ from elasticdl.runtime.credentials.files import (
 USER = "user"
 """The role of commands such as `elasticdl train`, which only speak to the master."""
 
-_SERVERS = (Role.MASTER, Role.PS, Role.WORKER, Role.MODEL_SERVER)
 _CLOCK_BEHIND = timedelta(days=30)
 """A process accepts a certificate if its clock is behind the master's by at most this time.
 
@@ -217,7 +216,7 @@ class Authority:
             x509.UniformResourceIdentifier(identity.uri),
         ]
         purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
-        if identity.role in _SERVERS:
+        if identity.role in tuple(Role):  # a user serves nobody
             purposes.append(ExtendedKeyUsageOID.SERVER_AUTH)
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, identity.name)])
         issuer_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
