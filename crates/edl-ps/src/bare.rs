@@ -8,7 +8,7 @@ use edl_wire::op::model::Protocol;
 use crate::client::{PsClient, Receipt};
 use crate::error::PsError;
 use crate::replicas::{Gradients, Minibatch, Pull};
-use crate::service::Service;
+use crate::service::{RowBuffers, Service};
 use crate::synchrony::{Coordinator, Peer, Synchrony};
 
 /// Fetches the rows of the unique keys of an earlier pull again: a pull without deduplication.
@@ -75,10 +75,16 @@ pub fn answer(store: &Store, header: &Header, payload: &[u8]) -> Result<(), PsEr
         return Ok(());
     }
     let coordinator = Coordinator::new(Synchrony::Asynchronous, 0);
-    Service::new(store, &coordinator, Protocol::Direct, &Nobody, None).answer(
-        header,
-        payload,
-        &edl_store::unseen,
-        |answer| answer.check_size(),
+    let mut rows = RowBuffers::default();
+    Service::new(
+        store,
+        &coordinator,
+        Protocol::Direct,
+        &Nobody,
+        None,
+        &mut rows,
     )
+    .answer(header, payload, &edl_store::unseen, |answer| {
+        answer.check_size()
+    })
 }

@@ -4,16 +4,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use edl_store::{Progress, Store};
+use edl_wire::Request;
 use edl_wire::frame::{Header, Outgoing, parse};
 use edl_wire::handshake::Place;
-use edl_wire::op::{Op, Request, Response as _, Step, error, move_step, take};
+use edl_wire::op::{Op, Request as _, Response as _, Step, error, move_step, take};
 use edl_wire::service::Service as WireService;
-use edl_wire::{Client, Credentials, Handler, Listening, Server, WireError};
+use edl_wire::{Client, Credentials, Handler, Listening, Server, Session, WireError, give_way};
 
 use crate::error::PsError;
 use crate::far::FarFiles;
-use crate::moving::{Host, Hosted, Inside, Layout};
-use crate::service::Service;
+use crate::moving::{Host, Hosted, Inside, Layout, Served};
+use crate::service::{RowBuffers, Service};
 use crate::spans::{Span, Spans};
 use crate::synchrony::{Coordinator, Synchrony};
 
@@ -101,7 +102,7 @@ impl PsServer {
             synchrony,
             far,
         };
-        let server = Server::start(&listening, replica)?;
+        let server = Server::start(&listening, Shared(Arc::new(replica)))?;
         Ok(Self {
             server,
             spans,
@@ -134,6 +135,9 @@ impl PsServer {
         self.spans.take()
     }
 }
+
+/// A request with less keys and rows is answered in a moment.
+const SMALL_BYTES: u64 = 32 << 10;
 
 /// Clients are told of progress this often at most. Little enough that it fits into a socket for
 /// hours, while its client reads the answers of other replicas.
@@ -170,66 +174,100 @@ struct Replica {
     spans: Arc<Spans>,
 }
 
-impl Handler for Replica {
-    fn serve(&self, client: &Client<'_>) -> Result<(), WireError> {
+/// [`Replica`], for a server and its connections.
+struct Shared(Arc<Replica>);
+
+impl Handler for Shared {
+    fn open(&self, client: &Client<'_>) -> Result<Option<Box<dyn Session>>, WireError> {
         let layout = u64::from(client.layout());
-        let served = self.hosted.served(layout, || client.is_there());
-        let mut service = served.as_ref().map(|served| {
-            let (store, coordinator) = (&served.store, &served.coordinator);
-            let protocol = self.synchrony.protocol();
-            Service::new(store, coordinator, protocol, client, self.far.as_deref())
-        });
-        let mut requests = client.requests()?;
-        while let Some(request) = requests.receive()? {
-            let (header, payload) = (&request.header, request.payload);
-            let reply = request.reply;
-            let paced = Paced::new(|| reply.progress());
-            let progress: Progress<'_> = &|| paced.tell();
-            let begun = self.spans.begin(header);
-            let send = |answer: Outgoing<'_>| reply.send(&answer);
-            let answered = match header.op {
-                Op::Move | Op::Take => self.move_on(header, payload, progress, send),
-                op => {
-                    let current = served.as_ref().map(|served| served.layout);
-                    let entered = self.entered(op, &request, layout, current, client);
-                    match (entered, &mut service) {
-                        (Ok(_inside), Some(service)) => {
-                            service.answer(header, payload, progress, send)
-                        }
-                        (Ok(_), None) => Err(PsError::Moved(String::new())),
-                        (Err(error), _) => Err(error),
-                    }
-                }
-            };
-            self.spans.end(begun, client.id());
-            match answered {
-                Ok(()) => {}
-                Err(PsError::Wire(error @ WireError::Connection(_))) => return Err(error),
-                Err(error) => {
-                    let message = match &error {
-                        PsError::Moved(told) => told.clone(),
-                        other => other.to_string(),
-                    };
-                    reply.refuse(&error::Response {
-                        kind: error.kind(),
-                        message,
-                    })?;
-                    // The peer's next bytes would have no known meaning.
-                    if let PsError::Wire(error @ WireError::Malformed { .. }) = error {
-                        return Err(error);
-                    }
-                }
-            }
-        }
-        Ok(())
+        Ok(Some(Box::new(OneClient {
+            served: self.0.hosted.served(layout, || client.is_there()),
+            replica: self.0.clone(),
+            layout,
+            rows: RowBuffers::default(),
+        })))
     }
 
     fn lost(&self, client_id: u64) {
-        self.hosted.lost(client_id);
+        self.0.hosted.lost(client_id);
     }
 
     fn place(&self) -> Option<(Place, u16)> {
-        Some(self.hosted.place())
+        Some(self.0.hosted.place())
+    }
+}
+
+/// A connection.
+struct OneClient {
+    replica: Arc<Replica>,
+    /// The layout that its requests are made for.
+    layout: u64,
+    served: Option<Served>,
+    rows: RowBuffers,
+}
+
+impl Session for OneClient {
+    fn answer(&mut self, request: &Request<'_>, client: &Client<'_>) -> Result<(), WireError> {
+        let (replica, header, payload) = (&*self.replica, &request.header, request.payload);
+        let may_wait = self.served.as_ref().map(|served| served.store.may_wait());
+        if takes_long(header) || may_wait == Some(true) {
+            give_way();
+        }
+        let reply = request.reply;
+        let paced = Paced::new(|| reply.progress());
+        let progress: Progress<'_> = &|| paced.tell();
+        let begun = replica.spans.begin(header);
+        let send = |answer: Outgoing<'_>| reply.send(&answer);
+        let answered = match header.op {
+            Op::Move | Op::Take => replica.move_on(header, payload, progress, send),
+            op => {
+                let current = self.served.as_ref().map(|served| served.layout);
+                let entered = replica.entered(op, request, self.layout, current, client);
+                match (entered, &self.served) {
+                    (Ok(_inside), Some(served)) => {
+                        let (store, coordinator) = (&served.store, &served.coordinator);
+                        let protocol = replica.synchrony.protocol();
+                        let far = replica.far.as_deref();
+                        let rows = &mut self.rows;
+                        Service::new(store, coordinator, protocol, client, far, rows)
+                            .answer(header, payload, progress, send)
+                    }
+                    (Ok(_), None) => Err(PsError::Moved(String::new())),
+                    (Err(error), _) => Err(error),
+                }
+            }
+        };
+        replica.spans.end(begun, client.id());
+        match answered {
+            Ok(()) => Ok(()),
+            Err(PsError::Wire(error @ WireError::Connection(_))) => Err(error),
+            Err(error) => {
+                let message = match &error {
+                    PsError::Moved(told) => told.clone(),
+                    other => other.to_string(),
+                };
+                reply.refuse(&error::Response {
+                    kind: error.kind(),
+                    message,
+                })?;
+                match error {
+                    // The peer's next bytes would have no known meaning.
+                    PsError::Wire(error @ WireError::Malformed { .. }) => Err(error),
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+}
+
+/// Whether an answer may take so long that other connections are not to wait for it.
+fn takes_long(header: &Header) -> bool {
+    match header.op {
+        Op::Pull | Op::Push | Op::PushPull | Op::Stage | Op::Commit | Op::CommitPull => {
+            header.payload_bytes > SMALL_BYTES
+        }
+        Op::BeginTask | Op::EndTask | Op::Skip | Op::Model | Op::Stats => false,
+        _ => true,
     }
 }
 
@@ -238,7 +276,7 @@ impl Replica {
     fn entered(
         &self,
         op: Op,
-        request: &edl_wire::Request<'_>,
+        request: &Request<'_>,
         layout: u64,
         current: Option<u64>,
         client: &Client<'_>,

@@ -15,7 +15,8 @@ use edl_wire::op::{
     stage, stats,
 };
 
-use self::rows::{Asked, RowBuffers, nanos_since};
+pub(crate) use self::rows::RowBuffers;
+use self::rows::{Asked, nanos_since};
 use crate::error::PsError;
 use crate::far::{self, FarFiles};
 use crate::synchrony::{Coordinator, Peer, Pushed};
@@ -31,7 +32,7 @@ pub(crate) struct Service<'s> {
     protocol: Protocol,
     peer: &'s dyn Peer,
     far: Option<&'s dyn FarFiles>,
-    rows: RowBuffers,
+    rows: &'s mut RowBuffers,
 }
 
 /// One request, as it was received.
@@ -53,6 +54,7 @@ impl<'s> Service<'s> {
         protocol: Protocol,
         peer: &'s dyn Peer,
         far: Option<&'s dyn FarFiles>,
+        rows: &'s mut RowBuffers,
     ) -> Self {
         Self {
             store,
@@ -60,7 +62,7 @@ impl<'s> Service<'s> {
             protocol,
             peer,
             far,
-            rows: RowBuffers::default(),
+            rows,
         }
     }
 

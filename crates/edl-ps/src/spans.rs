@@ -12,7 +12,7 @@ use edl_wire::op::{Op, Step};
 pub struct Span {
     /// What was asked.
     pub op: String,
-    /// The connection on which it was asked; each has a thread of its own.
+    /// The connection on which it was asked; its requests are answered one after the other.
     pub connection: u64,
     /// Task and minibatch, if the request is of one.
     pub minibatch: Option<(u64, u32)>,

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use bytemuck::Zeroable;
 use edl_wire::handshake::{self, Caller, Place};
 use edl_wire::service::RING;
-use edl_wire::{Client, Credentials, Handler, Listening, Server, Socket, WireError, timed_out};
+use edl_wire::{
+    Client, Credentials, Handler, Listening, Server, Session, Socket, WireError, timed_out,
+};
 
 use crate::error::RingError;
 use crate::hello::{Hello, Link};
@@ -74,7 +76,7 @@ impl Parking {
 struct Door(Arc<Parking>);
 
 impl Handler for Door {
-    fn serve(&self, client: &Client<'_>) -> Result<(), WireError> {
+    fn open(&self, client: &Client<'_>) -> Result<Option<Box<dyn Session>>, WireError> {
         let (held, released): (_, Receiver<()>) = mpsc::channel();
         let mut hello = Hello::zeroed();
         let by = Instant::now() + HELLO_TIMEOUT;
@@ -83,7 +85,7 @@ impl Handler for Door {
             .read_before(bytemuck::bytes_of_mut(&mut hello), by)
         {
             // It has found the Unix socket, and goes on there.
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
             other => other?,
         }
         let link = hello.link().map_err(WireError::malformed)?;
@@ -95,7 +97,7 @@ impl Handler for Door {
         self.0.park(link, incoming)?;
         // Nothing is ever sent: this waits for the end of the ring.
         let _ = released.recv();
-        Ok(())
+        Ok(None)
     }
 
     fn lost(&self, _client_id: u64) {}

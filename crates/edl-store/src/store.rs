@@ -355,6 +355,11 @@ impl Store {
         self.lost_rows().map_or(Ok(()), Err)
     }
 
+    /// Whether a pull or a push may wait for a disk.
+    pub fn may_wait(&self) -> bool {
+        self.budget.disk().is_some() || self.budget.saved_is_large()
+    }
+
     /// Wait while too many rows are copied for a checkpoint, but not for a disk that hangs: its
     /// snapshot then ends before its time. The caller holds no lock.
     fn wait_for_checkpoint(&self, model: &Model) {

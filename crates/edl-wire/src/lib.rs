@@ -23,7 +23,7 @@ mod traffic;
 pub use connection::{Connection, Place};
 pub use deadline::timed_out;
 pub use error::{ErrorKind, WireError, cause_of};
-pub use server::{Client, Handler, Listening, Reply, Request, Requests, Server};
+pub use server::{Client, Handler, Listening, Reply, Request, Server, Session, give_way};
 pub use socket::{Host, Listener, Origin, Socket};
 pub use tls::{Credentials, TlsFiles, TlsStream};
 pub use traffic::traffic;

@@ -1,7 +1,8 @@
-//! A server: a thread per connection, each proven before its first frame is read.
+//! A server: each connection is proven before its first frame is read, then few threads serve all.
 //!
-//! Back-pressure needs no code: a connection has one request at a time in work, and a peer whose
-//! next request is not read yet waits in its own write.
+//! A proof has a thread of its own, and there are few at a time. Back-pressure needs no code: a
+//! connection has one request at a time in work, and a peer whose next request is not read yet waits
+//! in its own write.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -11,16 +12,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use self::connection::{Connection, Known};
 use self::door::{Door, Unproven};
+use self::lanes::{Lanes, most_lanes};
 use crate::error::WireError;
 use crate::handshake::{self, Identity, Place};
 use crate::service::Service;
 use crate::socket::{Listener, Origin, Socket};
 use crate::tls::Credentials;
 
-pub use self::requests::{Reply, Request, Requests};
+pub use self::lanes::give_way;
+pub use self::requests::{Reply, Request};
 
+mod connection;
 mod door;
+mod lanes;
 mod requests;
 #[cfg(test)]
 mod tests;
@@ -29,17 +35,19 @@ mod tests;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// After a failed `accept` (no file descriptors, say) the next one waits this long.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Inside a frame a peer may be silent for this long.
+const FRAME_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The handler of a server's connections.
 pub trait Handler: Send + Sync + 'static {
-    /// Answers requests until the peer leaves.
+    /// Begins to serve a connection. `None`: it was served here, to its end.
     ///
     /// A handler that panics ends the process: its changes may be half done, and no other request
     /// may see them.
     ///
     /// # Errors
     /// The errors after which the connection has no use.
-    fn serve(&self, client: &Client<'_>) -> Result<(), WireError>;
+    fn open(&self, client: &Client<'_>) -> Result<Option<Box<dyn Session>>, WireError>;
 
     /// A connection is lost; it is told once for each that was served.
     fn lost(&self, client_id: u64);
@@ -49,6 +57,15 @@ pub trait Handler: Send + Sync + 'static {
     fn place(&self) -> Option<(Place, u16)> {
         None
     }
+}
+
+/// One connection of a handler whose requests are frames.
+pub trait Session: Send {
+    /// Answers a request. What may take long calls [`give_way`] first.
+    ///
+    /// # Errors
+    /// The errors after which the connection has no use.
+    fn answer(&mut self, request: &Request<'_>, client: &Client<'_>) -> Result<(), WireError>;
 }
 
 /// The address and the place of a server.
@@ -93,17 +110,9 @@ impl Client<'_> {
     }
 
     /// The connection itself, for a service that speaks no frames of [`crate::op`]. It ends when
-    /// [`Handler::serve`] returns.
+    /// [`Handler::open`] returns.
     pub fn socket(&self) -> &Arc<Socket> {
         self.socket
-    }
-
-    /// Returns the requests of the client, one after the other.
-    ///
-    /// # Errors
-    /// An error of the system, for a socket that has no use.
-    pub fn requests(&self) -> Result<Requests<'_>, WireError> {
-        Requests::new(self.socket)
     }
 }
 
@@ -116,10 +125,12 @@ struct Shared {
     local_name: String,
     stopping: AtomicBool,
     door: Arc<Door>,
-    /// Every open connection, for `stop`; a connection's own thread takes it out.
+    /// Every open connection, for `stop`; whoever ends it takes it out.
     open: Mutex<HashMap<u64, Arc<Socket>>>,
-    /// The threads of connections; those that have ended are taken out at the next accept.
+    /// The threads of connections that are being opened; those that have ended are taken out at the
+    /// next accept.
     threads: Mutex<Vec<JoinHandle<()>>>,
+    lanes: Lanes,
 }
 
 /// A handler behind a socket.
@@ -178,6 +189,7 @@ impl Server {
                 door: Arc::new(Door::new()),
                 open: Mutex::new(HashMap::new()),
                 threads: Mutex::new(Vec::new()),
+                lanes: Lanes::new(most_lanes(), FRAME_TIMEOUT)?,
             }),
             listeners: Mutex::new(listeners),
             acceptors: Mutex::new(Vec::new()),
@@ -212,6 +224,9 @@ impl Server {
             .values()
             .for_each(|socket| socket.shut_down());
         join_all(&self.shared.threads);
+        self.shared.lanes.stop();
+        let open = std::mem::take(&mut *lock(&self.shared.open));
+        open.keys().for_each(|&id| self.shared.handler.lost(id));
     }
 }
 
@@ -291,19 +306,15 @@ fn begin(shared: &Arc<Shared>, id: u64, socket: Arc<Socket>, origin: Origin) {
     let work = {
         let shared = shared.clone();
         move || {
-            let served = catch_unwind(AssertUnwindSafe(|| {
-                serve(&shared, &socket, id, &origin, unproven);
-            }));
-            if served.is_err() {
-                log::error!(
-                    "a request of {origin} failed in the middle, and what it was changing may be \
-                     half changed: this process ends, and has to be started again"
-                );
-                std::process::abort();
+            let connection =
+                ending_with_panics(&origin, || open(&shared, &socket, id, &origin, unproven));
+            let Some(connection) = connection else {
+                return shared.is_over(id, &socket);
+            };
+            if let Err(error) = shared.lanes.add(id, &*socket, Arc::new(connection)) {
+                log::warn!("a connection was turned away: {error}");
+                shared.is_over(id, &socket);
             }
-            socket.shut_down();
-            shared.handler.lost(id);
-            lock(&shared.open).remove(&id);
         }
     };
     match spawn("connection", work) {
@@ -315,7 +326,36 @@ fn begin(shared: &Arc<Shared>, id: u64, socket: Arc<Socket>, origin: Origin) {
     }
 }
 
-fn serve(shared: &Shared, socket: &Arc<Socket>, id: u64, peer: &Origin, unproven: Unproven) {
+impl Shared {
+    /// A connection is over.
+    fn is_over(&self, id: u64, socket: &Socket) {
+        socket.shut_down();
+        // `stop` may have told of it already.
+        if lock(&self.open).remove(&id).is_some() {
+            self.handler.lost(id);
+        }
+    }
+}
+
+/// Does something for a peer; a panic ends the process.
+fn ending_with_panics<T>(peer: &Origin, work: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        log::error!(
+            "a request of {peer} failed in the middle, and what it was changing may be half \
+             changed: this process ends, and has to be started again"
+        );
+        std::process::abort()
+    })
+}
+
+/// Lets a peer prove itself; returns its connection, unless it is over.
+fn open(
+    shared: &Arc<Shared>,
+    socket: &Arc<Socket>,
+    id: u64,
+    peer: &Origin,
+    unproven: Unproven,
+) -> Option<Connection> {
     let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
     let (place, layout) = shared.handler.place().unwrap_or((shared.place, 0));
     let identity = Identity {
@@ -328,11 +368,14 @@ fn serve(shared: &Shared, socket: &Arc<Socket>, id: u64, peer: &Origin, unproven
     let (worker_id, layout) = match proven {
         Ok(proven) => proven,
         Err(WireError::Authentication { .. }) => {
-            return shared
-                .door
-                .turned_away(peer, &"it does not know this job's token");
+            let why = "it does not know this job's token";
+            shared.door.turned_away(peer, &why);
+            return None;
         }
-        Err(error) => return shared.door.turned_away(peer, &error),
+        Err(error) => {
+            shared.door.turned_away(peer, &error);
+            return None;
+        }
     };
     log::debug!("worker {worker_id} connected from {peer}");
     let client = Client {
@@ -341,9 +384,26 @@ fn serve(shared: &Shared, socket: &Arc<Socket>, id: u64, peer: &Origin, unproven
         id,
         layout,
     };
-    match shared.handler.serve(&client) {
-        Ok(()) => log::debug!("worker {worker_id} at {peer} has left"),
-        Err(error) if shared.stopping.load(Ordering::SeqCst) => log::debug!("{peer}: {error}"),
-        Err(error) => log::warn!("worker {worker_id} at {peer}: {error}; connection closed"),
+    let known = Known {
+        id,
+        layout,
+        worker_id,
+        peer: peer.clone(),
+    };
+    let opened = shared.handler.open(&client);
+    let opened = opened.and_then(|session| {
+        socket.set_timeout(FRAME_TIMEOUT)?;
+        Ok(session)
+    });
+    match opened {
+        Ok(Some(session)) => Some(Connection::new(shared, socket, known, session)),
+        Ok(None) => {
+            known.has_left(shared, Ok(()));
+            None
+        }
+        Err(error) => {
+            known.has_left(shared, Err(error));
+            None
+        }
     }
 }

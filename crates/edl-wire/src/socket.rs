@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
@@ -194,6 +195,46 @@ impl Socket {
         }
     }
 
+    /// Writes some bytes; calls `before_waiting` first if they have to wait for the peer.
+    pub(crate) fn write_telling(
+        &self,
+        slices: &[io::IoSlice<'_>],
+        before_waiting: impl FnOnce(),
+    ) -> io::Result<usize> {
+        if let Self::Tls(stream) = self {
+            let count = stream.write(slices, before_waiting)?;
+            traffic::sent(count);
+            return Ok(count);
+        }
+        match self.write_at_once(slices)? {
+            0 => {
+                before_waiting();
+                (&mut &*self).write_vectored(slices)
+            }
+            count => Ok(count),
+        }
+    }
+
+    /// Reads what has come; `None` if nothing has, 0 bytes at the end. The flag is true if there
+    /// was no more to read.
+    pub(crate) fn read_at_once(&self, bytes: &mut [u8]) -> io::Result<Option<(usize, bool)>> {
+        let read = match self {
+            Self::Tcp(stream) => receive_at_once(stream, bytes),
+            Self::Unix(stream) => receive_at_once(stream, bytes),
+            Self::Tls(stream) => stream.read_at_once(bytes),
+        };
+        match read {
+            Ok(count) => {
+                traffic::received(count);
+                // A part of a record may be left of which nothing can be read yet.
+                let is_drained = count < bytes.len() && !matches!(self, Self::Tls(_));
+                Ok(Some((count, is_drained)))
+            }
+            Err(error) if timed_out(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Reads exactly `bytes` before the deadline, however slowly they trickle.
     pub fn read_before(&self, bytes: &mut [u8], deadline: Instant) -> io::Result<()> {
         let mut filled = 0;
@@ -207,6 +248,37 @@ impl Socket {
             }
         }
         Ok(())
+    }
+}
+
+/// Reads from a socket what has come; `WouldBlock` if nothing has.
+pub(crate) fn receive_at_once(socket: impl AsFd, bytes: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match rustix::net::recv(&socket, &mut *bytes, rustix::net::RecvFlags::DONTWAIT) {
+            Ok((count, _)) => return Ok(count),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Writes to a socket what fits into the system's buffer; returns how many bytes.
+pub(crate) fn send_at_once(socket: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
+    let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
+    match rustix::net::send(&socket, bytes, flags) {
+        Ok(count) => Ok(count),
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(0),
+        Err(error) => Err(error.into()),
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(stream) => stream.as_fd(),
+            Self::Tls(stream) => stream.tcp().as_fd(),
+            Self::Unix(stream) => stream.as_fd(),
+        }
     }
 }
 
@@ -226,7 +298,7 @@ impl Write for &Socket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let count = match self {
             Socket::Tcp(stream) => (&*stream).write(bytes),
-            Socket::Tls(stream) => stream.write(&[io::IoSlice::new(bytes)]),
+            Socket::Tls(stream) => stream.write(&[io::IoSlice::new(bytes)], || ()),
             Socket::Unix(stream) => (&*stream).write(bytes),
         }?;
         traffic::sent(count);
@@ -236,7 +308,7 @@ impl Write for &Socket {
     fn write_vectored(&mut self, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
         let count = match self {
             Socket::Tcp(stream) => (&*stream).write_vectored(slices),
-            Socket::Tls(stream) => stream.write(slices),
+            Socket::Tls(stream) => stream.write(slices, || ()),
             Socket::Unix(stream) => (&*stream).write_vectored(slices),
         }?;
         traffic::sent(count);

@@ -8,7 +8,7 @@ use edl_store::{MovedMarks, Progress, Remembered, RememberedKind, RowsToPut, Sto
 use edl_wire::handshake::Place;
 use edl_wire::op::take;
 use edl_wire::service::PS;
-use edl_wire::{Credentials, WireError};
+use edl_wire::{Credentials, WireError, give_way};
 
 use super::copying::{copy_tables, copy_vectors};
 use super::gate::Update;
@@ -413,6 +413,7 @@ impl Hosted {
     }
 
     fn wait<'s>(&self, state: MutexGuard<'s, State>, longest: Duration) -> MutexGuard<'s, State> {
+        give_way();
         let waited = self.changed.wait_timeout(state, longest);
         waited.unwrap_or_else(PoisonError::into_inner).0
     }

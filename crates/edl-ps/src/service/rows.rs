@@ -72,7 +72,7 @@ impl<'a> Asked<'a> {
 
 /// The buffers of answers; each answer uses them again.
 #[derive(Default)]
-pub(super) struct RowBuffers {
+pub(crate) struct RowBuffers {
     rows: Vec<f32>,
     /// The values that travel as 16-bit floats.
     halves: Vec<u16>,

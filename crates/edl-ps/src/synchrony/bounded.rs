@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use edl_store::{Applied, Push, Store, StoreError};
+use edl_wire::give_way;
 
 use super::staleness::PullsUnderWay;
 use super::{LOOK, PATIENCE, Peer, Step, step_of};
@@ -85,6 +86,7 @@ impl BoundedPulls {
             }
             // A peer that is gone holds up the others only at the head.
             let longest = if is_head { LOOK } else { PATIENCE };
+            give_way();
             let waited = turn.wait_timeout(state, longest);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use edl_store::{Applied, Push, RoundGradient, RoundMember, Store, StoreError};
+use edl_wire::give_way;
 
 use super::gradient::{kept, merge};
 use super::rounds::{Member, Rounds};
@@ -117,6 +118,7 @@ impl Leader {
                 state.rounds.withdraw(peer.id());
                 return Ok(Pushed::NotYet);
             }
+            give_way();
             let waited = self.changed.wait_timeout(state, LOOK);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }

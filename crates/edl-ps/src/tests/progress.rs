@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use edl_wire::handshake::Place;
 use edl_wire::op::{Op, Response as _, checkpoint};
-use edl_wire::{Client, Handler, Listening, Server, WireError};
+use edl_wire::{Client, Handler, Listening, Request, Server, Session, WireError};
 
 use super::*;
 use crate::ErrorKind;
@@ -19,26 +19,29 @@ struct Slow {
 }
 
 impl Handler for Slow {
-    fn serve(&self, client: &Client<'_>) -> Result<(), WireError> {
-        let mut requests = client.requests()?;
-        while let Some(request) = requests.receive()? {
-            assert_eq!(request.header.op, Op::Checkpoint);
-            let (_never, step) = mpsc::channel::<()>();
-            for _ in 0..self.num_steps {
-                let _ = step.recv_timeout(STEP);
-                request.reply.progress();
-            }
-            let entry = "written".to_owned();
-            if self.num_steps > 0 {
-                request
-                    .reply
-                    .send(&checkpoint::Response { entry }.encode())?;
-            }
-        }
-        Ok(())
+    fn open(&self, _client: &Client<'_>) -> Result<Option<Box<dyn Session>>, WireError> {
+        let num_steps = self.num_steps;
+        Ok(Some(Box::new(Self { num_steps })))
     }
 
     fn lost(&self, _client_id: u64) {}
+}
+
+impl Session for Slow {
+    fn answer(&mut self, request: &Request<'_>, _client: &Client<'_>) -> Result<(), WireError> {
+        assert_eq!(request.header.op, Op::Checkpoint);
+        let (_never, step) = mpsc::channel::<()>();
+        for _ in 0..self.num_steps {
+            let _ = step.recv_timeout(STEP);
+            request.reply.progress();
+        }
+        let entry = "written".to_owned();
+        if self.num_steps > 0 {
+            let answer = checkpoint::Response { entry };
+            request.reply.send(&answer.encode())?;
+        }
+        Ok(())
+    }
 }
 
 fn serve_slowly(num_steps: u32) -> (Server, PsClient) {

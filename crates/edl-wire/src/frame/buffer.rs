@@ -20,6 +20,7 @@ struct Line([u8; ALIGNMENT]);
 pub struct Buffer {
     lines: Vec<Line>,
     len: usize,
+    wanted: usize,
 }
 
 impl Buffer {
@@ -32,19 +33,41 @@ impl Buffer {
     ///
     /// The caller has checked `len` against a limit; the peer may still not send as much.
     pub fn read(&mut self, reader: &mut impl Read, len: usize) -> io::Result<()> {
-        self.give_back(len);
-        self.len = 0;
-        while self.len < len {
-            let end = len.min(self.len + self.len.max(READ_PIECE_BYTES));
-            let num_lines = end.div_ceil(ALIGNMENT);
-            if self.lines.len() < num_lines {
-                self.lines.resize(num_lines, Line([0; ALIGNMENT]));
-            }
-            let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.lines);
-            reader.read_exact(&mut bytes[self.len..end])?;
-            self.len = end;
+        self.begin(len);
+        while !self.is_whole() {
+            let room = self.room();
+            let count = room.len();
+            reader.read_exact(room)?;
+            self.advance(count);
         }
         Ok(())
+    }
+
+    /// Begins to take `len` bytes, which come in parts.
+    pub fn begin(&mut self, len: usize) {
+        self.give_back(len);
+        (self.len, self.wanted) = (0, len);
+    }
+
+    /// Whether all bytes have come.
+    pub fn is_whole(&self) -> bool {
+        self.len == self.wanted
+    }
+
+    /// The place for the next bytes: no more than a constant or as much as has come.
+    pub fn room(&mut self) -> &mut [u8] {
+        let end = self.wanted.min(self.len + self.len.max(READ_PIECE_BYTES));
+        let num_lines = end.div_ceil(ALIGNMENT);
+        if self.lines.len() < num_lines {
+            self.lines.resize(num_lines, Line([0; ALIGNMENT]));
+        }
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.lines);
+        &mut bytes[self.len..end]
+    }
+
+    /// Takes so many bytes as come that are in their place.
+    pub fn advance(&mut self, count: usize) {
+        self.len = self.wanted.min(self.len + count);
     }
 
     /// Bytes that are held, used or not.

@@ -1,24 +1,160 @@
 //! A server's end of a connection: requests in, answers out.
 
-use std::io::{BufReader, Read};
-use std::time::Duration;
+use std::io::{self, IoSlice, Write};
 
-use crate::deadline::timed_out;
+use super::lanes::give_way;
 use crate::error::WireError;
 use crate::frame::{Array, Buffer, HEADER_BYTES, Header, Outgoing, parse};
 use crate::op::{Response as _, error, progress};
 use crate::socket::Socket;
 
-/// Inside a frame a peer may be silent for this long.
-const FRAME_TIMEOUT: Duration = Duration::from_secs(60);
-/// Small requests and the start of large ones are read by one system call.
-const READ_BUFFER_BYTES: usize = 16 << 10;
+/// Small frames are read by one system call.
+const SCRATCH_BYTES: usize = 64 << 10;
+/// To send more may take long, whatever the peer does.
+const SMALL_BYTES: u64 = 64 << 10;
 
-/// The requests of one client, one after the other.
-pub struct Requests<'s> {
-    socket: &'s Socket,
-    reader: BufReader<&'s Socket>,
+/// More than this of one frame is taken while others are served.
+const LARGE_BYTES: usize = 256 << 10;
+
+/// What a thread reads small frames into. Each begins at its begin, so that its arrays are aligned.
+#[derive(Default)]
+pub(super) struct Scratch(Buffer);
+
+impl Scratch {
+    /// Begins with bytes that came before.
+    fn begin(&mut self, before: &mut Vec<u8>) {
+        self.0.begin(SCRATCH_BYTES);
+        self.0.room()[..before.len()].copy_from_slice(before);
+        self.0.advance(before.len());
+        before.clear();
+    }
+
+    /// The header, if it has come, and whether all of its frame has.
+    fn header(&self) -> Result<Option<(Header, bool)>, WireError> {
+        let Some((head, after)) = self.0.bytes().split_first_chunk() else {
+            return Ok(None);
+        };
+        let header = Header::decode(*head)?;
+        Ok(Some((header, after.len() as u64 >= header.payload_bytes)))
+    }
+}
+
+/// What has come of a connection's frames, and was not answered yet.
+#[derive(Default)]
+pub(super) struct Incoming {
+    /// A part of a header, or what came together with the frame before; less than a [`Scratch`].
+    before: Vec<u8>,
+    /// Of a frame that does not come at once.
+    header: Option<Header>,
     payload: Buffer,
+}
+
+/// The next thing that has come on a connection.
+pub(super) enum Received<'r> {
+    /// A whole frame; nothing more has come if it `is_last`.
+    Frame {
+        header: Header,
+        payload: &'r [u8],
+        is_last: bool,
+    },
+    /// Nothing whole.
+    Nothing,
+    /// The peer has ended the connection.
+    End,
+}
+
+impl Incoming {
+    /// Takes what has come, without waiting.
+    ///
+    /// # Errors
+    /// Bytes that are no frame; a lost connection.
+    pub(super) fn receive<'r>(
+        &'r mut self,
+        socket: &Socket,
+        scratch: &'r mut Scratch,
+    ) -> Result<Received<'r>, WireError> {
+        let mut is_drained = false;
+        let header = match self.header.take() {
+            Some(header) => header,
+            None => {
+                scratch.begin(&mut self.before);
+                let mut found = scratch.header()?;
+                if !matches!(found, Some((_, true))) {
+                    match socket.read_at_once(scratch.0.room())? {
+                        None => {
+                            self.before.extend_from_slice(scratch.0.bytes());
+                            return Ok(Received::Nothing);
+                        }
+                        Some((0, _)) => return ended(scratch.0.bytes()),
+                        Some((count, drained)) => {
+                            scratch.0.advance(count);
+                            is_drained = drained;
+                        }
+                    }
+                    found = scratch.header()?;
+                }
+                let bytes = scratch.0.bytes();
+                let Some((header, is_whole)) = found else {
+                    self.before.extend_from_slice(bytes);
+                    return Ok(Received::Nothing);
+                };
+                let after = &bytes[HEADER_BYTES..];
+                if is_whole {
+                    let (payload, rest) = after.split_at(header.payload_bytes as usize);
+                    self.before.extend_from_slice(rest);
+                    return Ok(Received::Frame {
+                        header,
+                        payload,
+                        is_last: is_drained && rest.is_empty(),
+                    });
+                }
+                self.payload.begin(header.payload_bytes as usize);
+                self.payload.room()[..after.len()].copy_from_slice(after);
+                self.payload.advance(after.len());
+                header
+            }
+        };
+        let mut taken = 0;
+        while !self.payload.is_whole() {
+            match socket.read_at_once(self.payload.room())? {
+                None => {
+                    self.header = Some(header);
+                    return Ok(Received::Nothing);
+                }
+                Some((0, _)) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                Some((count, _)) => {
+                    self.payload.advance(count);
+                    taken += count;
+                }
+            }
+            if taken > LARGE_BYTES {
+                give_way();
+            }
+        }
+        Ok(Received::Frame {
+            header,
+            payload: self.payload.bytes(),
+            is_last: false,
+        })
+    }
+
+    /// Whether a frame has begun and is not whole.
+    pub(super) fn is_inside(&self) -> bool {
+        self.header.is_some() || !self.before.is_empty()
+    }
+}
+
+/// The end of a connection after which no frame, or this much of one, has come.
+fn ended(begun: &[u8]) -> Result<Received<'_>, WireError> {
+    let count = begun.len();
+    let words = match count {
+        0 => return Ok(Received::End),
+        1..HEADER_BYTES => {
+            format!("the connection ended inside a header, after {count} of {HEADER_BYTES} bytes")
+        }
+        _ => "the connection ended inside a frame".to_owned(),
+    };
+    Err(io::Error::new(io::ErrorKind::UnexpectedEof, words).into())
 }
 
 /// One request, in the buffer in which it was received.
@@ -31,56 +167,6 @@ pub struct Request<'r> {
     pub reply: Reply<'r>,
 }
 
-/// Sends the answer to one request.
-#[derive(Clone, Copy)]
-pub struct Reply<'s> {
-    socket: &'s Socket,
-    sequence: u64,
-}
-
-impl<'s> Requests<'s> {
-    pub(super) fn new(socket: &'s Socket) -> Result<Self, WireError> {
-        socket.set_timeout(FRAME_TIMEOUT)?;
-        Ok(Self {
-            socket,
-            reader: BufReader::with_capacity(READ_BUFFER_BYTES, socket),
-            payload: Buffer::default(),
-        })
-    }
-
-    /// Waits for the next request; `None` once the peer has left.
-    ///
-    /// # Errors
-    /// Bytes that are no frame, which the peer is told; a lost connection.
-    pub fn receive(&mut self) -> Result<Option<Request<'_>>, WireError> {
-        let Some(header) = read_header(&mut self.reader)? else {
-            return Ok(None);
-        };
-        let reply = |sequence| Reply {
-            socket: self.socket,
-            sequence,
-        };
-        let header = match Header::decode(header) {
-            Ok(header) => header,
-            Err(error) => {
-                // The sequence cannot be known.
-                reply(0).refuse(&error::Response {
-                    kind: error.kind(),
-                    message: error.to_string(),
-                })?;
-                return Err(error);
-            }
-        };
-        self.payload
-            .read(&mut self.reader, header.payload_bytes as usize)?;
-        Ok(Some(Request {
-            header,
-            payload: self.payload.bytes(),
-            reply: reply(header.sequence),
-        }))
-    }
-}
-
 impl<'r> Request<'r> {
     /// The arrays of its payload.
     ///
@@ -91,7 +177,18 @@ impl<'r> Request<'r> {
     }
 }
 
-impl Reply<'_> {
+/// Sends the answer to one request.
+#[derive(Clone, Copy)]
+pub struct Reply<'s> {
+    socket: &'s Socket,
+    sequence: u64,
+}
+
+impl<'s> Reply<'s> {
+    pub(super) fn new(socket: &'s Socket, sequence: u64) -> Self {
+        Self { socket, sequence }
+    }
+
     /// Sends an answer.
     ///
     /// # Errors
@@ -99,8 +196,10 @@ impl Reply<'_> {
     /// connection.
     pub fn send(&self, answer: &Outgoing<'_>) -> Result<(), WireError> {
         answer.check_size()?;
-        let mut writer = self.socket;
-        Ok(answer.write_to(self.sequence, &mut writer)?)
+        if answer.payload_bytes() > SMALL_BYTES {
+            give_way();
+        }
+        Ok(answer.write_to(self.sequence, &mut Sender(self.socket))?)
     }
 
     /// Says that the answer is being worked on. A client that takes none of it is let go.
@@ -120,24 +219,19 @@ impl Reply<'_> {
     }
 }
 
-/// Reads a header; `None` if the peer has ended the connection between two frames.
-fn read_header(reader: &mut impl Read) -> Result<Option<[u8; HEADER_BYTES]>, WireError> {
-    let mut header = [0; HEADER_BYTES];
-    let mut filled = 0;
-    while filled < HEADER_BYTES {
-        match reader.read(&mut header[filled..]) {
-            Ok(0) if filled == 0 => return Ok(None),
-            Ok(0) => {
-                return Err(WireError::malformed(format!(
-                    "the connection ended inside a header, after {filled} of {HEADER_BYTES} bytes"
-                )));
-            }
-            Ok(count) => filled += count,
-            // Between two frames a peer may be silent for as long as it likes.
-            Err(error) if timed_out(&error) && filled == 0 => {}
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error.into()),
-        }
+/// Writes at once what the system takes at once, and gives way before it waits for the peer.
+struct Sender<'s>(&'s Socket);
+
+impl Write for Sender<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
     }
-    Ok(Some(header))
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.0.write_telling(slices, give_way)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }

@@ -7,7 +7,7 @@
 mod credentials;
 mod stream;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod words;
 
 pub use credentials::{Credentials, TlsFiles};

@@ -18,6 +18,7 @@ use super::credentials::{Credentials, server_name};
 use super::words::words;
 use crate::deadline::{remaining, timed_out};
 use crate::error::WireError;
+use crate::socket::{receive_at_once, send_at_once};
 
 /// Two records, the unit in which TLS encrypts.
 const INCOMING_BYTES: usize = 32 << 10;
@@ -139,7 +140,7 @@ impl TlsStream {
         loop {
             encrypted(&mut session, &mut outgoing)?;
             self.set_tcp_timeout(remaining(deadline)?)?;
-            self.send(&mut outgoing)?;
+            self.send(&mut outgoing, || ())?;
             if !session.is_handshaking() {
                 break;
             }
@@ -159,7 +160,7 @@ impl TlsStream {
                 if let Err(error) = incoming.feed(&mut session) {
                     // The alert by which the other end learns why.
                     if encrypted(&mut session, &mut outgoing).is_ok() {
-                        let _ = self.send(&mut outgoing);
+                        let _ = self.send(&mut outgoing, || ());
                     }
                     return Err(WireError::tls(words(&error)));
                 }
@@ -173,8 +174,8 @@ impl TlsStream {
     }
 
     /// Sends all that is encrypted; holds no lock that a reader needs.
-    fn send(&self, outgoing: &mut Outgoing) -> io::Result<()> {
-        let sent = (&self.tcp).write_all(&outgoing.bytes);
+    fn send(&self, outgoing: &mut Outgoing, before_waiting: impl FnOnce()) -> io::Result<()> {
+        let sent = send_all(&self.tcp, &outgoing.bytes, before_waiting);
         outgoing.bytes.clear();
         if sent.is_err() {
             outgoing.is_broken = true;
@@ -205,8 +206,26 @@ impl TlsStream {
         }
     }
 
-    /// Encrypts and sends a part of the bytes, whose length it returns.
-    pub(crate) fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+    /// Reads what has come; `WouldBlock` if no whole record has.
+    pub(crate) fn read_at_once(&self, bytes: &mut [u8]) -> io::Result<usize> {
+        let mut incoming = lock(&self.incoming);
+        loop {
+            if let Some(count) = incoming.decrypt(&mut lock(&self.session), bytes)? {
+                return Ok(count);
+            }
+            if incoming.take(|into| receive_at_once(&self.tcp, into))? == 0 {
+                return Ok(0);
+            }
+        }
+    }
+
+    /// Encrypts and sends a part of the bytes, whose length it returns; calls `before_waiting` first
+    /// if they have to wait for the peer.
+    pub(crate) fn write(
+        &self,
+        slices: &[IoSlice<'_>],
+        before_waiting: impl FnOnce(),
+    ) -> io::Result<usize> {
         let mut outgoing = lock(&self.outgoing);
         if outgoing.is_broken {
             return Err(io::ErrorKind::BrokenPipe.into());
@@ -217,8 +236,18 @@ impl TlsStream {
             encrypted(&mut session, &mut outgoing)?;
             count
         };
-        self.send(&mut outgoing)?;
+        self.send(&mut outgoing, before_waiting)?;
         Ok(count)
+    }
+}
+
+fn send_all(mut tcp: &TcpStream, bytes: &[u8], before_waiting: impl FnOnce()) -> io::Result<()> {
+    match send_at_once(tcp, bytes)? {
+        count if count == bytes.len() => Ok(()),
+        count => {
+            before_waiting();
+            tcp.write_all(&bytes[count..])
+        }
     }
 }
 
@@ -246,9 +275,13 @@ impl Incoming {
 
     /// Waits for bytes when there are none; 0 at the end of the stream.
     fn receive(&mut self, mut tcp: &TcpStream) -> io::Result<usize> {
+        self.take(|into| tcp.read(into))
+    }
+
+    fn take(&mut self, mut read: impl FnMut(&mut [u8]) -> io::Result<usize>) -> io::Result<usize> {
         self.bytes.resize(INCOMING_BYTES, 0);
         loop {
-            match tcp.read(&mut self.bytes) {
+            match read(&mut self.bytes) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
                 Ok(count) => {

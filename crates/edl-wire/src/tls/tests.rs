@@ -24,13 +24,14 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// For handshakes that are to fail by silence.
 const SHORT: Duration = Duration::from_millis(300);
 
-struct Authority {
+/// Who signs the certificates of a job.
+pub(crate) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     folder: TempDir,
 }
 
 impl Authority {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut params = CertificateParams::new(vec![]).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
@@ -62,7 +63,7 @@ impl Authority {
         }
     }
 
-    fn credentials(&self, role: &str) -> Arc<Credentials> {
+    pub(crate) fn credentials(&self, role: &str) -> Arc<Credentials> {
         Credentials::read(self.issue(role)).unwrap()
     }
 }
@@ -363,6 +364,31 @@ fn large_frames_in_both_directions_at_once_do_not_wait_for_each_other() {
                 written.1.recv().unwrap();
             });
         }
+    });
+}
+
+#[test]
+fn a_writer_says_that_its_peer_takes_nothing_before_it_waits() {
+    let job = Authority::new();
+    let (accepted, connected) = both(&job.credentials("ps"), &job.credentials("worker"));
+    connected.set_timeout(LIMIT).unwrap();
+    let (full, is_full) = std::sync::mpsc::channel();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let bytes = [0; 64 << 10];
+            let mut is_waiting = false;
+            while !is_waiting {
+                let slices = [std::io::IoSlice::new(&bytes)];
+                let before_waiting = || {
+                    is_waiting = true;
+                    full.send(()).unwrap();
+                };
+                connected.write_telling(&slices, before_waiting).unwrap();
+            }
+            connected.shut_down();
+        });
+        is_full.recv_timeout(LIMIT).unwrap();
+        std::io::copy(&mut &accepted, &mut std::io::sink()).unwrap();
     });
 }
 
