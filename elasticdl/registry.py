@@ -40,6 +40,8 @@ class Package:
         formats: Formats of data files, by name: each is a `data.kinds.FileFormat`.
         sources: Sources of data other than files, by name: each is a `data.kinds.DataSource`.
         backends: Frameworks of models, by name: each is a `backends.backend.Backend`.
+        model_built: Functions that are told that a worker has built its model: each is a
+            `worker.worker_process.ModelBuilt`.
         programs: What a worker runs in place of a model file: each is a
             `worker.worker_process.Program`.
         script_frameworks: Frameworks of scripts, by the names of their backends: each is a
@@ -78,6 +80,7 @@ class Package:
     formats: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     backends: Mapping[str, str] = field(default_factory=dict)
+    model_built: Mapping[str, str] = field(default_factory=dict)
     programs: Mapping[str, str] = field(default_factory=dict)
     script_frameworks: Mapping[str, str] = field(default_factory=dict)
     modules: Mapping[str, str] = field(default_factory=dict)

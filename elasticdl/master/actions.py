@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from elasticdl.job import Role, ServedProgram
+from elasticdl.job import Role
 from elasticdl.launchers.base import ProcessHandle
 from elasticdl.master.moves.messages import MoveAction
 from elasticdl.master.parameters.proof import Proof, Replicas
+from elasticdl.master.parameters.works import WorkStep
 from elasticdl.observe.kinds import Kind
 
 
@@ -46,11 +47,11 @@ class WriteCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteExport:
-    """Write the next version of the export; then `ExportWritten` or `ExportFailed`."""
+class DoWork:
+    """Do a step of a work with all parameters; then `WorkDone` or `WorkFailed`."""
 
     version: int  # of the model
-    program: ServedProgram | None = None
+    step: WorkStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,7 @@ Action = (
     | AdoptProcess
     | StopProcess
     | WriteCheckpoint
-    | WriteExport
+    | DoWork
     | ExpireRows
     | DeleteCheckpoints
     | DeleteHandOvers

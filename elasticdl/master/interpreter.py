@@ -7,7 +7,6 @@ then happens where the core's events do.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import shutil
 from collections.abc import Callable
@@ -17,12 +16,10 @@ from typing import Protocol
 
 from elasticdl.checkpoints.disk import Disk
 from elasticdl.checkpoints.hand_over import delete_hand_overs, hand_over_folder, hand_overs
-from elasticdl.checkpoints.publishing import Publisher
 from elasticdl.checkpoints.versions import version_folder
 from elasticdl.checkpoints.writing import delete_checkpoints, put_back, write_checkpoint
-from elasticdl.config import JobConfig
 from elasticdl.errors import ElasticdlError, LaunchError, StateError, UnavailableError
-from elasticdl.job import Role, ServedProgram
+from elasticdl.job import Role
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.locations import Location
 from elasticdl.master import actions
@@ -39,11 +36,11 @@ from elasticdl.master.parameters.answers import (
     AuditFailed,
     CheckpointFailed,
     CheckpointWritten,
-    ExportFailed,
-    ExportWritten,
     RestorePoint,
     Watermarks,
     WatermarksFailed,
+    WorkDone,
+    WorkFailed,
 )
 from elasticdl.master.parameters.hand_overs import HandOver
 from elasticdl.master.parameters.proof import Replicas
@@ -182,7 +179,6 @@ class Interpreter:
         self._sync = sync
         self._moves = self._effects_of(mover) if mover is not None else None
         self._disk = Disk()
-        self._publisher = _publisher_of(core.config, job_id)
 
     def carry_out(self, action: actions.Action) -> None:
         """Do what the core wants, or see to it that it will be done."""
@@ -200,8 +196,8 @@ class Interpreter:
             case actions.WriteCheckpoint():
                 rate = self._core.features.of(Callbacks).learning_rate
                 self._run(lambda: self._write_checkpoint(action, rate), Line.STORAGE)
-            case actions.WriteExport(version, program):
-                self._run(lambda: self._write_export(version, program), Line.STORAGE)
+            case actions.DoWork():
+                self._run(lambda: self._do_work(action), Line.STORAGE)
             case actions.DeleteCheckpoints():
                 self._run(lambda: self._delete_checkpoints(action), Line.STORAGE)
             case actions.DeleteHandOvers(role):
@@ -364,21 +360,19 @@ class Interpreter:
 
         self._disk.do(str(version_folder(folder, version, self._job_id)), write_all)
 
-    def _write_export(self, version: int, program: ServedProgram | None) -> Then:
-        publisher = self._publisher
-        assert publisher is not None, "only a job with --export_dir exports versions"
+    def _do_work(self, action: actions.DoWork) -> Then:
+        version, step = action.version, action.step
 
-        def write(request: str) -> list[str]:
+        def export(request: str) -> list[str]:
             with self._disk.elsewhere():  # the replicas show their progress themselves
                 return self._access.export(request)
 
-        folder = self._core.config.checkpoint.export_dir
         try:
-            done = self._disk.do(str(folder), lambda: publisher.publish(version, program, write))
+            done = self._disk.do(step.place, lambda: step.run(version, self._job_id, export))
         except ElasticdlError as error:
             is_unreachable = isinstance(error, UnavailableError)
-            return self._answer(ExportFailed(version, str(error), is_unreachable))
-        return self._answer(ExportWritten(version, *dataclasses.astuple(done)))
+            return self._answer(WorkFailed(version, str(error), is_unreachable))
+        return self._answer(WorkDone(version, done))
 
     def _delete_checkpoints(self, action: actions.DeleteCheckpoints) -> Then:
         folder = self.checkpoint_dir(action.is_private)
@@ -470,14 +464,6 @@ class Interpreter:
     def _its_moves(self) -> MoveEffects:
         assert self._moves is not None, "only ps replicas move"
         return self._moves
-
-
-def _publisher_of(config: JobConfig, job_id: str) -> Publisher | None:
-    settings = config.checkpoint
-    if settings.export_dir is None:
-        return None
-    full_every, keep = settings.export_full_every, settings.keep_exports
-    return Publisher(settings.export_dir, job_id, full_every, keep)
 
 
 def _nothing() -> None:

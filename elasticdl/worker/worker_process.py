@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from elasticdl import registry
 from elasticdl.backends.base import (
     CallbackNeeds,
     ChecksExport,
@@ -24,12 +25,11 @@ from elasticdl.backends.base import (
     Trainer,
 )
 from elasticdl.backends.load import load_saved_model, load_trainer
-from elasticdl.checkpoints.publishing import write_program
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader, Metadata
 from elasticdl.errors import ElasticdlError, ModelError, place_of
 from elasticdl.job import Strategy, TaskKind
-from elasticdl.model_spec import ModelSpec, load_model_spec, model_key
+from elasticdl.model_spec import ModelSpec, load_model_spec
 from elasticdl.observe.labels import LabelClock
 from elasticdl.rpc.base import MasterClient
 from elasticdl.runtime.process import IS_BUILT
@@ -103,7 +103,9 @@ class WorkerProcess:
         self._look_at_data(spec, trainer, metadata, readers, (trainer, description))
         self._begin_exchange(trainer, description)
         if config.command == "train":
-            self._write_program(trainer)
+            built: dict[str, ModelBuilt] = registry.brought("model_built")
+            for tell in built.values():
+                tell(config, self.worker_id, self.master, trainer)
         if callbacks is not None:
             self.master.has_callbacks(self.worker_id)
         worker = self._worker(trainer, readers, spec, trainer)
@@ -197,27 +199,6 @@ class WorkerProcess:
         if does_it and isinstance(trainer, ChecksExport):
             trainer.check_export(beside=checkpoint.output_tables == "parquet")
 
-    def _write_program(self, trainer: Trainer) -> None:
-        """Write the model without its parameters for those who serve, if the master lacks it.
-
-        The first worker does it, and any worker whose model differs.
-
-        Raises:
-            ModelError: The model cannot be served so.
-        """
-        directory = self.config.checkpoint.export_dir
-        if directory is None:
-            return
-        dense, state = trainer.initial_values()
-        key = model_key(self.config.model, dense.tobytes(), state.tobytes())
-        if not self.master.needs_program(self.worker_id, key):
-            return
-
-        def write(folder: Path) -> None:
-            trainer.export(folder, dense, state, None)
-
-        self.master.has_program(self.worker_id, key, write_program(directory, write))
-
     def _worker(
         self,
         model: Predictor,
@@ -245,6 +226,8 @@ class WorkerProcess:
 
 Watching = Callable[[Worker], AbstractContextManager[object]]
 """Returns the context in which a worker runs."""
+ModelBuilt = Callable[[JobConfig, int, MasterClient, Trainer], None]
+"""Is told that a worker of a training job has built its model, before it trains."""
 Program = Callable[[WorkerProcess, Watching, Callable[[], None]], None]
 """Runs in place of a model file. It is called with what makes a worker, with the worker's context,
 and with what is to be called when the worker has run."""

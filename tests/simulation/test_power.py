@@ -12,7 +12,6 @@ import pytest
 
 from elasticdl.checkpoints.exports import write_tables
 from elasticdl.checkpoints.hand_over import delete_hand_overs, hand_over_folder, write_hand_over
-from elasticdl.checkpoints.publishing import write_program
 from elasticdl.checkpoints.versions import MANIFEST, parse_manifest, whole_versions
 from elasticdl.checkpoints.writing import (
     delete_checkpoints,
@@ -21,6 +20,7 @@ from elasticdl.checkpoints.writing import (
     write_checkpoint,
     write_durably,
 )
+from elasticdl.packages.serving.publishing import write_program
 from tests.simulation.clockwork import Died
 from tests.simulation.disk import Disk
 

@@ -38,7 +38,6 @@ def features_of(job: JobParts) -> list[JobFeature]:
         LeftStragglers(job),
         ModelChange(job),
         MeasuredTraining(job, metrics),
-        WrittenPrograms(job),
         Evaluating(job, metrics),
         Callbacks(job),
         *([KeepsBest(job, best)] if best is not None else []),
@@ -47,9 +46,11 @@ def features_of(job: JobParts) -> list[JobFeature]:
 
 
 def _of_packages(job: JobParts) -> list[JobFeature]:
-    """Return the features that packages bring; one is the source of records, in each case."""
+    """Return the features that packages bring, and the core's where they may bring one of these."""
     makers: dict[str, Callable[[JobParts], list[JobFeature]]] = registry.brought("features")
     found = [feature for make in makers.values() for feature in make(job)]
-    if any(isinstance(feature, RecordSource) for feature in found):
-        return found
-    return [RecordSource(job), *found]
+    if not any(isinstance(feature, RecordSource) for feature in found):
+        found.insert(0, RecordSource(job))
+    if not any(isinstance(feature, WrittenPrograms) for feature in found):
+        found.append(WrittenPrograms())
+    return found

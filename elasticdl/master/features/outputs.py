@@ -51,17 +51,16 @@ class WaitsForStorage(JobFeature):
 
 
 class WrittenPrograms(JobFeature):
-    """Says which worker writes the program of the model for those who serve an export of it."""
-
-    def __init__(self, job: JobParts) -> None:
-        self._job = job
+    """Says which worker writes the program of the model; here none does, and a package may."""
 
     def is_needed(self, worker_id: int, key: str) -> bool:
-        """Return whether a worker is to write its model's program."""
-        does_for_all = self._job.config.does_for_all(worker_id)
-        return self._job.parameters.exports.needs_program(key, does_for_all)
+        """Return whether a worker is to write its model's program.
+
+        Args:
+            worker_id: The worker.
+            key: The identity of its model.
+        """
+        return False
 
     def written(self, key: str, program: ServedProgram, now: float) -> None:
         """A worker says that its model's program is written."""
-        self._job.parameters.exports.has_program(key, program)
-        self._job.advance(now)

@@ -31,21 +31,16 @@ class CheckpointFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class ExportWritten:
-    """The version that `WriteExport` asked for is whole."""
+class WorkDone:
+    """The step that `DoWork` asked for is done."""
 
-    version: int  # of the model
-    number: int  # of the version
-    is_base: bool
-    num_rows: int
-    num_gone: int
-    num_bytes: int
-    is_current: bool  # it is what is to be served
+    version: int
+    result: object
 
 
 @dataclass(frozen=True, slots=True)
-class ExportFailed:
-    """It could not be written; what it would have had comes with the next one."""
+class WorkFailed:
+    """It could not be done."""
 
     version: int
     message: str
@@ -94,8 +89,8 @@ class WatermarksFailed:
 Answer = (
     CheckpointWritten
     | CheckpointFailed
-    | ExportWritten
-    | ExportFailed
+    | WorkDone
+    | WorkFailed
     | Audited
     | AuditFailed
     | Watermarks

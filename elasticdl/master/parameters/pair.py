@@ -51,6 +51,7 @@ from elasticdl.master.parameters.recoveries import Recoveries
 from elasticdl.master.parameters.replicas import PsReplicas
 from elasticdl.master.parameters.requests import Requests
 from elasticdl.master.parameters.schedule import CheckpointSchedule
+from elasticdl.master.parameters.works import ParameterWork
 from elasticdl.master.parameters.worlds import WorkerWorlds
 from elasticdl.master.phases import Phase
 from elasticdl.master.progress import Meter
@@ -120,7 +121,6 @@ class JobParameters:
             config, tasks, journal, history, ledger, meter, self, self.schedule, act
         )
         self._requests = requests
-        self.exports = requests.exports
 
         def recoveries(role: Role) -> Recoveries:
             return Recoveries(role, config, journal, members, ledger, requests, act)
@@ -272,6 +272,10 @@ class JobParameters:
         return self.replicas is not None and self.replicas.is_ready(member)
 
     # --- what is due -----------------------------------------------------------------------------
+
+    def add_work(self, work: ParameterWork) -> None:
+        """Have the work of a package done with all parameters when it is due."""
+        self._requests.add_work(work)
 
     def ask_what_is_due(self, now: float) -> None:
         """Have done what is due in the job's phase: a checkpoint, the proof, rows that expire."""

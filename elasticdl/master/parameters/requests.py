@@ -18,10 +18,10 @@ from elasticdl.master.actions import (
     Action,
     AskAudit,
     DeleteCheckpoints,
+    DoWork,
     ExpireRows,
     Note,
     WriteCheckpoint,
-    WriteExport,
 )
 from elasticdl.master.history import JobHistory
 from elasticdl.master.journal import Journal
@@ -33,13 +33,13 @@ from elasticdl.master.parameters.answers import (
     CheckpointFailed,
     CheckpointWritten,
     Consequences,
-    ExportFailed,
-    ExportWritten,
+    WorkDone,
+    WorkFailed,
 )
-from elasticdl.master.parameters.exports import ExportSchedule
 from elasticdl.master.parameters.proof import Proof, Replicas, prove
 from elasticdl.master.parameters.retired import ForgottenTasks
 from elasticdl.master.parameters.schedule import CheckpointSchedule, WholeCheckpoint
+from elasticdl.master.parameters.works import ParameterWork
 from elasticdl.master.patience import told
 from elasticdl.master.phases import CLOSING, Phase
 from elasticdl.master.progress import Meter
@@ -72,13 +72,11 @@ class Asked(Protocol):
 
 
 class Purpose(StrEnum):
-    """The purpose of a request."""
+    """The purpose of a request that is no work of a package."""
 
     CHECKPOINT = "checkpoint"  # for the user, while training
     RECOVERY = "recovery"  # a checkpoint in the job's own folder
     LAST_CHECKPOINT = "last checkpoint"  # ends its phase, or the job that fails
-    EXPORT = "export"  # the next version, while training
-    LAST_EXPORT = "last export"
     PROOF = "proof"
     RETIRED_PROOF = "retired proof"  # of tasks that are forgotten then
     MOVE = "move"  # to another number of ps replicas
@@ -86,7 +84,7 @@ class Purpose(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    purpose: Purpose
+    purpose: str  # a `Purpose`, or the name of a work
     version: int
     generation: int  # of those that were asked
     began: float
@@ -118,7 +116,7 @@ class Requests:
         self._act = act
         self.schedule = schedule
         self.retired = ForgottenTasks(journal, self._forget)
-        self.exports = ExportSchedule(journal, config.checkpoint)
+        self._works: list[ParameterWork] = []
         self.moves: Moves | None = None
         """The moves of the ps replicas; None if there are no replicas."""
         self._under_way: _Request | None = None
@@ -130,6 +128,10 @@ class Requests:
         journal.handle("request", self._apply_request)
         journal.handle("request ended", self._apply_ended)
         journal.handle("rows expire", self._apply_expire)
+
+    def add_work(self, work: ParameterWork) -> None:
+        """Have the work of a package done when it is due."""
+        self._works.append(work)
 
     def when_written(self, tell: Callable[[float], None]) -> None:
         """Have `tell` called for each whole checkpoint, with the time at which it was asked for."""
@@ -161,7 +163,7 @@ class Requests:
             return
         self._journal.record("request ended", self._times_unreachable)
         # `begin` has already moved the next multiple on, so this one has to be wanted again.
-        if request.purpose is Purpose.CHECKPOINT:
+        if request.purpose == Purpose.CHECKPOINT:
             self.schedule.repeat()
 
     def _ask_in_training(self, now: float) -> None:
@@ -180,25 +182,43 @@ class Requests:
             self._ask(Purpose.RETIRED_PROOF, now, stop)
         elif not self._is_local and self.schedule.is_recovery_due(version, now):
             self._ask(Purpose.RECOVERY, now)
-        elif self._ledger.is_whole and self.exports.is_due(version, now):
-            self._ask(Purpose.EXPORT, now)
+        elif self._ledger.is_whole:
+            due = next((work for work in self._works if work.is_due(version, now)), None)
+            if due is not None:
+                self._ask_work(due, now)
 
     def _ask_at_end(self, now: float) -> None:
         """Have the last checkpoint written, or the proof made, of all that was done."""
         if self._asked.is_complete and self._ledger.is_idle:
-            if not self.exports.is_over:
-                if self.exports.is_last_due(now):
-                    self._ask(Purpose.LAST_EXPORT, now)
+            if left := [work for work in self._works if not work.is_over]:
+                if due := [work for work in left if work.is_last_due(now)]:
+                    self._ask_work(due[0], now, is_last=True)
                 return
             is_checkpoint = self._history.phase is Phase.CHECKPOINTING
             self._ask(Purpose.LAST_CHECKPOINT if is_checkpoint else Purpose.PROOF, now)
 
-    def _ask(self, purpose: Purpose, now: float, stop: int = 0) -> None:
-        if self._under_way is not None:
+    def _ask_work(self, work: ParameterWork, now: float, is_last: bool = False) -> None:
+        if not self._begins(work.last_name if is_last else work.name, now):
             return
         version = self._meter.model_version
+        step = work.begin(version, now)
+        if is_last:
+            self._act(ExpireRows())  # what is written is to have no rows that are over
+        self._act(DoWork(version, step))
+
+    def _begins(self, purpose: str, now: float, stop: int = 0) -> bool:
+        """Begin a request, unless one is under way; return whether it began."""
+        if self._under_way is not None:
+            return False
+        version = self._meter.model_version
         first = stop if stop or not self._is_stream else self._ledger.first_open
-        self._journal.record("request", str(purpose), version, self._asked.generation, now, first)
+        self._journal.record("request", purpose, version, self._asked.generation, now, first)
+        return True
+
+    def _ask(self, purpose: Purpose, now: float, stop: int = 0) -> None:
+        if not self._begins(str(purpose), now, stop):
+            return
+        version = self._meter.model_version
         if purpose is Purpose.MOVE:
             assert self.moves is not None
             self._act(self.moves.begin(version))
@@ -208,12 +228,6 @@ class Requests:
             return
         if purpose is Purpose.RETIRED_PROOF:
             self._act(AskAudit(self._prover(lambda task_id: task_id < stop), self.retired.first))
-            return
-        if purpose in (Purpose.EXPORT, Purpose.LAST_EXPORT):
-            self.exports.begin(version, now)
-            if purpose is Purpose.LAST_EXPORT:
-                self._act(ExpireRows())  # servers of the export are to have no rows that are over
-            self._act(WriteExport(version, self.exports.program))
             return
         is_last = purpose is Purpose.LAST_CHECKPOINT
         is_private = self.schedule.is_last_private if is_last else purpose is Purpose.RECOVERY
@@ -271,7 +285,7 @@ class Requests:
         meanwhile.
         """
         request = self._under_way
-        if request is None or request.purpose is not Purpose.MOVE:
+        if request is None or request.purpose != Purpose.MOVE:
             return None
         self._journal.record("request ended", self._times_unreachable)
         is_sound = request.generation == self._asked.generation and self._asked.is_complete
@@ -295,8 +309,8 @@ class Requests:
         self,
         answer: CheckpointWritten
         | CheckpointFailed
-        | ExportWritten
-        | ExportFailed
+        | WorkDone
+        | WorkFailed
         | Audited
         | AuditFailed,
         now: float,
@@ -313,14 +327,14 @@ class Requests:
                 return verdict
             case CheckpointFailed():
                 return self._not_written(request, answer, now)
-            case ExportWritten():
-                return self._exported(request, answer)
-            case ExportFailed():
-                return self._not_exported(request, answer, now)
+            case WorkDone():
+                return self._work_done(request, answer)
+            case WorkFailed():
+                return self._work_failed(request, answer, now)
             case Audited(replicas, proof):
                 prover = self._prover(self._ledger.begun())
                 return self._audited(request, proof or prover(replicas))
-            case AuditFailed(_, was_unreachable) if request.purpose is Purpose.RETIRED_PROOF:
+            case AuditFailed(_, was_unreachable) if request.purpose == Purpose.RETIRED_PROOF:
                 self._end(request, was_unreachable, now)
                 self._retires_from = now + _PAUSE_SECONDS
                 return Consequences()
@@ -335,12 +349,12 @@ class Requests:
         self.schedule.ended(now - request.began, now)
         if not self._history.has_ended:
             self._history.say("")
-        is_last = request.purpose is Purpose.LAST_CHECKPOINT
+        is_last = request.purpose == Purpose.LAST_CHECKPOINT
         # In another generation a replica was restored meanwhile, and may have lacked some tasks.
         verdict = Consequences(is_last and request.generation == self._asked.generation)
         if is_last:
             self.schedule.patience.succeeded()
-        if request.purpose is Purpose.RECOVERY or (is_last and self.schedule.is_last_private):
+        if request.purpose == Purpose.RECOVERY or (is_last and self.schedule.is_last_private):
             self.schedule.written_for_recovery(version)
             self._noted(version, self._sure_first(request))
             self._act(DeleteCheckpoints((version,), is_private=True))
@@ -363,13 +377,13 @@ class Requests:
         is_again = self._end(request, answer.was_unreachable, now)
         self.schedule.ended(now - request.began, now)
         text = f"checkpoint of version {answer.version}: {answer.message}"
-        is_last = request.purpose is Purpose.LAST_CHECKPOINT and not self._history.has_ended
+        is_last = request.purpose == Purpose.LAST_CHECKPOINT and not self._history.has_ended
         may_wait = is_last and not is_again and not self._history.hurries
         pause = self.schedule.patience.failed(now) if may_wait else None
         if pause is not None:
             text = told(text, pause, "it")
         self._act(Note(kinds.CheckpointFailed(answer.version), text, is_warning=True))
-        if request.purpose is Purpose.RECOVERY or self._history.has_ended:
+        if request.purpose == Purpose.RECOVERY or self._history.has_ended:
             return Consequences()
         self._history.say(text)
         if is_again:
@@ -385,25 +399,21 @@ class Requests:
             return Consequences()
         return Consequences(is_phase_over=True)
 
-    def _exported(self, request: _Request, answer: ExportWritten) -> Consequences:
+    def _work_of(self, request: _Request) -> ParameterWork:
+        return next(w for w in self._works if request.purpose in (w.name, w.last_name))
+
+    def _work_done(self, request: _Request, answer: WorkDone) -> Consequences:
         self._journal.record("request ended", 0)
-        is_same = request.generation == self._asked.generation
-        self.exports.written(answer.version, request.purpose is Purpose.LAST_EXPORT and is_same)
-        self._act(Note(kinds.VersionExported(*astuple(answer)), _version_text(answer)))
+        work, is_same = self._work_of(request), request.generation == self._asked.generation
+        work.done(answer.version, answer.result, request.purpose == work.last_name and is_same)
         return Consequences()
 
-    def _not_exported(self, request: _Request, answer: ExportFailed, now: float) -> Consequences:
-        """Go on without it: the next one has all that this one would have had."""
+    def _work_failed(self, request: _Request, answer: WorkFailed, now: float) -> Consequences:
+        """Go on without it."""
         is_again = self._end(request, answer.was_unreachable, now)
-        is_last = request.purpose is Purpose.LAST_EXPORT and not self._history.has_ended
-        pause = self.exports.failed(now, is_last)
-        text = f"export: {answer.message}"
-        if pause is not None:
-            text = told(text, pause, "the version")
-        self._act(Note(kinds.ExportFailed(answer.version), text, is_warning=True))
-        if is_last and pause is None and not is_again:
-            self.exports.give_up()
-            self._history.add_problem(text)
+        work = self._work_of(request)
+        is_last = request.purpose == work.last_name and not self._history.has_ended
+        work.failed(answer.version, answer.message, now, is_last, is_again)
         return Consequences()
 
     def _prover(self, begun: Callable[[int], bool]) -> Callable[[Replicas], Proof]:
@@ -427,7 +437,7 @@ class Requests:
             return Consequences()
         if found.problem:
             self._history.add_problem(f"ledger: {found.problem}", is_of_proof=True)
-        if request.purpose is Purpose.RETIRED_PROOF:
+        if request.purpose == Purpose.RETIRED_PROOF:
             self.retired.proved(request.first, found)
             return Consequences()
         whole = self.retired.with_all(found)
@@ -454,7 +464,7 @@ class Requests:
     def _apply_request(
         self, purpose: str, version: int, generation: int, now: float, first: int = 0
     ) -> None:
-        self._under_way = _Request(Purpose(purpose), version, generation, now, first)
+        self._under_way = _Request(purpose, version, generation, now, first)
 
     def _apply_ended(self, times_unreachable: int) -> None:
         self._under_way = None
@@ -474,28 +484,17 @@ class Requests:
             "epochs_expired": self._epochs_expired,
             "schedule": self.schedule.snapshot(),
             "retired": self.retired.snapshot(),
-            "exports": self.exports.snapshot(),
-        }
+        } | {work.key: work.snapshot() for work in self._works}
 
     def restore(self, snapshot: Snapshot) -> None:
         """Take over the state of a snapshot."""
         request = snapshot["under_way"]
         if request is not None:
-            purpose, *rest = request
-            self._under_way = _Request(Purpose(purpose), *rest)
+            self._under_way = _Request(*request)
         self._times_unreachable = snapshot["times_unreachable"]
         self._epochs_expired = snapshot["epochs_expired"]
         self.schedule.restore(snapshot["schedule"])
         if (retired := snapshot.get("retired")) is not None:
             self.retired.restore(retired)
-        self.exports.restore(snapshot.get("exports"))
-
-
-def _version_text(answer: ExportWritten) -> str:
-    what = "all rows" if answer.is_base else "changes"
-    gone = f", {answer.num_gone:,} ids that have gone" if answer.num_gone else ""
-    held = "" if answer.is_current else "; another version is held (elasticdl exports)"
-    return (
-        f"version {answer.number} of the export is written ({what}): {answer.num_rows:,} rows"
-        f"{gone}, {answer.num_bytes:,} bytes, at model version {answer.version:,}{held}"
-    )
+        for work in self._works:
+            work.restore(snapshot.get(work.key))

@@ -118,9 +118,9 @@ def exports(export: str, use: str | None) -> None:
 
     A job that is running goes on to write versions while one is held.
     """
-    from elasticdl.checkpoints.publishing import point_to, read_current, versions
     from elasticdl.errors import ExportError
     from elasticdl.locations import parse, reaching
+    from elasticdl.packages.serving.publishing import point_to, read_current, versions
 
     directory = parse(export)
     # The word is checked before anything is changed.

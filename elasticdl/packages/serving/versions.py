@@ -12,7 +12,10 @@ import numpy as np
 
 from elasticdl._core import ServedTables
 from elasticdl.backends.base import Float32
-from elasticdl.checkpoints.chain import (
+from elasticdl.errors import ExportError
+from elasticdl.job import ServedProgram
+from elasticdl.locations import Location, download, is_remote, reaching
+from elasticdl.packages.serving.chain import (
     MANIFEST,
     Manifest,
     Pointer,
@@ -21,10 +24,7 @@ from elasticdl.checkpoints.chain import (
     digest,
     folder_of,
 )
-from elasticdl.checkpoints.publishing import read_current
-from elasticdl.errors import ExportError
-from elasticdl.job import ServedProgram
-from elasticdl.locations import Location, download, is_remote, reaching
+from elasticdl.packages.serving.publishing import read_current
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.dataset
 import pytest
 
-from elasticdl.checkpoints.publishing import versions
+from elasticdl.packages.serving.publishing import versions
 from elasticdl.packages.serving.versions import Versions
 from scripts.chaos import job as counting
 from tests.elastic.counting_job import CountingJob

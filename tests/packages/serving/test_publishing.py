@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 
 from elasticdl._core import ServedTables
-from elasticdl.checkpoints import publishing
-from elasticdl.checkpoints.chain import CURRENT, folder_of
-from elasticdl.checkpoints.publishing import (
+from elasticdl.errors import CheckpointError, ExportError
+from elasticdl.locations import Url
+from elasticdl.packages.serving import publishing
+from elasticdl.packages.serving.chain import CURRENT, folder_of
+from elasticdl.packages.serving.publishing import (
     Publisher,
     point_to,
     read_current,
     versions,
     write_program,
 )
-from elasticdl.errors import CheckpointError, ExportError
-from elasticdl.locations import Url
 from elasticdl.packages.serving.versions import Versions
-from tests.unit.checkpoints.exporting_job import KEYS, PROGRAM, Job, program_at, publish, served
+from tests.packages.serving.exporting_job import KEYS, PROGRAM, Job, program_at, publish, served
 
 
 @pytest.fixture

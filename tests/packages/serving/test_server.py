@@ -17,12 +17,12 @@ import pytest
 pytest.importorskip("aiohttp")
 
 from elasticdl.backends.served import FeatureSpec
-from elasticdl.checkpoints.chain import folder_of
-from elasticdl.checkpoints.publishing import Publisher, point_to
 from elasticdl.packages.serving import model
+from elasticdl.packages.serving.chain import folder_of
+from elasticdl.packages.serving.publishing import Publisher, point_to
 from elasticdl.packages.serving.server import RequestLimits, Server
 from elasticdl.packages.serving.versions import Versions
-from tests.unit.checkpoints.exporting_job import PROGRAM, Job, program_at, publish
+from tests.packages.serving.exporting_job import PROGRAM, Job, program_at, publish
 
 
 class Program:

@@ -16,7 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from elasticdl.checkpoints.chain import (
+from elasticdl.checkpoints.writing import make_durably, set_modes, sync, sync_all, write_durably
+from elasticdl.errors import CheckpointError, ExportError
+from elasticdl.job import ServedProgram
+from elasticdl.locations import Location, Url, is_remote, reaching, remove_tree
+from elasticdl.packages.serving.chain import (
     CURRENT,
     MANIFEST,
     Current,
@@ -28,10 +32,6 @@ from elasticdl.checkpoints.chain import (
     parse_current,
     parse_manifest,
 )
-from elasticdl.checkpoints.writing import make_durably, set_modes, sync, sync_all, write_durably
-from elasticdl.errors import CheckpointError, ExportError
-from elasticdl.job import ServedProgram
-from elasticdl.locations import Location, Url, is_remote, reaching, remove_tree
 
 _PARTIAL = ".partial"
 _REMOVED = ".removed"

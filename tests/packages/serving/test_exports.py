@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from elasticdl.job import ServedProgram, TaskKind
-from elasticdl.master.actions import AskAudit, Note, WriteExport
+from elasticdl.master.actions import AskAudit, DoWork, Note
 from elasticdl.master.features.outputs import WrittenPrograms
-from elasticdl.master.parameters.answers import ExportFailed, ExportWritten
+from elasticdl.master.parameters.answers import WorkDone, WorkFailed
 from elasticdl.master.phases import Phase
+from elasticdl.packages.serving.publishing import Published
 
 PROGRAM, ANOTHER = ServedProgram("program-1", "1"), ServedProgram("program-2", "2")
 
@@ -30,11 +31,16 @@ def tick(game, seconds=0.0):
 
 
 def asked(game):
-    return [action.version for action in game.play.do(WriteExport)]
+    return [action.version for action in game.play.do(DoWork)]
+
+
+def asked_with_program(game):
+    return [(action.version, action.step.program) for action in game.play.do(DoWork)]
 
 
 def written(game, version):
-    game.core.answered(ExportWritten(version, 1, False, 5, 0, 99, True), game.play.now)
+    done = Published(1, False, 5, 0, 99, True)
+    game.core.answered(WorkDone(version, done), game.play.now)
 
 
 def train(game, num_tasks=1):
@@ -98,7 +104,7 @@ def test_a_failure_is_told_and_tried_again_while_training_goes_on(make_game):
     tick(game)
     assert asked(game) == [3]
     notes(game)
-    game.core.answered(ExportFailed(3, "exports: No space left on device"), game.play.now)
+    game.core.answered(WorkFailed(3, "exports: No space left on device"), game.play.now)
     ((text, is_warning),) = notes(game)
     assert "No space left on device; the version is tried again in 1 s" in text
     assert is_warning
@@ -111,7 +117,7 @@ def test_what_another_model_has_trained_is_exported_with_its_program_alone(make_
     game = make_game(export_every="1s")
     train(game)
     tick(game)
-    assert game.play.do(WriteExport) == [WriteExport(3, PROGRAM)]
+    assert asked_with_program(game) == [(3, PROGRAM)]
     written(game, 3)
     programs = game.core.features.of(WrittenPrograms)
     assert not programs.is_needed(1, "key")
@@ -127,7 +133,7 @@ def test_what_another_model_has_trained_is_exported_with_its_program_alone(make_
     programs.written("another", ANOTHER, game.play.now)
     programs.written("another", PROGRAM, game.play.now)  # of one that was as fast
     tick(game)
-    assert game.play.do(WriteExport) == [WriteExport(6, ANOTHER)]
+    assert asked_with_program(game) == [(6, ANOTHER)]
 
 
 def test_the_last_version_comes_before_the_proof_and_again_after_a_loss(make_game):
@@ -160,6 +166,6 @@ def test_a_last_version_that_cannot_be_written_is_a_problem_of_the_job(make_game
         tick(game, 31.0)
         if not asked(game):
             break
-        game.core.answered(ExportFailed(12, "exports: Permission denied"), game.play.now)
+        game.core.answered(WorkFailed(12, "exports: Permission denied"), game.play.now)
     tick(game)
     assert len(game.play.do(AskAudit)) == 1

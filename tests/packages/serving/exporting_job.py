@@ -15,9 +15,9 @@ from elasticdl.backends.base import (
     TableDescription,
     VariableDescription,
 )
-from elasticdl.checkpoints.publishing import write_program
 from elasticdl.checkpoints.remote import Sender
 from elasticdl.layers import Expiry
+from elasticdl.packages.serving.publishing import write_program
 
 DIM, KEYS = 3, 500
 NOTHING = np.zeros(0, np.float32)
