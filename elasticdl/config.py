@@ -21,7 +21,6 @@ from elasticdl.settings.checkpoint import REDO_MB_ON_CLUSTERS, CheckpointSection
 from elasticdl.settings.cluster import JOURNAL_FILE, ClusterSection
 from elasticdl.settings.conflicts import check_conflicts, check_destinations
 from elasticdl.settings.data import DataSection
-from elasticdl.settings.export_every import Every
 from elasticdl.settings.launcher import PROCESS, LauncherFacts, launchers
 from elasticdl.settings.model import STATISTICS_VARIABLE, ModelSection
 from elasticdl.settings.resources import ResourcesSection
@@ -102,6 +101,13 @@ class JobConfig(Section):
     def of(self, kind: type[OfPackage]) -> OfPackage:
         """Return the settings of the package whose section has this type."""
         return next(each for each in self.package_sections() if type(each) is kind)
+
+    @property
+    def claims(self) -> dict[str, Location | None]:
+        """The places that no other running job may write to, by flag."""
+        return {"checkpoint_dir": self.checkpoint.checkpoint_dir} | {
+            name: place for each in self.package_sections() for name, place in each.claims.items()
+        }
 
     @property
     def trains_on(self) -> str:
@@ -250,9 +256,8 @@ class JobConfig(Section):
 
     @model_validator(mode="after")
     def _settings_fit_together(self) -> JobConfig:
-        # These read what is written in the settings, so that a wrong word is refused.
+        # This reads what is written in the settings, so that a wrong word is refused.
         Best.of(self.checkpoint.keep_best)
-        Every.of(self.checkpoint.export_every)
         check_conflicts(self)
         self._check_launcher()
         self._check_metrics_port()
@@ -285,7 +290,6 @@ class JobConfig(Section):
                 {
                     "output": self.checkpoint.output,
                     "export_tables": self.checkpoint.export_tables,
-                    "export_dir": self.checkpoint.export_dir,
                     "checkpoint_dir": self.checkpoint.checkpoint_dir,
                     "job_dir": self.cluster.job_dir,
                     "tensorboard_log_dir": self.seeing.tensorboard_log_dir,
@@ -295,7 +299,11 @@ class JobConfig(Section):
 
     def _check_passwords(self) -> None:
         """Refuse passwords in the names of places, which are in logs and in the job's state."""
-        for name, place in [*vars(self.checkpoint).items(), ("state", self.cluster.state)]:
+        packages = [
+            place for each in self.package_sections() for place in each.destinations.items()
+        ]
+        own = [*vars(self.checkpoint).items(), ("state", self.cluster.state)]
+        for name, place in own + packages:
             if isinstance(place, Url | str) and reader_params.has_password(str(place)):
                 instead = (
                     "user_file=/PATH as docs/designs/state.md says"

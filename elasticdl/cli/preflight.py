@@ -393,8 +393,6 @@ def _check_destinations(config: JobConfig) -> None:
         check_folder("checkpoint_dir", checkpoint.checkpoint_dir)
     if config.cluster.ps_disk is not None:
         check_folder("ps_disk", config.cluster.ps_disk)
-    if checkpoint.export_dir is not None:
-        check_folder("export_dir", checkpoint.export_dir)
     if config.cluster.state is not None:
         _check_journal(state_file(config.cluster.state, Path()))
     if config.seeing.tensorboard_log_dir is not None:

@@ -101,10 +101,8 @@ def exit_code(status: JobStatus) -> int:
 
 def _run(config: JobConfig, stay: Stay, display: Display, places: dict[str, str]) -> JobStatus:
     """Run the job where its strategy says; add the places of its results to `places`."""
-    for name in ("output", "export_tables", "export_dir", "checkpoint_dir"):
-        path = getattr(config.checkpoint, name)
-        if path is not None:
-            places[name] = str(path)
+    results = {name: getattr(config.checkpoint, name) for name in ("output", "export_tables")}
+    places |= {k: str(v) for k, v in (results | config.claims).items() if v is not None}
     if config.training.distribution_strategy is Strategy.LOCAL:
         from elasticdl.cli import local  # the whole worker, and so perhaps a framework
 
@@ -246,12 +244,8 @@ def _holds(job_dir: Path | None) -> contextlib.AbstractContextManager[None]:
 @contextlib.contextmanager
 def _claims(config: JobConfig, display: Display) -> Iterator[None]:
     """Hold within the block the places that no other running job may write to."""
-    places = {
-        "checkpoint_dir": config.checkpoint.checkpoint_dir,
-        "export_dir": config.checkpoint.export_dir,
-    }
     where = f" in {config.cluster.job_dir}" if config.cluster.job_dir else ""
-    with all_claimed(places, f"{config.cluster.job_name}{where}") as warning:
+    with all_claimed(config.claims, f"{config.cluster.job_name}{where}") as warning:
         if warning:
             display.note(warning)
         yield

@@ -140,38 +140,6 @@ class CheckpointSection(Section):
         Field(description="Leave out rows that were not updated after this model version."),
         _TRAIN,
     ] = None
-    export_dir: Annotated[
-        Location | None,
-        Field(
-            description="Export the model again and again while it is trained, into this folder "
-            "or URL: a base, then what has changed. elasticdl serve follows it."
-        ),
-        _TRAIN,
-    ] = None
-    export_every: Annotated[
-        str,
-        Field(
-            description="When the next version of that export is written: a time such as 30s or "
-            "5m, or a number of updates."
-        ),
-        _TRAIN,
-    ] = "30s"
-    export_full_every: Annotated[
-        PositiveInt,
-        Field(
-            description="One version in this number has all rows; the others have what has changed "
-            "since the one before."
-        ),
-        _TRAIN,
-    ] = 20
-    keep_exports: Annotated[
-        NonNegativeInt,
-        Field(
-            description="How many versions are kept, the newest ones, beside those that they need; "
-            "0 keeps all."
-        ),
-        _TRAIN,
-    ] = 5
     summary: Annotated[
         Path | None, Field(description="Write the job's result to this file as JSON.")
     ] = None

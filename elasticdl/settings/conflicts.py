@@ -329,19 +329,6 @@ CONFLICTS = (
         },
     ),
     Conflict(
-        lambda job: job.checkpoint.export_dir is None,
-        "{flag} needs --export_dir, where to write the versions",
-        {
-            f"--{name}": _is_given(name)
-            for name in ("export_every", "export_full_every", "keep_exports")
-        },
-    ),
-    Conflict(
-        lambda job: job.checkpoint.export_dir is not None and job.has_worlds,
-        "--export_dir is written by those who hold all parameters: ps replicas, or a job with "
-        f"--distribution_strategy={Strategy.LOCAL}; expected not {{distribution_strategy}}",
-    ),
-    Conflict(
         lambda job: job.checkpoint.checkpoint_dir is None,
         "{flag} needs --checkpoint_dir, where to write them",
         {

@@ -91,9 +91,14 @@ class PackageSection(Section):
         return ""
 
     @property
+    def claims(self) -> Mapping[str, Location | None]:
+        """The places that no other running job may write to, by flag."""
+        return {}
+
+    @property
     def destinations(self) -> Mapping[str, Location | None]:
         """The folders into which a training job writes, by flag."""
-        return {}
+        return self.claims
 
     @property
     def processes(self) -> Mapping[Role, int]:

@@ -59,11 +59,7 @@ def main() -> None:
 
 def _claim(config: JobConfig, job_dir: Path) -> contextlib.AbstractContextManager[str]:
     """Hold the places that no other running job may write to."""
-    places = {
-        "checkpoint_dir": config.checkpoint.checkpoint_dir,
-        "export_dir": config.checkpoint.export_dir,
-    }
-    return all_claimed(places, f"{config.cluster.job_name} in {job_dir}")
+    return all_claimed(config.claims, f"{config.cluster.job_name} in {job_dir}")
 
 
 def _answer(problem: str) -> None:

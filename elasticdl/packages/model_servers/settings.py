@@ -69,7 +69,7 @@ class ModelServersSection(PackageSection):
         """Return the flags that do not go with model servers, each with whether it is given."""
         return {
             f"--launcher={job.launcher_name}": not job.launcher.starts_other_roles,
-            "--export_dir": job.checkpoint.export_dir is not None,
+            "--export_dir": job.is_given("export_dir"),
             "--on_nan=skip": job.training.on_nan == "skip",
             "--torch_compile": job.model.torch_compile,
             "--output_tables=parquet": job.checkpoint.output_tables == "parquet",

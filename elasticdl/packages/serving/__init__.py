@@ -6,6 +6,7 @@ _HERE = "elasticdl.packages.serving"
 
 PACKAGE = Package(
     commands={"serve": f"{_HERE}.command:serve", "exports": f"{_HERE}.command:exports"},
+    sections={"exports": f"{_HERE}.settings:ExportsSection"},
     features={"exports": f"{_HERE}.exports:features_of"},
     model_built={"exports": f"{_HERE}.program:model_built"},
     kinds={

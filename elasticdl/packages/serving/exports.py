@@ -11,9 +11,9 @@ from elasticdl.master.features.outputs import WrittenPrograms
 from elasticdl.master.parameters.works import Export, ParameterWork
 from elasticdl.master.patience import Patience, told
 from elasticdl.packages.serving import events
+from elasticdl.packages.serving.export_every import Every
 from elasticdl.packages.serving.publishing import Published, Publisher
-from elasticdl.settings.checkpoint import CheckpointSection
-from elasticdl.settings.export_every import Every
+from elasticdl.packages.serving.settings import ExportsSection
 from elasticdl.state.base import Snapshot
 
 _LONGEST_PAUSE_SECONDS = 30.0
@@ -22,7 +22,7 @@ _LONGEST_PAUSE_SECONDS = 30.0
 class VersionWriter:
     """Writes the versions of a job, in a thread."""
 
-    def __init__(self, settings: CheckpointSection) -> None:
+    def __init__(self, settings: ExportsSection) -> None:
         """Write nothing yet."""
         self._settings = settings
         self._publisher: Publisher | None = None
@@ -78,7 +78,7 @@ class ExportSchedule(ParameterWork):
     def __init__(self, job: JobParts) -> None:
         """Start without versions."""
         self._job, journal = job, job.journal
-        settings = job.config.checkpoint
+        settings = job.config.of(ExportsSection)
         self._writer = VersionWriter(settings)
         self._every = Every.of(settings.export_every)
         self._not_before = 0.0  # time
@@ -216,7 +216,7 @@ class ContinuousExport(WrittenPrograms):
 
 def features_of(job: JobParts) -> list[JobFeature]:
     """Return the feature of a job that exports while it trains."""
-    is_wanted = job.config.checkpoint.export_dir is not None
+    is_wanted = job.config.of(ExportsSection).export_dir is not None
     return [ContinuousExport(job)] if is_wanted else []
 
 

@@ -8,6 +8,7 @@ from elasticdl.backends.base import Trainer
 from elasticdl.config import JobConfig
 from elasticdl.model_spec import model_key
 from elasticdl.packages.serving.publishing import write_program
+from elasticdl.packages.serving.settings import ExportsSection
 from elasticdl.rpc.base import MasterClient
 
 
@@ -19,7 +20,7 @@ def model_built(config: JobConfig, worker_id: int, master: MasterClient, trainer
     Raises:
         ModelError: The model cannot be served so.
     """
-    directory = config.checkpoint.export_dir
+    directory = config.of(ExportsSection).export_dir
     if directory is None:
         return
     dense, state = trainer.initial_values()

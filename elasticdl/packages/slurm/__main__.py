@@ -43,12 +43,8 @@ def main() -> None:
         try:
             _hold(job_dir, held, signals)
             config = JobConfig.read(job_dir / process.CONFIG_FILE)
-            places = {
-                "checkpoint_dir": config.checkpoint.checkpoint_dir,
-                "export_dir": config.checkpoint.export_dir,
-            }
             name = f"{config.cluster.job_name} in {job_dir}"
-            warning = held.enter_context(all_claimed(places, name))
+            warning = held.enter_context(all_claimed(config.claims, name))
             folder.clear(job_dir)
             tls_dir = credentials.folder_of(config.cluster, job_dir)
             listening = Listening("0.0.0.0", address())

@@ -24,7 +24,6 @@ def test_a_job_without_ps_replicas_has_no_model_servers(strategy):
 @pytest.mark.parametrize(
     "words",
     [
-        {"export_dir": "exports"},
         {"on_nan": "skip"},
         {"torch_compile": "true"},
         {"output": "model", "output_tables": "parquet"},

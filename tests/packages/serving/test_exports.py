@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from elasticdl.cli.flags import build_config
+from elasticdl.errors import ConfigError
 from elasticdl.job import ServedProgram, TaskKind
 from elasticdl.master.actions import AskAudit, DoWork, Note
 from elasticdl.master.features.outputs import WrittenPrograms
@@ -169,3 +171,22 @@ def test_a_last_version_that_cannot_be_written_is_a_problem_of_the_job(make_game
         game.core.answered(WorkFailed(12, "exports: Permission denied"), game.play.now)
     tick(game)
     assert len(game.play.do(AskAudit)) == 1
+
+
+ON_PS = {"distribution_strategy": "ParameterServerStrategy"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"export_every": "5m"}, "--export_every needs --export_dir"),
+        ({"export_dir": "e", "export_every": "often"}, "expected a time such as 30s"),
+        ({"export_dir": "e", "distribution_strategy": "AllreduceStrategy"}, "found|expected not"),
+        ({"export_dir": "e", "num_model_servers": "2", **ON_PS}, "not go with --export_dir"),
+        ({"export_dir": "s3://user:word@b/e"}, "expected no password"),
+    ],
+)
+def test_an_export_that_nobody_could_write_is_refused(words, message):
+    given = {"model_def": "m.forward", "training_data": "d.csv", **words}
+    with pytest.raises(ConfigError, match=message):
+        build_config("train", given)
