@@ -299,11 +299,10 @@ class JobConfig(Section):
 
     def _check_passwords(self) -> None:
         """Refuse passwords in the names of places, which are in logs and in the job's state."""
-        packages = [
-            place for each in self.package_sections() for place in each.destinations.items()
-        ]
-        own = [*vars(self.checkpoint).items(), ("state", self.cluster.state)]
-        for name, place in own + packages:
+        found = [*vars(self.checkpoint).items(), ("state", self.cluster.state)]
+        for each in self.package_sections():
+            found += each.destinations.items()
+        for name, place in found:
             if isinstance(place, Url | str) and reader_params.has_password(str(place)):
                 instead = (
                     "user_file=/PATH as docs/designs/state.md says"

@@ -11,7 +11,7 @@ from elasticdl.master.missing_tasks import Applied
 from elasticdl.master.parameters.answers import Watermarks
 from elasticdl.master.phases import Phase
 from elasticdl.master.status import picture
-from elasticdl.master.tasks import draws_order
+from elasticdl.master.tasks import draws_order, growth_of
 from tests.unit.master.test_worlds import BeginWith, Worlds, _done
 
 
@@ -62,3 +62,9 @@ def test_partitions_of_a_topic_with_an_end_are_shown_once_messages_were_deleted_
         PartitionStatus("t-0", 60, 60, lag=90),
         PartitionStatus("t-1", 30, 30, lag=0, skipped=10),
     )
+
+
+def test_tasks_of_a_stream_are_as_large_as_the_settings_say(master_kit):
+    sizes = {"num_ps": 1, "minibatch_size": 10, "num_minibatches_per_task": 20}
+    config = master_kit.config(**sizes, training_data="kafka://broker/topic")
+    assert growth_of(config, 200 * 10**9) == 1

@@ -20,7 +20,6 @@ def make_tasks(training=(), validation=(), prediction=(), per_task=30, num_epoch
         (1, 10**9, {"num_ps": 0}),
         (1, 10**9, {"shuffle": "records", "shuffle_tasks": True}),
         (1, 10**9, {"finish_rate": 0.9}),
-        (1, 10**9, {"training_data": "kafka://broker/topic"}),
         (1, 10**9, {"command": "predict"}),
     ],
 )
