@@ -68,6 +68,8 @@ class Package:
         kinds: Kinds of events, by their names in the log: subclasses of `observe.kinds.Kind`.
         views: What a package shows of the status of a job: each is a
             `cli.status_views.StatusView`.
+        other_names: Names of other programs that people write: each is a
+            `cli.other_names.OtherNames`.
         checks: Functions that check a job before it starts, and return notes, from `JobConfig`.
     """
 
@@ -96,6 +98,7 @@ class Package:
     step_watches: Mapping[str, str] = field(default_factory=dict)
     kinds: Mapping[str, str] = field(default_factory=dict)
     views: Mapping[str, str] = field(default_factory=dict)
+    other_names: Mapping[str, str] = field(default_factory=dict)
     checks: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from elasticdl.backends.base import SavedPredictor, TellFeedWay, Trainer
     from elasticdl.backends.own_profile import End
     from elasticdl.backends.served import ServedModel
+    from elasticdl.config import JobConfig
     from elasticdl.data.base import Metadata
     from elasticdl.model_spec import ModelSpec
 
@@ -69,6 +70,13 @@ class Backend(ABC):
     program: ClassVar[str] = ""
     table_layers: ClassVar[tuple[str, ...]] = ()
     builds_model: ClassVar[bool] = False
+
+    def loads(self, config: JobConfig) -> str:
+        """Return the name of what the processes of a job load, if its model is in this framework.
+
+        "": The model is in another one.
+        """
+        return self.name
 
     def is_imported(self) -> bool:
         """Return whether this process has imported the framework."""

@@ -20,7 +20,7 @@ from pydantic import ByteSize, ValidationError
 from pydantic.fields import FieldInfo
 
 from elasticdl import registry
-from elasticdl.cli.other_flags import OF_KERAS, REMOVED
+from elasticdl.cli.other_flags import REMOVED
 from elasticdl.config import Command, JobConfig, Only, Section
 from elasticdl.errors import ConfigError
 from elasticdl.job import Strategy
@@ -185,7 +185,7 @@ def unknown_flag(command: str, name: str) -> str:
         return f"--{name} has no meaning for elasticdl {command}, only for {homes}"
     if name in REMOVED:
         return f"--{name} was removed; in its place: {REMOVED[name]}"
-    for program, others in {**registry.brought("other_flags"), "Keras": OF_KERAS}.items():
+    for program, others in registry.brought("other_flags").items():
         if name in others:
             return f"unknown flag --{name} (of {program}); here: {others[name]}"
     near = _near(name, [flag.name for flag in flags() if command in flag.commands])

@@ -6,11 +6,13 @@ import ast
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from elasticdl.backends.known import known
+
 _LAYERS = {"Embedding", "EmbeddingBag", "SparseEmbedding"}
 _HOMES = ("elasticdl.layers", "elasticdl.preprocessing")
 _TABULAR = "elasticdl.preprocessing.tabular"
 _OF_TABLE = {"vectors", "linear", "flat"}  # of `preprocessing.tabular.Table`
-_WITHOUT_TABLES = {"keras", "tensorflow", "torch", "numpy", "math", "functools", "typing"}
+_WITHOUT_TABLES = {"numpy", "math", "functools", "typing"}
 
 
 def has_tables(path: Path, function: str) -> bool | None:
@@ -32,7 +34,9 @@ def has_tables(path: Path, function: str) -> bool | None:
     }
     # A name from an unknown package may make a table, so "no table" is said only without such
     # names.
-    is_known = all(imports[n].split(".")[0] in _WITHOUT_TABLES for n in names & imports.keys())
+    frameworks = {name for backend in known().values() for name in backend.imports}
+    without = _WITHOUT_TABLES | frameworks
+    is_known = all(imports[n].split(".")[0] in without for n in names & imports.keys())
     is_clear = not any("mbedding" in word for word in words) and "*" not in imports
     return False if is_known and is_clear else None
 

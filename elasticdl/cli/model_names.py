@@ -1,8 +1,8 @@
 """Finds names in a model file that were meant for a job, but that no job would read.
 
-A model file has functions in place of the arguments of Keras' `compile` and `fit`. A user who
-writes `epochs = 3` there, or `def callback()`, expects an effect. The error names the flag or
-function with that effect. A name that the file itself reads belongs to the file, so it is no error.
+A user who writes `num_epochs = 3` at the top of a model file, or `def callback()`, expects an
+effect. The error names the flag or function with that effect. A name that the file itself reads
+belongs to the file, so it is no error. Packages bring the names of their frameworks (`OtherNames`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from elasticdl.cli.other_flags import OF_KERAS
+from elasticdl.cli.other_names import OtherNames, other_names
 from elasticdl.errors import ModelError
 
 _OTHER = "if it is your own, give it another name, such as one with a leading _"
@@ -27,20 +27,10 @@ _SYNONYMS = {
     "data_reader": "custom_data_reader",
 }
 _METRICS = "a function eval_metrics_fn() returns them"
-_SCHEDULE = (
-    "optimizer() takes a keras.optimizers.schedules.LearningRateSchedule as its rate, and "
-    "callbacks() may return a LearningRateScheduler"
-)
-
 # Another function or flag has the meaning of these names; the last ones are no flags.
-_IN_FILE = OF_KERAS | {
-    "auto_scale_loss": "a model that computes in float16 has its loss scaled by itself",
+_IN_FILE = {
     "learning_rate": "--learning_rate, which is given to optimizer(lr)",
     "lr": "--learning_rate, which is given to optimizer(lr)",
-    "lr_schedule": _SCHEDULE,
-    "lr_scheduler": _SCHEDULE,
-    "learning_rate_schedule": _SCHEDULE,
-    "learning_rate_scheduler": _SCHEDULE,
     "metrics": _METRICS,
     "minibatch_size": "--minibatch_size",
     "num_epochs": "--num_epochs",
@@ -52,19 +42,7 @@ _IN_FILE = OF_KERAS | {
     "x": "--training_data says where records are, and feed makes features of them",
     "y": "--training_data says where records are, and feed makes labels of them",
 }
-_OF_TORCH = {
-    "loss_weights": "add the weighted losses up in the function loss",
-    "jit_compile": "--torch_compile",
-    "lr_scheduler": "callbacks() returns an elasticdl.callbacks.LearningRateScheduler",
-    "scheduler": "callbacks() returns an elasticdl.callbacks.LearningRateScheduler",
-}
-_MAY_BE_FUNCTIONS = frozenset(
-    {
-        "class_weight", "learning_rate_schedule", "learning_rate_scheduler", "loss_weights",
-        "lr_schedule", "lr_scheduler", "metrics", "sample_weight", "scheduler",
-        "weighted_metrics",
-    }
-)  # fmt: skip
+_OWN = OtherNames(in_file=_IN_FILE, functions=("metrics", "weighted_metrics"))
 
 
 @dataclass(slots=True)
@@ -96,7 +74,7 @@ class _Names:
 
 
 def check_names(path: Path, own: Mapping[str, str], others: Collection[str] = ()) -> None:
-    """Refuse a model file with names that mean something to Keras, or are nearly elasticdl's names.
+    """Refuse a model file with names that no job reads, or that are nearly elasticdl's names.
 
     Args:
         path: The file; it can be parsed.
@@ -113,19 +91,21 @@ def check_names(path: Path, own: Mapping[str, str], others: Collection[str] = ()
     if names.read & _LOOKING or "__getattr__" in names.defined:
         return
     _check_kinds(path, names, own)
-    in_torch = "torch" in names.imported
-    meanings = _IN_FILE | _OF_TORCH if in_torch else _IN_FILE
+    others_names = [_OWN, *other_names(names.imported)]
+    owners = {name: each for each in others_names for name in each.in_file}
+    meanings = {name: owner.in_file[name] for name, owner in owners.items()}
+    functions = {name for each in others_names for name in each.functions}
     taken = {*own.values(), *others}
     _check_near(path, names, own, {*taken, *meanings})
     for name, line in names.unread():
         meant = _meant(name, meanings)
-        if name in taken or (name in names.defined and meant not in _MAY_BE_FUNCTIONS):
+        if name in taken or (name in names.defined and meant not in functions):
             continue
         loss = own.get("loss")  # one that is assigned may stand in place of an imported function
         is_function = loss in names.defined and loss not in names.assigned
-        goes_with_a_loss = not in_torch and not is_function
-        if name == "loss_weights" and name in names.assigned and goes_with_a_loss:
-            continue  # Keras makes a function of both
+        has_effect = meant is not None and name in owners[meant].beside_a_loss
+        if has_effect and name in names.assigned and not is_function:
+            continue
         if meant:
             raise ModelError(
                 f"{path}:{line}: {name} at the top of a model file is read by no job; "

@@ -1,7 +1,7 @@
 """Finds mistakes before a job starts, without importing the user's file or a framework.
 
-A mistake in a flag is found in a tenth of a second, before four processes start TensorFlow. Nothing
-is written for a job that cannot work.
+A mistake in a flag is found in a tenth of a second, before four processes start a framework.
+Nothing is written for a job that cannot work.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 
 from elasticdl import registry
 from elasticdl.backends.exported import backend_of_export, is_export
+from elasticdl.backends.known import known
 from elasticdl.checkpoints.pretrained import sources_of
 from elasticdl.checkpoints.versions import resolve
 from elasticdl.cli.job_folder import holds_job
@@ -90,15 +91,14 @@ def check(config: JobConfig) -> list[str]:
 
 
 def framework(config: JobConfig) -> str:
-    """Return the name of what processes load before the first record: TensorFlow, PyTorch."""
+    """Return the name of what processes load before the first record, such as a framework."""
     try:
         found = imported_by(config.model.script or find_model_file(config))
     except (ElasticdlError, OSError, SyntaxError, ValueError):
         return "the model"  # what is wrong is told by `check`
-    keras = "JAX" if config.model.keras_backend == "jax" else "TensorFlow"
-    names = {keras: ("tensorflow", "keras"), "PyTorch": ("torch",)}
-    used = [name for name, packages in names.items() if not found.isdisjoint(packages)]
-    return f"{used[0]} and the model" if used else "the model"
+    used = (each for each in known().values() if not found.isdisjoint(each.imports))
+    loaded = next(filter(None, (each.loads(config) for each in used)), "")
+    return f"{loaded} and the model" if loaded else "the model"
 
 
 def _check_script(script: Path) -> None:
@@ -283,12 +283,6 @@ def _check_functions(config: JobConfig, path: Path, names: set[str]) -> None:
 
 def _check_model(config: JobConfig, path: Path) -> None:
     """Refuse a model that workers would refuse later, after each has started its framework."""
-    frameworks = imported_by(path) & {"keras", "tensorflow", "torch"}
-    if config.model.torch_compile and frameworks and "torch" not in frameworks:
-        raise ModelError(
-            f"--torch_compile=true: expected a model in PyTorch, found that {path} imports "
-            f"{' and '.join(sorted(frameworks))}; leave the flag out"
-        )
     if not config.has_worlds:
         return
     strategy = config.training.distribution_strategy
@@ -299,8 +293,7 @@ def _check_model(config: JobConfig, path: Path) -> None:
             f"{path}: {function}() has embedding tables of elasticdl (Embedding, or a Table's "
             f"vectors), and with --distribution_strategy={strategy} each worker would hold all "
             f"their rows: expected --distribution_strategy={Strategy.HYBRID} or "
-            f"{Strategy.PARAMETER_SERVER}, or keras.layers.Embedding in place of "
-            "elasticdl.layers.Embedding if the tables are small"
+            f"{Strategy.PARAMETER_SERVER}, or the framework's own Embedding if the tables are small"
         )
     if found is False and strategy is Strategy.HYBRID:
         raise ModelError(

@@ -24,6 +24,9 @@ class LauncherFacts:
         sees_files: The processes see the files of the command's machine: folder, data and model.
         metrics: Where a process can serve `--metrics_port`: at the loopback address of its machine,
             or at each address of the process's own; "" if nobody could reach it.
+        metrics_help: What the help of `--metrics_port` says of the launcher; "" if nothing.
+        secret_help: How a process gets the environment variable {variable}, for messages; "" if it
+            is set where the job is started.
         starts_other_roles: The launcher starts processes of packages, such as model servers.
         own_options: A flag of the launcher that can say what flags of other launchers say.
         dry_run: The help of `--dry_run`; "" if the launcher cannot print what it would ask for.
@@ -38,6 +41,8 @@ class LauncherFacts:
     shares_folder: bool = False
     sees_files: bool = True
     metrics: Literal["loopback", "own", ""] = ""
+    metrics_help: str = ""
+    secret_help: str = ""
     starts_other_roles: bool = True
     own_options: str = ""
     dry_run: str = ""
@@ -58,6 +63,7 @@ _OWN = {
         place="a process",
         is_cluster=False,
         metrics="loopback",
+        metrics_help="On one machine 0, any free port each: files in JOB_DIR/metrics/ say where.",
     ),
 }
 
@@ -80,6 +86,17 @@ def check_launcher(name: object) -> object:
         f"--launcher={name}: expected {', '.join(launchers())}; no package here brings a launcher "
         f"{name}: install the package, or choose another launcher"
     )
+
+
+def metrics_help() -> str:
+    """Return what launchers say in the help of `--metrics_port`."""
+    return " ".join(facts.metrics_help for facts in launchers().values() if facts.metrics_help)
+
+
+def secret_help(variable: str) -> str:
+    """Return how a process gets an environment variable where the job runs elsewhere."""
+    said = [facts.secret_help for facts in launchers().values() if facts.secret_help]
+    return "".join(f", {words.format(variable=variable)}" for words in said)
 
 
 def description() -> str:

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from elasticdl.settings.launcher import secret_help
+
 FLAG = "--data_reader_params"
 HIDDEN = "***"
 
@@ -171,7 +173,7 @@ def _of_variable(name: str, variable: str, flag: str) -> str:
     if value is None:
         raise ValueError(
             f"{flag}: {name}=env:{variable}: this process has no such environment variable; set "
-            f"it where the job is started, on Kubernetes by --envs={variable}=secret:SECRET/KEY"
+            f"it where the job is started{secret_help(variable)}"
         )
     return value
 

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from elasticdl.settings.launcher import metrics_help
 from elasticdl.settings.section import Only, Section
 
 _TRAIN = Only(("train",))
@@ -28,10 +29,8 @@ class SeeingSection(Section):
         Field(
             ge=0,
             le=65535,
-            description="Workers and ps replicas serve /metrics for Prometheus themselves. On one "
-            "machine 0, any free port each: files in JOB_DIR/metrics/ say where. On Kubernetes the "
-            "port in each pod, which annotations of the pod name; with --dashboard_port the master "
-            "serves the job's metrics there too [default: only the page's server has metrics].",
+            description="Workers and ps replicas serve /metrics for Prometheus themselves. "
+            f"{metrics_help()} [default: only the page's server has metrics].",
         ),
     ] = None
     log_file_bytes: Annotated[

@@ -8,6 +8,7 @@ from elasticdl.backends.backend import TrainerSettings, not_compiled
 from elasticdl.packages.keras.backend import KerasBackend
 
 if TYPE_CHECKING:
+    from elasticdl.config import JobConfig
     from elasticdl.model_spec import ModelSpec
     from elasticdl.packages.jax.trainer import JaxTrainer
 
@@ -18,6 +19,10 @@ class JaxBackend(KerasBackend):
     export_files = ()
     program = ""
     table_layers = ()
+
+    def loads(self, config: JobConfig) -> str:
+        """Return JAX, if the job computes by it."""
+        return "JAX" if config.model.keras_backend == "jax" else ""
 
     def is_imported(self) -> bool:
         """Return whether Keras is imported and computes by JAX."""

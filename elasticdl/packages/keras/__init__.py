@@ -7,6 +7,8 @@ _HERE = "elasticdl.packages.keras"
 PACKAGE = Package(
     backends={"keras": f"{_HERE}.backend:BACKEND"},
     model_files={"keras": f"{_HERE}.deferred:MODEL_FILES"},
+    other_flags={"Keras": f"{_HERE}.other_names:FLAGS"},
+    other_names={"keras": f"{_HERE}.other_names:NAMES"},
     script_frameworks={"keras": f"{_HERE}.own_loops:LOOPS"},
     modules={
         "elasticdl.layers": f"{_HERE}.layers",

@@ -11,6 +11,7 @@ from elasticdl.backends.backend import Backend, TrainerSettings, not_compiled
 if TYPE_CHECKING:
     from elasticdl.backends.base import TellFeedWay, Trainer
     from elasticdl.backends.own_profile import End
+    from elasticdl.config import JobConfig
     from elasticdl.data.base import Metadata
     from elasticdl.model_spec import ModelSpec
     from elasticdl.packages.keras.predictor import SavedModelPredictor
@@ -29,6 +30,10 @@ class KerasBackend(Backend):
     program = "saved_model/saved_model.pb"
     table_layers: ClassVar[tuple[str, ...]] = ("elasticdl.packages.keras.layers.embedding",)
     builds_model = True  # its trainer watches the embeddings as they are made
+
+    def loads(self, config: JobConfig) -> str:
+        """Return TensorFlow, unless the job computes by JAX."""
+        return "" if config.model.keras_backend == "jax" else "TensorFlow"
 
     def trainer(self, spec: ModelSpec, model: object, settings: TrainerSettings) -> Trainer:
         """See `Backend`; raises the error for a model function that returns no Keras model, too."""

@@ -70,6 +70,9 @@ LAUNCHER = LauncherFacts(
     place="a pod",
     sees_files=False,
     metrics="own",
+    metrics_help="On Kubernetes the port in each pod, which annotations of the pod name; with "
+    "--dashboard_port the master serves the job's metrics there too.",
+    secret_help="on Kubernetes by --envs={variable}=secret:SECRET/KEY",
     implied_by=("packages", "kubernetes", "image_name"),
     dry_run="Print the manifests of the job for kubectl apply -f -, and ask for nothing.",
 )

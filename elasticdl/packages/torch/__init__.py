@@ -2,11 +2,15 @@
 
 from elasticdl.registry import Package
 
+_HERE = "elasticdl.packages.torch"
+
 PACKAGE = Package(
-    backends={"torch": "elasticdl.packages.torch.backend:BACKEND"},
-    script_frameworks={"torch": "elasticdl.packages.torch.own_loops:LOOPS"},
+    backends={"torch": f"{_HERE}.backend:BACKEND"},
+    other_names={"torch": f"{_HERE}.other_names:NAMES"},
+    checks={"torch": f"{_HERE}.checks:check"},
+    script_frameworks={"torch": f"{_HERE}.own_loops:LOOPS"},
     modules={
-        "elasticdl.layers.torch": "elasticdl.packages.torch.layers",
-        "elasticdl.optimizers.torch": "elasticdl.packages.torch.clipping",
+        "elasticdl.layers.torch": f"{_HERE}.layers",
+        "elasticdl.optimizers.torch": f"{_HERE}.clipping",
     },
 )

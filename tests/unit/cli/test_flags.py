@@ -226,30 +226,6 @@ def test_an_unknown_flag_is_answered_with_the_nearest():
     assert unknown_flag("train", "--zzzzzz") == "unknown flag --zzzzzz"
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("batch_size", "--minibatch_size"),
-        ("class_weight", "give sample weights as the third element of feed"),
-        ("epochs", "--num_epochs"),
-        ("initial_epoch", "--checkpoint_dir_for_init"),
-        ("jit_compile", "tf.function(jit_compile=True)"),
-        ("loss_weights", "add the weighted losses"),
-        ("lr", "--learning_rate"),
-        ("steps_per_epoch", "an epoch is all records"),
-        ("steps_per_execution", "steps overlap by themselves"),
-        ("validation_batch_size", "--minibatch_size"),
-        ("validation_freq", "--evaluation_steps"),
-        ("validation_steps", "--evaluation_minibatches"),
-        ("verbose", "--summary"),
-    ],
-)
-def test_a_setting_of_keras_is_answered_with_what_says_it_here(name, says):
-    found = unknown_flag("train", f"--{name}")
-    assert found.startswith(f"unknown flag --{name} (of Keras); here: ")
-    assert says in found
-
-
 def test_a_removed_flag_is_answered_with_its_replacement():
     assert unknown_flag("train", "--otlp_endpoint").startswith(
         "--otlp_endpoint was removed; in its place: a collector of OpenTelemetry reads /metrics"

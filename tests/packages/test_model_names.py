@@ -1,9 +1,10 @@
-"""Names at the top of a model file that no job reads, and that somebody has meant for it."""
+"""Names of other programs at the top of a model file, or as flags, that are meant for a job."""
 
 from pathlib import Path
 
 import pytest
 
+from elasticdl.cli.flags import unknown_flag
 from elasticdl.cli.model_names import check_names
 from elasticdl.errors import ModelError
 from elasticdl.settings.model import ModelSection
@@ -159,10 +160,34 @@ def test_a_file_of_pytorch_is_told_what_is_for_it(check, name):
     "path",
     [
         path
-        for path in sorted((Path(__file__).parents[3] / "model_zoo").rglob("*.py"))
+        for path in sorted((Path(__file__).parents[2] / "model_zoo").rglob("*.py"))
         if not path.name.startswith(("test_", "conftest"))
     ],
     ids=lambda path: f"{path.parent.name}/{path.name}",
 )
 def test_our_own_models_are_taken(path):
     check_names(path, OWN, {"forward", "custom_model", "dataset_fn"})
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("batch_size", "--minibatch_size"),
+        ("class_weight", "give sample weights as the third element of feed"),
+        ("epochs", "--num_epochs"),
+        ("initial_epoch", "--checkpoint_dir_for_init"),
+        ("jit_compile", "tf.function(jit_compile=True)"),
+        ("loss_weights", "add the weighted losses"),
+        ("lr", "--learning_rate"),
+        ("steps_per_epoch", "an epoch is all records"),
+        ("steps_per_execution", "steps overlap by themselves"),
+        ("validation_batch_size", "--minibatch_size"),
+        ("validation_freq", "--evaluation_steps"),
+        ("validation_steps", "--evaluation_minibatches"),
+        ("verbose", "--summary"),
+    ],
+)
+def test_a_setting_of_keras_is_answered_with_what_says_it_here(name, says):
+    found = unknown_flag("train", f"--{name}")
+    assert found.startswith(f"unknown flag --{name} (of Keras); here: ")
+    assert says in found
