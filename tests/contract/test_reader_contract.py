@@ -115,17 +115,6 @@ def open_database(folder: Path, ending: ExitStack) -> Source:
     return Source(lambda: open_reader(url, params), names)
 
 
-def open_images(folder: Path, ending: ExitStack) -> Source:
-    """The image's bytes are the text, and a letter, for no image is empty."""
-    for file, count in enumerate(COUNTS):
-        (folder / f"class-{file}").mkdir()
-        for number in range(count):
-            index, text = row(file, number)
-            (folder / f"class-{file}/{index:08}.jpg").write_bytes(b"x" + text.encode())
-    names = tuple(str(folder / f"class-{file}") for file in range(len(COUNTS)))
-    return Source(lambda: open_reader(str(folder)), names)
-
-
 def open_maxcompute(folder: Path, ending: ExitStack) -> Source:
     """Tables of a stand-in for MaxCompute's servers."""
     pytest.importorskip("odps")
@@ -178,7 +167,6 @@ IN_BUCKETS = {
 }
 PLACES = {
     "sql": open_database,
-    "images": open_images,
     "maxcompute": open_maxcompute,
     "webhdfs-recordio": partial(open_webhdfs, "recordio-zstd"),
     "webhdfs-parquet": partial(open_webhdfs, "parquet"),
@@ -246,8 +234,23 @@ def ending() -> Iterator[ExitStack]:
         yield stack
 
 
-@pytest.fixture(params=[*FILES, *PLACES, *IN_BUCKETS, *CUSTOM])
+@pytest.fixture(scope="module")
+def images(tmp_path_factory) -> Source:
+    """Images, whose bytes are the text, and a letter, for no image is empty; made once."""
+    folder = tmp_path_factory.mktemp("images")
+    for file, count in enumerate(COUNTS):
+        (folder / f"class-{file}").mkdir()
+        for number in range(count):
+            index, text = row(file, number)
+            (folder / f"class-{file}/{index:08}.jpg").write_bytes(b"x" + text.encode())
+    names = tuple(str(folder / f"class-{file}") for file in range(len(COUNTS)))
+    return Source(lambda: open_reader(str(folder)), names)
+
+
+@pytest.fixture(params=[*FILES, "images", *PLACES, *IN_BUCKETS, *CUSTOM])
 def source(request, tmp_path, monkeypatch, ending) -> Source:
+    if request.param == "images":
+        return request.getfixturevalue("images")
     monkeypatch.setenv("ELASTICDL_DATA_CACHE", str(tmp_path / "_cache"))
     if request.param in PLACES:
         return PLACES[request.param](tmp_path, ending)

@@ -9,13 +9,13 @@ from elasticdl.job import Role
 from elasticdl.observe.events import read_events
 from tests.elastic.counting_job import CountingJob
 
-NUM_PREEMPTIONS = 3
+NUM_PREEMPTIONS = 2
 
 
 @pytest.mark.timeout(300)
 def test_a_preempted_worker_costs_no_repeated_work(tmp_path):
     preempted = set()
-    with CountingJob(tmp_path, seed=3, max_relaunches=0) as job:
+    with CountingJob(tmp_path, seed=3, num_epochs=2, max_relaunches=0) as job:
         for status in job.statuses():
             share = status.records_done / max(status.records_total, 1)
             if len(preempted) == NUM_PREEMPTIONS or share < 0.2 * (len(preempted) + 1):
