@@ -31,7 +31,7 @@ from elasticdl.data.base import Records
 from elasticdl.job import CallbackCall, CallbackResult, MetricStates, Mode
 
 
-class Feed(Protocol):
+class FeedPart(Protocol):
     """Turns records into minibatches."""
 
     def minibatches(
@@ -75,7 +75,7 @@ class Lookups(Protocol):
         ...
 
 
-class Step(Protocol):
+class StepPart(Protocol):
     """Computes one minibatch."""
 
     def train(
@@ -91,7 +91,7 @@ class Step(Protocol):
         ...
 
 
-class Metrics(Protocol):
+class MetricsPart(Protocol):
     """The metrics of a model file."""
 
     def reset(self) -> None:
@@ -115,7 +115,7 @@ class Evaluation(ABC):
         loss: The loss of an evaluation.
     """
 
-    def __init__(self, metrics: Metrics, loss: EvaluationLoss) -> None:
+    def __init__(self, metrics: MetricsPart, loss: EvaluationLoss) -> None:
         self._of_file = metrics
         self._loss = loss
 
@@ -170,7 +170,7 @@ class Parts:
     description: ModelDescription
     values: Values
     lookups: Lookups
-    step: Step
+    step: StepPart
     evaluation: Evaluation
     exporter: Exporter
     rate: Callable[[int], float]
@@ -186,7 +186,7 @@ class ComposedTrainer(ABC):
         ids_need_parameters: What is known of it before the model is built.
     """
 
-    def __init__(self, feed: Feed, ids_need_parameters: bool = False) -> None:
+    def __init__(self, feed: FeedPart, ids_need_parameters: bool = False) -> None:
         self._feed = feed
         self._built: Parts | None = None
         self.ids_need_parameters = ids_need_parameters
@@ -313,7 +313,7 @@ class ComposedPredictor:
 
     ids_need_parameters = False
 
-    def __init__(self, feed: Feed, metrics: Metrics) -> None:
+    def __init__(self, feed: FeedPart, metrics: MetricsPart) -> None:
         self._feed = feed
         self._of_file = metrics
 

@@ -26,7 +26,7 @@ from elasticdl.packages.keras.types import Nested
 
 
 class JaxComputation:
-    """A `Computation` by JAX.
+    """A `KerasComputation` by JAX.
 
     Args:
         placed: The model.
@@ -37,7 +37,7 @@ class JaxComputation:
 
     Attributes:
         tables: The table of each id site.
-        rules, newest: See `Computation`.
+        rules, newest: See `KerasComputation`.
         collected: Returns the lookups of a minibatch.
     """
 

@@ -103,7 +103,7 @@ class JaxTrainer(ComposedTrainer):
 
 
 class FeedOfArrays:
-    """A `Feed` whose minibatches are arrays.
+    """A `FeedPart` whose minibatches are arrays.
 
     Args:
         feed: Makes the minibatches.

@@ -15,7 +15,7 @@ from elasticdl.backends.parts import Evaluation, Exporter, Parts
 from elasticdl.errors import ModelError
 from elasticdl.job import Mode
 from elasticdl.model_spec import ModelSpec
-from elasticdl.packages.keras.computation import Computation
+from elasticdl.packages.keras.computation import KerasComputation
 from elasticdl.packages.keras.description import (
     Untrained,
     Updates,
@@ -51,7 +51,7 @@ class KerasEvaluation(Evaluation):
         metrics: Metrics,
         loss: EvaluationLoss,
         make_loss: Callable[[], StepLoss] | None,
-        computed: Computation,
+        computed: KerasComputation,
         output_names: Sequence[str],
         held: HeldVariables,
     ) -> None:
@@ -100,7 +100,7 @@ class KerasEvaluation(Evaluation):
 
 
 _Placed = TypeVar("_Placed", bound=PlacedModel)
-_Computed = TypeVar("_Computed", bound=Computation)
+_Computed = TypeVar("_Computed", bound=KerasComputation)
 
 
 class InitialValues:

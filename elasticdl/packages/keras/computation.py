@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from elasticdl.backends.base import Float32, Minibatch
-from elasticdl.backends.parts import Lookups, Step
+from elasticdl.backends.parts import Lookups, StepPart
 from elasticdl.errors import ModelError
 from elasticdl.job import Mode
 from elasticdl.packages.keras.description import Untrained
@@ -17,7 +17,7 @@ from elasticdl.packages.keras.model.state import VariableRules
 from elasticdl.packages.keras.types import Nested
 
 
-class Computation(Lookups, Step, Protocol):
+class KerasComputation(Lookups, StepPart, Protocol):
     """Computes a model that is placed.
 
     Attributes:

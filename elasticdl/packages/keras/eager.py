@@ -74,7 +74,7 @@ class LiveRows:
 
 
 class EagerModel:
-    """A `Computation` that computes a minibatch when its ids are asked for.
+    """A `KerasComputation` that computes a minibatch when its ids are asked for.
 
     It hands out the result afterwards. The arguments and attributes are those of `TracedModel`.
     """

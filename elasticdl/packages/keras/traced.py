@@ -29,7 +29,7 @@ from elasticdl.packages.keras.types import Nested
 
 
 class TracedModel:
-    """A `Computation` of a model whose steps are traced.
+    """A `KerasComputation` of a model whose steps are traced.
 
     Args:
         placed: The model.
@@ -40,7 +40,7 @@ class TracedModel:
 
     Attributes:
         tables, need_parameters: See `Lookups`.
-        newest, rules: See `Computation`.
+        newest, rules: See `KerasComputation`.
     """
 
     def __init__(

@@ -109,7 +109,7 @@ class _Asked:
         return merged
 
 
-class TowerOutputs:
+class TowerResults:
     """The outputs of towers for a minibatch, as `ComputedRows`.
 
     rows: The outputs of each site of a tower, by place among all sites.
@@ -167,7 +167,7 @@ class TowerRows:
             )
         self._num_tables = len(model.tables)
 
-    def compute(self, sites: Sequence[Site], training: bool, dense: Float32 | None) -> TowerOutputs:
+    def compute(self, sites: Sequence[Site], training: bool, dense: Float32 | None) -> TowerResults:
         """Ask each tower that is looked up, once for each id; see `RowSource.compute`."""
         questions, places_of = list[Question](), list[tuple[Sequence[int], Int64]]()
         for number, tower in enumerate(self._towers):
@@ -184,7 +184,7 @@ class TowerRows:
             _Asked(question, answer, own, [sites[at][1].shape for at in own], places)
             for question, answer, (own, places) in zip(questions, answers, places_of, strict=True)
         ]
-        return TowerOutputs(self._servers, self._towers, asked)
+        return TowerResults(self._servers, self._towers, asked)
 
 
 def dense_part(tower: Tower, dense: Float32) -> Float32:

@@ -22,7 +22,7 @@ from elasticdl.packages.torch.trial import FixedParameters
 
 
 class TorchStep:
-    """The `Step` of a PyTorch model.
+    """The `StepPart` of a PyTorch model.
 
     Args:
         placed: The model.
