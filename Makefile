@@ -150,7 +150,7 @@ TORCH_TESTS = $(shell grep -rl --include='test_*.py' 'mark\.torch' tests model_z
 test-torch: build $(TORCH) ## Test models in PyTorch, and the optimizers against its own (installs it, 5 GB).
 	PYTHONPATH=$(TORCH) OMP_NUM_THREADS=1 $(VENV)/bin/pytest $(PYTEST_FLAGS) $(SLICED) -m torch $(TORCH_TESTS)
 
-test-long: build ## Test jobs of the model zoo, jobs that lose more, the tutorials (50 minutes; SLICE=0 to 3: a quarter).
+test-long: build ## Test jobs of the model zoo, jobs that lose more, the tutorials (an hour; SLICE=0 to 3: a quarter).
 	@$(PYTHON) -m tests.clusters.kafka.jars --if-possible
 	$(VENV)/bin/pytest $(PYTEST_FLAGS) $(SLICED) -m long model_zoo tests
 

@@ -14,7 +14,6 @@ STRATEGIES = {
     "Local": [],
     "ParameterServerStrategy": ["--num_workers=1", "--num_ps_pods=2"],
     "AllreduceStrategy": ["--num_workers=2"],
-    "HybridStrategy": ["--num_workers=2", "--num_ps_pods=1"],
 }
 DENSE = ("cifar10", "iris", "mnist")  # models without embedding tables
 # The script forbids the import of elasticdl: an export must work without it.
@@ -91,12 +90,14 @@ def commands(tmp_path):
 
 
 def pytest_generate_tests(metafunc):
-    """Run a test that has `strategy` with each strategy that suits its model."""
+    """Run a test that has `strategy` in one process, and by the strategy that suits its model.
+
+    `tests/elastic/test_framework_jobs.py` has jobs of all strategies.
+    """
     if "strategy" in metafunc.fixturenames:
         is_dense = Path(metafunc.module.__file__).parent.name in DENSE
-        left_out = "HybridStrategy" if is_dense else "AllreduceStrategy"
-        suiting = [name for name in STRATEGIES if name != left_out]
-        metafunc.parametrize("strategy", suiting, indirect=True)
+        suiting = "AllreduceStrategy" if is_dense else "ParameterServerStrategy"
+        metafunc.parametrize("strategy", ["Local", suiting], indirect=True)
 
 
 @pytest.fixture

@@ -17,11 +17,6 @@ from tests.elastic.running_job import in_process
 ROOT = Path(__file__).resolve().parents[2]
 TRAIN_COUNTING = ["--model_def=counting.model.forward", f"--model_zoo={ROOT / 'model_zoo'}"]
 PS = ["--distribution_strategy=ParameterServerStrategy", "--num_ps_pods=1", "--num_workers=1"]
-# What a worker says comes to the user in one way, which the other tests show.
-LOCAL_AND_LONG = pytest.mark.parametrize(
-    "strategy", [[], pytest.param(PS, marks=pytest.mark.long)], ids=["Local", "PS"]
-)
-
 pytestmark = pytest.mark.timeout(600)
 
 
@@ -100,30 +95,28 @@ def test_a_folder_without_data_is_named(tmp_path):
     assert "nowhere" in done.stderr
 
 
-@LOCAL_AND_LONG
-def test_a_feed_of_a_wrong_shape_says_expected_and_found(strategy, data, zoo, tmp_path):
+def test_a_feed_of_a_wrong_shape_says_expected_and_found(data, zoo, tmp_path):
     model = zoo("""
         def feed(records, mode, metadata):
             return np.zeros((1, 2), np.int64), np.zeros(1, np.float32)
     """)
-    done = in_process(
-        "train", *model, *strategy, f"--training_data={data}", "--output=export", cwd=tmp_path
-    )
+    done = in_process("train", *model, f"--training_data={data}", "--output=export", cwd=tmp_path)
     refused(done, "feed() was given 64 records and gave features of shape (1, 2)", "expected 64")
     assert left_behind(tmp_path) == []
 
 
-@LOCAL_AND_LONG
-def test_a_model_function_that_raises_is_named_with_its_line(strategy, data, zoo, tmp_path):
+def test_a_model_function_that_raises_is_named_with_its_line(data, zoo, tmp_path):
     model = zoo("""
         def forward():
             raise KeyError("no such layer")
     """)
-    done = in_process("train", *model, *strategy, f"--training_data={data}", cwd=tmp_path)
+    done = in_process("train", *model, f"--training_data={data}", cwd=tmp_path)
     refused(done, "mine.forward", "KeyError", "no such layer", "mine.py:")
 
 
-@LOCAL_AND_LONG
+@pytest.mark.parametrize(
+    "strategy", [[], pytest.param(PS, marks=pytest.mark.long)], ids=["Local", "PS"]
+)
 def test_a_table_that_outgrows_its_memory_is_named_and_what_was_trained_is_kept(strategy, tmp_path):
     lines = [b"%d %d" % (n * 2, n * 2 + 1) for n in range(10_000)]
     write_records(tmp_path / "data" / "a.recordio", lines)
@@ -152,14 +145,10 @@ def nan_model(zoo):
     return zoo("_counting = forward\n" + textwrap.dedent(NAN_MODEL))
 
 
-@pytest.mark.parametrize("strategy", [[], PS], ids=["Local", "PS"])
-def test_a_loss_that_is_nan_stops_the_job_and_names_task_and_minibatch(
-    strategy, data, nan_model, tmp_path
-):
+def test_a_loss_that_is_nan_stops_the_job_and_names_task_and_minibatch(data, nan_model, tmp_path):
     done = in_process(
         "train",
         *nan_model,
-        *strategy,
         f"--training_data={data}",
         "--minibatch_size=10",
         "--output=export",
@@ -190,6 +179,7 @@ def test_a_loss_that_is_nan_can_be_skipped_and_is_reported(data, nan_model, tmp_
     assert len(summary["skipped"]) == epoch["lost"] // 10
 
 
+# What a worker says of a record or of the model comes to the user in one way: this shows it.
 @pytest.mark.parametrize("strategy", [[], PS], ids=["Local", "PS"])
 def test_a_record_that_does_not_parse_is_named_with_its_file(strategy, tmp_path):
     lines = [b"%d %d" % (n, n) for n in range(200)]

@@ -136,7 +136,9 @@ def test_ledger_of_a_job_that_lost_processes_agrees_with_what_was_done_to_it(see
     assert 0.1 < found["goodput"]["workers"]["share"] < 1.0
 
 
-@pytest.mark.parametrize("strategy", ["Local", "ParameterServerStrategy"])
+@pytest.mark.parametrize(
+    "strategy", ["Local", pytest.param("ParameterServerStrategy", marks=pytest.mark.long)]
+)
 def test_numbers_and_histograms_are_written_for_tensorboard(
     seen_job, load_module, tmp_path, strategy
 ):
