@@ -102,8 +102,8 @@ def _count_messages(source: str, params: str) -> None:
 def inspect(context: click.Context, source: str, num_shown: int, verify: bool, params: str) -> None:
     """Show what files of SOURCE hold: size, blocks, index, torn tails and the first records.
 
-    The exit code is 1 if a file is torn or damaged. For a database, tables of MaxCompute and a
-    folder of images, the command shows the columns and the first records.
+    The exit code is 1 if a file is torn or damaged. For data that is read as a whole, such as a
+    database, the command shows the columns and the first records.
     """
     from elasticdl.data.open import format_of_whole
     from elasticdl.data.paths import expand_paths

@@ -40,7 +40,7 @@ _REPLICA_SECONDS = 15.0  # a few heartbeats, also of a large job
 @click.option(
     "--framework",
     is_flag=True,
-    help="Also record what TensorFlow or PyTorch does in each worker, by its own profiler, into a "
+    help="Also record what the model's framework does in each worker, by its own profiler, into a "
     "folder beside the file.",
 )
 @click.option("--explain", is_flag=True, help="Also say what bounds the job, and what to change.")

@@ -63,10 +63,6 @@ _OTHER_FLAGS = frozenset(
         "ps_redo_mb",
         "pretrained_rows",
         # These flags need a model file.
-        "export_dir",
-        "export_every",
-        "export_full_every",
-        "keep_exports",
         "saved_model",
         "output_tables",
         "export_tables",
