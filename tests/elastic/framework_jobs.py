@@ -74,7 +74,7 @@ def with_tables(framework, strategy, resized, **settings):
         "minibatch_size": 512,
         "num_training": 50_000,
         "num_validation": 10_000,
-        "num_epochs": 4,
+        "num_epochs": 2 if is_keras else 4,
         "train": (
             "--num_workers=2",
             "--num_ps_pods=2",
