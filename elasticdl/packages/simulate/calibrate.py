@@ -28,7 +28,7 @@ _WARM_UP_SECONDS = 3.0  # the framework compiles
 _END_SECONDS = 30.0
 _OF_THE_FIRST = 0.95  # of a core: Linux leaves a twentieth to those that come last
 _LOOK_SECONDS = 0.2
-_SERVES = "connection"  # name of the threads of a ps replica that serve
+_SERVES = "connections"  # name of the threads of a ps replica that serve
 _SEVERAL = 8  # ps replicas of the second job
 _ENDLESS = 1_000_000  # epochs
 

@@ -222,7 +222,7 @@ class _Given:
             costs = replace(costs, minibatches_per_task=per_task)
         if (size := self.whole("minibatch_size")) is not None:
             costs = costs.of_minibatches(size)
-        return costs.of_exchanges(self.whole("exchange_minibatches") or 1)
+        return replace(costs, exchange_minibatches=self.whole("exchange_minibatches") or 1)
 
 
 def _show_preset(given: _Given) -> None:
@@ -242,7 +242,7 @@ def _show_preset(given: _Given) -> None:
         cluster = replace(preset.cluster, workers=job.workers, ps=job.ps)
         size = job.minibatch_size
         of_job = costs if size is None else costs.of_minibatches(size)
-        of_frames = of_job.of_exchanges(job.exchange_minibatches)
+        of_frames = replace(of_job, exchange_minibatches=job.exchange_minibatches)
         found = forecast(of_frames, cluster, given.hazards(), given.number("hours") * 3600)
         speed, published = f"{found.records_per_second:,.0f}", job.published
         figures: tuple[str, ...] = (speed,)

@@ -35,6 +35,8 @@ class Costs:
     start: The cost of a worker until it trains.
     wait: Seconds of waiting at each exchange with the ps replicas: wake-ups, and turns of Python.
     heartbeat: The cost of a heartbeat in the master.
+    exchange_minibatches: The minibatches of one exchange with the ps replicas. A pull has each key
+        once. A push has the keys of each minibatch, because each gradient is applied on its own.
     """
 
     model: str
@@ -54,6 +56,7 @@ class Costs:
     start: float = 5.0
     wait: float = 0.0
     heartbeat: float = 0.0
+    exchange_minibatches: int = 1
 
     @property
     def per_minibatch(self) -> float:
@@ -71,21 +74,20 @@ class Costs:
         scaled = {name: getattr(self, name) * times for name in _OF_RECORDS}
         return replace(self, minibatch_size=size, **scaled)
 
-    def of_exchanges(self, minibatches: int) -> Costs:
-        """Return the costs if each frame carries several minibatches (`--exchange_minibatches`).
+    @property
+    def keys_together(self) -> float:
+        """The keys of the minibatches of a pull together, beside the sum of the keys of each."""
+        doublings = math.log2(self.exchange_minibatches)
+        return float(np.interp(doublings, range(len(_KEYS_TOGETHER)), _KEYS_TOGETHER))
 
-        All of them are simulated as one minibatch. A pull has each key once. A push has the keys of
-        each minibatch, because each gradient is applied on its own.
+    def of_replica(self, num_ps: int, minibatches: float) -> float:
+        """Return the seconds that one of the ps replicas works for a pull or a push.
+
+        Args:
+            num_ps: The number of ps replicas.
+            minibatches: The minibatches whose keys it has.
         """
-        doublings = math.log2(minibatches)
-        keys = float(np.interp(doublings, range(len(_KEYS_TOGETHER)), _KEYS_TOGETHER))
-        together = self.of_minibatches(self.minibatch_size * minibatches)
-        return replace(
-            together,
-            minibatches_per_task=self.minibatches_per_task / minibatches,
-            ps=together.ps * (1 + keys) / 2,
-            bytes_pulled=together.bytes_pulled * keys,
-        )
+        return (self.ps * minibatches + self.ps_frame * (num_ps - 1)) / num_ps / 2
 
     def write(self, path: Path) -> None:
         """Write the costs as JSON."""

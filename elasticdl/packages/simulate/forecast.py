@@ -27,7 +27,8 @@ class Forecast:
     """The forecast of a job on a cluster.
 
     records_per_second: The speed with all workers.
-    alone: The speed of one worker, with one ps replica or with all.
+    alone: The speed of one worker, with one ps replica or with all, and with one or several
+        minibatches in an exchange.
     bottleneck: The resource that helps most if it is twice as fast.
     gains: How much faster the job is then, for each resource.
     balance: The records of a day, with losses.
@@ -51,8 +52,12 @@ def forecast(costs: Costs, cluster: Cluster, hazards: Hazards, seconds: float) -
     whole = records_per_second(costs, cluster)
     # With few ps replicas, one of them may serve one worker better than all: fewer frames.
     alone = max(
-        records_per_second(costs, replace(cluster, workers=1, ps=ps, straggler_share=0.0))
+        records_per_second(
+            replace(costs, exchange_minibatches=together),
+            replace(cluster, workers=1, ps=ps, straggler_share=0.0),
+        )
         for ps in {1, cluster.ps}
+        for together in {1, costs.exchange_minibatches}
     )
     gains = {
         resource: records_per_second(costs, cluster.faster(resource, TWICE)) / whole

@@ -34,11 +34,12 @@ class Link:
 class Replicas(Protocol):
     """All ps replicas; an exchange goes to each of them."""
 
-    def exchange(self, link: Link, sent: float, returned: float) -> Effect:
-        """Return an effect: half the exchange of a minibatch; it continues when all have answered.
+    def exchange(self, link: Link, seconds: float, sent: float, returned: float) -> Effect:
+        """Return an effect: a pull or a push; it continues when all have answered.
 
         Args:
             link: The link of the worker.
+            seconds: The work of each replica.
             sent: The bytes to all replicas together.
             returned: The bytes from all of them together.
         """
@@ -51,14 +52,14 @@ class OwnMachines:
     def __init__(self, agenda: Agenda, costs: Costs, cluster: Cluster) -> None:
         self._agenda, self._cluster = agenda, cluster
         num = cluster.ps
-        self._service = _service(costs, cluster) / cluster.ps_speed
         self._in, self._cores, self._out = np.zeros(num), np.zeros(num), np.zeros(num)
         self._part = np.arange(1, num + 1) / num
         self._wait = costs.wait
 
-    def exchange(self, link: Link, sent: float, returned: float) -> Effect:
+    def exchange(self, link: Link, seconds: float, sent: float, returned: float) -> Effect:
         """See `Replicas`."""
         agenda, cluster = self._agenda, self._cluster
+        service = seconds / cluster.ps_speed
 
         def begin(actor: Actor, resume: Resume) -> None:
             now = agenda.now
@@ -70,8 +71,8 @@ class OwnMachines:
             self._in += sent / cluster.ps / cluster.ps_network
             # One core works on one frame at a time, and all cores of a replica on several.
             np.maximum(self._cores, self._in, out=self._cores)
-            self._cores += self._service / cluster.ps_cores
-            served = self._cores + self._service * (1 - 1 / cluster.ps_cores)
+            self._cores += service / cluster.ps_cores
+            served = self._cores + service * (1 - 1 / cluster.ps_cores)
             np.maximum(self._out, served, out=self._out)
             self._out += returned / cluster.ps / cluster.ps_network
             back = link.back.serve(float(self._out.min()), returned / link.bandwidth)
@@ -86,11 +87,12 @@ class Neighbours:
 
     def __init__(self, agenda: Agenda, machine: Machine, costs: Costs, cluster: Cluster) -> None:
         self._agenda, self._machine, self._wait = agenda, machine, costs.wait
-        self._service = _service(costs, cluster) / cluster.ps_speed
+        self._speed = cluster.ps_speed
         self._replicas = [Actor(("ps", number)) for number in range(cluster.ps)]
 
-    def exchange(self, link: Link, sent: float, returned: float) -> Effect:
+    def exchange(self, link: Link, seconds: float, sent: float, returned: float) -> Effect:
         """See `Replicas`."""
+        service = seconds / self._speed
 
         def begin(actor: Actor, resume: Resume) -> None:
             left = len(self._replicas)
@@ -102,11 +104,6 @@ class Neighbours:
                     self._agenda.at(self._agenda.now + self._wait, resume)
 
             for replica in self._replicas:
-                self._machine.work(self._service)(replica, answered)
+                self._machine.work(service)(replica, answered)
 
         return begin
-
-
-def _service(costs: Costs, cluster: Cluster) -> float:
-    """Return the seconds that one ps replica works for one exchange."""
-    return (costs.ps + costs.ps_frame * (cluster.ps - 1)) / cluster.ps / 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -88,6 +89,38 @@ class _Channel:
 _NOBODY = Actor("nobody")
 
 
+class _InFlight:
+    """The minibatches of a worker between their pull and their push: see `worker/protocol.py`."""
+
+    def __init__(self, agenda: Agenda, most: int, together: int) -> None:
+        self._agenda, self._together, self._most = agenda, together, most + together - 1
+        self._num = 0
+        self._waiting: Resume | None = None
+
+    def enter(self, actor: Actor, resume: Resume) -> None:
+        """Continue when the minibatches of the next pull have room."""
+        self._waiting = resume
+        self._let_in()
+
+    def is_to_push(self, kept: int) -> bool:
+        """Whether commit pushes what it keeps: the next pull has room then, or no more comes."""
+        lets_pull = self._waiting is not None and self._has_room(kept)
+        return lets_pull or kept in (self._together, self._num)
+
+    def leave(self, num: int) -> None:
+        """Free the room of minibatches that were pushed."""
+        self._num -= num
+        self._let_in()
+
+    def _has_room(self, kept: int) -> bool:
+        return self._num - kept + self._together <= self._most
+
+    def _let_in(self) -> None:
+        if self._waiting is not None and self._has_room(0):
+            self._agenda.at(self._agenda.now, self._waiting)
+            self._num, self._waiting = self._num + self._together, None
+
+
 class _Worker:
     """One worker process: four coroutines, like the threads of `worker/loop.py`."""
 
@@ -105,10 +138,10 @@ class _Worker:
         self._link = Link(cluster.worker_network)
         self._fed = _Channel(agenda, _FED)
         self._prepared, self._computed = _Channel(agenda, _PREPARED), _Channel(agenda, _COMPUTED)
-        self._room = _Channel(agenda, cluster.in_flight)
+        self._in_flight = _InFlight(agenda, cluster.in_flight, costs.exchange_minibatches)
         self.taken = 0
-        frames = costs.worker_frame * (cluster.ps - 1)
-        self._prepare, self._commit = costs.prepare + frames, costs.commit + frames
+        # What a thread does once for each exchange.
+        self._send = costs.worker_frame * cluster.ps
         self._random = random.Random(job.seed * 1_000_003 + number)
         # In an endless job workers are at random places in their tasks; else all would ask the
         # master at once.
@@ -153,14 +186,20 @@ class _Worker:
             yield self._fed.put
 
     def _prepares(self) -> Coroutine:
-        costs = self._job.costs
+        costs, num_ps = self._job.costs, self._job.cluster.ps
+        together = costs.exchange_minibatches
+        keys = together * costs.keys_together
+        seconds, returned = costs.of_replica(num_ps, keys), costs.bytes_pulled * keys
         while True:
-            yield self._fed.take
-            # The place in flight is taken before the pull, as in the real worker.
-            yield self._room.put
-            yield self._work(self._prepare)
-            yield self._job.replicas.exchange(self._link, 0.0, costs.bytes_pulled)
-            yield self._prepared.put
+            for _ in range(together):
+                yield self._fed.take
+                yield self._work(max(0.0, costs.prepare - costs.worker_frame))
+            # The room in flight is taken before the pull, as in the real worker.
+            yield self._in_flight.enter
+            yield self._work(self._send)
+            yield self._job.replicas.exchange(self._link, seconds, 0.0, returned)
+            for _ in range(together):
+                yield self._prepared.put
 
     def _computes(self) -> Coroutine:
         job, costs = self._job, self._job.costs
@@ -173,17 +212,25 @@ class _Worker:
     def _commits(self) -> Coroutine:
         job, costs = self._job, self._job.costs
         left = self._left_of_first or costs.minibatches_per_task
+        kept = 0
         while True:
             yield self._computed.take
-            yield self._work(self._commit)
-            yield job.replicas.exchange(self._link, costs.bytes_pushed, 0.0)
-            self.taken -= 1
-            job.trained()
-            left -= 1
+            yield self._work(max(0.0, costs.commit - costs.worker_frame))
+            kept += 1
+            if not self._in_flight.is_to_push(kept):
+                continue
+            yield self._work(self._send)
+            seconds = costs.of_replica(job.cluster.ps, kept)
+            yield job.replicas.exchange(self._link, seconds, costs.bytes_pushed * kept, 0.0)
+            self.taken -= kept
+            for _ in range(kept):
+                job.trained()
+            left -= kept
             if left <= 0:
                 left += costs.minibatches_per_task
                 yield from job.ask_master()
-            yield self._room.take
+            self._in_flight.leave(kept)
+            kept = 0
 
 
 class _Job:
@@ -198,7 +245,8 @@ class _Job:
     ) -> None:
         self.costs, self.cluster, self.seed, self.is_endless = costs, cluster, seed, is_endless
         self.agenda, self.trace = Agenda(), Trace()
-        self.todo, self._goal = minibatches, minibatches
+        self._goal = minibatches
+        self.todo = sys.maxsize if is_endless else minibatches
         self._deaths = deque(sorted(deaths, key=lambda death: death.minibatches))
         self.storage, self._master = Queue(), Queue()
         cores = cluster.shared_cores
@@ -291,8 +339,9 @@ _TASKS_A_WORKER = 2.5
 def records_per_second(costs: Costs, cluster: Cluster, seed: int = 0) -> float:
     """Return the steady speed of a job: records/s of all workers together."""
     # Enough for each worker to end some tasks; more would only take longer.
+    most = _MOST * max(1, costs.exchange_minibatches // 4)
     minibatches = min(
-        max(_LEAST, round(_TASKS_A_WORKER * costs.minibatches_per_task * cluster.workers)), _MOST
+        max(_LEAST, round(_TASKS_A_WORKER * costs.minibatches_per_task * cluster.workers)), most
     )
     trace = run(costs, cluster, minibatches, seed=seed, is_endless=True)
     return trace.rate() * costs.minibatch_size

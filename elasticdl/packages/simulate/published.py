@@ -23,16 +23,17 @@ FLIGHTS = Costs(
     bytes_pulled=153_000,
     record_bytes=210,
     worker_frame=14e-6,
-    ps_frame=84e-6,
+    ps_frame=57e-6,
     start=6.4,
     wait=0.0008,
     heartbeat=0.0012,
 )
 """The DeepFM of `make demo`: the mean of two calibrations on two shared cores (AMD EPYC).
 
-`elasticdl simulate --calibrate` measured a minibatch with one ps replica. `worker_frame` and
-`ps_frame` are of `python benchmarks/frames.py`, with replicas and client on cores of their own and
-1,000 connections. `master` and `heartbeat` are of `python benchmarks/members.py --costs`.
+`elasticdl simulate --calibrate` measured a minibatch with one ps replica. `ps_frame` is of `python
+benchmarks/frames.py`, with 1,000 connections and a replica on a core of its own. `worker_frame` is
+that of a client of 50 keys on a quiet core; the same program measures it with 16 replicas. `master`
+and `heartbeat` are of `python benchmarks/members.py --costs`.
 """
 
 _EXAMPLE_BYTES = 10_000
@@ -59,8 +60,6 @@ PUBLISHED_LR = Costs(
 
 _LARGE_TASKS = replace(FLIGHTS, minibatches_per_task=MOST_MINIBATCHES_PER_TASK)
 """Tasks as they are by themselves in an epoch of ten billion records or more."""
-
-_MERGED = 8
 
 
 @dataclass(frozen=True)
@@ -112,13 +111,13 @@ PRESETS = {
         Cluster(1, 1),
         (
             PublishedJob(100, 10),
-            PublishedJob(100, 10, exchange_minibatches=_MERGED),
+            PublishedJob(100, 10, exchange_minibatches=4),
             PublishedJob(200, 20, said="TensorFlow fades past 200 workers (XDL's claim)"),
-            PublishedJob(200, 20, exchange_minibatches=_MERGED),
+            PublishedJob(200, 20, exchange_minibatches=8),
             PublishedJob(1000, 100, said="XDL: nearly linear up to 1,000 workers (a claim)"),
-            PublishedJob(1000, 100, exchange_minibatches=_MERGED),
+            PublishedJob(1000, 100, exchange_minibatches=16),
             PublishedJob(1000, 250),
-            PublishedJob(1000, 250, exchange_minibatches=_MERGED),
+            PublishedJob(1000, 250, exchange_minibatches=16),
             PublishedJob(1000, 250, minibatch_size=8_192),
         ),
         "alibaba/x-deeplearning, README and issue 4; here the flights, with large tasks",
@@ -129,8 +128,8 @@ PRESETS = {
         Cluster(1, 1),
         (
             PublishedJob(1536, 154, said="NestPipe: efficiency of 94.07 % (GPUs)"),
-            PublishedJob(1536, 154, exchange_minibatches=_MERGED),
-            PublishedJob(1536, 384, exchange_minibatches=_MERGED),
+            PublishedJob(1536, 154, exchange_minibatches=16),
+            PublishedJob(1536, 384, exchange_minibatches=16),
         ),
         "arXiv 2604.06956; here the flights, on processors, with large tasks",
     ),

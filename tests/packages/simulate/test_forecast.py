@@ -45,16 +45,16 @@ def test_efficiency_is_that_of_one_worker_alone():
     assert slow.efficiency == pytest.approx(slow.records_per_second / 4 / slow.alone)
 
 
-def test_a_frame_of_several_minibatches_has_each_key_once_on_its_way_back():
-    together = FLIGHTS.of_exchanges(4)
-    assert FLIGHTS.of_exchanges(1) == FLIGHTS
-    assert (together.minibatch_size, together.minibatches_per_task) == (2048, 5)
-    assert together.compute == 4 * FLIGHTS.compute
-    assert together.ps_frame == FLIGHTS.ps_frame
-    assert together.bytes_pushed == 4 * FLIGHTS.bytes_pushed
-    assert together.bytes_pulled == pytest.approx(4 * FLIGHTS.bytes_pulled * 0.734)
-    assert together.ps == pytest.approx(4 * FLIGHTS.ps * (1 + 0.734) / 2)
-    assert FLIGHTS.of_exchanges(64).ps == pytest.approx(64 * FLIGHTS.ps * (1 + 0.52) / 2)
+def test_minibatches_of_one_exchange_share_its_frames_and_have_fewer_keys():
+    kept = [replace(FLIGHTS, exchange_minibatches=num).keys_together for num in (1, 4, 16, 64)]
+    assert kept == [1.0, 0.734, 0.52, 0.52]
+    assert FLIGHTS.of_replica(10, 4) == pytest.approx((4 * FLIGHTS.ps + 9 * FLIGHTS.ps_frame) / 20)
+    many = Cluster(workers=20, ps=40, ps_speed=0.05)
+
+    def speed(num):
+        return records_per_second(replace(FLIGHTS, exchange_minibatches=num), many)
+
+    assert speed(8) > 2.5 * speed(1)
 
 
 def test_one_master_has_tasks_for_a_thousand_workers_if_they_grow_with_the_data():
@@ -66,7 +66,7 @@ def test_one_master_has_tasks_for_a_thousand_workers_if_they_grow_with_the_data(
             minibatch_size=512, distribution_strategy=Strategy.PARAMETER_SERVER
         ),
     )
-    costs = FLIGHTS.of_exchanges(8)
+    costs = replace(FLIGHTS, exchange_minibatches=16)
     growth = growth_of(config, TERABYTE)
     grown = replace(costs, minibatches_per_task=growth * costs.minibatches_per_task)
     assert records_per_second(grown, Cluster(workers=1000, ps=250)) > 100e6
