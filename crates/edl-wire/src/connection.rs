@@ -2,6 +2,7 @@
 
 use std::io::{self, BufReader, Read};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::error::WireError;
 use crate::frame::{
@@ -10,7 +11,7 @@ use crate::frame::{
 };
 use crate::half_rows::widen;
 use crate::op::{Op, Part, Response, error, progress};
-use crate::socket::Socket;
+use crate::socket::{Socket, wait_for_any};
 
 const READ_BUFFER_BYTES: usize = 16 << 10;
 
@@ -92,6 +93,30 @@ impl Connection {
             buffer: Buffer::default(),
             halves: Vec::new(),
         }
+    }
+
+    /// Waits until something has come on one of the connections, and says for each whether it has.
+    ///
+    /// # Errors
+    /// Those by which systems say that nothing has come in time.
+    pub fn wait_for_any<'c>(
+        connections: impl Iterator<Item = &'c Self>,
+        longest: Duration,
+    ) -> io::Result<Vec<bool>> {
+        let connections: Vec<&Self> = connections.collect();
+        if connections.iter().any(|connection| connection.has_more()) {
+            let has_more = connections.iter().map(|connection| connection.has_more());
+            return Ok(has_more.collect());
+        }
+        wait_for_any(
+            connections.iter().map(|connection| &*connection.socket),
+            longest,
+        )
+    }
+
+    /// Whether some of what has come is not read yet.
+    fn has_more(&self) -> bool {
+        !self.reader.buffer().is_empty()
     }
 
     /// Sends a request.

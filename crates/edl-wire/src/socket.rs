@@ -251,6 +251,28 @@ impl Socket {
     }
 }
 
+/// Waits until something has come on one of the sockets, and says for each whether it has.
+pub(crate) fn wait_for_any<'s>(
+    sockets: impl Iterator<Item = &'s Socket>,
+    longest: Duration,
+) -> io::Result<Vec<bool>> {
+    use rustix::event::{PollFd, PollFlags, poll};
+    let mut polled: Vec<_> = sockets
+        .map(|socket| PollFd::new(socket, PollFlags::IN))
+        .collect();
+    let longest = longest.try_into().map_err(io::Error::other)?;
+    while let Err(error) = poll(&mut polled, Some(&longest)) {
+        if error != rustix::io::Errno::INTR {
+            return Err(error.into());
+        }
+    }
+    let has_come: Vec<_> = polled.iter().map(|fd| !fd.revents().is_empty()).collect();
+    match has_come.contains(&true) {
+        true => Ok(has_come),
+        false => Err(io::ErrorKind::TimedOut.into()),
+    }
+}
+
 /// Reads from a socket what has come; `WouldBlock` if nothing has.
 pub(crate) fn receive_at_once(socket: impl AsFd, bytes: &mut [u8]) -> io::Result<usize> {
     loop {

@@ -77,10 +77,7 @@ impl Remote {
         {
             socket = nearer;
         }
-        let timeout = socket.set_timeout(match lane {
-            Lane::Pull | Lane::Push => self.options.timeout,
-            Lane::Control => self.options.silence_timeout,
-        });
+        let timeout = socket.set_timeout(self.silence(lane));
         timeout.map_err(WireError::from)?;
         Ok(Connection::new(socket))
     }

@@ -145,32 +145,74 @@ impl Remote {
         next
     }
 
-    /// Asks several replicas one question: sends to all, then takes all answers.
+    /// Asks several replicas one question: sends to all, then takes the answers as they come.
     fn ask<Q: Question>(&self, replicas: Range<usize>, question: &mut Q) -> Result<(), PsError> {
         let deadline = Instant::now() + self.options.timeout;
         let mut links = lock(&self.lanes[question.lane() as usize]);
-        let mut sent = Vec::with_capacity(replicas.len());
+        let mut outcomes = Vec::with_capacity(replicas.len());
         for replica in replicas.clone() {
-            sent.push(self.send(&mut links[replica], replica, question, deadline));
+            outcomes.push(self.send(&mut links[replica], replica, question, deadline));
         }
-        let mut failed = None;
-        for (replica, sent) in replicas.zip(sent) {
+        // Also where one has failed: an answer that is still to come must not meet the next call.
+        self.take_all(&mut links, replicas.clone(), question, &mut outcomes);
+        for (replica, outcome) in replicas.zip(outcomes) {
             let link = &mut links[replica];
-            if failed.is_some() {
-                // The call has failed; an answer that is still to come must not meet the next.
-                if sent.is_ok() {
-                    let _ = self.take(link, replica, question);
-                }
-                continue;
-            }
-            let first = sent.and_then(|()| self.take(link, replica, question));
-            let answered = self.persist(replica, deadline, first, || {
+            self.persist(replica, deadline, outcome, || {
                 self.send(link, replica, question, deadline)?;
                 self.take(link, replica, question)
-            });
-            failed = answered.err();
+            })?;
         }
-        failed.map_or(Ok(()), Err)
+        Ok(())
+    }
+
+    /// Takes the answers of those to whom the question was sent, in the order in which they come.
+    fn take_all<Q: Question>(
+        &self,
+        links: &mut [Link],
+        replicas: Range<usize>,
+        question: &mut Q,
+        outcomes: &mut [Result<(), PsError>],
+    ) {
+        let first = replicas.start;
+        let silence = self.silence(question.lane());
+        let mut waiting: Vec<usize> = replicas.collect();
+        waiting.retain(|replica| outcomes[replica - first].is_ok());
+        while waiting.len() > 1 {
+            let connections = waiting
+                .iter()
+                .filter_map(|&replica| links[replica].as_ref());
+            let has_come = match Connection::wait_for_any(connections, silence) {
+                Ok(has_come) => has_come,
+                Err(error) => {
+                    for replica in waiting {
+                        let silent = Err(WireError::from(io::Error::from(error.kind())).into());
+                        outcomes[replica - first] =
+                            self.judged(&mut links[replica], replica, silent);
+                    }
+                    return;
+                }
+            };
+            let mut has_come = has_come.into_iter();
+            waiting.retain(|&replica| {
+                let has_come = has_come.next().unwrap_or(true);
+                if has_come {
+                    outcomes[replica - first] = self.take(&mut links[replica], replica, question);
+                }
+                !has_come
+            });
+        }
+        // One answer is waited for by reading it.
+        for replica in waiting {
+            outcomes[replica - first] = self.take(&mut links[replica], replica, question);
+        }
+    }
+
+    /// How long a replica may say nothing while it works on a question.
+    fn silence(&self, lane: Lane) -> Duration {
+        match lane {
+            Lane::Pull | Lane::Push => self.options.timeout,
+            Lane::Control => self.options.silence_timeout,
+        }
     }
 
     /// Sends a question on a connection, made if need be.
