@@ -108,11 +108,12 @@ fn exactly<'a, const N: usize>(
     arrays: &[Array<'a>],
     kinds: [Kind; N],
 ) -> Result<[Array<'a>; N], WireError> {
-    let found: Vec<Kind> = arrays.iter().map(|array| array.entry.kind).collect();
+    let found = arrays.iter().map(|array| array.entry.kind);
     match <[Array<'a>; N]>::try_from(arrays) {
-        Ok(arrays) if found == kinds => Ok(arrays),
+        Ok(arrays) if found.clone().eq(kinds) => Ok(arrays),
         _ => Err(WireError::malformed(format!(
-            "arrays {found:?}, expected {kinds:?}"
+            "arrays {:?}, expected {kinds:?}",
+            found.collect::<Vec<_>>()
         ))),
     }
 }
