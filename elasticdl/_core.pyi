@@ -684,6 +684,29 @@ class PsClient:
             UnknownTableError: The model has no table of that number.
         """
 
+    def pull_several(
+        self,
+        sites: Sequence[tuple[int, NDArray[np.int64]]],
+        num_minibatches: int,
+        *,
+        step: tuple[int, int, int] | None = None,
+        vectors_of: Pulled | None = None,
+    ) -> list[Pulled]:
+        """Fetch what several minibatches need, with one frame to each replica, for training.
+
+        An id that several of them have is fetched once. All have the same two vectors.
+
+        Args:
+            sites: (table, ids) of each site of the first minibatch, then of the second, and so on.
+            num_minibatches: How many there are; each has as many sites.
+            step: The first minibatch, as in `pull`.
+            vectors_of: As in `pull`.
+
+        Raises:
+            MemoryLimitError: New rows would go beyond `Store.set_memory_limit`.
+            UnknownTableError: The model has no table of that number.
+        """
+
     def push_several(
         self,
         steps: Sequence[
@@ -720,6 +743,41 @@ class PsClient:
             GapError: A replica lacks minibatches before these, or has only some of them.
             ValueError: The replicas bound staleness or make rounds.
             StaleLeaseError: As `push`, and so are all others.
+        """
+
+    def push_each(
+        self,
+        steps: Sequence[
+            tuple[
+                Pulled,
+                Sequence[NDArray[np.float32]],
+                NDArray[np.float32],
+                NDArray[np.float32],
+                int,
+            ]
+        ],
+        learning_rates: Sequence[float],
+        task_id: int,
+        lease: int,
+        index: int,
+    ) -> list[tuple[int, int]]:
+        """Apply the gradients of minibatches that follow each other, each as an update of its own.
+
+        There is one frame to each replica. Each gradient is applied exactly once, in their order.
+
+        Args:
+            steps: As in `push_several`.
+            learning_rates: Of each minibatch.
+            task_id: The task of the minibatches.
+            lease: Its lease.
+            index: The number of the first one.
+
+        Returns:
+            The model version and the staleness of each.
+
+        Raises:
+            StaleLeaseError: As `push`, and so are all others; the minibatches before the one that
+                was refused are applied.
         """
 
     def push_pull(

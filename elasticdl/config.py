@@ -47,6 +47,9 @@ def _is_url(place: Location | None) -> bool:
     return place is not None and is_remote(place)
 
 
+AUTO_EXCHANGED = ((2, 2), (4, 4), (16, 8), (64, 16))
+"""With --exchange_minibatches=auto: from how many ps replicas on, and how many minibatches."""
+
 _SQLITE = "sqlite://"
 _SQLITE_BYTES = 512 - len("-journal")
 """Largest length of a journal's path. SQLite opens at most 512 bytes, `-journal` included."""
@@ -142,6 +145,14 @@ class JobConfig(Section):
             return 0
         # An exported model is whole in each worker.
         return 0 if self.checkpoint.saved_model else self.cluster.num_ps_pods
+
+    @property
+    def minibatches_per_exchange(self) -> int:
+        """How many minibatches are pulled together, and pushed in one frame to each replica."""
+        if self.training.exchange_minibatches != "auto":
+            return self.training.exchange_minibatches
+        found = [number for replicas, number in AUTO_EXCHANGED if self.num_ps >= replicas]
+        return found[-1] if found else 1
 
     @property
     def redo_log_bytes(self) -> int:

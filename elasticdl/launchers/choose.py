@@ -38,7 +38,12 @@ def dry_run(config: JobConfig) -> int:
 
 def notes(config: JobConfig) -> list[str]:
     """Return what a user should know about the job before it runs, one sentence each."""
-    return [*parts_of(config).notes(config), *_redo_log(config), *_late_gradients(config)]
+    return [
+        *parts_of(config).notes(config),
+        *_redo_log(config),
+        *_exchange(config),
+        *_late_gradients(config),
+    ]
 
 
 def _redo_log(config: JobConfig) -> list[str]:
@@ -51,6 +56,17 @@ def _redo_log(config: JobConfig) -> list[str]:
         f"each ps replica keeps a redo log of up to {megabytes} MB in the job's folder, so that a "
         "lost machine costs seconds; --ps_redo_mb=0 turns it off, and updates are up to a tenth "
         "faster"
+    ]
+
+
+def _exchange(config: JobConfig) -> list[str]:
+    """Return a note of what `--exchange_minibatches=auto` has chosen."""
+    if config.training.exchange_minibatches != "auto":
+        return []
+    number = config.minibatches_per_exchange
+    return [
+        f"--exchange_minibatches=auto: {number} with {config.num_ps} ps replicas, so that a worker "
+        f"sends each of them two frames for every {number} minibatches"
     ]
 
 

@@ -124,6 +124,10 @@ def _is_shared_folder(place: Location | None) -> bool:
     return place is not None and not is_remote(place)
 
 
+def _exchanges_several(job: JobConfig) -> bool:
+    return job.training.exchange_minibatches != 1
+
+
 _PS, _HYBRID = Strategy.PARAMETER_SERVER, Strategy.HYBRID
 _OF_PS: Mapping[str, Given] = {
     "--use_async=false": lambda job: not job.training.use_async,
@@ -176,6 +180,28 @@ CONFLICTS = (
         "--push_steps={push_steps} does not go with --max_staleness={max_staleness}: a gradient "
         "that waits in the worker is late by the updates that others make meanwhile; expected one "
         "of them",
+    ),
+    Conflict(
+        lambda job: _exchanges_several(job) and (_has_not(_PS)(job) or job.command != "train"),
+        "--exchange_minibatches={exchange_minibatches} saves frames to ps replicas: expected "
+        f"--distribution_strategy={_PS}, found {{distribution_strategy}}",
+    ),
+    Conflict(
+        lambda job: _exchanges_several(job) and not job.training.use_async,
+        "--exchange_minibatches={exchange_minibatches} does not go with --use_async=false, whose "
+        "rounds have one minibatch of each worker: expected a larger --minibatch_size, or not this "
+        "flag",
+    ),
+    Conflict(
+        lambda job: _exchanges_several(job) and job.training.max_staleness is not None,
+        "--exchange_minibatches={exchange_minibatches} does not go with "
+        "--max_staleness={max_staleness}: a gradient is late by the updates of the minibatches "
+        "that were pulled with it; expected one of them",
+    ),
+    Conflict(
+        lambda job: _exchanges_several(job) and job.training.push_steps > 1,
+        "--exchange_minibatches={exchange_minibatches} pushes each gradient as an update of its "
+        "own, and --push_steps={push_steps} pushes their sum: expected one of them",
     ),
     # The number of ps replicas.
     Conflict(

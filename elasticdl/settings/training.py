@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
 
 from elasticdl.job import Strategy
 from elasticdl.settings.section import Only, Section
@@ -15,6 +15,24 @@ _EVALUATE = Only(("train", "evaluate"))
 MINIBATCHES_PER_TASK = 20
 """The size of a task that nobody has chosen; such tasks may be larger (`master/tasks.py`)."""
 MOST_MINIBATCHES_PER_TASK = 1_000
+
+
+MOST_EXCHANGED = 64
+
+
+def _minibatches(value: object) -> object:
+    """Read `--exchange_minibatches`.
+
+    Raises:
+        ValueError: The value is neither a number of minibatches nor "auto".
+    """
+    number = int(value) if isinstance(value, str) and value.isdecimal() else value
+    if value == "auto" or (isinstance(number, int) and 1 <= number <= MOST_EXCHANGED):
+        return number
+    raise ValueError(
+        f"--exchange_minibatches: expected auto or a number from 1 to {MOST_EXCHANGED}, "
+        f"found {value!r}"
+    )
 
 
 class TrainingSection(Section):
@@ -146,6 +164,16 @@ class TrainingSection(Section):
             le=1024,
             description="A worker adds up the gradients of this number of minibatches of a task, "
             "and pushes their sum as one update.",
+        ),
+        _TRAIN,
+    ] = 1
+    exchange_minibatches: Annotated[
+        int | Literal["auto"],
+        BeforeValidator(_minibatches),
+        Field(
+            description="A worker pulls the parameters for this number of minibatches of a task "
+            "together, and pushes their gradients in one frame to each ps replica; each stays an "
+            "update of its own. auto: by the number of ps replicas.",
         ),
         _TRAIN,
     ] = 1

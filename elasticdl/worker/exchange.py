@@ -194,6 +194,13 @@ class Exchange:
             return given
         return self._with_rest(given, step is not None, step)
 
+    def pull_several(self, ids: Sequence[Sequence[Int64]], first: Step) -> list[Parameters]:
+        """Fetch parameters for training steps that follow each other, given the ids of each."""
+        assert self.stores is not None, "settings are refused that would have no stores here"
+        pulled = zip(self.stores.pull_several(ids, first), ids, strict=True)
+        given = [Parameters(each, sites=self.stores.sites(own)) for each, own in pulled]
+        return [self._with_rest(each, True) for each in given]
+
     def take_dense(self, given: Parameters, step: Step) -> Parameters:
         """Return the rows of a training step with the newest dense parameters."""
         return self._with_rest(given, True, step)
@@ -289,6 +296,30 @@ class Exchange:
         """
         assert self.stores is not None, "settings are refused that would have no stores here"
         return self.stores.push_several(minibatches, learning_rate, lease, index)
+
+    def push_each(
+        self,
+        minibatches: Sequence[ComputedMinibatch],
+        learning_rates: Sequence[float],
+        lease: Lease,
+        index: int,
+    ) -> list[Committed]:
+        """Hand in the gradients of minibatches that follow each other, each exactly once.
+
+        Each is an update of its own. If one is refused, those before it are applied.
+
+        Args:
+            minibatches: One after the other.
+            learning_rates: The learning rate of each.
+            lease: The lease of the minibatches.
+            index: The number of the first one.
+
+        Raises:
+            StaleLeaseError: Another worker has the task.
+            GapError: A holder has lost minibatches before one of these.
+        """
+        assert self.stores is not None, "settings are refused that would have no stores here"
+        return self.stores.push_each(minibatches, learning_rates, lease, index)
 
     def push_rows(
         self,

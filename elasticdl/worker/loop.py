@@ -134,6 +134,7 @@ class Worker:
             max_in_flight=self._lookahead.num_in_flight,
             is_synchronous=config.is_synchronous,
             push_steps=config.training.push_steps,
+            exchange_minibatches=config.minibatches_per_exchange,
         )
         self._kept: list[Item] = []  # commit: computed, to be pushed with what follows
         self._landed = threading.Condition(threading.Lock())  # a minibatch is through
@@ -386,47 +387,84 @@ class Worker:
 
     def _prepare(self) -> None:
         self._activity.prepare_here()
-        for item in self._fed:
-            if item.minibatch is not None and self._protocol.goes_on(item.running):
+        for items in self._pulled_together():
+            if items[0].minibatch is not None and self._protocol.goes_on(items[0].running):
                 try:
-                    self._fetch(item, item.minibatch)
+                    self._fetch(items)
                 except Closed:
                     raise
                 except (Exception, SystemExit) as error:
-                    item = self._failed(Stage.PREPARE, item, error)
+                    items = [self._all_failed(items, error)]
                 self._activity.at(Thread.PREPARE, None)
-            self._prepared.put(item)
+            for item in items:
+                self._prepared.put(item)
         self._prepared.end()
 
-    def _fetch(self, item: Item, minibatch: Minibatch) -> None:
-        """Take an item into flight and pull the parameters for it."""
-        brought = None
+    def _pulled_together(self) -> Iterator[list[Item]]:
+        """Yield the minibatches of each pull; the end of a task comes by itself."""
+        items: list[Item] = []
+        for item in self._fed:
+            if items and (item.report is not None or item.running is not items[0].running):
+                yield items
+                items = []
+            items.append(item)
+            if item.report is not None or len(items) >= self._protocol.steps_of_pull(item.running):
+                yield items
+                items = []
+        if items:
+            yield items
+
+    def _all_failed(self, items: Sequence[Item], error: Exception | SystemExit) -> Item:
+        """Turn the minibatches of a pull that failed into the end of their lease."""
+        failed = next((item for item in items if not item.ids), items[0])
+        end = self._failed(Stage.PREPARE, failed, error)
+        for item in items:
+            if item is not failed:
+                self._let_go(item)
+        return end
+
+    def _fetch(self, items: Sequence[Item]) -> None:
+        """Take the minibatches of a pull into flight and pull the parameters for them."""
+        brought, first = None, items[0]
         # Where ids depend on parameters, computing the ids reads parameters. So the room in flight,
         # which limits staleness, is waited for first.
-        if item.running.is_training and self._model.ids_need_parameters:
+        if first.running.is_training and self._model.ids_need_parameters:
             with self._span("staleness wait", None):
-                self._wait_for_room(item, None)
-        with self._span("ids", item.place):
-            item.ids = self._model.ids(minibatch)
+                self._wait_for_room(items, None)
+        for item in items:
+            assert item.minibatch is not None
+            with self._span("ids", item.place):
+                item.ids = self._model.ids(item.minibatch)
         self._activity.at(Thread.PREPARE, Label.WAIT_FOR_PARAMETERS)
-        if item.running.is_training and not self._model.ids_need_parameters:
+        if first.running.is_training and not self._model.ids_need_parameters:
             with self._span("staleness wait", None):
-                brought = self._wait_for_room(item, self._pull_with_push(item))
+                brought = self._wait_for_room(items, self._pull_with_push(first))
         if brought is not None:
-            item.parameters = brought
+            first.parameters = brought
+        elif len(items) == 1:
+            self._pull(first)
         else:
-            self._pull(item)
+            self._pull_several(items)
 
     def _pull_with_push(self, item: Item) -> PendingPull | None:
         if not self._pulls_with_push:
             return None
         return PendingPull(item.ids, Step(item.running.lease, item.index))
 
-    def _wait_for_room(self, item: Item, pull: PendingPull | None) -> Parameters | None:
-        """Wait until the step may be pulled; return parameters that the push before brought."""
+    def _wait_for_room(self, items: Sequence[Item], pull: PendingPull | None) -> Parameters | None:
+        """Wait until the steps may be pulled; return parameters that the push before brought."""
+        running, indices = items[0].running, [item.index for item in items]
         with self._landed:
-            self._wait(lambda: self._protocol.may_pull(item.running, item.index, pull))
+            self._wait(lambda: self._protocol.may_pull(running, indices, pull))
         return pull.parameters if pull is not None else None
+
+    def _pull_several(self, items: Sequence[Item]) -> None:
+        first = items[0]
+        with self._span("pull", first.place):
+            step = Step(first.running.lease, first.index)
+            pulled = self._exchange.pull_several([item.ids for item in items], step)
+        for item, parameters in zip(items, pulled, strict=True):
+            item.parameters = parameters
 
     def _pull(self, item: Item) -> None:
         step = Step(item.running.lease, item.index) if item.running.is_training else None
@@ -531,7 +569,9 @@ class Worker:
                 self._hand_in([item])
             else:
                 self._kept.append(item)
-                if len(self._kept) >= self._protocol.steps_of_push(item.running):
+                with self._landed:
+                    is_to_push = self._protocol.is_to_push(item.running, len(self._kept))
+                if is_to_push:
                     self._hand_in_kept()
         self._hand_in_kept()
         self._exchange.settle()
@@ -560,12 +600,14 @@ class Worker:
         first = items[0]
         if first.refusal is not None:
             raise first.refusal
-        done = first.committed
-        if done is None:
-            done = self._push(first) if len(items) == 1 else self._push_several(items)
-        if self._exchange.has_halves:
-            done = replace(done, staleness=self._push_rows(first))
-        for item in items:
+        if len(items) > 1:
+            all_done = self._push_several(items)
+        else:
+            done = first.committed or self._push(first)
+            if self._exchange.has_halves:
+                done = replace(done, staleness=self._push_rows(first))
+            all_done = [done]
+        for item, done in zip(items, all_done, strict=True):
             assert item.minibatch is not None
             if item.result is not None:
                 self._count(item, item.result, done)
@@ -604,17 +646,23 @@ class Worker:
             ComputedMinibatch(item.parameters, item.result, num_records)
         )
 
-    def _push_several(self, items: Sequence[Item]) -> Committed:
-        """Push the sum of the gradients of minibatches, with the learning rate of the last one."""
-        running, minibatches = items[0].running, []
+    def _push_several(self, items: Sequence[Item]) -> Sequence[Committed]:
+        """Push the gradients of minibatches together; return what became of each.
+
+        With `--push_steps` it is their sum, with the learning rate of the last one.
+        """
+        running, minibatches, exchange = items[0].running, [], self._exchange
+        lease, index = running.lease, items[0].index
         with self._span("push", items[0].place):
             for item in items:
                 assert item.minibatch is not None
-                if (stores := self._exchange.stores) is not None:
+                if (stores := exchange.stores) is not None:
                     stores.name(item.minibatch, item.ids)
                 minibatches.append(self._completed(item))
-            rate = self._learning_rate(running, minibatches[-1].given.version)
-            return self._exchange.push_several(minibatches, rate, running.lease, items[0].index)
+            rates = [self._learning_rate(running, each.given.version) for each in minibatches]
+            if self._config.training.push_steps == 1:
+                return exchange.push_each(minibatches, rates, lease, index)
+            return [exchange.push_several(minibatches, rates[-1], lease, index)] * len(items)
 
     def _push_rows(self, item: Item) -> int:
         """Push the rows' half of a step or leave it out; return its staleness."""

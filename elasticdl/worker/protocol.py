@@ -15,6 +15,7 @@ dies, the minibatch that was announced last is the one that it computed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import Generic, TypeVar
 
@@ -117,19 +118,29 @@ class LeaseProtocol(Generic[Pull]):
     """The leases of one worker.
 
     With `push_steps`, commit keeps computed minibatches until it has this many, or the lease ends.
-    It then pushes them together.
+    It then pushes their sum. With `exchange_minibatches`, so many are pulled together, and pushed
+    in one frame, each as an update of its own. A pull that waits for room has what is kept pushed
+    as soon as that makes the room, so that it is made while the rest is computed.
 
-    `may_feed`, `fed`, `may_pull`, `allow`, `landed` and `ends` are called under one lock; the
-    others read or set one flag.
+    `may_feed`, `fed`, `may_pull`, `is_to_push`, `allow`, `landed` and `ends` are called under one
+    lock; the others read or set one flag.
 
     A training step is **in flight** from before its pull until its push is acknowledged or the step
     is dropped. `pending` is the pull that waits for room. With at most one step in flight, the push
     that makes room may bring back the parameters of `pending`.
     """
 
-    def __init__(self, max_in_flight: int, is_synchronous: bool, push_steps: int = 1) -> None:
+    def __init__(
+        self,
+        max_in_flight: int,
+        is_synchronous: bool,
+        push_steps: int = 1,
+        exchange_minibatches: int = 1,
+    ) -> None:
         self._max_in_flight = max_in_flight
         self._push_steps = push_steps
+        self._exchange_minibatches = exchange_minibatches
+        self._is_pull_waiting = False
         self._is_synchronous = is_synchronous
         self._in_flight: set[tuple[int, int, int]] = set()
         self.pending: Pull | None = None
@@ -164,23 +175,34 @@ class LeaseProtocol(Generic[Pull]):
 
     # --- prepare ---------------------------------------------------------------------------------
 
-    def may_pull(self, running: Running, index: int, pending: Pull | None = None) -> bool:
-        """Take a training step into flight if there is room; else keep its pull as pending.
+    def steps_of_pull(self, running: Running) -> int:
+        """Return how many minibatches of a lease are pulled together at most."""
+        is_alone = running.lease.is_suspect or not running.is_training
+        return 1 if is_alone else self._exchange_minibatches
+
+    def may_pull(
+        self, running: Running, indices: Sequence[int], pending: Pull | None = None
+    ) -> bool:
+        """Take training steps into flight if there is room; else keep their pull as pending.
 
         Args:
-            running: The lease of the step.
-            index: The minibatch of the step.
+            running: The lease of the steps.
+            indices: The minibatches that are pulled together.
             pending: The pull that the push before may answer; None: there is none.
         """
+        self._is_pull_waiting = not self._has_room(running, len(indices))
+        self.pending = pending if self._is_pull_waiting else None
+        if self._is_pull_waiting:
+            return False
+        self._in_flight.update(_step(running, index) for index in indices)
+        return True
+
+    def _has_room(self, running: Running, num_steps: int, num_kept: int = 0) -> bool:
+        """Return whether steps may be pulled, once as many as are kept are pushed."""
         # Steps that commit keeps for a later push are in flight too. They free no place by
         # themselves, so the limit is raised by their number.
-        waiting = self.steps_of_push(running) - 1
-        if len(self._in_flight) >= self._max_in_flight + waiting:
-            self.pending = pending
-            return False
-        self.pending = None
-        self._in_flight.add(_step(running, index))
-        return True
+        limit = self._max_in_flight + self.steps_of_push(running) - 1
+        return len(self._in_flight) - num_kept + num_steps <= limit
 
     def allow(self, max_in_flight: int) -> None:
         """Allow this many training steps in flight from now on."""
@@ -204,11 +226,24 @@ class LeaseProtocol(Generic[Pull]):
     def steps_of_push(self, running: Running) -> int:
         """Return how many minibatches of a lease are pushed together.
 
-        Only a first lease pushes several. A later lease begins at the replica that has applied the
-        fewest minibatches. Another replica may have applied a part of the minibatches of one push.
+        Only a first lease pushes a sum. A later lease begins at the replica that has applied the
+        fewest minibatches. Another replica may have applied a part of the minibatches of one sum.
         """
-        is_by_itself = running.lease.number > 1 or running.lease.is_suspect
-        return 1 if is_by_itself else self._push_steps
+        if running.lease.is_suspect:
+            return 1
+        sum_of = 1 if running.lease.number > 1 else self._push_steps
+        return max(sum_of, self._exchange_minibatches)
+
+    def is_to_push(self, running: Running, num_kept: int) -> bool:
+        """Return whether commit pushes what it keeps of a lease."""
+        most = self.steps_of_push(running)
+        if num_kept >= most or not self.goes_on(running):
+            return True
+        if self._exchange_minibatches == 1:
+            return False
+        # Nothing that is in flight may wait for a pull that waits for it.
+        lets_pull = self._is_pull_waiting and self._has_room(running, most, num_kept)
+        return lets_pull or num_kept == len(self._in_flight)
 
     def landed(self, running: Running, index: int) -> None:
         """Note that a minibatch was computed and pushed, was dropped, or failed: there is room."""

@@ -117,15 +117,33 @@ class StoreExchange:
         if step is None:
             return self.look_up(sites, training=False)
         sites = self._own(sites)
-        if self._steps_since_dense == 0:
-            self._dense_of = None
-        self._steps_since_dense = (self._steps_since_dense + 1) % self._get_model_steps
-        minibatch, earlier = _numbers(step), self._dense_of
+        minibatch, earlier = _numbers(step), self._dense_for(1)
         pulled = self._declared(
             lambda: self.client.pull(sites, training=True, step=minibatch, vectors_of=earlier)
         )
         self._dense_of = pulled if self._get_model_steps > 1 else None
         return pulled
+
+    def pull_several(self, ids: Sequence[Sequence[Int64]], first: Step) -> list[Pulled]:
+        """Pull for training steps that follow each other, with one frame to each replica.
+
+        An id that several of them have is pulled once. A step computes on the rows as they were
+        pulled: the worker does not apply its own gradients to them, as it has no optimizer's slots.
+        """
+        sites = [site for each in ids for site in self._own(self.sites(each))]
+        minibatch, earlier, count = _numbers(first), self._dense_for(len(ids)), len(ids)
+        pulled = self._declared(
+            lambda: self.client.pull_several(sites, count, step=minibatch, vectors_of=earlier)
+        )
+        self._dense_of = pulled[0] if self._get_model_steps > 1 else None
+        return pulled
+
+    def _dense_for(self, num_steps: int) -> Pulled | None:
+        """Return the pull whose vectors the next steps use; None: they are to be pulled."""
+        earlier = self._dense_of if self._steps_since_dense else None
+        used = self._steps_since_dense + num_steps
+        self._steps_since_dense = used if used < self._get_model_steps else 0
+        return earlier
 
     def sites(self, ids: Sequence[Int64]) -> list[Site]:
         """Return the (table, ids) of each site, those of row sources too."""
@@ -214,6 +232,40 @@ class StoreExchange:
             StaleLeaseError: Another worker has the task.
             GapError: A replica has lost minibatches before these, or has only some of them.
         """
+        steps = self._computed(minibatches, lease, index)
+        push = (steps, learning_rate, lease.task.id, lease.number, index)
+        return Committed(*self._declared(lambda: self.client.push_several(*push)))
+
+    def push_each(
+        self,
+        minibatches: Sequence[ComputedMinibatch],
+        learning_rates: Sequence[float],
+        lease: Lease,
+        index: int,
+    ) -> list[Committed]:
+        """Push the gradients of minibatches that follow each other, with one frame to each replica.
+
+        Each is an update of its own.
+
+        Args:
+            minibatches: One after the other.
+            learning_rates: The learning rate of each.
+            lease: The lease of the minibatches.
+            index: The number of the first one.
+
+        Raises:
+            StaleLeaseError: Another worker has the task.
+            GapError: A replica has lost minibatches before one of these.
+        """
+        steps = self._computed(minibatches, lease, index)
+        push = (steps, learning_rates, lease.task.id, lease.number, index)
+        pushed = self._declared(lambda: self.client.push_each(*push))
+        return [Committed(*each) for each in pushed]
+
+    def _computed(
+        self, minibatches: Sequence[ComputedMinibatch], lease: Lease, index: int
+    ) -> list[tuple[Pulled, Sequence[Float32], Float32, Float32, int]]:
+        """Return of each minibatch its pull, its gradients and its records, as the client asks."""
         steps = []
         for at, each in enumerate(minibatches):
             assert each.given.of_stores is not None
@@ -221,8 +273,7 @@ class StoreExchange:
             row_grads = self._row_grads(result, lease, index + at)
             gradients = (row_grads, result.dense_grad, result.state_delta)
             steps.append((each.given.of_stores, *gradients, each.num_records))
-        push = (steps, learning_rate, lease.task.id, lease.number, index)
-        return Committed(*self._declared(lambda: self.client.push_several(*push)))
+        return steps
 
     def _row_grads(self, result: StepResult, lease: Lease, index: int) -> Sequence[Float32]:
         """Return the gradients to push for each site; amounts for statistics get their period."""

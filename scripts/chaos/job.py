@@ -27,6 +27,7 @@ MINIBATCH_SIZE, MINIBATCHES_PER_TASK = 16, 25
 JOB_SEED = 0
 MAX_STALENESS = 3
 PUSH_STEPS = 4
+EXCHANGE_MINIBATCHES = 4
 SHUFFLE_BLOCK = 10
 HEARTBEAT_SECONDS = 0.2
 
@@ -37,6 +38,7 @@ MODES: dict[str, Flags] = {
     "async": {},
     "bounded": {"max_staleness": MAX_STALENESS},
     "summed": {"push_steps": PUSH_STEPS},
+    "exchanged": {"exchange_minibatches": EXCHANGE_MINIBATCHES},
     "records": {"shuffle": "records", "shuffle_block_records": SHUFFLE_BLOCK},
     # Each id occurs once: its row tells with which weight, and in which round, it was averaged.
     "synchronous": {"use_async": "false", "model_def": "counting.visits.forward"},

@@ -25,6 +25,7 @@ def test_counts_stay_exact_under_all_faults_in_one_job(tmp_path):
         (30, "synchronous", "worker,master,add"),
         (30, "bounded", "worker,worker"),
         (33, "summed", "worker+ps,ps"),
+        (34, "exchanged", "worker+ps,ps,master"),
         (35, "records", "worker,ps,master"),
     ],
 )

@@ -200,13 +200,30 @@ class Asynchronous:
 
         return (yield from self.everywhere(work, step.update))
 
+    def pull_several(self, steps):
+        """Pull what steps that follow each other need with one request to each replica."""
+        if len(steps) == 1:
+            return [(yield from self.pull(steps[0]))]
+
+        def work(layout):
+            return lambda node, replica: node.reached().pull_several(
+                [(0, keys_of(step.records, replica, layout)) for step in steps],
+                len(steps),
+                step=steps[0].numbers,
+            )
+
+        updates = [update for step in steps for update in step.update]
+        answers = yield from self.everywhere(work, updates[:1])
+        return [{at: pulled[n] for at, pulled in answers.items()} for n in range(len(steps))]
+
     def push(self, step: Step, pulled):
         """Push a step's gradient; return the version of replica 0."""
         return (yield from self.push_several([step], [pulled]))
 
     def push_several(self, steps, pulled):
-        """Push the gradients of steps that follow each other together."""
+        """Push the gradients of steps that follow each other together: their sum, or each."""
         task, number, index = self.job.named(*steps[0].numbers)
+        is_sum = self.job.push_steps > 1
 
         def gradient(client, layout, replica, step, mine):
             """Return what was pulled and its gradients, cut for the replicas that there are."""
@@ -229,14 +246,17 @@ class Asynchronous:
                     for step, mine in zip(steps, pulled, strict=True)
                 ]
                 with node.held_to_its_fence(steps[0].lease):
-                    if len(several) > 1:
+                    if len(several) > 1 and is_sum:
                         return client.push_several(several, 1.0, task, number, index)
+                    if len(several) > 1:
+                        return self.job.pushed_each(client, several, task, number, index)
                     *of_step, num_records = several[0]
                     return client.push(*of_step, 1.0, task, number, index, num_records)
 
             return push
 
-        answers = yield from self.everywhere(work, [(task, index)])
+        last = index if is_sum else index + len(steps) - 1
+        answers = yield from self.everywhere(work, [(task, at) for at in range(index, last + 1)])
         return answers[0][0]
 
 

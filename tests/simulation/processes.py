@@ -187,7 +187,8 @@ class Replica(Node):
 class Worker(Node):
     """A worker, whose stages follow each other; up to `depth` steps are pulled before a push.
 
-    It pushes `push_steps` minibatches of a first lease together.
+    It pushes `push_steps` minibatches of a first lease together, or pulls and pushes
+    `exchange_minibatches` of any lease in one frame.
     """
 
     def __init__(self, job, index: int, ref: str) -> None:
@@ -196,7 +197,10 @@ class Worker(Node):
         self.route = PsRoute(-1, ())
         self.exchange = job.exchange(self)
         self.protocol = LeaseProtocol(
-            job.depth + 1, self.exchange.is_synchronous, push_steps=job.push_steps
+            job.depth + 1,
+            self.exchange.is_synchronous,
+            push_steps=job.push_steps,
+            exchange_minibatches=job.exchange_minibatches,
         )
         self.queue: deque = deque()
         self.kept: list = []  # computed, to be pushed with what follows
@@ -256,15 +260,12 @@ class Worker(Node):
             if self.protocol.asks_where_to_begin(lease):
                 start = yield from self.exchange.begin(lease)
             size, records = self.job.minibatch_size, self.job.records_of(task)
-            for index, first in enumerate(range(0, len(records), size)):
-                end = index + 1
-                if index < start or not self.protocol.goes_on(running):
-                    continue
-                while not self.protocol.may_pull(running, index):
-                    yield from self.hand_in(*self.queue.popleft())
-                step = Step(lease, index, records[first : first + size])
-                pulled = yield from self.exchange.pull(step)
-                yield from self.compute(running, step, pulled)
+            firsts = range(0, len(records), size)
+            steps = [Step(lease, n, records[at : at + size]) for n, at in enumerate(firsts)]
+            end, together = len(steps), self.protocol.steps_of_pull(running)
+            for at in range(start, end, together):
+                if self.protocol.goes_on(running):
+                    yield from self.train(running, steps[at : at + together])
         except ElasticdlError as error:
             if self.rules(Stage.FEED, running, error):
                 self.queue.append((running, None, None, running.failure(error)))
@@ -278,6 +279,14 @@ class Worker(Node):
             num_missing=task.shard.num_records - len(records),
         )
         self.queue.append((running, None, None, report))
+
+    def train(self, running: Running, steps: list[Step]):
+        """Pull the parameters of steps together, and compute them one after the other."""
+        indices = [step.index for step in steps]
+        while not self.protocol.may_pull(running, indices):
+            yield from self.hand_in(*self.queue.popleft())
+        for step, pulled in zip(steps, (yield from self.exchange.pull_several(steps)), strict=True):
+            yield from self.compute(running, step, pulled)
 
     def rules(self, stage: Stage, running: Running, error: Exception) -> bool:
         """Return whether a report that gives the lease back, or says that it failed, is due."""
@@ -323,7 +332,7 @@ class Worker(Node):
             yield from self.report(running, report)
             return
         self.kept.append((step, pulled))
-        if len(self.kept) >= self.protocol.steps_of_push(running):
+        if self.protocol.is_to_push(running, len(self.kept)):
             yield from self.hand_in_kept(running)
 
     def hand_in_kept(self, running: Running):

@@ -70,6 +70,8 @@ class PsJob:
         self.recovery_seconds = shape.choice([0.5, 1.0, 2.0, 3.0])
         self.redo_bytes = shape.choice([0, 0, 1_500, 1 << 20])  # of each replica's log; 0: none
         self.push_steps = shape.choice([1, 1, 2, 3]) if self.adds_up else 1
+        joins = self.adds_up and self.push_steps == 1
+        self.exchange_minibatches = shape.choice([1, 2, 3, 4]) if joins else 1
         self.config, self.folder = self._config(folder), folder
         self.scheduler = Scheduler(seed, faults)
         self.journal = Journal(self.scheduler)
@@ -200,6 +202,10 @@ class PsJob:
     def named(self, task: int, lease: int, index: int) -> tuple[int, int, int]:
         """Return what tells a push from others."""
         return task, lease, index
+
+    def pushed_each(self, client: PsClient, steps, task: int, lease: int, index: int):
+        """Push gradients in one frame; return the version and staleness of the last one."""
+        return client.push_each(steps, [1.0] * len(steps), task, lease, index)[-1]
 
     # --- the master ------------------------------------------------------------------------------
 

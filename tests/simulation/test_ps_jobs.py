@@ -59,6 +59,19 @@ class WithoutNames(PsJob):
         return task + 1_000_000 * (1 + self.scheduler.count("push")), 1, 0
 
 
+class KnownByTheFirst(PsJob):
+    """A frame of several gradients is known by its first: where that is there, all are."""
+
+    def pushed_each(self, client, steps, task, lease, index):
+        (audit,) = client.audit()
+        applied = {of: next_index for of, next_index, _ in audit.tolist()}.get(task, 0)
+        if applied <= index:
+            return super().pushed_each(client, steps, task, lease, index)
+        for left_out in range(applied, index + len(steps)):
+            client.skip(task, lease, left_out)
+        return 0, 0
+
+
 class WithoutGenerations(PsJob):
     """Workers take a lease before they know where the replicas are that it speaks of."""
 
@@ -212,6 +225,7 @@ def no_late_attempts(monkeypatch):
 # What each takes away, the faults that show it, and a seed shortly before the first that does.
 SABOTAGES = {
     "deduplication": (WithoutNames, PROCESS_FAULTS, 0),
+    "names within a frame": (KnownByTheFirst, PROCESS_FAULTS, 0),
     "fences": (WithoutFences, ["pause worker", "cut off worker"], 80),
     "generations": (WithoutGenerations, ["cut off ps", "pause ps", "kill worker"], 20),
     "watermarks of a checkpoint": (WithoutWatermarks, PROCESS_FAULTS, 0),

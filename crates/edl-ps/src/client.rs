@@ -16,7 +16,9 @@ use crate::hot_keys;
 use crate::local::Local;
 use crate::names::{Batch, NameSite, SentNames};
 use crate::remote::Remote;
-use crate::replicas::{GivenRows, Gradients, Minibatch, Pull, Replicas, Vectors, check_given};
+use crate::replicas::{
+    GivenRows, Gradients, Minibatch, OnePush, Pull, Replicas, Vectors, check_given,
+};
 use crate::several::{Sum, kept};
 use crate::tables::element_of;
 
@@ -31,6 +33,26 @@ pub struct Pulled {
     pub state: Vec<f32>,
     /// The receipt that the push needs.
     pub receipt: Receipt,
+}
+
+impl Pulled {
+    /// Splits a pull that was made for several minibatches; each has as many sites. The vectors are
+    /// those of all, and stay here.
+    pub fn split(&mut self, num_minibatches: usize) -> Vec<(Vec<Vec<f32>>, Receipt)> {
+        let each = self.rows.len() / num_minibatches.max(1);
+        let mut rows = std::mem::take(&mut self.rows).into_iter();
+        let parts = (0..num_minibatches).map(|minibatch| {
+            let receipt = Receipt {
+                plan: self
+                    .receipt
+                    .plan
+                    .part(minibatch * each..(minibatch + 1) * each),
+                versions: self.receipt.versions.clone(),
+            };
+            (rows.by_ref().take(each).collect(), receipt)
+        });
+        parts.collect()
+    }
 }
 
 /// The facts of a pull that its push needs. Any number of pulls may be made before it is used.
@@ -506,6 +528,60 @@ impl PsClient {
         })
     }
 
+    /// Applies the gradients of several minibatches that follow each other exactly once, each as an
+    /// update of its own, with one frame to each replica. Returns (version, staleness) of each.
+    ///
+    /// Args: `minibatches` are those of `steps`.
+    ///
+    /// # Errors
+    /// Those of a push, of the first that is refused: those before it are applied.
+    pub fn push_each(
+        &self,
+        steps: &[ComputedStep<'_>],
+        minibatches: &[Minibatch],
+    ) -> Result<Vec<(u64, u64)>, PsError> {
+        let mut scratches: Vec<_> = steps.iter().map(|_| self.take_scratch()).collect();
+        let pushed = self.push_each_with(&mut scratches, steps, minibatches);
+        for scratch in scratches {
+            self.give_scratch(scratch);
+        }
+        pushed
+    }
+
+    fn push_each_with(
+        &self,
+        scratches: &mut [Scratch],
+        steps: &[ComputedStep<'_>],
+        minibatches: &[Minibatch],
+    ) -> Result<Vec<(u64, u64)>, PsError> {
+        let merged = scratches.iter_mut().zip(steps).map(|(scratch, step)| {
+            let rows = scratch.rows_of(&step.receipt.plan);
+            let clipped = self.merge(step.receipt, &step.gradients, rows)?;
+            Ok((&*rows, clipped, step))
+        });
+        let merged = merged.collect::<Result<Vec<_>, PsError>>()?;
+        self.asked(|replicas| {
+            let cuts = merged.iter();
+            let cuts = cuts.map(|(rows, _, step)| Cut::of(step.receipt, rows, replicas.count()));
+            let cuts: Vec<_> = cuts.collect();
+            let pushes = merged.iter().zip(&cuts).zip(minibatches);
+            let pushes = pushes.map(|(((rows, clipped, step), cut), minibatch)| {
+                let (plan, rows, versions) = cut.parts(step.receipt, rows);
+                OnePush {
+                    plan,
+                    gradients: Gradients {
+                        rows,
+                        dense: clipped.as_deref().unwrap_or(step.gradients.dense),
+                        state: step.gradients.state,
+                    },
+                    minibatch,
+                    versions,
+                }
+            });
+            replicas.push_each(&pushes.collect::<Vec<_>>())
+        })
+    }
+
     /// Pushes, then pulls for the next step, in one exchange of messages where the order that the
     /// replicas' synchrony demands allows it.
     ///
@@ -548,6 +624,34 @@ impl PsClient {
         gradients: &StepGradients<'_>,
         push: impl Fn(&dyn Replicas, &Plan, &Gradients<'_>, &[u64]) -> Result<T, PsError>,
     ) -> Result<T, PsError> {
+        let mut scratch = self.take_scratch();
+        let merged = scratch.rows_of(&receipt.plan);
+        let clipped = self.merge(receipt, gradients, merged);
+        let pushed = clipped.and_then(|clipped| {
+            let dense = clipped.as_deref().unwrap_or(gradients.dense);
+            self.asked(|replicas| {
+                let cut = Cut::of(receipt, merged, replicas.count());
+                let (plan, rows, versions) = cut.parts(receipt, merged);
+                let merged = Gradients {
+                    rows,
+                    dense,
+                    state: gradients.state,
+                };
+                push(replicas, plan, &merged, versions)
+            })
+        });
+        self.give_scratch(scratch);
+        pushed
+    }
+
+    /// Checks gradients against their pull and adds those of equal ids; clips them if the model
+    /// says so, and then returns the dense gradient, clipped.
+    fn merge(
+        &self,
+        receipt: &Receipt,
+        gradients: &StepGradients<'_>,
+        merged: &mut [Vec<f32>],
+    ) -> Result<Option<Vec<f32>>, PsError> {
         let StepGradients { rows, dense, state } = *gradients;
         let shape = self.shape()?;
         let plan = &receipt.plan;
@@ -568,43 +672,18 @@ impl PsClient {
         check_len("the dense gradient", dense.len(), shape.dense_len)?;
         check_len("the state's change", state.len(), shape.state_len)?;
 
-        let mut scratch = self.take_scratch();
-        let merged = scratch.rows_of(plan);
         for (table, merged) in plan.tables.iter().zip(merged.iter_mut()) {
             merged.fill(0.0);
             table.merge(rows, merged);
         }
-        let clipped = shape.clipping.as_ref().map(|clipping| {
+        Ok(shape.clipping.as_ref().map(|clipping| {
             let mut dense = dense.to_vec();
             let gradients = plan.tables.iter().zip(merged.iter_mut());
             let gradients = gradients.filter(|(table, _)| table.statistics.is_none());
             let mut gradients: Vec<_> = gradients.map(|(_, rows)| rows.as_mut_slice()).collect();
             clipping.apply(&mut gradients, &mut dense);
             dense
-        });
-        let dense = clipped.as_deref().unwrap_or(dense);
-        let pushed = self.asked(|replicas| {
-            let count = replicas.count();
-            if receipt.versions.len() == count {
-                let merged = Gradients {
-                    rows: merged,
-                    dense,
-                    state,
-                };
-                return push(replicas, plan, &merged, &receipt.versions);
-            }
-            let (plan, rows) = plan.ordered_for(count, merged);
-            let merged = Gradients {
-                rows: &rows,
-                dense,
-                state,
-            };
-            // A move comes between two updates of all replicas; the oldest is not too new for any.
-            let version = receipt.versions.iter().min().copied().unwrap_or(0);
-            push(replicas, &plan, &merged, &vec![version; count])
-        });
-        self.give_scratch(scratch);
-        pushed
+        }))
     }
 
     /// The time that pulls and pushes have spent in the stores of all replicas, as the replicas
@@ -774,6 +853,34 @@ impl PsClient {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push(scratch);
+    }
+}
+
+/// The gradients of a minibatch in the order of the present replicas, if those of its pull were
+/// others.
+struct Cut(Option<(Plan, Vec<Vec<f32>>, Vec<u64>)>);
+
+impl Cut {
+    fn of(receipt: &Receipt, merged: &[Vec<f32>], count: usize) -> Self {
+        if receipt.versions.len() == count {
+            return Self(None);
+        }
+        let (plan, rows) = receipt.plan.ordered_for(count, merged);
+        // A move comes between two updates of all replicas; the oldest is not too new for any.
+        let version = receipt.versions.iter().min().copied().unwrap_or(0);
+        Self(Some((plan, rows, vec![version; count])))
+    }
+
+    /// Returns what is pushed, given what was pulled and merged.
+    fn parts<'c>(
+        &'c self,
+        receipt: &'c Receipt,
+        merged: &'c [Vec<f32>],
+    ) -> (&'c Plan, &'c [Vec<f32>], &'c [u64]) {
+        match &self.0 {
+            None => (&receipt.plan, merged, &receipt.versions),
+            Some((plan, rows, versions)) => (plan, rows, versions),
+        }
     }
 }
 

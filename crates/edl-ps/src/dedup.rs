@@ -30,6 +30,36 @@ pub struct UniqueKeys {
     inverses: Vec<Vec<u32>>,
 }
 
+impl UniqueKeys {
+    /// The keys of some of the sites; they keep their order, which is that of replicas.
+    fn part(&self, sites: &[usize]) -> Self {
+        let mut places = vec![u32::MAX; self.keys.len()];
+        for &site in sites {
+            for &position in &self.inverses[site] {
+                places[position as usize] = 0;
+            }
+        }
+        let mut part = Self::default();
+        part.bounds.push(0);
+        for replica in self.bounds.windows(2) {
+            for position in replica[0]..replica[1] {
+                if places[position] == 0 {
+                    places[position] = part.keys.len() as u32;
+                    part.keys.push(self.keys[position]);
+                }
+            }
+            part.bounds.push(part.keys.len());
+        }
+        let inverses = sites.iter().map(|&site| &self.inverses[site]);
+        let inverses = inverses.map(|inverse| {
+            let inverse = inverse.iter();
+            inverse.map(|&position| places[position as usize]).collect()
+        });
+        part.inverses = inverses.collect();
+        part
+    }
+}
+
 /// The unique keys of one table, and where each occurrence of an id finds its row among them.
 #[derive(Debug)]
 pub struct TablePlan {
@@ -109,6 +139,41 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// The plan of some of the sites, as they would have without the others.
+    pub(crate) fn part(&self, sites: Range<usize>) -> Self {
+        let mut tables: Vec<TablePlan> = Vec::new();
+        let mut known: Vec<(&Arc<UniqueKeys>, Arc<UniqueKeys>)> = Vec::new();
+        for table in &self.tables {
+            let places: Vec<usize> = (0..table.sites.len())
+                .filter(|&place| sites.contains(&table.sites[place]))
+                .collect();
+            if places.is_empty() {
+                continue;
+            }
+            let same = known
+                .iter()
+                .find(|(whole, _)| Arc::ptr_eq(whole, &table.unique));
+            let unique = match same {
+                Some((_, part)) => part.clone(),
+                None => Arc::new(table.unique.part(&places)),
+            };
+            known.push((&table.unique, unique.clone()));
+            tables.push(TablePlan {
+                table: table.table,
+                dim: table.dim,
+                element: table.element,
+                trainable: table.trainable,
+                statistics: table.statistics,
+                sites: (places.iter().map(|&place| table.sites[place] - sites.start)).collect(),
+                unique,
+            });
+        }
+        Self {
+            tables,
+            site_elements: self.site_elements[sites].to_vec(),
+        }
+    }
+
     /// The same keys in the order of other replicas, and their rows in that order; nothing is
     /// gathered or merged by it.
     pub(crate) fn ordered_for(

@@ -12,7 +12,7 @@ use crate::elsewhere::Elsewhere;
 use crate::error::PsError;
 use crate::life;
 use crate::names::{self, Batch};
-use crate::replicas::{GivenRows, Gradients, Minibatch, Pull, Replicas, Vectors};
+use crate::replicas::{GivenRows, Gradients, Minibatch, OnePush, Pull, Replicas, Vectors};
 use crate::service::stats_json;
 use crate::tables::{dim_of, scan_rows};
 
@@ -124,6 +124,13 @@ impl Replicas for Local {
         };
         let applied = self.store.apply_several(&push, minibatch.num_minibatches)?;
         Ok((applied.version, applied.staleness))
+    }
+
+    fn push_each(&self, pushes: &[OnePush<'_>]) -> Result<Vec<(u64, u64)>, PsError> {
+        let pushes = pushes.iter();
+        pushes
+            .map(|one| self.push(one.plan, &one.gradients, one.minibatch, one.versions))
+            .collect()
     }
 
     fn push_pull(

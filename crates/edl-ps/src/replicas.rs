@@ -116,6 +116,14 @@ pub(crate) struct Gradients<'a> {
     pub(crate) state: &'a [f32],
 }
 
+/// One of several pushes that are made together.
+pub(crate) struct OnePush<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) gradients: Gradients<'a>,
+    pub(crate) minibatch: &'a Minibatch,
+    pub(crate) versions: &'a [u64],
+}
+
 /// The holders of the model. Every method may be called from several threads.
 pub(crate) trait Replicas: Send + Sync {
     fn count(&self) -> usize;
@@ -150,7 +158,12 @@ pub(crate) trait Replicas: Send + Sync {
         versions: &[u64],
     ) -> Result<(u64, u64), PsError>;
 
-    /// The same, and then pulls, in fewer exchanges of messages than one after the other takes;
+    /// Pushes several minibatches of a task that follow each other, each as an update of its own;
+    /// returns what [`Replicas::push`] does of each. If one is refused, those before it are
+    /// applied, here or there.
+    fn push_each(&self, pushes: &[OnePush<'_>]) -> Result<Vec<(u64, u64)>, PsError>;
+
+    /// The same as a push, and then pulls, in fewer exchanges of messages than one after the other takes;
     /// false if the pull has to wait and was not made.
     fn push_pull(
         &self,

@@ -11,8 +11,8 @@ use edl_wire::op::model::Protocol;
 use edl_wire::op::push::{Outcome, TableGradients};
 use edl_wire::op::{
     Op, Request, Response, RowValues, Step, Vectors, audit, begin_task, checkpoint, commit,
-    commit_pull, declare, end_task, expire, export, give, model, pull, push, push_pull, scan, skip,
-    stage, stats,
+    commit_pull, declare, end_task, expire, export, give, model, pull, push, push_each, push_pull,
+    scan, skip, stage, stats,
 };
 
 pub(crate) use self::rows::RowBuffers;
@@ -89,6 +89,7 @@ impl<'s> Service<'s> {
                 send(self.pull(&request)?.encode())
             }
             Op::Push => send(self.push(&request.read()?)?.encode()),
+            Op::PushEach => send(self.push_each(&request.read()?)?.encode()),
             Op::Stage => send(self.stage(&request.read()?)?.encode()),
             Op::PushPull => {
                 let request = push_pull::Request::decode(header, &request.arrays)?;
@@ -199,6 +200,22 @@ impl<'s> Service<'s> {
             outcome,
             store_nanos: nanos_since(began),
         })
+    }
+
+    /// Applies the gradients of several minibatches, in their order and each as an update.
+    fn push_each(&self, request: &push_each::Request<'_>) -> Result<push_each::Response, PsError> {
+        let began = Instant::now();
+        if self.protocol != Protocol::Direct {
+            return Err(PsError::Invalid(
+                "gradients of several minibatches at a replica that bounds staleness or makes \
+                 rounds, expected those of one; do all processes have the same settings?"
+                    .to_owned(),
+            ));
+        }
+        let pushes = request.pushes().iter();
+        let outcomes = pushes.map(|push| outcome_of(self.apply(push)?));
+        let outcomes = outcomes.collect::<Result<Vec<_>, PsError>>()?;
+        Ok(push_each::Response::new(&outcomes, nanos_since(began)))
     }
 
     fn stage(&self, request: &stage::Request<'_>) -> Result<stage::Response, PsError> {

@@ -54,6 +54,7 @@ _OTHER_FLAGS = frozenset(
         "max_staleness",
         "get_model_steps",
         "push_steps",
+        "exchange_minibatches",
         "staleness_lr_modulation",
         "num_ps_pods",
         "ps_memory_limit",

@@ -61,6 +61,11 @@ def test_words_become_values():
         (PS | {"push_steps": "4", "use_async": "false"}, "does not go with --use_async=false"),
         (PS | {"push_steps": "4", "max_staleness": "2"}, "does not go with --max_staleness=2"),
         (PS | {"push_steps": "0"}, "--push_steps"),
+        ({"exchange_minibatches": "4"}, "--exchange_minibatches=4 saves frames .* found Local"),
+        (PS | {"exchange_minibatches": "auto", "use_async": "false"}, "=auto does not go with"),
+        (PS | {"exchange_minibatches": "4", "max_staleness": "2"}, "not go with --max_staleness=2"),
+        (PS | {"exchange_minibatches": "4", "push_steps": "2"}, "pushes each gradient as an"),
+        (PS | {"exchange_minibatches": "0"}, "expected auto or a number from 1 to 64, found '0'"),
     ],
 )
 def test_flags_of_different_kinds_of_synchrony_are_refused_together(flags, complaint):
@@ -157,6 +162,7 @@ def test_ps_replicas_do_not_recover_where_there_are_none(strategy):
         ("use_async", "false", "--use_async=false is about ps replicas"),
         ("ps_memory_limit", "1GB", "--ps_memory_limit is about ps replicas"),
         ("push_steps", "4", "--push_steps=4 saves pushes to ps replicas"),
+        ("exchange_minibatches", "4", "--exchange_minibatches=4 saves frames to ps replicas"),
     ],
 )
 def test_all_reduce_refuses_what_it_cannot_do(flag, word, complaint):
@@ -189,6 +195,7 @@ def test_all_reduce_has_no_ps_replicas_to_count():
         ("use_async", "false"),
         ("get_model_steps", "2"),
         ("push_steps", "4"),
+        ("exchange_minibatches", "4"),
         ("staleness_lr_modulation", "true"),
         ("ps_recovery", "latest"),
         ("global_batch_size", "64"),

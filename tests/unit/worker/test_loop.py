@@ -642,6 +642,63 @@ def test_minibatches_whose_push_is_refused_are_given_back_together():
     assert run.client.audit()[0].tolist() == [[1, 4, 16], [2, 5, 20]]
 
 
+EXCHANGED = {"distribution_strategy": "ParameterServerStrategy", "exchange_minibatches": 4}
+
+
+class CountsFrames(StoreExchange):
+    """Notes how many minibatches are pulled and pushed together."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.pulls, self.pushes = [], []
+        self.gap = None
+
+    def pull_several(self, ids, first):
+        self.pulls.append((first.lease.task.id, first.index, len(ids)))
+        return super().pull_several(ids, first)
+
+    def push_each(self, minibatches, rates, lease, index):
+        if self.gap is not None and index <= self.gap < index + len(minibatches):
+            before = self.gap - index
+            super().push_each(minibatches[:before], rates[:before], lease, index)
+            raise GapError("a replica lacks minibatches")
+        self.pushes.append((lease.task.id, index, len(minibatches)))
+        return super().push_each(minibatches, rates, lease, index)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_minibatches_of_a_task_are_pulled_and_pushed_together_each_an_update(number):
+    run = Run([training(1, 0, 24, number=number), training(2, 24, 40)], **EXCHANGED)
+    run.use(CountsFrames)
+    run()
+    assert run.counts() == [1.0] * 40
+    assert run.exchange.pulls == [(1, 0, 4), (1, 4, 2), (2, 0, 4)]
+    assert run.worker.progress().model_version == run.worker.progress().num_minibatches == 10
+    assert [(r.outcome, r.num_records) for r in run.master.reports] == [
+        (Outcome.DONE, 24),
+        (Outcome.DONE, 16),
+    ]
+    assert all(report.staleness_max <= 2 + 4 - 1 for report in run.master.reports)
+    assert run.client.audit()[0].tolist() == [[1, 6, 24], [2, 4, 16]]
+
+
+def test_a_lease_is_given_back_where_one_of_several_pushes_is_refused():
+    run = Run([training(1, 0, 40), training(2, 0, 20)], **EXCHANGED)
+    run.use(CountsFrames)
+    run.exchange.gap = 6
+    run()
+    assert [r.outcome for r in run.master.reports] == [Outcome.RETURNED, Outcome.DONE]
+    assert run.client.audit()[0].tolist() == [[1, 6, 24], [2, 5, 20]]
+
+
+def test_a_minibatch_that_is_left_out_cuts_what_is_pushed_together():
+    run = Run([training(1, 0, 40)], spec=NAN_SPEC, on_nan="skip", **EXCHANGED)
+    run.use(CountsFrames)
+    run()
+    assert sum(run.counts()) == 36
+    assert run.client.audit()[0].tolist() == [[1, 10, 36]]
+
+
 def test_a_gradient_that_came_too_late_for_its_round_is_computed_again():
     run = Run([training(1, 0, 20), training(2, 20, 40)], use_async=False)
     run.use(TooStaleOnce)

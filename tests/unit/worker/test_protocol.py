@@ -51,11 +51,11 @@ def test_holders_are_never_asked_about_a_task_that_does_not_train():
 def test_no_more_steps_are_in_flight_than_may_be():
     leases = protocol(max_in_flight=2)
     first, second = running(1), running(2)
-    assert leases.may_pull(first, 0)
-    assert leases.may_pull(second, 0)
-    assert not leases.may_pull(second, 1)
+    assert leases.may_pull(first, [0])
+    assert leases.may_pull(second, [0])
+    assert not leases.may_pull(second, [1])
     leases.landed(first, 0)
-    assert leases.may_pull(second, 1)
+    assert leases.may_pull(second, [1])
     assert leases.num_in_flight == 2
 
 
@@ -63,29 +63,29 @@ def test_a_step_that_lands_twice_makes_room_for_one_only():
     leases = protocol(max_in_flight=2)
     lease = running()
     for index in range(2):
-        assert leases.may_pull(lease, index)
+        assert leases.may_pull(lease, [index])
     leases.landed(lease, 0)
     leases.landed(lease, 0)
-    assert leases.may_pull(lease, 2)
-    assert not leases.may_pull(lease, 3)
+    assert leases.may_pull(lease, [2])
+    assert not leases.may_pull(lease, [3])
 
 
 def test_a_step_that_never_took_off_makes_no_room():
     leases = protocol(max_in_flight=1)
-    assert leases.may_pull(running(1), 0)
+    assert leases.may_pull(running(1), [0])
     leases.landed(running(2), 0)
-    assert not leases.may_pull(running(2), 1)
+    assert not leases.may_pull(running(2), [1])
 
 
 def test_a_pull_is_pending_from_when_it_has_to_wait_until_it_may_go():
     leases = protocol(max_in_flight=1)
     lease = running()
-    assert leases.may_pull(lease, 0, "first")
+    assert leases.may_pull(lease, [0], "first")
     assert leases.pending is None
-    assert not leases.may_pull(lease, 1, "second")
+    assert not leases.may_pull(lease, [1], "second")
     assert leases.pending == "second"
     leases.landed(lease, 0)
-    assert leases.may_pull(lease, 1, "second")
+    assert leases.may_pull(lease, [1], "second")
     assert leases.pending is None
 
 
@@ -213,7 +213,7 @@ def test_minibatches_that_wait_for_others_of_their_push_leave_room_for_these():
     leases = LeaseProtocol(max_in_flight=1, is_synchronous=False, push_steps=4)
     lease = running()
     assert leases.steps_of_push(lease) == 4
-    assert [leases.may_pull(lease, index) for index in range(5)] == [True] * 4 + [False]
+    assert [leases.may_pull(lease, [index]) for index in range(5)] == [True] * 4 + [False]
 
 
 def test_later_leases_and_suspects_push_each_minibatch_by_itself():
@@ -221,8 +221,43 @@ def test_later_leases_and_suspects_push_each_minibatch_by_itself():
     for changes in ({"number": 2}, {"is_suspect": True}):
         lease = Running(replace(running().lease, **changes))
         assert leases.steps_of_push(lease) == 1
-        assert [leases.may_pull(lease, index) for index in range(2)] == [True, False]
+        assert [leases.may_pull(lease, [index]) for index in range(2)] == [True, False]
         leases.landed(lease, 0)
+
+
+def exchanging(number):
+    return LeaseProtocol(max_in_flight=3, is_synchronous=False, exchange_minibatches=number)
+
+
+def test_minibatches_that_are_exchanged_together_cost_as_many_updates_of_staleness_at_most():
+    leases, lease = exchanging(4), running()
+    assert leases.may_pull(lease, [0, 1, 2, 3])
+    assert not leases.may_pull(lease, [4, 5, 6, 7])
+    for kept in (1, 2):
+        assert leases.is_to_push(lease, kept) is (kept == 2), "then the pull that waits is made"
+    for index in (0, 1):
+        leases.landed(lease, index)
+    assert leases.may_pull(lease, [4, 5, 6, 7])
+    assert leases.num_in_flight == 3 - 1 + 4
+    assert [leases.is_to_push(lease, kept) for kept in (1, 2, 3, 4)] == [False] * 3 + [True]
+
+
+def test_nothing_that_is_computed_waits_when_nothing_is_under_way():
+    leases, lease = exchanging(4), running()
+    assert leases.may_pull(lease, [0, 1])
+    assert [leases.is_to_push(lease, kept) for kept in (1, 2)] == [False, True]
+    lease.is_over = True
+    assert leases.is_to_push(lease, 1)
+
+
+def test_any_lease_exchanges_several_minibatches_but_that_of_a_suspect():
+    leases = exchanging(4)
+    later, suspect = (
+        Running(replace(running().lease, **changes))
+        for changes in ({"number": 2}, {"is_suspect": True})
+    )
+    assert [leases.steps_of_pull(lease) for lease in (later, suspect)] == [4, 1]
+    assert [leases.steps_of_push(lease) for lease in (later, suspect)] == [4, 1]
 
 
 def test_minibatches_of_a_suspect_go_through_one_by_one():

@@ -11,7 +11,7 @@ use edl_wire::op::model::Protocol;
 use edl_wire::op::push::Outcome;
 use edl_wire::op::{
     Request, Round, Step, Vectors, audit, begin_task, checkpoint, commit, declare, end_task,
-    expire, export, give, model, move_step, name, push, scan, skip, stage, stats, take,
+    expire, export, give, model, move_step, name, push, push_each, scan, skip, stage, stats, take,
 };
 use edl_wire::{ErrorKind, WireError};
 
@@ -23,7 +23,7 @@ use crate::dedup::Plan;
 use crate::elsewhere::Elsewhere;
 use crate::error::PsError;
 use crate::names::{self, Batch};
-use crate::replicas::{GivenRows, Gradients, Minibatch, Pull, Replicas};
+use crate::replicas::{GivenRows, Gradients, Minibatch, OnePush, Pull, Replicas};
 
 /// The version and staleness that a push is answered with.
 type Pushed = (u64, u64);
@@ -132,6 +132,26 @@ impl Replicas for Remote {
                 Ok((round.version, staleness))
             }
         }
+    }
+
+    fn push_each(&self, pushes: &[OnePush<'_>]) -> Result<Vec<Pushed>, PsError> {
+        let pushes = pushes
+            .iter()
+            .map(|one| Push::new(one.plan, &one.gradients, one.minibatch, one.versions));
+        let pushes: Vec<_> = pushes.collect();
+        let request = |replica| {
+            push_each::Request::new(pushes.iter().map(|push| push.part(replica)).collect())
+        };
+        let answers = self.ask_whole(Lane::Push, self.all(), request)?;
+        let nanos = answers.iter().map(|answer| answer.store_nanos).sum();
+        self.store_nanos.fetch_add(nanos, Ordering::Relaxed);
+        let told: Vec<_> = answers.iter().map(push_each::Response::outcomes).collect();
+        if told.iter().any(|outcomes| outcomes.len() != pushes.len()) {
+            return Err(WireError::malformed("an answer that is not of all pushes").into());
+        }
+        (0..pushes.len())
+            .map(|push| pushed_of(told.iter().map(|outcomes| &outcomes[push])))
+            .collect()
     }
 
     fn push_pull(
@@ -407,9 +427,9 @@ fn joined(outcomes: Vec<Outcome>) -> Result<Option<(Arc<Round>, u64)>, PsError> 
 }
 
 /// Replica 0's version and the largest staleness.
-fn pushed_of(outcomes: &[Outcome]) -> Result<Pushed, PsError> {
+fn pushed_of<'o>(outcomes: impl IntoIterator<Item = &'o Outcome>) -> Result<Pushed, PsError> {
     let not_yet = || WireError::malformed("a push waits where no rounds are made");
-    let pushed: Option<Vec<Pushed>> = outcomes.iter().map(Outcome::applied).collect();
+    let pushed: Option<Vec<Pushed>> = outcomes.into_iter().map(Outcome::applied).collect();
     let pushed = pushed.ok_or_else(not_yet)?;
     let version = pushed.first().map_or(0, |(version, _)| *version);
     let staleness = pushed.iter().map(|(_, staleness)| *staleness).max();

@@ -1,10 +1,11 @@
 //! The Python class of a client of stores, in this process or behind servers.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use edl_ps::{
-    ComputedStep, Cursor, GivenRows, Minibatch, NameSite, Receipt, Remote, RemoteOptions, Step,
-    StepGradients, Wanted,
+    ComputedStep, Cursor, GivenRows, Minibatch, NameSite, PsError, Receipt, Remote, RemoteOptions,
+    Step, StepGradients, Wanted,
 };
 use edl_store::PullMode;
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
@@ -76,23 +77,56 @@ impl PsClient {
 
     /// Gives the rows of each site the shape of its ids.
     fn arrays_of(&self, py: Python<'_>, ids: &Ids<'_>, pulled: edl_ps::Pulled) -> PyResult<Pulled> {
-        let sites = ids.tables.iter().zip(&ids.arrays);
-        let rows = pulled.rows.into_iter().zip(sites);
-        let rows = rows
-            .map(|(rows, (&table, ids))| {
-                let dim = self.client.dim(table).map_err(ps_error)?;
-                let mut shape = ids.shape().to_vec();
-                shape.push(dim);
-                shaped(py, rows, &shape)
-            })
-            .collect::<PyResult<Vec<_>>>()?;
         Ok(Pulled {
-            rows,
+            rows: self.shaped_rows(py, ids, 0..ids.tables.len(), pulled.rows)?,
             dense: pulled.dense.into_pyarray(py).unbind(),
             state: pulled.state.into_pyarray(py).unbind(),
             receipt: pulled.receipt,
         })
     }
+
+    fn shaped_rows(
+        &self,
+        py: Python<'_>,
+        ids: &Ids<'_>,
+        sites: Range<usize>,
+        rows: Vec<Vec<f32>>,
+    ) -> PyResult<Vec<Py<PyArrayDyn<f32>>>> {
+        let ids = ids.tables[sites.clone()].iter().zip(&ids.arrays[sites]);
+        let rows = rows.into_iter().zip(ids);
+        rows.map(|(rows, (&table, ids))| {
+            let dim = self.client.dim(table).map_err(ps_error)?;
+            let mut shape = ids.shape().to_vec();
+            shape.push(dim);
+            shaped(py, rows, &shape)
+        })
+        .collect()
+    }
+}
+
+/// Calls without the lock of Python what pushes the gradients of several minibatches.
+fn with_computed<T: Send>(
+    py: Python<'_>,
+    steps: &[Computed<'_>],
+    push: impl FnOnce(&[ComputedStep<'_>]) -> Result<T, PsError> + Send,
+) -> PyResult<T> {
+    let grads = steps.iter().map(|(pulled, row_grads, dense, state, _)| {
+        Grads::of(py, &pulled.get().rows, row_grads, dense, state)
+    });
+    let grads = grads.collect::<PyResult<Vec<_>>>()?;
+    let rows = grads.iter().map(Grads::rows);
+    let rows = rows.collect::<PyResult<Vec<_>>>()?;
+    let computed = steps.iter().zip(&grads).zip(&rows);
+    let computed = computed
+        .map(|(((pulled, .., num_records), grads), rows)| {
+            Ok(ComputedStep {
+                receipt: &pulled.get().receipt,
+                gradients: grads.step(rows)?,
+                num_records: *num_records,
+            })
+        })
+        .collect::<PyResult<Vec<_>>>()?;
+    py.detach(|| push(&computed)).map_err(ps_error)
 }
 
 fn mode_of(training: bool) -> PullMode {
@@ -340,6 +374,38 @@ impl PsClient {
         Ok((version, staleness, next))
     }
 
+    #[pyo3(signature = (sites, num_minibatches, *, step = None, vectors_of = None))]
+    fn pull_several(
+        &self,
+        py: Python<'_>,
+        sites: Vec<(u32, Bound<'_, PyAny>)>,
+        num_minibatches: usize,
+        step: Option<(u64, u32, u32)>,
+        vectors_of: Option<&Bound<'_, Pulled>>,
+    ) -> PyResult<Vec<Pulled>> {
+        let ids = Ids::of(&sites)?;
+        let (sites, step) = (ids.sites()?, step.map(step_of));
+        let vectors = vectors_of.is_none();
+        let mut pulled = py
+            .detach(|| self.client.pull(&sites, PullMode::Create, vectors, step))
+            .map_err(ps_error)?;
+        let parts = py.detach(|| pulled.split(num_minibatches));
+        let whole = self.arrays_of(py, &Ids::of(&[])?, pulled)?;
+        let each = ids.tables.len() / num_minibatches.max(1);
+        let vectors = vectors_of.map_or(&whole, |earlier| earlier.get());
+        let parts = parts.into_iter().enumerate();
+        let parts = parts.map(|(number, (rows, receipt))| {
+            let range = number * each..(number + 1) * each;
+            Ok(Pulled {
+                rows: self.shaped_rows(py, &ids, range, rows)?,
+                dense: vectors.dense.clone_ref(py),
+                state: vectors.state.clone_ref(py),
+                receipt: receipt.with_vectors_of(&vectors.receipt),
+            })
+        });
+        parts.collect()
+    }
+
     fn push_several(
         &self,
         py: Python<'_>,
@@ -349,22 +415,6 @@ impl PsClient {
         lease: u32,
         index: u32,
     ) -> PyResult<(u64, u64)> {
-        let grads = steps.iter().map(|(pulled, row_grads, dense, state, _)| {
-            Grads::of(py, &pulled.get().rows, row_grads, dense, state)
-        });
-        let grads = grads.collect::<PyResult<Vec<_>>>()?;
-        let rows = grads.iter().map(Grads::rows);
-        let rows = rows.collect::<PyResult<Vec<_>>>()?;
-        let computed = steps.iter().zip(&grads).zip(&rows);
-        let computed = computed
-            .map(|(((pulled, .., num_records), grads), rows)| {
-                Ok(ComputedStep {
-                    receipt: &pulled.get().receipt,
-                    gradients: grads.step(rows)?,
-                    num_records: *num_records,
-                })
-            })
-            .collect::<PyResult<Vec<_>>>()?;
         let first = Minibatch {
             task: task_id,
             lease,
@@ -373,8 +423,33 @@ impl PsClient {
             num_records: 0,
             learning_rate,
         };
-        py.detach(|| self.client.push_several(&computed, &first))
-            .map_err(ps_error)
+        with_computed(py, &steps, |computed| {
+            self.client.push_several(computed, &first)
+        })
+    }
+
+    fn push_each(
+        &self,
+        py: Python<'_>,
+        steps: Vec<Computed<'_>>,
+        learning_rates: Vec<f32>,
+        task_id: u64,
+        lease: u32,
+        index: u32,
+    ) -> PyResult<Vec<(u64, u64)>> {
+        let minibatches = steps.iter().zip(&learning_rates).zip(index..);
+        let minibatches = minibatches.map(|((step, &learning_rate), index)| Minibatch {
+            task: task_id,
+            lease,
+            index,
+            num_minibatches: 1,
+            num_records: step.4,
+            learning_rate,
+        });
+        let minibatches: Vec<_> = minibatches.collect();
+        with_computed(py, &steps, |computed| {
+            self.client.push_each(computed, &minibatches)
+        })
     }
 
     fn skip(&self, py: Python<'_>, task_id: u64, lease: u32, index: u32) -> PyResult<()> {

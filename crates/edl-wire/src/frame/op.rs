@@ -36,6 +36,8 @@ pub enum Op {
     PushPull = 14,
     /// Apply a round as replica 0 has, then rows and vectors.
     CommitPull = 15,
+    /// The gradients of several minibatches, each an update of its own.
+    PushEach = 16,
     /// Remove the rows that have come to their end.
     Expire = 20,
     /// Write this replica's part of an export.
@@ -71,6 +73,7 @@ impl Op {
             13 => Self::EndTask,
             14 => Self::PushPull,
             15 => Self::CommitPull,
+            16 => Self::PushEach,
             20 => Self::Expire,
             21 => Self::Export,
             22 => Self::Name,

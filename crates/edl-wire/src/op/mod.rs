@@ -27,6 +27,7 @@ pub mod name;
 pub mod progress;
 pub mod pull;
 pub mod push;
+pub mod push_each;
 pub mod push_pull;
 pub mod scan;
 pub mod skip;

@@ -31,7 +31,7 @@ impl<'a> Request<'a> {
     pub fn decode(header: &Header, arrays: &[Array<'a>]) -> Result<Self, WireError> {
         let of_step = header.flags & FLAG_STEP != 0;
         Ok(Self {
-            step: of_step.then(|| Step::of(header)),
+            step: of_step.then(|| Step::of([header.args[0], header.args[1]])),
             wanted: Wanted::of(header.flags, arrays)?,
         })
     }

@@ -47,6 +47,18 @@ impl<'a> super::Request<'a> for Request<'a> {
     }
 
     fn decode(header: &Header, arrays: &[Array<'a>]) -> Result<Self, WireError> {
+        let num_minibatches = 1 + (header.flags >> MORE_MINIBATCHES_SHIFT);
+        Self::of(header.args, num_minibatches, arrays)
+    }
+}
+
+impl<'a> Request<'a> {
+    /// A push of these operands and arrays.
+    pub(super) fn of(
+        args: [u64; 4],
+        num_minibatches: u32,
+        arrays: &[Array<'a>],
+    ) -> Result<Self, WireError> {
         let too_short = || WireError::malformed("a push without dense and state");
         let (pairs, vectors) = arrays.split_at(arrays.len().checked_sub(2).ok_or_else(too_short)?);
         let [dense, state] = exactly(vectors, [Kind::Dense, Kind::State])?;
@@ -54,14 +66,15 @@ impl<'a> super::Request<'a> for Request<'a> {
         if !odd.is_empty() {
             return Err(WireError::malformed("keys without gradients"));
         }
-        let (num_records, learning_rate) = halves(header.args[2]);
+        let [task, lease_and_index, records_and_rate, pulled_version] = args;
+        let (num_records, learning_rate) = halves(records_and_rate);
         let tables = pairs.iter().map(gradients_of);
         Ok(Self {
-            step: Step::of(header),
-            num_minibatches: 1 + (header.flags >> MORE_MINIBATCHES_SHIFT),
+            step: Step::of([task, lease_and_index]),
+            num_minibatches,
             num_records,
             learning_rate: f32::from_bits(learning_rate),
-            pulled_version: header.args[3],
+            pulled_version,
             tables: tables.collect::<Result<_, _>>()?,
             vectors: Vectors {
                 dense: dense.f32s()?,
@@ -69,18 +82,24 @@ impl<'a> super::Request<'a> for Request<'a> {
             },
         })
     }
-}
 
-impl<'a> Request<'a> {
     /// The same as a frame of another operation that begins with gradients.
     pub(super) fn encode_as(&self, op: Op) -> Outgoing<'a> {
+        let more = self.num_minibatches.saturating_sub(1) << MORE_MINIBATCHES_SHIFT;
+        self.add_to(Outgoing::new(op).flags(more).args(self.operands()))
+    }
+
+    /// Everything but the arrays.
+    pub(super) fn operands(&self) -> [u64; 4] {
         let [task, lease_and_index] = self.step.operands();
         let records_and_rate = joined(self.num_records, self.learning_rate.to_bits());
-        let args = [task, lease_and_index, records_and_rate, self.pulled_version];
-        let tables = self.tables.iter();
-        let more = self.num_minibatches.saturating_sub(1) << MORE_MINIBATCHES_SHIFT;
-        tables
-            .fold(Outgoing::new(op).flags(more).args(args), |frame, table| {
+        [task, lease_and_index, records_and_rate, self.pulled_version]
+    }
+
+    /// Adds the arrays.
+    pub(super) fn add_to(&self, frame: Outgoing<'a>) -> Outgoing<'a> {
+        (self.tables.iter())
+            .fold(frame, |frame, table| {
                 let frame = frame.keys(table.rows.table, table.keys);
                 table.rows.add_to(frame)
             })

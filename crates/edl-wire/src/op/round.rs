@@ -26,36 +26,32 @@ impl Step {
     /// The minibatch that a request names, if it is of one, whatever else is asked.
     pub fn named_by(header: &Header) -> Option<Self> {
         let names_one = match header.op {
-            Op::Push | Op::Stage | Op::PushPull => true,
+            Op::Push | Op::Stage | Op::PushPull | Op::PushEach => true,
             Op::Pull => header.flags & FLAG_STEP != 0,
             _ => false,
         };
-        names_one.then(|| Self::of(header))
+        names_one.then(|| Self::of([header.args[0], header.args[1]]))
     }
 
-    /// Returns the steps of a request: the step that it names, or those of the round that it
-    /// commits.
+    /// Returns the steps of a request: the step that it names, those that it pushes, or those of
+    /// the round that it commits.
     ///
     /// # Errors
-    /// [`WireError::Malformed`] for a commit without the parts of a round.
+    /// [`WireError::Malformed`] for a request of several steps that does not say which.
     pub fn all_of(header: &Header, payload: &[u8]) -> Result<Vec<Self>, WireError> {
-        if !matches!(header.op, Op::Commit | Op::CommitPull) {
+        if !matches!(header.op, Op::Commit | Op::CommitPull | Op::PushEach) {
             return Ok(Self::named_by(header).into_iter().collect());
         }
         let arrays = parse(header.num_arrays, payload)?;
-        let no_parts = || WireError::malformed("a commit without the parts of a round");
+        let no_parts = || WireError::malformed("a request of several steps without their parts");
         let parts = Part::all_of(arrays.first().ok_or_else(no_parts)?)?;
         Ok(parts.iter().map(Part::step).collect())
     }
 
     /// From the first two operands of a frame.
-    pub(super) fn of(header: &Header) -> Self {
-        let (lease, index) = halves(header.args[1]);
-        Self {
-            task: header.args[0],
-            lease,
-            index,
-        }
+    pub(super) fn of([task, lease_and_index]: [u64; 2]) -> Self {
+        let (lease, index) = halves(lease_and_index);
+        Self { task, lease, index }
     }
 }
 
