@@ -140,7 +140,7 @@ class LeaseProtocol(Generic[Pull]):
         self._max_in_flight = max_in_flight
         self._push_steps = push_steps
         self._exchange_minibatches = exchange_minibatches
-        self._is_pull_waiting = False
+        self._num_waiting = 0  # steps of the pull that waits for room
         self._is_synchronous = is_synchronous
         self._in_flight: set[tuple[int, int, int]] = set()
         self.pending: Pull | None = None
@@ -190,9 +190,10 @@ class LeaseProtocol(Generic[Pull]):
             indices: The minibatches that are pulled together.
             pending: The pull that the push before may answer; None: there is none.
         """
-        self._is_pull_waiting = not self._has_room(running, len(indices))
-        self.pending = pending if self._is_pull_waiting else None
-        if self._is_pull_waiting:
+        has_room = self._has_room(running, len(indices))
+        self._num_waiting = 0 if has_room else len(indices)
+        self.pending = None if has_room else pending
+        if not has_room:
             return False
         self._in_flight.update(_step(running, index) for index in indices)
         return True
@@ -241,8 +242,10 @@ class LeaseProtocol(Generic[Pull]):
             return True
         if self._exchange_minibatches == 1:
             return False
+        waiting = self._num_waiting
+        is_waiting = waiting > 0 and not self._has_room(running, waiting)
         # Nothing that is in flight may wait for a pull that waits for it.
-        lets_pull = self._is_pull_waiting and self._has_room(running, most, num_kept)
+        lets_pull = is_waiting and self._has_room(running, waiting, num_kept)
         return lets_pull or num_kept == len(self._in_flight)
 
     def landed(self, running: Running, index: int) -> None:

@@ -30,7 +30,7 @@ MODEL = ModelDescription(
     optimizer=OptimizerSpec("sgd"),
     seed=5,
 )
-PULL, PUSH = 4, 5  # crates/edl-wire/src/frame/op.rs
+PULL, PUSH, PUSH_EACH = 4, 5, 16  # crates/edl-wire/src/frame/op.rs
 EMPTY = np.zeros(0, np.float32)
 
 
@@ -103,6 +103,21 @@ def test_minibatches_that_are_pushed_together_are_one_frame_to_each_replica(clus
     assert cluster.client.push_several(together, 0.1, 1, 1, 0) == (1, 0)
     assert cluster.num_frames(PULL) == 2 * NUM_STEPS
     assert cluster.num_frames(PUSH) == 2
+    for audit in cluster.client.audit():
+        assert audit.tolist() == [[1, NUM_STEPS, NUM_STEPS * MINIBATCH]]
+
+
+@pytest.mark.timeout(60)
+def test_minibatches_that_are_exchanged_together_are_a_frame_each_way_and_an_update_each(cluster):
+    sites = [site for each in minibatches() for site in each]
+    together = cluster.client.pull_several(sites, NUM_STEPS)
+    steps = [
+        (each, [np.ones_like(rows) for rows in each.rows], np.ones_like(each.dense), EMPTY, 512)
+        for each in together
+    ]
+    updates = cluster.client.push_each(steps, [0.1] * NUM_STEPS, 1, 1, 0)
+    assert updates == [(1 + index, index) for index in range(NUM_STEPS)]
+    assert cluster.num_frames(PULL) == cluster.num_frames(PUSH_EACH) == 2
     for audit in cluster.client.audit():
         assert audit.tolist() == [[1, NUM_STEPS, NUM_STEPS * MINIBATCH]]
 

@@ -31,8 +31,8 @@ MODEL = ModelDescription(
 )
 GIBIBYTE = 1 << 30
 MAX_GROWTH_BYTES = 64 << 20
-KEYS, ROWS, DENSE, STATE = 1, 2, 3, 4
-PULL, PUSH, STATS = 4, 5, 9
+KEYS, ROWS, DENSE, STATE, PARTS = 1, 2, 3, 4, 7
+PULL, PUSH, STATS, PUSH_EACH = 4, 5, 9, 16
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def padded(data):
 
 def frame(op, arrays=(), flags=0, args=(0, 0, 0, 0)):
     """Encode a request; arrays are (kind, table, width, NumPy array)."""
-    elements = {KEYS: 2, ROWS: 3, DENSE: 3, STATE: 3}
+    elements = {KEYS: 2, ROWS: 3, DENSE: 3, STATE: 3, PARTS: 2}
     directory = b"".join(
         struct.pack("<HHIIIQ", kind, elements[kind], table, width, 0, array.size // width)
         for kind, table, width, array in arrays
@@ -95,7 +95,9 @@ def frame(op, arrays=(), flags=0, args=(0, 0, 0, 0)):
 def valid_frames():
     keys, rows, none = np.arange(20), np.ones(80, np.float32), np.zeros(0, np.float32)
     update = [(KEYS, 0, 1, keys), (ROWS, 0, 4, rows), (DENSE, 0, 1, none), (STATE, 0, 1, none)]
+    of_each = np.array([[2, 1 | index << 32, 20, 0] for index in (0, 1)])
     return [
+        frame(PUSH_EACH, [(PARTS, 0, 4, of_each), *update, *update], args=of_each[0].tolist()),
         frame(PULL, [(KEYS, 0, 1, keys)], flags=3),
         frame(PUSH, update, args=(1, 1, 20, 0)),
         frame(STATS),
@@ -131,12 +133,24 @@ def test_the_wire_is_as_documented(server):
     assert serves(server)
     connection = dial(server)
     assert shake_hands(connection) == ((b"EDLP", 2, 1, 0, 1), True)
-    connection.sendall(valid_frames()[0])
+    connection.sendall(valid_frames()[1])
     header = struct.unpack("<4sHHIIQQ4Q", exactly(connection, 64))
     assert header[:7] == (b"EDLW", 2, PULL, 0, 3, 1, 128 + 320)
     payload = exactly(connection, 128 + 320)
     assert struct.unpack_from("<HHIIIQ", payload) == (ROWS, 3, 0, 4, 0, 20)
     np.testing.assert_array_equal(np.frombuffer(payload, np.float32, 80, 128), np.ones(80))
+    connection.close()
+
+
+def test_gradients_of_several_minibatches_are_said_as_documented(server):
+    assert serves(server)
+    connection = dial(server)
+    assert shake_hands(connection)[1]
+    connection.sendall(valid_frames()[0])
+    header = struct.unpack("<4sHHIIQQ4Q", exactly(connection, 64))
+    assert header[:7] == (b"EDLW", 2, PUSH_EACH, 0, 1, 1, 64 + 64)
+    payload = exactly(connection, 64 + 64)
+    assert np.frombuffer(payload, np.uint64, 8, 64).tolist() == [1, 0, 4, 0, 2, 1, 4, 0]
     connection.close()
 
 

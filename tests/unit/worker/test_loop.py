@@ -657,6 +657,11 @@ class CountsFrames(StoreExchange):
         self.pulls.append((first.lease.task.id, first.index, len(ids)))
         return super().pull_several(ids, first)
 
+    def push(self, given, result, rate, lease, index, *rest):
+        if self.gap == index:
+            raise GapError("a replica lacks minibatches")
+        return super().push(given, result, rate, lease, index, *rest)
+
     def push_each(self, minibatches, rates, lease, index):
         if self.gap is not None and index <= self.gap < index + len(minibatches):
             before = self.gap - index
