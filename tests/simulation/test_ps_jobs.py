@@ -225,7 +225,7 @@ def no_late_attempts(monkeypatch):
 # What each takes away, the faults that show it, and a seed shortly before the first that does.
 SABOTAGES = {
     "deduplication": (WithoutNames, PROCESS_FAULTS, 0),
-    "names within a frame": (KnownByTheFirst, PROCESS_FAULTS, 0),
+    "names within a frame": (KnownByTheFirst, PROCESS_FAULTS, 200),
     "fences": (WithoutFences, ["pause worker", "cut off worker"], 80),
     "generations": (WithoutGenerations, ["cut off ps", "pause ps", "kill worker"], 20),
     "watermarks of a checkpoint": (WithoutWatermarks, PROCESS_FAULTS, 0),

@@ -42,10 +42,11 @@ impl UniqueKeys {
         let mut part = Self::default();
         part.bounds.push(0);
         for replica in self.bounds.windows(2) {
-            for position in replica[0]..replica[1] {
-                if places[position] == 0 {
-                    places[position] = part.keys.len() as u32;
-                    part.keys.push(self.keys[position]);
+            let range = replica[0]..replica[1];
+            for (place, &key) in places[range.clone()].iter_mut().zip(&self.keys[range]) {
+                if *place == 0 {
+                    *place = part.keys.len() as u32;
+                    part.keys.push(key);
                 }
             }
             part.bounds.push(part.keys.len());
