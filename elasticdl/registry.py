@@ -65,7 +65,7 @@ class Package:
             `worker.row_source.MakeSources`.
         step_watches: Functions that return watches of a worker's steps: each is a
             `worker.step_watch.MakeWatches`.
-        kinds: Kinds of events, by their names in the log: subclasses of `observe.kinds.Kind`.
+        kinds: Kinds of events, by their names in the log: subclasses of `observe.kind.Kind`.
         views: What a package shows of the status of a job: each is a
             `cli.status_views.StatusView`.
         other_names: Names of other programs that people write: each is a

@@ -10,7 +10,7 @@ from elasticdl.launchers.base import ProcessHandle
 from elasticdl.master.moves.messages import MoveAction
 from elasticdl.master.parameters.proof import Proof, Replicas
 from elasticdl.master.parameters.works import WorkStep
-from elasticdl.observe.kinds import Kind
+from elasticdl.observe.kind import Kind
 
 
 @dataclass(frozen=True, slots=True)

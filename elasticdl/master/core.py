@@ -56,7 +56,7 @@ from elasticdl.master.progress import Meter
 from elasticdl.master.results import TaskResults
 from elasticdl.master.tasks import JobTasks, draws_order
 from elasticdl.observe import kinds
-from elasticdl.observe.kinds import Kind
+from elasticdl.observe.kind import Kind
 from elasticdl.state.base import Snapshot
 
 _MADE_ANEW = frozenset({TaskKind.EVALUATION, TaskKind.METRICS, TaskKind.EXPORT})  # by their phases

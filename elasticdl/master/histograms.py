@@ -7,7 +7,8 @@ from pathlib import Path
 from elasticdl.checkpoints.parameters import dense_parameters
 from elasticdl.checkpoints.versions import version_folder
 from elasticdl.config import JobConfig
-from elasticdl.observe.kinds import CheckpointWritten, Kind
+from elasticdl.observe.kind import Kind
+from elasticdl.observe.kinds import CheckpointWritten
 from elasticdl.observe.tensorboard import Summaries
 
 

@@ -22,7 +22,7 @@ from elasticdl.master.status import learning_rate_of, picture
 from elasticdl.master.trackers import Trackers
 from elasticdl.observe import kinds
 from elasticdl.observe.events import EventLog, newest
-from elasticdl.observe.kinds import Kind
+from elasticdl.observe.kind import Kind
 from elasticdl.observe.labels import LabelClock
 from elasticdl.observe.usage import kind_of, measure
 from elasticdl.rpc.messages import status_to_json

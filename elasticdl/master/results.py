@@ -10,7 +10,7 @@ from elasticdl.job import Outcome, Task, TaskKind, TaskReport
 from elasticdl.master.actions import Action, Note
 from elasticdl.master.ledger import Ledger, Settled
 from elasticdl.observe import kinds
-from elasticdl.observe.kinds import Kind
+from elasticdl.observe.kind import Kind
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from elasticdl.job.status import JobStatus
 from elasticdl.master.actions import Note
 from elasticdl.master.histograms import take_histograms
 from elasticdl.observe import kinds
-from elasticdl.observe.kinds import Kind
+from elasticdl.observe.kind import Kind
 from elasticdl.observe.tensorboard import Summaries
 from elasticdl.observe.tracker import Begin, Tracker
 

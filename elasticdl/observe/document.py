@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from elasticdl.observe.kinds import SCHEMA, Kind, all_kinds, fields_of
+from elasticdl.observe.kind import SCHEMA, Kind, fields_of
+from elasticdl.observe.kinds import all_kinds
 
 BEGIN, END = "<!-- kinds: begin -->", "<!-- kinds: end -->"
 

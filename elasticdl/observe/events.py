@@ -22,7 +22,8 @@ from typing import BinaryIO
 
 from elasticdl.errors import DataError
 from elasticdl.job import Event
-from elasticdl.observe.kinds import SCHEMA, EventsLost, Kind, Opened
+from elasticdl.observe.kind import SCHEMA, Kind
+from elasticdl.observe.kinds import EventsLost, Opened
 from elasticdl.settings.reader_params import without_login
 
 FOLDER = "events"

@@ -171,7 +171,7 @@ def test_the_files_to_read_first_are_there():
         ("export that goes on", "elasticdl/packages/serving/chain.py", r"FORMAT = (\d)"),
         ("journal", "elasticdl/master/durable.py", r"_FORMAT = (\d)"),
         ("record files", "crates/edl-recordio/src/format.rs", r"VERSION: u16 = (\d)"),
-        ("event log", "elasticdl/observe/kinds.py", r"SCHEMA = (\d)"),
+        ("event log", "elasticdl/observe/kind.py", r"SCHEMA = (\d)"),
         ("statistics", "elasticdl/statistics.py", r"VERSION = (\d)"),
     ],
 )

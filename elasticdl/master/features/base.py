@@ -27,7 +27,7 @@ from elasticdl.master.processes import Processes
 from elasticdl.master.progress import Meter
 from elasticdl.master.results import Failure
 from elasticdl.master.tasks import JobTasks
-from elasticdl.observe.kinds import Kind
+from elasticdl.observe.kind import Kind
 from elasticdl.state.base import Snapshot
 
 

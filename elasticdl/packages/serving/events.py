@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from elasticdl.observe.kinds import Kind
+from elasticdl.observe.kind import Kind
 
 
 class VersionExported(Kind):

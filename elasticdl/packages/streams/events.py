@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
-from elasticdl.observe.kinds import Kind
+from elasticdl.observe.kind import Kind
 
 
 class Unreadable(Kind):

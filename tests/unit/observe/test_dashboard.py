@@ -160,7 +160,8 @@ def test_metrics_are_those_of_the_history(page):
 
 
 def test_a_stream_has_lag_late_records_and_its_watermark(page):
-    from elasticdl.observe.kinds import JobPicture, fields_of
+    from elasticdl.observe.kind import fields_of
+    from elasticdl.observe.kinds import JobPicture
 
     nothing = dict.fromkeys((each.name for each in fields_of(JobPicture)), 0)
     given = {"staleness": [], "loss": None, "lag": 7, "num_late": 3, "watermark": 1.7e9}

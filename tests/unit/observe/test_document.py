@@ -7,7 +7,8 @@ import pytest
 import elasticdl
 from elasticdl.job import Label
 from elasticdl.observe.document import rewritten
-from elasticdl.observe.kinds import Kind, all_kinds, fields_of
+from elasticdl.observe.kind import Kind, fields_of
+from elasticdl.observe.kinds import all_kinds
 
 PACKAGE = Path(elasticdl.__file__).parent
 PAGE = PACKAGE.parent / "docs" / "events.md"

@@ -3,15 +3,8 @@ import pytest
 from elasticdl.errors import DataError
 from elasticdl.job import Role
 from elasticdl.observe.events import NUM_FILES, EventLog, newest, read_events
-from elasticdl.observe.kinds import (
-    SCHEMA,
-    Opened,
-    PhaseBegan,
-    ProcessRuns,
-    ProcessUsage,
-    Resumed,
-    typed,
-)
+from elasticdl.observe.kind import SCHEMA
+from elasticdl.observe.kinds import Opened, PhaseBegan, ProcessRuns, ProcessUsage, Resumed, typed
 from elasticdl.observe.tail import EventTail
 
 USAGE = ProcessUsage(0.5, "train", {"train": 1.5}, 1.0, 1_000_000, 10, 20)
