@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod answers;
+mod at_once;
 mod connection;
 mod deadline;
 mod error;

@@ -28,6 +28,7 @@ mod connection;
 mod door;
 mod lanes;
 mod requests;
+mod scratch;
 #[cfg(test)]
 mod tests;
 

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use super::lanes::{Served, Turn, leads};
-use super::requests::{Incoming, Received, Reply, Request, Scratch};
+use super::requests::{Incoming, Received, Reply, Request};
+use super::scratch::Scratch;
 use super::{Client, Session, Shared, ending_with_panics, lock};
 use crate::error::WireError;
 use crate::op::error;

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
-use super::requests::Scratch;
+use super::scratch::Scratch;
 use super::{lock, spawn};
 use crate::error::WireError;
 

@@ -3,41 +3,17 @@
 use std::io::{self, IoSlice, Write};
 
 use super::lanes::give_way;
+use super::scratch::Scratch;
 use crate::error::WireError;
 use crate::frame::{Array, Buffer, HEADER_BYTES, Header, Outgoing, parse};
 use crate::op::{Response as _, error, progress};
 use crate::socket::Socket;
 
-/// Small frames are read by one system call.
-const SCRATCH_BYTES: usize = 64 << 10;
 /// To send more may take long, whatever the peer does.
 const SMALL_BYTES: u64 = 64 << 10;
 
 /// More than this of one frame is taken while others are served.
 const LARGE_BYTES: usize = 256 << 10;
-
-/// What a thread reads small frames into. Each begins at its begin, so that its arrays are aligned.
-#[derive(Default)]
-pub(super) struct Scratch(Buffer);
-
-impl Scratch {
-    /// Begins with bytes that came before.
-    fn begin(&mut self, before: &mut Vec<u8>) {
-        self.0.begin(SCRATCH_BYTES);
-        self.0.room()[..before.len()].copy_from_slice(before);
-        self.0.advance(before.len());
-        before.clear();
-    }
-
-    /// The header, if it has come, and whether all of its frame has.
-    fn header(&self) -> Result<Option<(Header, bool)>, WireError> {
-        let Some((head, after)) = self.0.bytes().split_first_chunk() else {
-            return Ok(None);
-        };
-        let header = Header::decode(*head)?;
-        Ok(Some((header, after.len() as u64 >= header.payload_bytes)))
-    }
-}
 
 /// What has come of a connection's frames, and was not answered yet.
 #[derive(Default)]

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::mpsc::{self, Receiver, Sender};
 
 use super::lanes::{Served, Turn};
-use super::requests::Scratch;
+use super::scratch::Scratch;
 use super::*;
 use crate::frame::{HEADER_BYTES, Header, Outgoing};
 use crate::handshake::Caller;

@@ -16,9 +16,9 @@ use rustls::{ClientConnection, Connection, ServerConnection};
 
 use super::credentials::{Credentials, server_name};
 use super::words::words;
+use crate::at_once::{receive_at_once, send_at_once};
 use crate::deadline::{remaining, timed_out};
 use crate::error::WireError;
-use crate::socket::{receive_at_once, send_at_once};
 
 /// Two records, the unit in which TLS encrypts.
 const INCOMING_BYTES: usize = 32 << 10;
