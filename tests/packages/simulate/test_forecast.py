@@ -49,12 +49,12 @@ def test_minibatches_of_one_exchange_share_its_frames_and_have_fewer_keys():
     kept = [replace(FLIGHTS, exchange_minibatches=num).keys_together for num in (1, 4, 16, 64)]
     assert kept == [1.0, 0.734, 0.52, 0.52]
     assert FLIGHTS.of_replica(10, 4) == pytest.approx((4 * FLIGHTS.ps + 9 * FLIGHTS.ps_frame) / 20)
-    many = Cluster(workers=20, ps=40, ps_speed=0.05)
+    many = Cluster(workers=20, ps=40, ps_speed=0.03)
 
     def speed(num):
         return records_per_second(replace(FLIGHTS, exchange_minibatches=num), many)
 
-    assert speed(8) > 2.5 * speed(1)
+    assert speed(8) > 2 * speed(1)
 
 
 def test_one_master_has_tasks_for_a_thousand_workers_if_they_grow_with_the_data():
