@@ -99,12 +99,11 @@ pub fn export_cut(
     let cut = store.cut(&request.name, since, progress, |piece| match piece {
         Piece::Gone { table, keys } => tables[table].take_gone(keys),
         Piece::Rows {
-            table,
-            keys,
-            rows,
-            width,
-            ..
-        } => tables[table].take_rows(keys, rows, width),
+            table, keys, rows, ..
+        } => {
+            store.append_weights(table as u32, rows, &mut tables[table].pending.weights)?;
+            tables[table].take_keys(keys)
+        }
     })?;
     let tables: Vec<CutTable> = tables
         .into_iter()
@@ -171,13 +170,10 @@ impl<'a> Part<'a> {
         Ok(())
     }
 
-    fn take_rows(&mut self, keys: &[u64], rows: &[f32], width: usize) -> Result<(), ExportError> {
-        let dim = self.spec.dim as usize;
+    /// Take the keys of weights that have been appended.
+    fn take_keys(&mut self, keys: &[u64]) -> Result<(), ExportError> {
         let keys = keys.iter().map(|key| key.cast_signed());
         self.pending.keys.extend(keys);
-        for row in rows.chunks_exact(width) {
-            self.pending.weights.extend_from_slice(&row[..dim]);
-        }
         if self.pending.weights.len() >= CHUNK_FLOATS {
             self.write_pending()?;
         }

@@ -13,19 +13,19 @@ mod arena;
 mod budget;
 mod checkpoint;
 mod cold;
+mod counters;
 mod error;
+mod features;
 mod fingerprint;
 mod gradient;
 mod index;
 mod initial;
-mod life;
 mod memory;
-mod names;
 mod placement;
 mod progress;
 mod redo;
-mod remembered;
 mod route;
+mod row;
 mod spec;
 mod stages;
 mod store;
@@ -39,14 +39,15 @@ pub use edl_optim::Statistics;
 
 pub use checkpoint::{Parts, is_sealed, seal};
 pub use cold::ColdRoom;
+pub use counters::TableStats;
 pub use error::StoreError;
+pub use features::life::{AdmissionSpec, Expired, ExpirySpec, StatisticSpec};
+pub use features::moving::{Remembered, RememberedItem, RememberedKind};
+pub use features::names::MAX_NAME_BYTES;
 pub use fingerprint::key_of_string;
 pub use gradient::{RoundMember, TableGrads};
-pub use life::{AdmissionSpec, Expired, ExpirySpec, StatisticSpec};
-pub use names::MAX_NAME_BYTES;
 pub use progress::{Progress, unseen};
 pub use redo::RedoLogState;
-pub use remembered::{Remembered, RememberedItem, RememberedKind};
 pub use route::{
     NUM_HASH_SLOTS, dense_range, hash_of_key, hash_of_name, hash_slot_of, hash_slots_of, replica_of,
 };
@@ -58,7 +59,7 @@ pub use spec::{
 pub use stages::take_stages;
 pub use store::{
     Applied, Cut, MovedMarks, Named, Piece, Push, Redone, RoundGradient, RowsToPut,
-    STALENESS_BUCKETS, Staleness, Stats, Store, TableStats,
+    STALENESS_BUCKETS, Staleness, Stats, Store,
 };
 pub use stripe::Chunk;
 pub use table::PullMode;

@@ -6,7 +6,9 @@ use edl_optim::{Constraint, Optimizer, ProgramSpec, Statistics};
 use serde::{Deserialize, Serialize};
 
 use crate::error::StoreError;
-use crate::life::{AdmissionSpec, ExpirySpec};
+use crate::features::life::{AdmissionSpec, ExpirySpec};
+
+mod difference;
 
 /// The initial values of a row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -363,19 +365,6 @@ impl OptimizerSpec {
         };
         made.map_err(|e| StoreError::BadModel(e.to_string()))
     }
-
-    fn described(&self) -> String {
-        let Some(program) = &self.program else {
-            return described(&self.kind, &self.params);
-        };
-        let slots: Vec<_> = program.slots.iter().map(|(name, _)| &**name).collect();
-        let operations: Vec<_> = program.nodes.iter().map(|node| &*node.op).collect();
-        format!(
-            "of its own (slots {}; {})",
-            slots.join(", "),
-            operations.join(" ")
-        )
-    }
 }
 
 impl ModelSpec {
@@ -420,25 +409,6 @@ impl ModelSpec {
         }
         model
     }
-
-    /// Say how `self` differs from what was declared before, or `None` if they are equal.
-    pub(crate) fn difference(&self, declared: &Self) -> Option<String> {
-        if self == declared {
-            return None;
-        }
-        let said = table_difference(&self.tables, &declared.tables)
-            .or_else(|| variable_difference("dense", &self.dense, &declared.dense))
-            .or_else(|| variable_difference("state", &self.state, &declared.state))
-            .or_else(|| optimizer_difference("the model", &self.optimizer, &declared.optimizer))
-            .or_else(|| clip_difference(self.clip, declared.clip))
-            .unwrap_or_else(|| {
-                format!(
-                    "the seed is {} here, {} was declared",
-                    self.seed, declared.seed
-                )
-            });
-        Some(said)
-    }
 }
 
 /// The variables lie one after the other, in order; return where the last one ends.
@@ -464,201 +434,4 @@ fn flat_len(which: &str, variables: &[VariableSpec]) -> Result<usize, StoreError
             })?;
     }
     Ok(end as usize)
-}
-
-fn table_difference(here: &[TableSpec], declared: &[TableSpec]) -> Option<String> {
-    if here.len() != declared.len() {
-        return Some(format!(
-            "the model has {} tables here, {} were declared",
-            here.len(),
-            declared.len()
-        ));
-    }
-    here.iter()
-        .zip(declared)
-        .enumerate()
-        .find_map(|(i, (a, b))| {
-            let table = format!("table '{}'", a.name);
-            if a.name != b.name {
-                return Some(format!(
-                    "table {i} is '{}' here, '{}' was declared",
-                    a.name, b.name
-                ));
-            }
-            if a.dim != b.dim {
-                return Some(format!(
-                    "{table} has dim {} here, {} was declared",
-                    a.dim, b.dim
-                ));
-            }
-            if a.initializer != b.initializer {
-                return Some(format!(
-                    "{table} has initializer {} here, {} was declared",
-                    described(&a.initializer.kind, &a.initializer.params),
-                    described(&b.initializer.kind, &b.initializer.params)
-                ));
-            }
-            if a.input_dim != b.input_dim {
-                let words = |d: Option<u64>| d.map_or("no limit".to_owned(), |n| n.to_string());
-                return Some(format!(
-                    "{table} has input_dim {} here, {} was declared",
-                    words(a.input_dim),
-                    words(b.input_dim)
-                ));
-            }
-            if a.wire_dtype != b.wire_dtype {
-                return Some(format!(
-                    "{table} has wire_dtype {:?} here, {:?} was declared",
-                    a.wire_dtype, b.wire_dtype
-                ));
-            }
-            if a.admission != b.admission || a.expiry != b.expiry {
-                return Some(format!(
-                    "{table} has {} here, {} was declared",
-                    life_cycle(a),
-                    life_cycle(b)
-                ));
-            }
-            if a.statistics != b.statistics {
-                let words = |s: Option<StatisticsSpec>| {
-                    s.map_or("no statistics".to_owned(), |s| {
-                        format!("statistics that decay by {} in {} steps", s.decay, s.steps)
-                    })
-                };
-                return Some(format!(
-                    "{table} has {} here, {} was declared",
-                    words(a.statistics),
-                    words(b.statistics)
-                ));
-            }
-            if a.constraint != b.constraint {
-                return Some(format!(
-                    "{table} has {} here, {} was declared",
-                    constrained(a.constraint.as_ref()),
-                    constrained(b.constraint.as_ref())
-                ));
-            }
-            if a.keep_names != b.keep_names {
-                return Some(format!(
-                    "{table} has keep_names={} here, {} was declared",
-                    a.keep_names, b.keep_names
-                ));
-            }
-            if a.trainable != b.trainable {
-                return Some(format!(
-                    "{table} has trainable={} here, {} was declared",
-                    a.trainable, b.trainable
-                ));
-            }
-            if a.rate != b.rate {
-                return Some(format!(
-                    "{table} has {} times the learning rate here, {} was declared",
-                    a.rate, b.rate
-                ));
-            }
-            optimizer_difference(&table, &a.optimizer, &b.optimizer)
-        })
-}
-
-fn variable_difference(
-    which: &str,
-    here: &[VariableSpec],
-    declared: &[VariableSpec],
-) -> Option<String> {
-    if here.len() != declared.len() {
-        return Some(format!(
-            "the model has {} {which} variables here, {} were declared",
-            here.len(),
-            declared.len()
-        ));
-    }
-    let (a, b) = here.iter().zip(declared).find(|(a, b)| a != b)?;
-    let same_place = (&a.name, &a.shape, a.offset) == (&b.name, &b.shape, b.offset);
-    Some(if same_place {
-        format!(
-            "{which} variable '{}' has {} here, {} was declared",
-            a.name,
-            treated(a),
-            treated(b)
-        )
-    } else if a.name == b.name {
-        format!(
-            "{which} variable '{}' has shape {:?} at {} here, {:?} at {} was declared",
-            a.name, a.shape, a.offset, b.shape, b.offset
-        )
-    } else {
-        format!(
-            "{which} variable '{}' here was declared as '{}'",
-            a.name, b.name
-        )
-    })
-}
-
-fn optimizer_difference(
-    whose: &str,
-    here: &OptimizerSpec,
-    declared: &OptimizerSpec,
-) -> Option<String> {
-    (here != declared).then(|| {
-        format!(
-            "{whose} has optimizer {} here, {} was declared",
-            here.described(),
-            declared.described()
-        )
-    })
-}
-
-fn clip_difference(here: Option<Clip>, declared: Option<Clip>) -> Option<String> {
-    let words = |clip: Option<Clip>| match clip {
-        None => "not clipped".to_owned(),
-        Some(clip) => format!("clipped by {clip:?}"),
-    };
-    (here != declared).then(|| {
-        format!(
-            "gradients are {} here, {} was declared",
-            words(here),
-            words(declared)
-        )
-    })
-}
-
-fn constrained(constraint: Option<&ConstraintSpec>) -> String {
-    constraint.map_or("no constraint".to_owned(), |c| {
-        format!("constraint {}", described(&c.kind, &c.params))
-    })
-}
-
-fn treated(variable: &VariableSpec) -> String {
-    let decay = if variable.decays { "the" } else { "no" };
-    let mut said = format!(
-        "trainable={}, momentum={}, {decay} weight decay and {}",
-        variable.trainable,
-        variable.momentum,
-        constrained(variable.constraint.as_ref())
-    );
-    if let Some(own) = &variable.optimizer {
-        said += &format!(", optimizer {}", own.described());
-    }
-    if variable.rate != 1.0 {
-        said += &format!(", {} times the learning rate", variable.rate);
-    }
-    said
-}
-
-fn life_cycle(table: &TableSpec) -> String {
-    let admission = table.admission.as_ref();
-    let admission = admission.map_or("none".to_owned(), |a| described(&a.kind, &a.params));
-    let expiry = match &table.expiry {
-        None => "none".to_owned(),
-        Some(e) => format!(
-            "after {:?} steps, {:?} days, below a norm of {:?} after {:?} steps, by {:?}",
-            e.steps, e.days, e.min_norm, e.grace_steps, e.statistic
-        ),
-    };
-    format!("admission {admission} and expiry {expiry}")
-}
-
-fn described(kind: &str, params: &BTreeMap<String, f64>) -> String {
-    let params: Vec<_> = params.iter().map(|(k, v)| format!("{k}={v}")).collect();
-    format!("{kind}({})", params.join(", "))
 }

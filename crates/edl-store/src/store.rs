@@ -4,7 +4,6 @@
 //! a checkpoint), the task's watermark, then one stripe or the vectors at a time.
 
 use std::collections::BTreeMap;
-use std::iter;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -15,29 +14,29 @@ use crate::budget::Budget;
 use crate::checkpoint::LastWhole;
 use crate::cold::{ColdRoom, Disk};
 use crate::error::StoreError;
-use crate::gradient::{RoundMember, TableGrads};
-use crate::index::MAX_VERSION;
-use crate::life::{Occurrence, Times};
+use crate::features::life::Times;
+use crate::features::statistics::check_statistics;
 use crate::placement::Placement;
 use crate::progress::{Progress, unseen};
 use crate::redo::{Change as Noting, Log};
 use crate::route::dense_range;
 use crate::spec::ModelSpec;
 use crate::stripe::Chunk;
-use crate::table::{PullMode, Table, check_statistics, make_room};
-use crate::tasks::{TaskAudit, Tasks, Verdict};
+use crate::table::{PullMode, Table, make_room};
+use crate::tasks::{TaskAudit, Tasks};
 use crate::treatment::Treatment;
 use crate::vectors::{DenseRule, Vectors, check_len};
 
 use self::cut::Marks;
 use self::first_rows::FirstRows;
 
-pub use self::counters::{STALENESS_BUCKETS, Staleness, Stats, TableStats};
+pub use self::counters::{STALENESS_BUCKETS, Staleness, Stats};
 pub use self::cut::{Cut, Piece};
 pub use self::moving::{MovedMarks, RowsToPut};
 pub use self::names::Named;
 pub use self::redo::Redone;
 pub use self::round::RoundGradient;
+pub use self::update::{Applied, Push};
 
 mod checkpoint;
 mod counters;
@@ -51,76 +50,7 @@ mod redo;
 mod round;
 #[cfg(test)]
 mod tests;
-
-/// One minibatch's gradients.
-#[derive(Debug, Clone, Copy)]
-pub struct Push<'a> {
-    /// The task that the minibatch is of.
-    pub task: u64,
-    /// The lease under which it was computed.
-    pub lease: u32,
-    /// The minibatch's number in the task.
-    pub index: u32,
-    /// Records in the minibatch.
-    pub num_records: u32,
-    /// The learning rate of this update.
-    pub learning_rate: f32,
-    /// This replica's version when its parameters were pulled.
-    pub pulled_version: u64,
-    /// Gradients by table.
-    pub tables: &'a [TableGrads<'a>],
-    /// This replica's range of the dense gradient.
-    pub dense: &'a [f32],
-    /// This replica's range of the state's change.
-    pub state: &'a [f32],
-}
-
-impl<'a> Push<'a> {
-    /// Return an update of several minibatches, of which one stands for all where the update is to
-    /// have a name.
-    fn of_round(
-        first: Option<&RoundMember>,
-        learning_rate: f32,
-        tables: &'a [TableGrads<'a>],
-        dense: &'a [f32],
-        state: &'a [f32],
-    ) -> Self {
-        Self {
-            task: first.map_or(0, |member| member.task),
-            lease: 0,
-            index: first.map_or(0, |member| member.index),
-            num_records: 0,
-            learning_rate,
-            pulled_version: 0,
-            tables,
-            dense,
-            state,
-        }
-    }
-
-    /// Return what it says of its minibatches.
-    fn member(&self, num_minibatches: u32) -> RoundMember {
-        RoundMember {
-            task: self.task,
-            lease: self.lease,
-            index: self.index,
-            num_minibatches,
-            num_records: self.num_records,
-            pulled_version: self.pulled_version,
-        }
-    }
-}
-
-/// The outcome of a push.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Applied {
-    /// False if the minibatch had been dealt with before.
-    pub applied: bool,
-    /// The replica's version after it.
-    pub version: u64,
-    /// Updates that came between the pull and this one.
-    pub staleness: u64,
-}
+mod update;
 
 /// The part of a model that one ps replica holds. Shared by threads; see the module for locks.
 pub struct Store {
@@ -311,28 +241,19 @@ impl Store {
         )?;
         let rule = DenseRule::of(&spec, range(spec.dense_len()?))?;
         let spec = Arc::new(spec);
-        let tables = spec.tables.iter();
-        let tables =
-            tables.map(|table| Table::new(table, spec.seed, placement, self.budget.clone()));
-        let tables = tables.collect::<Result<Vec<_>, _>>()?;
+        let tables = Table::all_of(&spec, placement, &self.budget)?;
         check_statistics(&tables)?;
         let mut first_rows = self.first_rows.lock();
         first_rows::check_given(&first_rows, &spec, placement)?;
         first_rows::put(&first_rows, &spec, &tables, progress)?;
         first_rows.clear();
         first_rows.shrink_to_fit();
-        let model = Model {
-            restored: AtomicBool::new(false),
+        let model = Model::new(
+            spec.clone(),
             placement,
             tables,
-            vectors: RwLock::new(Vectors::new(rule, dense, state)),
-            begun: AtomicU64::new(0),
-            version: AtomicU64::new(0),
-            tasks: Tasks::default(),
-            staleness: Mutex::default(),
-            times: Mutex::default(),
-            spec: RwLock::new(spec.clone()),
-        };
+            Vectors::new(rule, dense, state),
+        );
         model.treat(&spec, self)?;
         self.note_declared(&spec, dense, state);
         // No other thread sets it while `declaring` is held.
@@ -431,92 +352,6 @@ impl Store {
         Ok(version)
     }
 
-    /// Apply one minibatch's gradients, unless they have been applied before.
-    ///
-    /// # Errors
-    /// An old lease, a gap in the minibatches, a gradient that is too late, or arrays that do not
-    /// fit the model; nothing has changed then.
-    pub fn apply(&self, push: &Push<'_>) -> Result<Applied, StoreError> {
-        self.apply_several(push, 1)
-    }
-
-    /// Apply the gradients of several minibatches of one task that follow each other, as one
-    /// update; `push.index` is the first's, and `push.num_records` counts those of all.
-    ///
-    /// # Errors
-    /// The same. A part of them that has been applied before is as a gap.
-    pub fn apply_several(
-        &self,
-        push: &Push<'_>,
-        num_minibatches: u32,
-    ) -> Result<Applied, StoreError> {
-        let model = self.declared("gradients are pushed")?;
-        self.wait_for_checkpoint(model);
-        let _updates = self.updates.read();
-        model.check(push)?;
-        let watermark = model.tasks.get(push.task);
-        let mut watermark = watermark.lock();
-        let minibatches = (push.index, num_minibatches);
-        let verdict =
-            (model.tasks).judge_several(&mut watermark, push.task, push.lease, minibatches)?;
-        if verdict == Verdict::Done {
-            return Ok(Applied {
-                applied: false,
-                version: model.version(),
-                staleness: 0,
-            });
-        }
-        let before = self.begin_update(model, push)?;
-        let staleness = before.saturating_sub(push.pulled_version);
-        let learning_rate = push.learning_rate * self.modulation(staleness);
-        let member = push.member(num_minibatches);
-        self.note_update(iter::once(member), push, 1.0, learning_rate);
-        let _change = self.change();
-        model.change(push, before, 1.0, learning_rate)?;
-        model.staleness.lock().add(staleness);
-        watermark.advance_by(num_minibatches, push.num_records);
-        Ok(Applied {
-            applied: true,
-            version: before + 1,
-            staleness,
-        })
-    }
-
-    /// Take the next number for an update, unless its gradient is too late for it; return the
-    /// number of those before.
-    fn begin_update(&self, model: &Model, push: &Push<'_>) -> Result<u64, StoreError> {
-        let limit = self.max_staleness.load(Ordering::Relaxed);
-        let next = |before: u64| {
-            let is_late = before.saturating_sub(push.pulled_version) > limit;
-            (!is_late).then_some(before + 1)
-        };
-        let begun = &model.begun;
-        let begun = begun.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
-        begun.map_err(|version| StoreError::TooStale {
-            task: push.task,
-            index: push.index,
-            pulled: push.pulled_version,
-            version,
-            limit,
-        })
-    }
-
-    /// Count a minibatch as dealt with, without an update.
-    ///
-    /// # Errors
-    /// An old lease, or a gap in the minibatches.
-    pub fn skip(&self, task: u64, lease: u32, index: u32) -> Result<(), StoreError> {
-        let model = self.declared("minibatches are skipped")?;
-        let _updates = self.updates.read();
-        let watermark = model.tasks.get(task);
-        let mut watermark = watermark.lock();
-        if model.tasks.judge(&mut watermark, task, lease, index)? == Verdict::Next {
-            self.note(&Noting::Skip { task, lease, index });
-            watermark.advance(0);
-        }
-        Ok(())
-    }
-
     /// Return up to `max_rows` rows of a table from `cursor` on; the first cursor is 0.
     ///
     /// Rows that exist when the scan begins are returned exactly once, whatever is created
@@ -562,6 +397,27 @@ impl Drop for Change<'_> {
 }
 
 impl Model {
+    /// Return a model that nobody has updated.
+    fn new(
+        spec: Arc<ModelSpec>,
+        placement: Placement,
+        tables: Vec<Table>,
+        vectors: Vectors,
+    ) -> Self {
+        Self {
+            spec: RwLock::new(spec),
+            restored: AtomicBool::new(false),
+            placement,
+            tables,
+            vectors: RwLock::new(vectors),
+            begun: AtomicU64::new(0),
+            version: AtomicU64::new(0),
+            tasks: Tasks::default(),
+            staleness: Mutex::default(),
+            times: Mutex::default(),
+        }
+    }
+
     fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
@@ -609,62 +465,6 @@ impl Model {
             table.set_trainable(spec.trainable);
             table.set_rate(spec.rate as f32);
         }
-        Ok(())
-    }
-
-    /// Check all of a push, so that nothing can fail once the first row has changed.
-    fn check(&self, push: &Push<'_>) -> Result<(), StoreError> {
-        for grads in push.tables {
-            let table = self.table(grads.table)?;
-            table.check("the gradient", grads.keys, grads.grads.len())?;
-            table.check_room(grads.keys)?;
-        }
-        let vectors = self.vectors.read();
-        vectors.check(push.dense.len(), push.state.len())?;
-        if self.version() >= MAX_VERSION - u64::from(u16::MAX) {
-            return Err(StoreError::Full(format!(
-                "this replica has applied {} updates, the most that it can count; nothing was \
-                 changed. Start a new job from the last checkpoint (--checkpoint_dir_for_init), \
-                 which begins to count anew",
-                self.version()
-            )));
-        }
-        Ok(())
-    }
-
-    /// Change rows and vectors, after `before` updates that have begun.
-    ///
-    /// The version grows when the values have changed: a pull that comes between must not count as
-    /// newer than what it reads.
-    ///
-    /// Args: `weight` is the sum of the weights of the minibatches that the push is made of.
-    ///
-    /// # Errors
-    /// Rows on disk cannot be read: the store is half changed, and knows.
-    fn change(
-        &self,
-        push: &Push<'_>,
-        before: u64,
-        weight: f32,
-        learning_rate: f32,
-    ) -> Result<(), StoreError> {
-        let version = before + 1;
-        let occurrence = Occurrence::new(push.task, push.index);
-        // Statistics first: keys are admitted by what is known with this update.
-        let of = |grads: &TableGrads<'_>| &self.tables[grads.table as usize];
-        let (statistics, others): (Vec<_>, Vec<_>) =
-            (push.tables.iter()).partition(|grads| of(grads).has_statistics());
-        for grads in statistics.into_iter().chain(others) {
-            of(grads).push(&self.tables, grads, learning_rate, version, occurrence)?;
-            make_room(&self.tables);
-            #[cfg(test)]
-            tests::maybe_panic();
-        }
-        if !(push.dense.is_empty() && push.state.is_empty()) {
-            let mut vectors = self.vectors.write();
-            vectors.apply(push.dense, push.state, weight, learning_rate, version);
-        }
-        self.version.fetch_add(1, Ordering::Release);
         Ok(())
     }
 }

@@ -1,49 +1,29 @@
 //! One stripe of a table: an index and its rows, under one lock.
 
-use edl_optim::{AHEAD, Constraint, Optimizer, Row, Statistics, Step};
+use edl_optim::{AHEAD, Row, Step};
 
 use crate::arena::Arena;
 use crate::cold::ColdRows;
 use crate::error::StoreError;
+use crate::features::{Features, NewRow, Updated};
 use crate::index::{ENTRY_BYTES, Entry, GROUP, HashRange, Index, NO_ROW};
-use crate::initial::Generator;
-use crate::life::AdmissionFilter;
-use crate::names::Names;
 use crate::route::unhash;
+use crate::row::RowSpec;
 use crate::stages::{Stage, Watch};
 
-mod births;
 mod cold;
-mod cut;
-mod life;
-mod moving;
-mod names;
-mod statistics;
+mod removal;
+mod snapshot;
+#[cfg(test)]
+mod tests;
 
-use births::Births;
-use cut::Changed;
+use snapshot::Snapshot;
 
-pub(crate) use cut::StripeMark;
-pub(crate) use life::{Admitted, Expelled};
-pub(crate) use statistics::KnownStripe;
-
-/// A row's layout: weights, then each optimizer slot, all of length `dim`.
-#[derive(Debug, Clone)]
-pub(crate) struct RowSpec {
-    /// Floats of the weights.
-    pub(crate) dim: usize,
-    /// Floats of weights and slots.
-    pub(crate) width: usize,
-    pub(crate) optimizer: Optimizer,
-    /// Rows are held to it from their creation on.
-    pub(crate) constraint: Option<Constraint>,
-    pub(crate) generator: Generator,
-    /// Rows are decayed sums, and no weights.
-    pub(crate) statistics: Option<Statistics>,
-}
+pub(crate) use removal::Removed;
+pub(crate) use snapshot::{SavedRows, Since};
 
 /// Some rows of a table.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Chunk {
     /// Their keys.
     pub keys: Vec<u64>,
@@ -62,6 +42,17 @@ pub(crate) struct Keys<'a> {
     pub(crate) positions: &'a [u32],
 }
 
+/// A row that comes from a checkpoint or another store.
+#[derive(Clone, Copy)]
+pub(crate) struct GivenRow<'a> {
+    pub(crate) hash: u64,
+    pub(crate) version: u64,
+    /// The numbers that features keep for it.
+    pub(crate) words: &'a [u64],
+    /// Weights and slots.
+    pub(crate) row: &'a [f32],
+}
+
 impl<'a> Keys<'a> {
     /// Return the keys of the longest group.
     pub(crate) fn group_len(&self) -> usize {
@@ -70,7 +61,7 @@ impl<'a> Keys<'a> {
 
     /// Return groups of hashes, their positions, and the hashes that come after each group.
     #[inline(always)]
-    fn groups(&self) -> impl Iterator<Item = (&'a [u64], &'a [u32], &'a [u64])> {
+    pub(crate) fn groups(&self) -> impl Iterator<Item = (&'a [u64], &'a [u32], &'a [u64])> {
         let Self { hashes, positions } = *self;
         let groups = hashes.chunks(GROUP).zip(positions.chunks(GROUP));
         groups
@@ -82,164 +73,37 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// A row as it was at the instant of a snapshot.
-pub(crate) struct SavedRows {
-    pub(crate) keys: Vec<u64>,
-    pub(crate) versions: Vec<u64>,
-    /// Versions of first updates, where they are kept; see [`Births`].
-    pub(crate) births: Vec<u64>,
-    /// Weights and slots, without padding.
-    pub(crate) rows: Vec<f32>,
-}
-
-impl SavedRows {
-    /// Append other rows, which are gone there; memory is kept in both.
-    pub(crate) fn append(&mut self, other: &mut Self) {
-        self.keys.append(&mut other.keys);
-        self.versions.append(&mut other.versions);
-        self.births.append(&mut other.births);
-        self.rows.append(&mut other.rows);
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.keys.len()
-    }
-
-    /// Forget all rows, and keep the memory.
-    pub(crate) fn clear(&mut self) {
-        self.keys.clear();
-        self.versions.clear();
-        self.births.clear();
-        self.rows.clear();
-    }
-
-    pub(crate) fn empty() -> Self {
-        Self {
-            keys: Vec::new(),
-            versions: Vec::new(),
-            births: Vec::new(),
-            rows: Vec::new(),
-        }
-    }
-
-    fn push(&mut self, hash: u64, version: u64, birth: Option<u64>, row: &[f32]) {
-        self.keys.push(unhash(hash));
-        self.versions.push(version);
-        self.births.extend(birth);
-        self.rows.extend_from_slice(row);
-    }
-}
-
-/// The rows of an earlier checkpoint. A row is not in it if its number is `rows` or more, or if its
-/// version is later.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Since {
-    pub(crate) version: u64,
-    pub(crate) rows: u32,
-}
-
-/// A snapshot that is being copied out.
-///
-/// Every row below `rows` is written exactly once, as it was at `version`. The reader, which walks
-/// in the order of the hash, writes it. If an update comes before the reader, the row comes from
-/// `saved`. A row's own version tells whether the row has changed since.
-struct Snapshot {
-    version: u64,
-    /// Rows that existed.
-    rows: u32,
-    /// Only what has changed since is wanted, if given.
-    since: Option<Since>,
-    /// The hashes of what may be wanted, in their order, if they are known.
-    listed: Option<Vec<u64>>,
-    /// The reader has passed all hashes below.
-    cursor: u64,
-    /// The rows that the reader has found in the file of cold rows, one bit for each. The reader
-    /// goes through the file in the order of the disk before it goes by hashes.
-    found: Vec<u64>,
-    /// The part of that file that it reads next; none if it does not, or has come to the end.
-    part: Option<usize>,
-    saved: SavedRows,
-}
-
-impl Snapshot {
-    /// Whether a row that is about to change must be saved first.
-    #[inline(always)]
-    fn wants(&self, hash: u64, row: u32, version: u64) -> bool {
-        let has_changed = match self.since {
-            None => true,
-            Some(since) => version > since.version || row >= since.rows,
-        };
-        row < self.rows
-            && version <= self.version
-            && hash >= self.cursor
-            && has_changed
-            && !self.has_found(row)
-    }
-
-    fn has_found(&self, row: u32) -> bool {
-        let bits = self.found.get(row as usize / 64);
-        bits.is_some_and(|bits| bits >> (row % 64) & 1 == 1)
-    }
-}
-
 pub(crate) struct Stripe {
     index: Index,
     /// Rows by their number; where some are on disk, by the place that `cold` has for it.
     arena: Arena,
+    /// Floats of a row.
+    width: usize,
     /// The cold rows, if rows may be on disk.
     cold: Option<Box<ColdRows>>,
     /// Rows whose keys have gone.
     free: Vec<u32>,
-    /// The filter of keys that get a row; without it every key gets one.
-    filter: Option<AdmissionFilter>,
-    /// The first updates, if new rows have a time of grace.
-    births: Option<Births>,
-    /// The strings that keys were made of, where they are kept.
-    names: Option<Box<Names>>,
     snapshot: Option<Snapshot>,
     /// The version of the last snapshot, which a later one may be the difference to.
     snapshot_version: Option<u64>,
-    /// Hashes of the rows that went, in that order, from the first cut on.
-    gone: Option<Gone>,
-    /// Rows that change from one cut to the next, where that is wanted.
-    changed: Option<Changed>,
-}
-
-/// Rows that went.
-#[derive(Default)]
-struct Gone {
-    hashes: Vec<u64>,
-    /// How many came before and are forgotten.
-    forgotten: u64,
+    /// What is kept beside the rows.
+    pub(crate) features: Features,
 }
 
 impl Stripe {
     /// Make an empty stripe. Stripes with different `phase`, from 0 to 1, take memory at different
     /// numbers of rows: if all took it at once, the batch of that moment would wait for all.
-    pub(crate) fn new(
-        range: HashRange,
-        width: usize,
-        phase: f64,
-        filter: Option<AdmissionFilter>,
-    ) -> Self {
+    pub(crate) fn new(range: HashRange, width: usize, phase: f64, features: Features) -> Self {
         Self {
             index: Index::new(range, phase),
             arena: Arena::new(width, phase),
+            width,
             cold: None,
             free: Vec::new(),
-            filter,
-            births: None,
-            names: None,
             snapshot: None,
             snapshot_version: None,
-            gone: None,
-            changed: None,
+            features,
         }
-    }
-
-    /// Note from now on when rows were first updated; a new stripe does not.
-    pub(crate) fn note_births(&mut self) {
-        self.births = Some(Births::default());
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -247,20 +111,19 @@ impl Stripe {
     }
 
     /// Return how many rows have been numbered.
-    fn num_rows(&self) -> u32 {
+    pub(crate) fn num_rows(&self) -> u32 {
         let cold = self.cold.as_ref();
         cold.map_or_else(|| self.arena.len(), |cold| cold.num_rows())
     }
 
     /// Return the bytes that one more row takes at most.
     pub(crate) fn new_row_bytes(&self) -> usize {
-        let birth = self.births.as_ref().map_or(0, |_| size_of::<u64>());
         // A row that has no room brings another one to disk.
         let row = match self.cold {
             None => self.arena.row_bytes(),
             Some(_) => ColdRows::row_bytes(),
         };
-        row + ENTRY_BYTES + birth
+        row + ENTRY_BYTES + self.features.row_bytes()
     }
 
     /// Count the keys without a row.
@@ -277,13 +140,9 @@ impl Stripe {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        let names = self.names.as_ref().map_or(0, |names| names.bytes());
         let free = self.free.capacity() * size_of::<u32>();
-        let births = self.births.as_ref().map_or(0, Births::bytes);
-        let gone = self.gone.as_ref().map_or(0, |gone| gone.hashes.capacity());
-        let gone = gone * size_of::<u64>() + self.changed.as_ref().map_or(0, Changed::bytes);
         let cold = self.cold.as_ref().map_or(0, |cold| cold.bytes());
-        self.index.bytes() + self.arena.used_bytes() + cold + free + births + names + gone
+        self.index.bytes() + self.arena.used_bytes() + cold + free + self.features.bytes()
     }
 
     /// Copy the weights of `keys` to their places in `out`; those without a row in memory are
@@ -291,18 +150,18 @@ impl Stripe {
     pub(crate) fn pull(
         &self,
         keys: Keys<'_>,
-        dim: usize,
+        spec: &RowSpec,
         uses: bool,
         out: &mut [f32],
         missing: &mut Vec<u32>,
     ) {
-        match dim {
-            1 => self.pull_rows::<1>(keys, dim, uses, out, missing),
-            8 => self.pull_rows::<8>(keys, dim, uses, out, missing),
-            16 => self.pull_rows::<16>(keys, dim, uses, out, missing),
-            32 => self.pull_rows::<32>(keys, dim, uses, out, missing),
-            64 => self.pull_rows::<64>(keys, dim, uses, out, missing),
-            _ => self.pull_rows::<0>(keys, dim, uses, out, missing),
+        match spec.dim {
+            1 => self.pull_rows::<1>(keys, spec, uses, out, missing),
+            8 => self.pull_rows::<8>(keys, spec, uses, out, missing),
+            16 => self.pull_rows::<16>(keys, spec, uses, out, missing),
+            32 => self.pull_rows::<32>(keys, spec, uses, out, missing),
+            64 => self.pull_rows::<64>(keys, spec, uses, out, missing),
+            _ => self.pull_rows::<0>(keys, spec, uses, out, missing),
         }
     }
 
@@ -315,17 +174,17 @@ impl Stripe {
         }
     }
 
-    /// `DIM` is `dim` where the compiler shall know it, else 0. The index lines of the first keys
+    /// `DIM` is the number of weights where the compiler shall know it, else 0. The index lines of the first keys
     /// have been asked for.
     fn pull_rows<const DIM: usize>(
         &self,
         keys: Keys<'_>,
-        dim: usize,
+        spec: &RowSpec,
         uses: bool,
         out: &mut [f32],
         missing: &mut Vec<u32>,
     ) {
-        let dim = if DIM == 0 { dim } else { DIM };
+        let dim = if DIM == 0 { spec.dim } else { DIM };
         let (index, arena) = (self.index.view(), self.arena.view());
         let mut rows = vec![NO_ROW; keys.group_len()];
         let mut first = 0;
@@ -338,11 +197,9 @@ impl Stripe {
             watch.lap(Stage::Index);
             arena.each(
                 rows[..hashes.len()].iter().copied(),
-                dim,
-                |i, weights| match weights {
-                    Some(weights) => {
-                        out[positions[i] as usize * dim..][..dim].copy_from_slice(&weights[..dim]);
-                    }
+                spec.head::<DIM>(),
+                |i, head| match head {
+                    Some(head) => spec.read::<DIM>(head, &mut out[positions[i] as usize * dim..]),
                     None => missing.push(first + i as u32),
                 },
             );
@@ -351,10 +208,16 @@ impl Stripe {
         }
     }
 
-    /// Return the weights of a key, creating the row at `version` if need be. It is not on disk.
-    pub(crate) fn weights(&mut self, hash: u64, spec: &RowSpec, version: u64) -> &[f32] {
+    /// Copy the weights of a key, creating the row at `version` if need be. It is not on disk.
+    pub(crate) fn read_or_create(
+        &mut self,
+        hash: u64,
+        spec: &RowSpec,
+        version: u64,
+        out: &mut [f32],
+    ) {
         let row = self.find_or_create(hash, spec, version);
-        self.row_mut(row, spec.dim)
+        spec.read::<0>(self.row_mut(row, spec.head::<0>()), out);
     }
 
     /// Return the first floats of a row that is in memory.
@@ -395,23 +258,19 @@ impl Stripe {
         fill: impl FnOnce(&mut [f32]),
     ) -> u32 {
         let row = self.take_row(hash, version);
-        let (weights, slots) = self.row_mut(row, spec.width).split_at_mut(spec.dim);
-        fill(weights);
-        if let Some(constraint) = &spec.constraint {
-            constraint.apply(weights);
-        }
-        spec.optimizer.fill_slots(weights, slots);
+        spec.begin(self.row_mut(row, spec.width), fill);
         self.index.insert(hash, row, version);
-        if let Some(births) = &mut self.births {
-            births.set(row, 0);
-        }
-        if let Some(names) = &mut self.names {
-            names.row_came(hash);
-        }
-        if let Some(changed) = &mut self.changed {
-            changed.note(&[hash], self.index.len());
-        }
+        self.created(hash, row, &[]);
         row
+    }
+
+    fn created(&mut self, hash: u64, row: u32, words: &[u64]) {
+        self.features.created(NewRow {
+            hash,
+            row,
+            words,
+            num_rows: self.index.len(),
+        });
     }
 
     /// Update the rows of `keys` by their gradients in `grads`; missing rows are created first.
@@ -444,15 +303,18 @@ impl Stripe {
             if self.snapshot.is_some() {
                 self.save(hashes, rows, &versions, width);
             }
-            if let Some(births) = &mut self.births {
-                births.updated(rows, version);
-            }
+            let group = Updated {
+                hashes,
+                rows,
+                version,
+                num_rows: self.index.len(),
+            };
+            self.features
+                .iter_mut()
+                .for_each(|part| part.updated(group));
             if let Some(cold) = &mut self.cold {
                 cold.find(rows, false);
                 cold.change(rows);
-            }
-            if let Some(changed) = &mut self.changed {
-                changed.note(hashes, self.index.len());
             }
             match dim {
                 1 => self.update::<1>(rows, positions, grads, spec, step),
@@ -502,34 +364,7 @@ impl Stripe {
             values: arena.row(row, spec.width),
             gradient: &grads[position as usize * dim..][..dim],
         });
-        step.update_rows::<DIM>(&rows.collect::<Vec<_>>());
-    }
-
-    /// Keep the rows of a group that a snapshot still wants, before they change.
-    #[cold]
-    fn save(&mut self, hashes: &[u64], rows: &[u32], versions: &[u64], width: usize) {
-        let Some(snapshot) = &mut self.snapshot else {
-            return;
-        };
-        let mut wanted = [0_u16; GROUP];
-        let mut len = 0;
-        for (i, ((&hash, &row), &version)) in hashes.iter().zip(rows).zip(versions).enumerate() {
-            wanted[len] = i as u16;
-            len += usize::from(snapshot.wants(hash, row, version));
-        }
-        let wanted = wanted[..len].iter().map(|&i| usize::from(i));
-        let saved = &mut snapshot.saved;
-        saved.keys.extend(wanted.clone().map(|i| unhash(hashes[i])));
-        saved.versions.extend(wanted.clone().map(|i| versions[i]));
-        if let Some(births) = &self.births {
-            let of_wanted = wanted.clone().map(|i| births.of(rows[i]));
-            saved.births.extend(of_wanted);
-        }
-        let place = |row| self.cold.as_ref().map_or(row, |cold| cold.place_of(row));
-        let arena = self.arena.view();
-        arena.each(wanted.map(|i| place(rows[i])), width, |_, row| {
-            saved.rows.extend_from_slice(row.unwrap_or_default());
-        });
+        spec.update::<DIM>(step, &rows.collect::<Vec<_>>());
     }
 
     /// Make room for `additional` keys.
@@ -538,7 +373,13 @@ impl Stripe {
     }
 
     /// Put back a row as a checkpoint has it; false if the key is there already.
-    pub(crate) fn restore(&mut self, hash: u64, version: u64, birth: u64, row: &[f32]) -> bool {
+    pub(crate) fn restore(&mut self, given: &GivenRow<'_>) -> bool {
+        let GivenRow {
+            hash,
+            version,
+            words,
+            row,
+        } = *given;
         if self.index.find(hash).is_some() {
             return false;
         }
@@ -548,14 +389,55 @@ impl Stripe {
         };
         self.row_mut(number, row.len()).copy_from_slice(row);
         self.index.insert(hash, number, version);
-        if let Some(births) = &mut self.births {
-            births.set(number, birth);
-        }
+        self.created(hash, number, words);
         true
     }
 
-    /// Append up to `max` keys and weights from the hash `from` on, in the order of the hash;
-    /// return the hash to go on from.
+    /// Have a row as another store has it, unless a later version of it is here.
+    pub(crate) fn put(&mut self, given: &GivenRow<'_>) {
+        match self.index.get(given.hash) {
+            None => {
+                self.restore(given);
+            }
+            Some((number, here)) if here <= given.version => {
+                if let Some(cold) = &mut self.cold {
+                    cold.forget(number, &mut self.arena);
+                    cold.add(given.hash, Some(number), &mut self.arena);
+                }
+                self.row_mut(number, given.row.len())
+                    .copy_from_slice(given.row);
+                self.index.set(given.hash, number, given.version);
+                self.created(given.hash, number, given.words);
+            }
+            Some(_) => {}
+        }
+    }
+
+    pub(crate) fn has_row(&self, hash: u64) -> bool {
+        self.index.find(hash).is_some()
+    }
+
+    /// Return the first floats of a key's row, which is in memory.
+    pub(crate) fn row(&self, hash: u64, len: usize) -> Option<&[f32]> {
+        let row = self.index.find(hash)?;
+        Some(self.arena.view().row(row, len))
+    }
+
+    /// Change the first floats of all rows, which are in memory.
+    pub(crate) fn change_rows(&mut self, len: usize, change: impl Fn(&mut [f32])) {
+        let (entries, _) = self.index.walk(0, u32::MAX as usize);
+        for entry in entries {
+            change(self.arena.row_mut(entry.row(), len));
+        }
+    }
+
+    /// Return the index, and what may be changed while it is looked at.
+    pub(crate) fn index_and_features(&mut self) -> (&Index, &mut Features) {
+        (&self.index, &mut self.features)
+    }
+
+    /// Append the rows among up to `max` entries from the hash `from` on, in the order of the hash:
+    /// all, or those updated after `since`. Return the hash to go on from.
     ///
     /// # Errors
     /// Rows on disk that cannot be read.
@@ -563,13 +445,17 @@ impl Stripe {
         &self,
         from: u64,
         max: usize,
-        dim: usize,
-        keys: &mut Vec<u64>,
-        rows: &mut Vec<f32>,
+        since: Option<u64>,
+        spec: &RowSpec,
+        chunk: &mut Chunk,
     ) -> Result<Option<u64>, StoreError> {
-        let (entries, next) = self.index.walk(from, max);
-        keys.extend(entries.iter().map(|entry| unhash(entry.hash)));
-        self.copy_rows(&entries, dim, rows)?;
+        let (mut entries, next) = self.index.walk(from, max);
+        entries.retain(|entry| since.is_none_or(|since| entry.version() > since));
+        let keys = entries.iter().map(|entry| unhash(entry.hash));
+        chunk.keys.extend(keys);
+        let mut heads = Vec::new();
+        self.copy_rows(&entries, spec.head::<0>(), &mut heads)?;
+        chunk.rows.extend_from_slice(&spec.weights(heads.into()));
         Ok(next)
     }
 
@@ -598,94 +484,5 @@ impl Stripe {
             out.extend_from_slice(row.unwrap_or_default());
         });
         Ok(())
-    }
-
-    /// Begin a snapshot of this instant, of all rows or of those that have changed; return the
-    /// number of all.
-    pub(crate) fn begin_snapshot(&mut self, version: u64, since: Option<Since>) -> usize {
-        self.begin_filter_snapshot(version);
-        self.snapshot_version = Some(version);
-        let rows = self.num_rows();
-        // Most changed rows are in memory.
-        let by_file = self.cold.is_some() && since.is_none();
-        self.snapshot = Some(Snapshot {
-            version,
-            rows,
-            since,
-            listed: None,
-            cursor: 0,
-            found: vec![
-                0;
-                if by_file {
-                    (rows as usize).div_ceil(64)
-                } else {
-                    0
-                }
-            ],
-            part: by_file.then_some(0),
-            saved: SavedRows::empty(),
-        });
-        self.len()
-    }
-
-    pub(crate) fn end_snapshot(&mut self) {
-        self.snapshot = None;
-        self.end_filter_snapshot();
-    }
-
-    /// Return how many rows are copied for the snapshot.
-    pub(crate) fn num_saved(&self) -> usize {
-        let snapshot = self.snapshot.as_ref();
-        snapshot.map_or(0, |snapshot| snapshot.saved.len())
-    }
-
-    /// Move the rows that were copied to `out`, which is best empty.
-    pub(crate) fn take_saved(&mut self, out: &mut SavedRows) {
-        let Some(snapshot) = &mut self.snapshot else {
-            return;
-        };
-        // The memory changes hands with the rows, so that none is asked of the system.
-        if out.len() == 0 {
-            std::mem::swap(&mut snapshot.saved, out);
-        } else {
-            out.append(&mut snapshot.saved);
-        }
-    }
-
-    /// Append some more rows of the snapshot to `out`, about `max` beside those copied; return
-    /// whether there are more.
-    ///
-    /// # Errors
-    /// Rows on disk that cannot be read.
-    pub(crate) fn read_snapshot(
-        &mut self,
-        max: usize,
-        width: usize,
-        out: &mut SavedRows,
-    ) -> Result<bool, StoreError> {
-        self.take_saved(out);
-        if self.read_part(out)? {
-            return Ok(true);
-        }
-        let Some(snapshot) = &mut self.snapshot else {
-            return Ok(false);
-        };
-        let (mut entries, next) = match &snapshot.listed {
-            None => self.index.walk(snapshot.cursor, max),
-            Some(listed) => self.index.pick(listed, snapshot.cursor, max),
-        };
-        entries.retain(|e| snapshot.wants(e.hash, e.row(), e.version()));
-        out.keys.extend(entries.iter().map(|e| unhash(e.hash)));
-        out.versions.extend(entries.iter().map(Entry::version));
-        if let Some(births) = &self.births {
-            let of_entries = entries.iter().map(|e| births.of(e.row()));
-            out.births.extend(of_entries);
-        }
-        match next {
-            Some(next) => snapshot.cursor = next,
-            None => self.snapshot = None,
-        }
-        self.copy_rows(&entries, width, &mut out.rows)?;
-        Ok(next.is_some())
     }
 }

@@ -16,8 +16,8 @@ pub(crate) struct MovedRows {
     pub(crate) keys: Vec<u64>,
     /// The version of each one's last update.
     pub(crate) versions: Vec<u64>,
-    /// The version of each row's first update, if it is noted.
-    pub(crate) births: Vec<u64>,
+    /// The numbers that features keep for each row, row by row.
+    pub(crate) words: Vec<u64>,
     /// Weights and slots of each.
     pub(crate) rows: Vec<f32>,
 }
@@ -26,7 +26,7 @@ impl MovedRows {
     fn clear(&mut self) {
         self.keys.clear();
         self.versions.clear();
-        self.births.clear();
+        self.words.clear();
         self.rows.clear();
     }
 }
@@ -46,7 +46,7 @@ impl Moved<'_> {
                 let given = RowsToPut {
                     keys: &rows.keys,
                     versions: &rows.versions,
-                    births: &rows.births,
+                    words: &rows.words,
                     rows: &rows.rows,
                 };
                 Ok(store.put_moved(rows.table, &given)?)
@@ -62,7 +62,7 @@ impl Moved<'_> {
                 table: rows.table,
                 keys: &rows.keys,
                 versions: &rows.versions,
-                births: &rows.births,
+                births: &rows.words,
                 rows: &rows.rows,
             },
             Self::Remembered(table, found) => Given::Remembered {
@@ -102,7 +102,7 @@ pub(crate) fn copy_tables(
             table,
             keys,
             versions,
-            births,
+            words,
             rows,
             width,
         } = piece
@@ -112,7 +112,7 @@ pub(crate) fn copy_tables(
         let given = RowsToPut {
             keys,
             versions,
-            births,
+            words,
             rows,
         };
         split(&mut parts, table as u32, &given, width);
@@ -145,12 +145,14 @@ fn rows_have_gone() -> PsError {
 fn split(parts: &mut [MovedRows], table: u32, given: &RowsToPut<'_>, width: usize) {
     let num_replicas = parts.len() as u32;
     let rows = given.rows.chunks_exact(width);
+    let num_words = given.words.len() / given.keys.len().max(1);
     for (i, (&key, row)) in given.keys.iter().zip(rows).enumerate() {
         let part = &mut parts[replica_of(key, num_replicas) as usize];
         part.table = table;
         part.keys.push(key);
         part.versions.push(given.versions[i]);
-        part.births.extend(given.births.get(i));
+        part.words
+            .extend_from_slice(&given.words[i * num_words..][..num_words]);
         part.rows.extend_from_slice(row);
     }
 }

@@ -484,7 +484,7 @@ fn take_into(store: &Store, given: &take::Given<'_>) -> Result<(), PsError> {
             let given = RowsToPut {
                 keys,
                 versions,
-                births,
+                words: births,
                 rows,
             };
             Ok(store.put_moved(table, &given)?)

@@ -9,6 +9,7 @@ use safetensors::tensor::{Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
 
 use crate::error::StoreError;
+use crate::features::saved::Beside;
 use crate::spec::ModelSpec;
 
 /// The version of the format that this code writes.
@@ -48,12 +49,9 @@ pub(crate) struct ReplicaEntry {
     pub(crate) version: u64,
     pub(crate) model: ModelSpec,
     pub(crate) files: Vec<FileEntry>,
-    /// Counts of keys without a row and times of versions, where there are any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) life: Option<FileEntry>,
-    /// The strings of keys, where a table keeps them: files by slots.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) names: Vec<FileEntry>,
+    /// What features of tables keep beside rows, in files of their own.
+    #[serde(flatten)]
+    pub(crate) beside: Beside,
     /// The checkpoint that holds the rows that the files lack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) base: Option<Base>,
@@ -109,59 +107,9 @@ pub(crate) fn file_name(replica: u32, num_replicas: u32, what: &str) -> String {
     format!("replica-{replica:05}-of-{num_replicas:05}-{what}.safetensors")
 }
 
-/// Names of the tensors of one table.
-pub(crate) struct TableNames {
-    pub(crate) keys: String,
-    pub(crate) versions: String,
-    pub(crate) births: String,
-    pub(crate) rows: String,
-}
-
-impl TableNames {
-    pub(crate) fn new(table: usize) -> Self {
-        Self {
-            keys: format!("table.{table}.keys"),
-            versions: format!("table.{table}.versions"),
-            births: format!("table.{table}.births"),
-            rows: format!("table.{table}.rows"),
-        }
-    }
-}
-
-/// Names of what is remembered of one table beside its rows.
-pub(crate) struct LifeNames {
-    pub(crate) keys: String,
-    pub(crate) versions: String,
-    pub(crate) counts: String,
-    pub(crate) sketch: String,
-}
-
-impl LifeNames {
-    pub(crate) fn new(table: usize) -> Self {
-        Self {
-            keys: format!("table.{table}.candidates.keys"),
-            versions: format!("table.{table}.candidates.versions"),
-            counts: format!("table.{table}.candidates.counts"),
-            sketch: format!("table.{table}.sketch"),
-        }
-    }
-}
-
-/// Names of the tensors of one table's dictionary.
-pub(crate) struct NamesNames {
-    pub(crate) keys: String,
-    pub(crate) ends: String,
-    pub(crate) text: String,
-}
-
-impl NamesNames {
-    pub(crate) fn new(table: usize) -> Self {
-        Self {
-            keys: format!("table.{table}.names.keys"),
-            ends: format!("table.{table}.names.ends"),
-            text: format!("table.{table}.names.text"),
-        }
-    }
+/// Return the name of a tensor of one table.
+pub(crate) fn of_table(table: usize, what: &str) -> String {
+    format!("table.{table}.{what}")
 }
 
 /// The tensors of a file, one after the other.

@@ -13,8 +13,9 @@ mod seal;
 mod write;
 
 pub(crate) use base::{LastWhole, wished_base};
-pub(crate) use format::Base;
+pub(crate) use file::PendingFile;
+pub(crate) use format::{Base, FileEntry, Layout, ReplicaEntry, of_table};
 pub use read::Parts;
-pub(crate) use read::{Restored, Wanted, read, read_parts};
+pub(crate) use read::{Checkpoint, Restored, TensorReader, Wanted, read, read_parts};
 pub use seal::{is_sealed, seal};
-pub(crate) use write::{Source, write};
+pub(crate) use write::{Source, parts_of, write};

@@ -11,8 +11,9 @@ use crate::checkpoint::format::{
 };
 use crate::checkpoint::seal::is_sealed;
 use crate::error::StoreError;
+use crate::features::life::Times;
+use crate::features::saved;
 use crate::index::MAX_VERSION;
-use crate::life::Times;
 use crate::placement::Placement;
 use crate::progress::Progress;
 use crate::route::{NUM_HASH_SLOTS, dense_range, hash_slots_of};
@@ -21,8 +22,6 @@ use crate::table::Table;
 use crate::tasks::Watermarks;
 use crate::vectors::{DenseRule, Vectors};
 
-mod life;
-mod names;
 mod parts;
 mod rows;
 mod tensors;
@@ -31,7 +30,7 @@ mod vectors;
 pub use parts::Parts;
 pub(crate) use parts::read_parts;
 use rows::{RowsFile, read_rows_file};
-use tensors::TensorReader;
+pub(crate) use tensors::TensorReader;
 use vectors::{Gathered, Part, RangesOf, lowest};
 
 /// A new job counts from here on from parameters whose versions come close to the most that there
@@ -125,11 +124,11 @@ pub(crate) fn read_manifest(dir: &Path) -> Result<Manifest, StoreError> {
 
 /// The manifest's entries, one for each replica and in order once they are checked; of a part, the
 /// one of its replica.
-struct Checkpoint {
-    dir: PathBuf,
-    entries: Vec<ReplicaEntry>,
+pub(crate) struct Checkpoint {
+    pub(crate) dir: PathBuf,
+    pub(crate) entries: Vec<ReplicaEntry>,
     /// Versions that are no longer counted: all that are read are less by so many, or 0.
-    earlier: u64,
+    pub(crate) earlier: u64,
 }
 
 impl Checkpoint {
@@ -157,30 +156,22 @@ impl Checkpoint {
     fn read_tables(&self, wanted: &Wanted<'_>) -> Result<(Vec<Table>, Times), StoreError> {
         let placement = Placement::new(wanted.replica, wanted.num_replicas)?;
         let model = self.model();
-        let tables = model
-            .tables
-            .iter()
-            .map(|spec| Table::new(spec, model.seed, placement, wanted.budget.clone()))
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|e| match e {
-                // The checkpoint is sound: no older one would be better.
-                e @ StoreError::DiskUnusable { .. } => e,
-                e => self.broken(e),
-            })?;
+        let tables = Table::all_of(model, placement, wanted.budget).map_err(|e| match e {
+            // The checkpoint is sound: no older one would be better.
+            e @ StoreError::DiskUnusable { .. } => e,
+            e => self.broken(e),
+        })?;
         let slots = hash_slots_of(wanted.replica, wanted.num_replicas);
         self.read_rows(slots.clone(), &tables, false, wanted.progress)?;
         let bases = self.bases()?;
         for base in &bases {
             base.read_rows(slots.clone(), &tables, true, wanted.progress)?;
         }
-        for part in bases.iter().chain([self]) {
-            names::read(part, &slots, &tables)?;
-        }
-        let times = life::read(self, &slots, &tables)?;
+        let times = saved::read(self, &bases, &slots, &tables)?;
         Ok((tables, times))
     }
 
-    fn broken(&self, problem: impl std::fmt::Display) -> StoreError {
+    pub(crate) fn broken(&self, problem: impl std::fmt::Display) -> StoreError {
         broken(&self.dir.join(MANIFEST), problem)
     }
 
@@ -317,7 +308,7 @@ impl Checkpoint {
     }
 
     fn check_files(&self, entry: &ReplicaEntry) -> Result<(), StoreError> {
-        for file in entry.files.iter().chain(&entry.life).chain(&entry.names) {
+        for file in entry.files.iter().chain(entry.beside.files()) {
             let plain = Path::new(&file.name).file_name();
             if plain != Some(std::ffi::OsStr::new(&file.name)) {
                 return Err(self.broken(format!("has a file '{}' outside its folder", file.name)));

@@ -12,11 +12,12 @@ use crate::budget::Budget;
 use crate::checkpoint::base::LastWhole;
 use crate::checkpoint::file::{PendingFile, laid_out, publish, unwritable};
 use crate::checkpoint::format::{
-    Base, FORMAT, FileEntry, Layout, ReplicaEntry, TableNames, broken, file_name,
+    Base, FORMAT, FileEntry, Layout, ReplicaEntry, broken, file_name, of_table,
 };
 use crate::checkpoint::pace::Pace;
 use crate::error::StoreError;
-use crate::life::Times;
+use crate::features::life::Times;
+use crate::features::saved;
 use crate::placement::{NUM_STRIPES, Placement};
 use crate::progress::Progress;
 use crate::spec::ModelSpec;
@@ -24,12 +25,6 @@ use crate::stripe::{SavedRows, Since};
 use crate::table::Table;
 use crate::tasks::Watermarks;
 use crate::vectors::Values;
-
-mod life;
-mod names;
-
-/// Candidates that are copied under one taking of a stripe's lock.
-const CHUNK_ROWS: usize = 2048;
 
 /// Aim for the size of a file of rows.
 const FILE_BYTES: usize = 64 << 20;
@@ -65,6 +60,31 @@ pub(crate) struct Source<'a> {
 }
 
 impl Source<'_> {
+    /// Create a file for some tensors, with what it is noted in it.
+    pub(crate) fn create(
+        &self,
+        dir: &Path,
+        what: &str,
+        layout: Layout,
+        slots: Option<[u32; 2]>,
+    ) -> Result<PendingFile, StoreError> {
+        let mut notes = vec![
+            ("format", format!("elasticdl-store {FORMAT}")),
+            ("replica", self.replica.to_string()),
+            ("num_replicas", self.num_replicas.to_string()),
+            ("version", self.version.to_string()),
+        ];
+        notes.extend(slots.map(|[first, end]| ("slots", format!("{first}-{end}"))));
+        let (lens, header) = laid_out(dir, layout, &notes)?;
+        let name = file_name(self.replica, self.num_replicas, what);
+        PendingFile::create(dir, &name, &lens, &header)
+    }
+
+    /// Return the first and the last-but-one hash slot of some stripes.
+    pub(crate) fn slots(&self, stripes: &Range<usize>) -> [u32; 2] {
+        [stripes.start, stripes.end].map(|stripe| self.placement.first_hash_slot(stripe))
+    }
+
     /// The snapshot has ended before its time, since updates could wait for the disk no longer.
     fn check_not_given_up(&self) -> Result<(), StoreError> {
         if self.budget.is_given_up() {
@@ -110,16 +130,7 @@ pub(crate) fn write(source: &Source<'_>, dir: &Path) -> Result<ReplicaEntry, Sto
     };
     pending.extend(row_files);
     files.extend(entries);
-    let mut names = Vec::new();
-    for stripes in parts_of(source) {
-        if let Some((file, entry)) = names::write(source, dir, stripes, names.len())? {
-            pending.push(file);
-            names.push(entry);
-            (source.progress)();
-        }
-    }
-    let (file, life) = life::write(source, dir)?.unzip();
-    pending.extend(file);
+    let beside = saved::write(source, dir, &mut pending)?;
     source.check_not_given_up()?;
     publish(dir, pending, source.progress)?;
     Ok(ReplicaEntry {
@@ -128,8 +139,7 @@ pub(crate) fn write(source: &Source<'_>, dir: &Path) -> Result<ReplicaEntry, Sto
         version: source.version,
         model: ModelSpec::clone(&source.model),
         files,
-        life,
-        names,
+        beside,
         base: source.base.clone(),
         rests: source.vectors.rests.to_vec(),
         first_task: source.first_task,
@@ -137,7 +147,7 @@ pub(crate) fn write(source: &Source<'_>, dir: &Path) -> Result<ReplicaEntry, Sto
 }
 
 /// Split the stripes into files of about equal size: one for a small store, at most one a stripe.
-fn parts_of(source: &Source<'_>) -> Vec<Range<usize>> {
+pub(crate) fn parts_of(source: &Source<'_>) -> Vec<Range<usize>> {
     let tables = source.tables.iter().zip(&source.rows);
     let total: usize = tables.map(|(table, rows)| table_bytes(table, rows)).sum();
     let count = total.div_ceil(FILE_BYTES).clamp(1, NUM_STRIPES);
@@ -149,15 +159,6 @@ fn parts_of(source: &Source<'_>) -> Vec<Range<usize>> {
 /// Return the bytes of some rows of a table in a file.
 fn table_bytes(table: &Table, rows: &[usize]) -> usize {
     rows.iter().sum::<usize>() * table.saved_bytes()
-}
-
-fn notes(source: &Source<'_>) -> Vec<(&'static str, String)> {
-    vec![
-        ("format", format!("elasticdl-store {FORMAT}")),
-        ("replica", source.replica.to_string()),
-        ("num_replicas", source.num_replicas.to_string()),
-        ("version", source.version.to_string()),
-    ]
 }
 
 fn write_vectors(source: &Source<'_>, dir: &Path) -> Result<(PendingFile, FileEntry), StoreError> {
@@ -185,9 +186,7 @@ fn write_vectors(source: &Source<'_>, dir: &Path) -> Result<(PendingFile, FileEn
     layout.add("dense", Dtype::F32, vec![dense.len()]);
     layout.add("dense.slots", Dtype::F32, vec![num_slots, dense.len()]);
     layout.add("state", Dtype::F32, vec![state.len()]);
-    let (lens, header) = laid_out(dir, layout, &notes(source))?;
-    let name = file_name(source.replica, source.num_replicas, "vectors");
-    let mut file = PendingFile::create(dir, &name, &lens, &header)?;
+    let mut file = source.create(dir, "vectors", layout, None)?;
     file.write(0, bytemuck::cast_slice(&tasks))?;
     for (tensor, values) in [dense, slots, state].into_iter().enumerate() {
         file.write(tensor + 1, bytemuck::cast_slice(values))?;
@@ -198,9 +197,9 @@ fn write_vectors(source: &Source<'_>, dir: &Path) -> Result<(PendingFile, FileEn
 
 /// The indices of the tensors of one table in a file.
 struct Places {
-    /// Keys; versions come next, and births where they are kept.
+    /// Keys; versions come next, and the columns that features keep.
     first: usize,
-    has_births: bool,
+    num_columns: usize,
     rows: usize,
 }
 
@@ -209,7 +208,7 @@ struct Part {
     stripes: Range<usize>,
     /// First and last-but-one.
     slots: [u32; 2],
-    /// For each table, the indices of its tensors: keys, versions, births if it has any, and rows.
+    /// For each table, the indices of its tensors.
     places: Vec<Places>,
     file: PendingFile,
 }
@@ -226,41 +225,31 @@ impl Part {
         let mut layout = Layout::default();
         let (mut places, mut next) = (Vec::new(), 0);
         for (number, (table, &count)) in source.tables.iter().zip(counts).enumerate() {
-            let (names, has_births) = (TableNames::new(number), table.has_births());
-            layout.add(names.keys, Dtype::U64, vec![count]);
-            layout.add(names.versions, Dtype::U64, vec![count]);
-            if has_births {
-                layout.add(names.births, Dtype::U64, vec![count]);
+            let columns = table.columns();
+            for what in ["keys", "versions"].iter().chain(columns) {
+                layout.add(of_table(number, what), Dtype::U64, vec![count]);
             }
             places.push(Places {
                 first: next,
-                has_births,
+                num_columns: columns.len(),
                 rows: number,
             });
-            next += 2 + usize::from(has_births);
+            next += 2 + columns.len();
         }
         // The rows of all tables come last.
         for places in &mut places {
             places.rows += next;
         }
         for (number, (table, &count)) in source.tables.iter().zip(counts).enumerate() {
-            let names = TableNames::new(number);
-            layout.add(names.rows, Dtype::F32, vec![count, table.width()]);
+            let shape = vec![count, table.width()];
+            layout.add(of_table(number, "rows"), Dtype::F32, shape);
         }
-        let slots = [
-            source.placement.first_hash_slot(stripes.start),
-            source.placement.first_hash_slot(stripes.end),
-        ];
-        let mut notes = notes(source);
-        notes.push(("slots", format!("{}-{}", slots[0], slots[1])));
-        let (lens, header) = laid_out(dir, layout, &notes)?;
-        let what = format!("rows-{number:02}");
-        let name = file_name(source.replica, source.num_replicas, &what);
+        let slots = source.slots(&stripes);
         Ok(Self {
             stripes,
             slots,
             places,
-            file: PendingFile::create(dir, &name, &lens, &header)?,
+            file: source.create(dir, &format!("rows-{number:02}"), layout, Some(slots))?,
         })
     }
 
@@ -270,8 +259,11 @@ impl Part {
             let (places, file) = (&self.places[table], &mut self.file);
             file.write(places.first, bytemuck::cast_slice(&saved.keys))?;
             file.write(places.first + 1, bytemuck::cast_slice(&saved.versions))?;
-            if places.has_births {
-                file.write(places.first + 2, bytemuck::cast_slice(&saved.births))?;
+            let num_columns = places.num_columns;
+            for column in 0..num_columns {
+                let words = saved.words.iter().skip(column).step_by(num_columns);
+                let words: Vec<u64> = words.copied().collect();
+                file.write(places.first + 2 + column, bytemuck::cast_slice(&words))?;
             }
             file.write(places.rows, bytemuck::cast_slice(&saved.rows))?;
             saved.clear();
@@ -301,7 +293,7 @@ fn write_all_rows(source: &Source<'_>, dir: &Path) -> Result<Written, StoreError
         let counts: Vec<usize> = counts.collect();
         parts.push(Part::create(source, dir, number, stripes, &counts)?);
     }
-    let (mut pacer, mut saved) = (Pacer::new(source), SavedRows::empty());
+    let (mut pacer, mut saved) = (Pacer::new(source), SavedRows::default());
     let mut written = Written::default();
     let mut copied = 0;
     let mut parts = parts.into_iter();
@@ -351,12 +343,12 @@ fn write_copies<'a>(
 /// Write the rows that have changed, part by part. How many they are is known when all of a part
 /// have been looked at, so they are collected: a part fits the memory.
 fn write_changed_rows(source: &Source<'_>, dir: &Path) -> Result<Written, StoreError> {
-    let (mut pacer, mut saved) = (Pacer::new(source), SavedRows::empty());
+    let (mut pacer, mut saved) = (Pacer::new(source), SavedRows::default());
     let mut written = Written::default();
     for (part, stripes) in parts_of(source).into_iter().enumerate() {
         let mut changed = Vec::new();
         for table in source.tables {
-            let mut all = SavedRows::empty();
+            let mut all = SavedRows::default();
             for stripe in stripes.clone() {
                 let mut more = true;
                 while more {

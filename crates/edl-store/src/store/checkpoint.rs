@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 
 use super::{Model, Store};
 use crate::checkpoint::{self, Base, LastWhole, Parts, Restored, Wanted};
@@ -217,17 +217,14 @@ impl Store {
             restored.tables.iter().for_each(Table::begin_periods);
         }
         let spec = Arc::new(restored.model);
+        let placement = Placement::new(replica, num_replicas)?;
         let model = Model {
-            spec: RwLock::new(spec.clone()),
             restored: AtomicBool::new(true),
-            placement: Placement::new(replica, num_replicas)?,
-            tables: restored.tables,
-            vectors: RwLock::new(restored.vectors),
             begun: AtomicU64::new(restored.version),
             version: AtomicU64::new(restored.version),
             tasks: Tasks::new(restored.watermarks),
-            staleness: Mutex::default(),
             times: Mutex::new(restored.times),
+            ..Model::new(spec.clone(), placement, restored.tables, restored.vectors)
         };
         model.tasks.forget_before(restored.first_task);
         model.treat(&spec, &store)?;

@@ -9,10 +9,11 @@ use std::time::Duration;
 use super::checkpoint::Snapshot;
 use super::{Model, Store};
 use crate::error::StoreError;
+use crate::features::changes::StripeMark;
 use crate::placement::NUM_STRIPES;
 use crate::progress::Progress;
 use crate::route::hash_slots_of;
-use crate::stripe::{SavedRows, StripeMark};
+use crate::stripe::SavedRows;
 use crate::table::Table;
 
 /// The number of cuts that a later cut may be compared with. A caller repeats a failed cut, and
@@ -70,8 +71,8 @@ pub enum Piece<'a> {
         keys: &'a [u64],
         /// The version of each one's last update.
         versions: &'a [u64],
-        /// The version of each one's first update, in tables that note it; none in others.
-        births: &'a [u64],
+        /// The numbers that features keep of each, row by row.
+        words: &'a [u64],
         /// A row of each: its weights, then the optimizer's slots.
         rows: &'a [f32],
         /// Floats in a row.
@@ -116,6 +117,23 @@ impl Store {
         marks.0.retain(|other| other.name != name);
         marks.0.push(mark);
         Ok(cut)
+    }
+
+    /// Append the weights of whole rows of a table to `out`, as a [`Piece`] has them.
+    ///
+    /// # Errors
+    /// An unknown table.
+    pub fn append_weights(
+        &self,
+        table: u32,
+        rows: &[f32],
+        out: &mut Vec<f32>,
+    ) -> Result<(), StoreError> {
+        let row = self.declared("a cut is made")?.table(table)?.row_spec();
+        for row_of in rows.chunks_exact(row.width) {
+            out.extend_from_slice(&row.weights(row_of[..row.head::<0>()].into()));
+        }
+        Ok(())
     }
 
     /// From now on, note which rows change from each cut to the next: then a cut of few changes takes
@@ -173,7 +191,7 @@ impl Store {
         progress: Progress<'_>,
         take: &mut impl FnMut(Piece<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut saved = SavedRows::empty();
+        let mut saved = SavedRows::default();
         let mut give = |table: usize, saved: &mut SavedRows| {
             if saved.len() > 0 {
                 let width = model.tables[table].width();
@@ -182,7 +200,7 @@ impl Store {
                     table,
                     keys,
                     versions: &saved.versions,
-                    births: &saved.births,
+                    words: &saved.words,
                     rows,
                     width,
                 })?;

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Model, Store};
 use crate::error::StoreError;
-use crate::life::Times;
+use crate::features::life::Times;
 use crate::tasks::Watermark;
 
 /// All that a store without tables holds beside its vectors.

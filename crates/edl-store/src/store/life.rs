@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::{Chunk, Model, Store};
 use crate::error::StoreError;
-use crate::life::{Cut, Expired};
+use crate::features::life::{Cut, Expired};
 use crate::progress::{Progress, unseen};
 
 impl Store {
@@ -52,7 +52,7 @@ impl Store {
                 // A list of changed rows cannot say which are gone.
                 let gone = slice()?;
                 self.removals.fetch_add(gone.rows, Ordering::Relaxed);
-                if gone.named {
+                if gone.is_told {
                     self.naming.fetch_add(1, Ordering::AcqRel);
                 }
                 Ok(())

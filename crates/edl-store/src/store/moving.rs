@@ -6,20 +6,19 @@
 //! [`Store::read_part`]. `docs/designs/resharding.md` tells when the second store becomes valid.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 
 use super::{Model, Store};
 use crate::error::StoreError;
-use crate::life::Times;
+use crate::features::life::Times;
+use crate::features::moving::Remembered;
 use crate::placement::Placement;
-use crate::remembered::Remembered;
 use crate::route::dense_range;
 use crate::spec::ModelSpec;
 use crate::table::Table;
-use crate::tasks::{Tasks, Watermark};
+use crate::tasks::Watermark;
 use crate::vectors::{DenseRule, Vectors};
 
 /// All that a store holds beside rows and vectors.
@@ -49,8 +48,8 @@ pub struct RowsToPut<'a> {
     pub keys: &'a [u64],
     /// The version of each one's last update.
     pub versions: &'a [u64],
-    /// The version of each one's first update, in tables that note it; none in others.
-    pub births: &'a [u64],
+    /// The numbers that features keep of each, row by row.
+    pub words: &'a [u64],
     /// Weights and slots of each.
     pub rows: &'a [f32],
 }
@@ -84,10 +83,7 @@ impl Store {
         let held = dense_range(spec.dense_len()?, replica, num_replicas);
         let state = dense_range(spec.state_len()?, replica, num_replicas);
         let rule = DenseRule::of(&spec, held.clone())?;
-        let tables = spec.tables.iter();
-        let tables =
-            tables.map(|table| Table::new(table, spec.seed, placement, store.budget.clone()));
-        let tables = tables.collect::<Result<Vec<_>, _>>()?;
+        let tables = Table::all_of(&spec, placement, &store.budget)?;
         for (table, &num_rows) in tables.iter().zip(num_rows) {
             table.reserve_rows(num_rows);
         }
@@ -95,15 +91,7 @@ impl Store {
         let spec = Arc::new(spec);
         let model = Model {
             restored: AtomicBool::new(is_restored),
-            placement,
-            tables,
-            vectors: RwLock::new(vectors),
-            begun: AtomicU64::new(0),
-            version: AtomicU64::new(0),
-            tasks: Tasks::default(),
-            staleness: Mutex::default(),
-            times: Mutex::new(Times::default()),
-            spec: RwLock::new(spec.clone()),
+            ..Model::new(spec.clone(), placement, tables, vectors)
         };
         model.treat(&spec, &store)?;
         // No other thread has the store yet.
@@ -121,10 +109,10 @@ impl Store {
         let RowsToPut {
             keys,
             versions,
-            births,
+            words,
             rows,
         } = *given;
-        model.table(table)?.put(keys, versions, births, rows)
+        model.table(table)?.put(keys, versions, words, rows)
     }
 
     /// Give `take` the facts that are remembered of keys beside rows, with the number of each

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::{Model, Store};
 use crate::error::StoreError;
-use crate::names::MAX_NAME_BYTES;
+use crate::features::names::MAX_NAME_BYTES;
 use crate::redo::Change;
 use crate::table::Table;
 

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::{Push, Store, TableGrads};
+use super::{Push, Store};
 use crate::error::StoreError;
+use crate::gradient::TableGrads;
 use crate::index::MAX_VERSION;
 use crate::spec::ModelSpec;
 use crate::table::PullMode;

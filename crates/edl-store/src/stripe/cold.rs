@@ -1,12 +1,8 @@
 //! The rows of a stripe that are on disk.
 
-use std::borrow::Cow;
-
 use super::{RowSpec, SavedRows, Stripe};
-use crate::arena::View;
 use crate::cold::{ColdFile, ColdRows, ColdTally};
 use crate::error::StoreError;
-use crate::index::{Entry, NO_ROW};
 
 impl Stripe {
     /// Bring rows to a file from now on, when they are asked to go; a new stripe does not.
@@ -65,7 +61,8 @@ impl Stripe {
         }
         let rows: Vec<u32> = found.iter().map(|&(_, row)| row).collect();
         let mut values = Vec::new();
-        self.copy_numbered(&rows, spec.dim, &mut values)?;
+        self.copy_numbered(&rows, spec.head::<0>(), &mut values)?;
+        let values = spec.weights(values.into());
         for (&(i, _), weights) in found.iter().zip(values.chunks_exact(spec.dim)) {
             take(i, Some(weights));
         }
@@ -81,12 +78,11 @@ impl Stripe {
         let Some(part) = snapshot.part else {
             return Ok(false);
         };
-        let births = self.births.as_ref();
         let more = cold.visit_part(part, |head, row| {
             if snapshot.wants(head.hash, head.row, head.version) {
                 snapshot.found[head.row as usize / 64] |= 1 << (head.row % 64);
-                let birth = births.map(|births| births.of(head.row));
-                out.push(head.hash, head.version, birth, row);
+                let place = (head.hash, head.row, head.version);
+                out.push(place, &self.features, row);
             }
         })?;
         snapshot.part = more.then_some(part + 1);
@@ -96,27 +92,5 @@ impl Stripe {
     #[cfg(test)]
     pub(crate) fn cold_mut(&mut self) -> Option<&mut ColdRows> {
         self.cold.as_deref_mut()
-    }
-}
-
-/// Return the first floats of a row, wherever it is.
-///
-/// # Errors
-/// It cannot be read.
-pub(super) fn row_of<'a>(
-    cold: Option<&ColdRows>,
-    arena: &View<'a>,
-    entry: &Entry,
-    len: usize,
-) -> Result<Cow<'a, [f32]>, StoreError> {
-    let row = entry.row();
-    let place = cold.map_or(row, |cold| cold.place_of(row));
-    match cold {
-        Some(cold) if place == NO_ROW => {
-            let mut whole = cold.fetch(row)?;
-            whole.truncate(len);
-            Ok(Cow::Owned(whole))
-        }
-        _ => Ok(Cow::Borrowed(arena.row(place, len))),
     }
 }

@@ -23,11 +23,7 @@ impl Table {
         stripe: usize,
         buffer: &mut Vec<u8>,
     ) -> Result<Option<usize>, StoreError> {
-        let mut stripe = self.stripes[stripe].write();
-        let before = stripe.bytes();
-        let evicted = stripe.evict(buffer);
-        self.budget.note(before, stripe.bytes());
-        evicted
+        self.change(&self.stripes[stripe], |stripe| stripe.evict(buffer))
     }
 
     pub(crate) fn cold_tally(&self) -> ColdTally {
@@ -69,25 +65,21 @@ impl Table {
                     None => out[place(i)].fill(centre),
                 });
         }
-        let mut stripe = stripe.write();
-        let before = stripe.bytes();
-        let found = stripe.bring(&hashes);
-        let mut num_missing = 0;
-        if let Ok(rows) = &found {
-            for (i, (&hash, row)) in hashes.iter().zip(rows).enumerate() {
+        self.change(stripe, |stripe| {
+            let mut num_missing = 0;
+            for (i, (&hash, row)) in hashes.iter().zip(stripe.bring(&hashes)?).enumerate() {
                 num_missing += usize::from(row.is_none());
                 let out = &mut out[place(i)];
                 match (row, pulling.creates) {
-                    (Some(_), _) => out.copy_from_slice(stripe.weights(hash, &self.spec, 0)),
+                    (Some(_), _) => stripe.read_or_create(hash, &self.spec, 0, out),
                     (None, Some(version)) => {
-                        out.copy_from_slice(stripe.weights(hash, &self.spec, version));
+                        stripe.read_or_create(hash, &self.spec, version, out);
                     }
                     (None, None) => out.fill(self.spec.generator.centre()),
                 }
             }
-        }
-        self.budget.note(before, stripe.bytes());
-        found.map(|_| num_missing)
+            Ok(num_missing)
+        })
     }
 }
 

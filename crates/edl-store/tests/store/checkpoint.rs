@@ -29,16 +29,8 @@ fn train(replicas: &Replicas, task: u64, num_minibatches: u32) {
             index,
             learning_rate: 0.1,
             tables: vec![
-                Grads {
-                    table: 0,
-                    keys: keys.clone(),
-                    grads: grads(16),
-                },
-                Grads {
-                    table: 1,
-                    keys: keys.clone(),
-                    grads: grads(1),
-                },
+                Grads::of(0, keys.clone(), grads(16)),
+                Grads::of(1, keys.clone(), grads(1)),
             ],
             dense: (0..100).map(|i| i as f32).collect(),
             state: vec![0.5; 50],

@@ -7,8 +7,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{Replicas, constant, model, table};
-use edl_store::{ModelSpec, PullMode, Push, Store, StoreError, TableGrads};
+use crate::common::{Replicas, constant, grads_of, model, table};
+use edl_store::{ModelSpec, PullMode, Push, Store, StoreError};
 
 /// Run a test that waits for threads, and fail if it takes unreasonably long.
 fn in_time(test: impl FnOnce() + Send + 'static) {
@@ -51,11 +51,7 @@ fn count(
         num_records: keys.len() as u32,
         learning_rate: 1.0,
         pulled_version: 0,
-        tables: &[TableGrads {
-            table: 0,
-            keys,
-            grads: &grads,
-        }],
+        tables: &[grads_of(0, keys, &grads)],
         dense: &[-1.0],
         state: &[1.0],
     };

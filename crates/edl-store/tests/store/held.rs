@@ -42,17 +42,11 @@ fn of_three_variables(kind: &str) -> ModelSpec {
 fn push(keys: &[u64], grads: Vec<f32>, dense: f32, index: u32) -> WholePush {
     let keys = keys.to_vec();
     WholePush {
-        task: 1,
-        lease: 1,
         index,
-        learning_rate: 0.5,
-        tables: vec![Grads {
-            table: 0,
-            keys,
-            grads,
-        }],
+        tables: vec![Grads::of(0, keys, grads)],
         dense: vec![dense; 100],
         state: vec![0.0; 2],
+        ..WholePush::default()
     }
 }
 

@@ -275,21 +275,20 @@ impl Plain {
 }
 
 fn whole_push(index: u32, keys: &[u64], grad: f32) -> WholePush {
-    let tables = (0..NUM_TABLES).map(|table| Grads {
-        table: table as u32,
-        keys: keys.to_vec(),
-        grads: (0..keys.len() * DIMS[table])
-            .map(|i| grad + (i % 3) as f32 / 4.0)
-            .collect(),
+    let tables = (0..NUM_TABLES).map(|table| {
+        Grads::of(
+            table as u32,
+            keys.to_vec(),
+            (0..keys.len() * DIMS[table])
+                .map(|i| grad + (i % 3) as f32 / 4.0)
+                .collect(),
+        )
     });
     WholePush {
-        task: 1,
-        lease: 1,
         index,
         learning_rate: 0.125,
         tables: tables.collect(),
-        dense: Vec::new(),
-        state: Vec::new(),
+        ..WholePush::default()
     }
 }
 

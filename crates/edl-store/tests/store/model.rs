@@ -170,12 +170,14 @@ fn spec(kind: &str) -> ModelSpec {
 }
 
 fn whole_push(task: u64, index: u32, keys: &[Vec<u64>; 3], grad: f32) -> WholePush {
-    let tables = keys.iter().enumerate().map(|(table, keys)| Grads {
-        table: table as u32,
-        keys: keys.clone(),
-        grads: (0..keys.len() * DIMS[table])
-            .map(|i| grad + (i % 5) as f32)
-            .collect(),
+    let tables = keys.iter().enumerate().map(|(table, keys)| {
+        Grads::of(
+            table as u32,
+            keys.clone(),
+            (0..keys.len() * DIMS[table])
+                .map(|i| grad + (i % 5) as f32)
+                .collect(),
+        )
     });
     WholePush {
         task,

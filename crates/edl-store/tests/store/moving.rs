@@ -25,11 +25,7 @@ fn push(replicas: &Replicas, index: u32) {
         index: index % 3,
         learning_rate: 0.05,
         tables: [(0, 16), (1, 1)]
-            .map(|(table, dim)| Grads {
-                table,
-                keys: keys.clone(),
-                grads: grads(dim),
-            })
+            .map(|(table, dim)| Grads::of(table, keys.clone(), grads(dim)))
             .into(),
         dense: ramp(DENSE),
         state: vec![0.25; STATE],
@@ -85,16 +81,13 @@ fn what_has_changed_is_found_whether_it_is_little_or_much() {
     let push = |(first, end): (u64, u64)| {
         let push = WholePush {
             task: 0,
-            lease: 1,
             index: index.replace(index.get() + 1),
-            learning_rate: 0.5,
-            tables: vec![Grads {
-                table: 1,
-                keys: (first..end).collect(),
-                grads: vec![1.0; (end - first) as usize],
-            }],
-            dense: Vec::new(),
-            state: Vec::new(),
+            tables: vec![Grads::of(
+                1,
+                (first..end).collect(),
+                vec![1.0; (end - first) as usize],
+            )],
+            ..WholePush::default()
         };
         now.push(&push).unwrap();
     };
@@ -126,7 +119,7 @@ fn a_row_that_comes_late_does_not_take_the_place_of_a_later_one() {
         let given = RowsToPut {
             keys: &[9],
             versions: &[version],
-            births: &[],
+            words: &[],
             rows: &[value],
         };
         store.put_moved(1, &given).unwrap();
@@ -148,7 +141,7 @@ fn rows_of_others_and_rows_that_do_not_fit_are_refused() {
         let given = RowsToPut {
             keys: &[key],
             versions: &[1],
-            births: &[],
+            words: &[],
             rows: row,
         };
         assert!(store.put_moved(1, &given).is_err());

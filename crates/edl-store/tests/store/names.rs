@@ -39,17 +39,10 @@ fn name(replicas: &Replicas, keys: &[u64], text: impl Fn(u64) -> String) -> Vec<
 
 fn push(replicas: &Replicas, index: u32, keys: &[u64]) {
     let push = WholePush {
-        task: 1,
-        lease: 1,
         index,
         learning_rate: 1.0,
-        tables: vec![Grads {
-            table: 0,
-            keys: keys.to_vec(),
-            grads: vec![1.0; keys.len()],
-        }],
-        dense: Vec::new(),
-        state: Vec::new(),
+        tables: vec![Grads::of(0, keys.to_vec(), vec![1.0; keys.len()])],
+        ..WholePush::default()
     };
     replicas.push(&push).unwrap();
 }

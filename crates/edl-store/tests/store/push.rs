@@ -1,6 +1,6 @@
 //! What a push does to rows, vectors and watermarks, and when it is refused.
 
-use crate::common::{Replicas, bare, declared, model, pull, sgd};
+use crate::common::{Replicas, bare, declared, grads_of, model, pull, sgd};
 use edl_store::{
     Applied, PullMode, Push, RoundGradient, RoundMember, Store, StoreError, TableGrads, TaskAudit,
 };
@@ -10,18 +10,7 @@ fn a_push_updates_rows_dense_and_state() {
     let store = declared(&sgd());
     let before = pull(&store, 0, 16, &[5, 6], PullMode::Create);
     let grads: Vec<f32> = (0..32).map(|i| i as f32).collect();
-    let tables = [
-        TableGrads {
-            table: 0,
-            keys: &[6, 5],
-            grads: &grads,
-        },
-        TableGrads {
-            table: 1,
-            keys: &[9],
-            grads: &[-1.0],
-        },
-    ];
+    let tables = [grads_of(0, &[6, 5], &grads), grads_of(1, &[9], &[-1.0])];
     let push = Push {
         tables: &tables,
         ..bare(1, 1, 0)
@@ -48,11 +37,7 @@ fn a_push_updates_rows_dense_and_state() {
 #[test]
 fn adam_counts_steps_from_one_for_rows_and_dense_alike() {
     let store = declared(&model("adam", 4, 2));
-    let tables = [TableGrads {
-        table: 1,
-        keys: &[9],
-        grads: &[1.0],
-    }];
+    let tables = [grads_of(1, &[9], &[1.0])];
     for index in 0..3 {
         let push = Push {
             tables: if index == 2 { &tables } else { &[] },

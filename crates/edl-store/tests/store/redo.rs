@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::common::grads_of;
 use edl_store::{
-    ModelSpec, PullMode, Push, RedoLogState, RoundGradient, RoundMember, Store, StoreError,
-    TableGrads, unseen,
+    ModelSpec, PullMode, Push, RedoLogState, RoundGradient, RoundMember, Store, StoreError, unseen,
 };
 use tempfile::TempDir;
 
@@ -73,6 +73,7 @@ fn declare(store: &Store) {
 fn push(store: &Store, task: u64, lease: u32, index: u32) -> Result<bool, StoreError> {
     let keys = [task, 100 + u64::from(index)];
     let value = task as f32 + 0.1 * index as f32;
+    let grads = [value, -value, 1.0, 2.0];
     let push = Push {
         task,
         lease,
@@ -80,11 +81,7 @@ fn push(store: &Store, task: u64, lease: u32, index: u32) -> Result<bool, StoreE
         num_records: 8,
         learning_rate: 0.5 / (1.0 + index as f32),
         pulled_version: 0,
-        tables: &[TableGrads {
-            table: 0,
-            keys: &keys,
-            grads: &[value, -value, 1.0, 2.0],
-        }],
+        tables: &[grads_of(0, &keys, &grads)],
         dense: &[value, 0.0, -1.0],
         state: &[],
     };

@@ -7,19 +7,14 @@ use edl_store::{PullMode, StoreError};
 
 fn push(replicas: &Replicas, index: u32, keys: &[u64]) {
     let grads = |dim: usize| vec![0.5; keys.len() * dim];
-    let table = |table, dim| Grads {
-        table,
-        keys: keys.to_vec(),
-        grads: grads(dim),
-    };
+    let table = |table, dim| Grads::of(table, keys.to_vec(), grads(dim));
     let push = WholePush {
-        task: 1,
-        lease: 1,
         index,
         learning_rate: 0.1,
         tables: vec![table(0, 16), table(1, 1)],
         dense: vec![1.0; 100],
         state: vec![0.5; 50],
+        ..WholePush::default()
     };
     replicas.push(&push).unwrap();
 }

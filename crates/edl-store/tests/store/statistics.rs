@@ -131,25 +131,14 @@ fn push(replicas: &Replicas, plain: &mut Plain, index: u32) {
     let clicks: Vec<f32> = keys.iter().map(|key| (key % 3) as f32).collect();
     let amounts = clicks.iter().flat_map(|&click| [2.0, click, period]);
     let push = WholePush {
-        task: 1,
-        lease: 1,
         index,
         learning_rate: 1.0,
         // The table that goes by the statistics comes first, and is updated last.
         tables: vec![
-            Grads {
-                table: ROWS,
-                keys: keys.clone(),
-                grads: vec![-1.0; 2 * keys.len()],
-            },
-            Grads {
-                table: STATISTICS,
-                keys: keys.clone(),
-                grads: amounts.collect(),
-            },
+            Grads::of(ROWS, keys.clone(), vec![-1.0; 2 * keys.len()]),
+            Grads::of(STATISTICS, keys.clone(), amounts.collect()),
         ],
-        dense: Vec::new(),
-        state: Vec::new(),
+        ..WholePush::default()
     };
     replicas.push(&push).unwrap();
     let again = replicas.push(&push).unwrap();

@@ -34,11 +34,7 @@ fn half_frozen(rule: OptimizerSpec) -> ModelSpec {
 }
 
 fn push(index: u32, grad: f32, state: Vec<f32>) -> WholePush {
-    let grads = |table| Grads {
-        table,
-        keys: vec![3, 4],
-        grads: vec![grad; 4],
-    };
+    let grads = |table| Grads::of(table, vec![3, 4], vec![grad; 4]);
     WholePush {
         task: 0,
         lease: 1,

@@ -1,8 +1,8 @@
 //! Facts about one store: declaring, pulling, scanning, and what its rows take.
 
 use crate::common::{
-    Grads, Replicas, WholePush, bare, constant, declared, params, pull, ramp, sgd, table, uniform,
-    variable,
+    Grads, Replicas, WholePush, bare, constant, declared, grads_of, params, pull, ramp, sgd, table,
+    uniform, variable, write_manifest,
 };
 use edl_store::{Clip, InitializerSpec, ModelSpec, PullMode, Push, Store, StoreError, TableGrads};
 
@@ -112,18 +112,9 @@ fn pull_creates_rows_in_training_and_not_in_evaluation() {
     let rows = pull(&store, 0, 16, &[2, 1], PullMode::Create);
     assert!(rows.iter().all(|x| x.abs() <= 0.05 && *x != 0.0));
     assert_eq!(store.stats().tables[0].rows, 2);
-    assert_eq!(
-        pull(&store, 0, 16, &[2, 3, 1], PullMode::ReadOnly)[..16],
-        rows[..16]
-    );
-    assert_eq!(
-        pull(&store, 0, 16, &[2, 3, 1], PullMode::ReadOnly)[32..],
-        rows[16..]
-    );
-    assert_eq!(
-        pull(&store, 0, 16, &[2, 3, 1], PullMode::ReadOnly)[16..32],
-        [0.0; 16]
-    );
+    let found = pull(&store, 0, 16, &[2, 3, 1], PullMode::ReadOnly);
+    assert_eq!((&found[..16], &found[32..]), (&rows[..16], &rows[16..]));
+    assert_eq!(found[16..32], [0.0; 16]);
 }
 
 #[test]
@@ -243,16 +234,11 @@ fn rows_of_every_width_keep_their_values() {
             .collect();
         let push = WholePush {
             task: 0,
-            lease: 1,
-            index: 0,
             learning_rate: 0.1,
-            tables: vec![Grads {
-                table: 0,
-                keys: keys.clone(),
-                grads: grads.clone(),
-            }],
+            tables: vec![Grads::of(0, keys.clone(), grads.clone())],
             dense: vec![0.0; 4],
             state: vec![0.0; 2],
+            ..WholePush::default()
         };
         replicas.push(&push).unwrap();
         for (grad, row) in grads
@@ -350,21 +336,14 @@ fn a_memory_limit_refuses_new_rows_and_serves_those_that_exist() {
     ] {
         assert!(said.contains(part), "{said}");
     }
-    let tables = [TableGrads {
-        table: 0,
-        keys: &more,
-        grads: &vec![1.0; more.len() * 16],
-    }];
+    let ones = vec![1.0; keys.len() * 16];
+    let tables = [grads_of(0, &more, &ones[..more.len() * 16])];
     let refused = store.apply(&push_of(0, &tables));
     assert!(matches!(refused, Err(StoreError::MemoryLimit { .. })));
     assert_eq!(store.stats().tables[0].rows, 50_000);
     assert_eq!(store.stats().version, 0);
     pull(&store, 0, 16, &keys, PullMode::Create);
-    let tables = [TableGrads {
-        table: 0,
-        keys: &keys,
-        grads: &vec![1.0; keys.len() * 16],
-    }];
+    let tables = [grads_of(0, &keys, &ones)];
     assert!(store.apply(&push_of(0, &tables)).unwrap().applied);
     // A few rows still fit.
     pull(
@@ -385,8 +364,7 @@ fn a_restored_store_counts_its_rows_against_the_limit() {
     let keys: Vec<u64> = (0..20_000).collect();
     pull(&store, 0, 16, &keys, PullMode::Create);
     let entry = store.checkpoint(dir.path()).unwrap();
-    let manifest = format!(r#"{{"format": 1, "replicas": [{entry}]}}"#);
-    std::fs::write(dir.path().join("manifest.json"), manifest).unwrap();
+    write_manifest(dir.path(), &[entry]);
     let store = Store::restore(dir.path(), 0, 1, true).unwrap();
     store.set_memory_limit(Some(1_000_000));
     pull(&store, 0, 16, &keys, PullMode::Create);

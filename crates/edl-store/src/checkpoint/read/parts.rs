@@ -8,7 +8,7 @@ use std::path::Path;
 use super::{Checkpoint, Restored, Wanted};
 use crate::checkpoint::format::{MANIFEST, broken};
 use crate::error::StoreError;
-use crate::life::Times;
+use crate::features::life::Times;
 use crate::spec::ModelSpec;
 use crate::tasks::Watermarks;
 use crate::vectors::{DenseRule, Vectors};

@@ -5,7 +5,7 @@ use std::path::Path;
 use safetensors::Dtype;
 
 use super::TensorReader;
-use crate::checkpoint::format::{FileEntry, TableNames};
+use crate::checkpoint::format::{FileEntry, of_table};
 use crate::error::StoreError;
 use crate::progress::Progress;
 use crate::route::hash_slot_of;
@@ -31,8 +31,8 @@ pub(super) struct RowsFile<'a> {
 struct Heads {
     keys: Vec<u64>,
     versions: Vec<u64>,
-    /// Empty where first updates are not noted.
-    births: Vec<u64>,
+    /// The numbers of all columns, row by row.
+    words: Vec<u64>,
 }
 
 /// Read a file of rows into the tables; rows of other replicas are left out.
@@ -59,16 +59,20 @@ fn read_heads(
     part: &RowsFile<'_>,
 ) -> Result<Heads, StoreError> {
     let (slots, last) = (part.slots, part.version);
-    let names = TableNames::new(number);
-    let count = reader.len_of(&names.keys)?;
-    let keys = reader.read::<u64>(&names.keys, Dtype::U64, &[count])?;
-    let mut versions = reader.read::<u64>(&names.versions, Dtype::U64, &[count])?;
-    let mut births = if table.has_births() {
-        reader.read::<u64>(&names.births, Dtype::U64, &[count])?
-    } else {
-        Vec::new()
+    let count = reader.len_of(&of_table(number, "keys"))?;
+    let mut read = |what: &str| {
+        let name = of_table(number, what);
+        reader.read::<u64>(&name, Dtype::U64, &[count])
     };
-    if let Some(late) = versions.iter().chain(&births).find(|&&v| v > last) {
+    let (keys, mut versions) = (read("keys")?, read("versions")?);
+    let columns = table.columns();
+    let mut words = vec![0; count * columns.len()];
+    for (i, column) in columns.iter().enumerate() {
+        let found = read(column)?;
+        let places = words.iter_mut().skip(i).step_by(columns.len());
+        places.zip(found).for_each(|(word, found)| *word = found);
+    }
+    if let Some(late) = versions.iter().chain(&words).find(|&&v| v > last) {
         return Err(reader.broken(format!(
             "has a row of version {late}, later than the checkpoint's {last}; it is corrupt"
         )));
@@ -80,13 +84,13 @@ fn read_heads(
             slots[0], slots[1]
         )));
     }
-    for version in versions.iter_mut().chain(&mut births) {
+    for version in versions.iter_mut().chain(&mut words) {
         *version = version.saturating_sub(part.earlier);
     }
     Ok(Heads {
         keys,
         versions,
-        births,
+        words,
     })
 }
 
@@ -97,19 +101,19 @@ fn read_rows(
     heads: &Heads,
     part: &RowsFile<'_>,
 ) -> Result<(), StoreError> {
-    let (keys, width) = (&heads.keys, table.width());
+    let (keys, width, num_words) = (&heads.keys, table.width(), table.columns().len());
     table.reserve(keys)?;
-    let name = TableNames::new(number).rows;
+    let name = of_table(number, "rows");
     reader.begin(&name, Dtype::F32, &[keys.len(), width])?;
     let rows = (CHUNK_BYTES / 4 / width).max(1);
     for start in (0..keys.len()).step_by(rows) {
         let range = start..(start + rows).min(keys.len());
-        let births = heads.births.get(range.clone()).unwrap_or_default();
+        let words = &heads.words[range.start * num_words..range.end * num_words];
         let (keys, versions) = (&keys[range.clone()], &heads.versions[range]);
         let mut values = vec![0.0_f32; keys.len() * width];
         reader.fill(&mut values)?;
         (part.progress)();
-        if let Some(key) = table.restore(keys, versions, births, &values, part.is_base) {
+        if let Some(key) = table.restore((keys, versions, words, &values), part.is_base) {
             return Err(reader.broken(format!(
                 "has key {key} of table '{}' that was read before; it is corrupt",
                 table.name()

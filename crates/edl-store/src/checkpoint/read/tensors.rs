@@ -16,7 +16,7 @@ const MAX_HEADER_BYTES: usize = 64 << 20;
 
 /// Reads the tensors of a file in the order of the file, and checks length and checksum. The values
 /// are valid only after `finish` has succeeded.
-pub(super) struct TensorReader {
+pub(crate) struct TensorReader {
     path: PathBuf,
     file: BufReader<File>,
     metadata: Metadata,
@@ -27,7 +27,7 @@ pub(super) struct TensorReader {
 }
 
 impl TensorReader {
-    pub(super) fn open(dir: &Path, entry: &FileEntry) -> Result<Self, StoreError> {
+    pub(crate) fn open(dir: &Path, entry: &FileEntry) -> Result<Self, StoreError> {
         let path = dir.join(&entry.name);
         let file = File::open(&path).map_err(|e| {
             broken(
@@ -69,7 +69,7 @@ impl TensorReader {
         })
     }
 
-    pub(super) fn broken(&self, problem: impl std::fmt::Display) -> StoreError {
+    pub(crate) fn broken(&self, problem: impl std::fmt::Display) -> StoreError {
         broken(&self.path, problem)
     }
 
@@ -81,7 +81,7 @@ impl TensorReader {
     }
 
     /// Return the length of a vector.
-    pub(super) fn len_of(&self, name: &str) -> Result<usize, StoreError> {
+    pub(crate) fn len_of(&self, name: &str) -> Result<usize, StoreError> {
         match self.shape_of(name)? {
             [len] => Ok(*len),
             shape => Err(self.broken(format!(
@@ -91,7 +91,7 @@ impl TensorReader {
     }
 
     /// Return the rows of a matrix of `width`.
-    pub(super) fn rows_of(&self, name: &str, width: usize) -> Result<usize, StoreError> {
+    pub(crate) fn rows_of(&self, name: &str, width: usize) -> Result<usize, StoreError> {
         match self.shape_of(name)? {
             [rows, found] if *found == width => Ok(*rows),
             shape => Err(self.broken(format!(
@@ -101,7 +101,7 @@ impl TensorReader {
     }
 
     /// Check that a tensor comes next, and that it is as expected.
-    pub(super) fn begin(
+    pub(crate) fn begin(
         &self,
         name: &str,
         dtype: Dtype,
@@ -128,7 +128,7 @@ impl TensorReader {
     }
 
     /// Read a whole tensor; its length was checked against that of the file.
-    pub(super) fn read<T: Pod>(
+    pub(crate) fn read<T: Pod>(
         &mut self,
         name: &str,
         dtype: Dtype,
@@ -141,7 +141,7 @@ impl TensorReader {
     }
 
     /// Read what comes next.
-    pub(super) fn fill<T: Pod>(&mut self, values: &mut [T]) -> Result<(), StoreError> {
+    pub(crate) fn fill<T: Pod>(&mut self, values: &mut [T]) -> Result<(), StoreError> {
         let bytes = bytemuck::cast_slice_mut(values);
         let read = self.file.read_exact(bytes);
         read.map_err(|e| self.broken(format!("cannot be read: {e}")))?;
@@ -150,7 +150,7 @@ impl TensorReader {
         Ok(())
     }
 
-    pub(super) fn finish(self) -> Result<(), StoreError> {
+    pub(crate) fn finish(self) -> Result<(), StoreError> {
         if self.at != self.metadata.data_len() {
             return Err(self.broken("has more tensors than expected; it is of another format"));
         }

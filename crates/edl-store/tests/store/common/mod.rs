@@ -144,6 +144,31 @@ pub struct WholePush {
     pub state: Vec<f32>,
 }
 
+impl Default for WholePush {
+    fn default() -> Self {
+        Self {
+            task: 1,
+            lease: 1,
+            index: 0,
+            learning_rate: 0.5,
+            tables: Vec::new(),
+            dense: Vec::new(),
+            state: Vec::new(),
+        }
+    }
+}
+
+impl Grads {
+    pub fn of(table: u32, keys: Vec<u64>, grads: Vec<f32>) -> Self {
+        Self { table, keys, grads }
+    }
+}
+
+/// Return a table's part of one store's push.
+pub fn grads_of<'a>(table: u32, keys: &'a [u64], grads: &'a [f32]) -> TableGrads<'a> {
+    TableGrads { table, keys, grads }
+}
+
 impl Replicas {
     pub fn declared(count: u32, model: &ModelSpec) -> Self {
         let stores = (0..count).map(|r| Store::new(r, count)).collect();
@@ -213,24 +238,19 @@ impl Replicas {
             .map(|grads| {
                 let own = self.own(store, &grads.keys);
                 let dim = grads.grads.len() / grads.keys.len().max(1);
-                Grads {
-                    table: grads.table,
-                    keys: own.iter().map(|&i| grads.keys[i]).collect(),
-                    grads: own
-                        .iter()
+                Grads::of(
+                    grads.table,
+                    own.iter().map(|&i| grads.keys[i]).collect(),
+                    own.iter()
                         .flat_map(|&i| &grads.grads[i * dim..(i + 1) * dim])
                         .copied()
                         .collect(),
-                }
+                )
             })
             .collect();
         let tables: Vec<TableGrads<'_>> = parts
             .iter()
-            .map(|part| TableGrads {
-                table: part.table,
-                keys: &part.keys,
-                grads: &part.grads,
-            })
+            .map(|part| grads_of(part.table, &part.keys, &part.grads))
             .collect();
         let range = |len| dense_range(len, store.replica(), store.num_replicas());
         store.apply(&Push {

@@ -58,7 +58,7 @@ fn copy_tables(source: &Store, to: &Replicas, name: &str, since: Option<&str>) -
             table,
             keys,
             versions,
-            births,
+            words,
             rows,
             width,
         } = piece
@@ -66,12 +66,13 @@ fn copy_tables(source: &Store, to: &Replicas, name: &str, since: Option<&str>) -
             has_gone = true;
             return Ok(());
         };
+        let num_words = words.len() / keys.len();
         for (i, &key) in keys.iter().enumerate() {
             let target = &to.0[replica_of(key, to.count()) as usize];
             let given = RowsToPut {
                 keys: &[key],
                 versions: &versions[i..=i],
-                births: births.get(i..=i).unwrap_or_default(),
+                words: &words[i * num_words..][..num_words],
                 rows: &rows[i * width..(i + 1) * width],
             };
             target.put_moved(table as u32, &given)?;

@@ -5,6 +5,11 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use xxhash_rust::xxh64::xxh64;
 
+use crate::counters::TableStats;
+use crate::features::moving::{Gift, Remembered, RememberedKind, Torn};
+use crate::features::{NewRow, RowFeature};
+use crate::route::unhash;
+
 /// The longest string that is kept, in bytes of UTF-8; whoever sends a longer one cuts it.
 pub const MAX_NAME_BYTES: usize = 1024;
 
@@ -61,6 +66,69 @@ pub(crate) struct Names {
     collisions: HashSet<(u64, u64)>,
 }
 
+impl RowFeature for Names {
+    fn created(&mut self, row: NewRow<'_>, _word: Option<u64>) {
+        self.row_came(row.hash);
+    }
+
+    fn removed(&mut self, hash: u64, version: u64) -> bool {
+        self.row_went(hash, version)
+    }
+
+    fn passed(&mut self, version: u64) {
+        self.sweep(version);
+    }
+
+    fn bytes(&self) -> usize {
+        let count = self.kept.len() + self.waiting.len();
+        Self::bytes_of(count, self.text_bytes)
+            + self.collisions.capacity() * size_of::<(u64, u64)>()
+    }
+
+    fn count(&self, stats: &mut TableStats) {
+        stats.names += self.kept.len() as u64;
+        stats.name_collisions += self.collisions.len() as u64;
+    }
+
+    fn give(
+        &mut self,
+        kind: RememberedKind,
+        _from: u64,
+        since: Option<u64>,
+        out: &mut Remembered,
+    ) -> Option<u64> {
+        match kind {
+            RememberedKind::Names => {
+                for (hash, version, text) in self.since(since.unwrap_or(0)) {
+                    out.push(unhash(hash), version, text.as_bytes());
+                }
+            }
+            RememberedKind::OtherNames => {
+                for &(hash, text_hash) in &self.collisions {
+                    out.push(unhash(hash), 0, &text_hash.to_le_bytes());
+                }
+            }
+            RememberedKind::Counts | RememberedKind::Sketches => {}
+        }
+        None
+    }
+
+    fn take(&mut self, gift: &Gift<'_>) -> Result<(), Torn> {
+        match gift.kind {
+            RememberedKind::Names => {
+                let text = std::str::from_utf8(gift.bytes).map_err(|_| Torn { expected: 0 })?;
+                self.add(gift.hash, text, gift.version, gift.has_row);
+            }
+            RememberedKind::OtherNames => {
+                let text_hash = u64::from_le_bytes(gift.array()?);
+                self.collisions.insert((gift.hash, text_hash));
+            }
+            RememberedKind::Counts | RememberedKind::Sketches => {}
+        }
+        Ok(())
+    }
+}
+
 impl Names {
     /// Note the name of a key. The first one stays; another one for the same key is counted.
     /// Return whether it is kept for good: whether there is a row.
@@ -96,14 +164,14 @@ impl Names {
     }
 
     /// A key has got a row.
-    pub(crate) fn row_came(&mut self, hash: u64) {
+    fn row_came(&mut self, hash: u64) {
         if let Some(name) = self.waiting.remove(&hash) {
             self.kept.insert(hash, name);
         }
     }
 
     /// A key's row has gone at a version; return whether it had a name.
-    pub(crate) fn row_went(&mut self, hash: u64, version: u64) -> bool {
+    fn row_went(&mut self, hash: u64, version: u64) -> bool {
         let name = self.kept.remove(&hash);
         let had_one = name.is_some();
         if let Some(Name { text, .. }) = name {
@@ -113,7 +181,7 @@ impl Names {
     }
 
     /// Forget the names that have waited long enough.
-    pub(crate) fn sweep(&mut self, version: u64) {
+    fn sweep(&mut self, version: u64) {
         let text_bytes = &mut self.text_bytes;
         self.waiting.retain(|_, name| {
             let stays = name.version.saturating_add(PATIENCE) > version;
@@ -130,48 +198,17 @@ impl Names {
         self.kept.get(&hash).map(|name| &*name.text)
     }
 
-    /// Return how many keys with a row have a name.
-    pub(crate) fn len(&self) -> usize {
-        self.kept.len()
-    }
-
-    pub(crate) fn num_collisions(&self) -> usize {
-        self.collisions.len()
-    }
-
     /// Return what so many names of so many bytes take.
     pub(crate) fn bytes_of(count: usize, text_bytes: usize) -> usize {
         count * ENTRY_BYTES + text_bytes
     }
 
-    pub(crate) fn bytes(&self) -> usize {
-        let count = self.kept.len() + self.waiting.len();
-        Self::bytes_of(count, self.text_bytes)
-            + self.collisions.capacity() * size_of::<(u64, u64)>()
-    }
-
-    /// Return the names that came at a version or later, also those that wait: an update that is
-    /// under way may need them.
-    pub(crate) fn since(&self, version: u64) -> impl Iterator<Item = (u64, &str)> {
-        self.with_versions(version)
-            .map(|(hash, _, text)| (hash, text))
-    }
-
-    /// Return the same, each with its version before its text.
-    pub(crate) fn with_versions(&self, version: u64) -> impl Iterator<Item = (u64, u64, &str)> {
+    /// Return the names that came at a version or later, each with its version. Those that wait are
+    /// among them: an update that is under way may need them.
+    pub(crate) fn since(&self, version: u64) -> impl Iterator<Item = (u64, u64, &str)> {
         let all = self.kept.iter().chain(&self.waiting);
         all.filter(move |(_, name)| name.version >= version)
             .map(|(&hash, name)| (hash, name.version, &*name.text))
-    }
-
-    /// Return the strings that have the key of another one, by hashes.
-    pub(crate) fn collisions(&self) -> impl Iterator<Item = (u64, u64)> {
-        self.collisions.iter().copied()
-    }
-
-    /// Note a string that has the key of another one, by hashes.
-    pub(crate) fn add_collision(&mut self, collision: (u64, u64)) {
-        self.collisions.insert(collision);
     }
 }
 
@@ -187,7 +224,7 @@ mod tests {
         assert!(names.add(1, "uno", 7, true));
         assert!(names.add(1, "one", 8, true));
         assert_eq!(
-            (names.get(1), names.num_collisions(), names.len()),
+            (names.get(1), names.collisions.len(), names.kept.len()),
             (Some("one"), 1, 1)
         );
     }
@@ -211,7 +248,7 @@ mod tests {
         names.add(1, "one", 5, true);
         assert!(names.row_went(1, 9));
         assert!(!names.row_went(1, 9));
-        assert_eq!((names.get(1), names.len()), (None, 0));
+        assert_eq!((names.get(1), names.kept.len()), (None, 0));
         names.row_came(1);
         assert_eq!(names.get(1), Some("one"));
     }

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::life::spec::Expiry;
-use crate::life::times::Times;
+use super::spec::Expiry;
+use super::times::Times;
 
 /// The numbers of rows that a pass of expiry has removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::life::sketch::NUM_ROWS;
+use super::sketch::NUM_ROWS;
 use crate::route::NUM_HASH_SLOTS;
 
 /// The largest count that a candidate's entry holds.

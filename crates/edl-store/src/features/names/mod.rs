@@ -1,9 +1,15 @@
-//! The dictionary of a table's keys, stripe by stripe.
+//! The strings that the keys of a table were made of, for tables that keep them.
 
-use super::Table;
 use crate::error::StoreError;
-use crate::names::Names;
 use crate::route::{hash, unhash};
+use crate::stripe::Stripe;
+use crate::table::Table;
+
+mod dictionary;
+pub(crate) mod saved;
+
+pub use dictionary::MAX_NAME_BYTES;
+pub(crate) use dictionary::Names;
 
 /// The names of some stripes, one after the other.
 #[derive(Debug, Default)]
@@ -22,25 +28,19 @@ impl SavedNames {
     }
 }
 
-/// The contents of a table's dictionary.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct NamesTally {
-    /// Keys with a row and a name.
-    pub(crate) names: u64,
-    /// Strings that have the key of another one.
-    pub(crate) collisions: u64,
+impl Stripe {
+    /// Note the name of a key; return whether the key has a row, and the name is there to stay.
+    fn add_name(&mut self, hash: u64, text: &str, version: u64) -> bool {
+        let has_row = self.has_row(hash);
+        let names = self.features.get_mut::<Names>();
+        names.is_some_and(|names| names.add(hash, text, version, has_row))
+    }
 }
 
 impl Table {
     /// Whether the strings of keys are kept.
     pub(crate) fn keeps_names(&self) -> bool {
-        self.keeps_names
-    }
-
-    pub(super) fn begin_names(&self) {
-        for stripe in &self.stripes {
-            stripe.write().keep_names();
-        }
+        self.terms.keeps_names
     }
 
     /// Note the names of keys that belong to this replica; append those without a row to
@@ -54,22 +54,20 @@ impl Table {
     ) -> Result<(), StoreError> {
         let text_bytes = names.iter().map(|name| name.len()).sum();
         let bytes = Names::bytes_of(keys.len(), text_bytes) as u64;
-        if !self.budget.has_room(bytes) {
+        if !self.budget().has_room(bytes) {
             return Err(StoreError::NamesMemoryLimit {
-                table: self.name.clone(),
+                table: self.name().to_owned(),
                 count: keys.len(),
-                used: self.budget.used(),
-                limit: self.budget.limit().unwrap_or(0),
+                used: self.budget().used(),
+                limit: self.budget().limit().unwrap_or(0),
             });
         }
         for (&key, name) in keys.iter().zip(names) {
             let hash = hash(key);
-            let mut stripe = self.stripes[self.placement.stripe(hash)].write();
-            let before = stripe.bytes();
-            if !stripe.add_name(hash, name, version) {
+            let stripe = self.stripe_of(hash);
+            if !self.change(stripe, |stripe| stripe.add_name(hash, name, version)) {
                 waiting.push(key);
             }
-            self.budget.note(before, stripe.bytes());
         }
         Ok(())
     }
@@ -80,19 +78,19 @@ impl Table {
         for (&key, &end) in saved.keys.iter().zip(&saved.ends) {
             let (hash, range) = (hash(key), start..end as usize);
             start = end as usize;
-            let name = saved.text.get(range).filter(|_| self.placement.owns(hash));
+            let name = saved.text.get(range).filter(|_| self.owns(hash));
             let Some(name) = name else { continue };
-            let mut stripe = self.stripes[self.placement.stripe(hash)].write();
-            let before = stripe.bytes();
-            stripe.add_name(hash, name, version);
-            self.budget.note(before, stripe.bytes());
+            self.change(self.stripe_of(hash), |stripe| {
+                stripe.add_name(hash, name, version)
+            });
         }
     }
 
     /// Return the names in a stripe that came at a version or later.
     pub(crate) fn names_since(&self, stripe: usize, version: u64, saved: &mut SavedNames) {
-        let stripe = self.stripes[stripe].read();
-        for (hash, name) in stripe.names().into_iter().flat_map(|n| n.since(version)) {
+        let stripe = self.stripes()[stripe].read();
+        let names = stripe.features.get::<Names>().into_iter();
+        for (hash, _, name) in names.flat_map(|names| names.since(version)) {
             saved.push(unhash(hash), name);
         }
     }
@@ -101,23 +99,12 @@ impl Table {
     pub(crate) fn names_of(&self, keys: &[u64]) -> Vec<Option<String>> {
         let name_of = |&key: &u64| {
             let hash = hash(key);
-            if !self.placement.owns(hash) {
+            if !self.owns(hash) {
                 return None;
             }
-            let stripe = self.stripes[self.placement.stripe(hash)].read();
-            Some(stripe.names()?.get(hash)?.to_owned())
+            let stripe = self.stripe_of(hash).read();
+            Some(stripe.features.get::<Names>()?.get(hash)?.to_owned())
         };
         keys.iter().map(name_of).collect()
-    }
-
-    pub(crate) fn names_tally(&self) -> NamesTally {
-        let mut sum = NamesTally::default();
-        for stripe in &self.stripes {
-            if let Some(names) = stripe.read().names() {
-                sum.names += names.len() as u64;
-                sum.collisions += names.num_collisions() as u64;
-            }
-        }
-        sum
     }
 }

@@ -75,7 +75,7 @@ impl Sketch {
     /// Give the cells of each slot that has changed since the last time; or, of all, those of which
     /// something was counted.
     pub(crate) fn take_changed(&mut self, all: bool, mut take: impl FnMut(u32, &[u8])) {
-        let len = NUM_ROWS * self.width;
+        let len = self.slot_bytes();
         let slots = (self.first_hash_slot..).zip(self.cells.chunks_exact(len));
         for ((slot, cells), changed) in slots.zip(&mut self.changed) {
             if std::mem::take(changed) || (all && cells.iter().any(|&count| count > 0)) {
@@ -92,6 +92,11 @@ impl Sketch {
         for (own, &other) in own.iter_mut().zip(cells) {
             *own = other.max(*own);
         }
+    }
+
+    /// Return the bytes of a slot.
+    pub(crate) fn slot_bytes(&self) -> usize {
+        NUM_ROWS * self.width
     }
 
     pub(crate) fn bytes(&self) -> usize {

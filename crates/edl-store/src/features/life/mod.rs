@@ -4,17 +4,21 @@
 //! any number of replicas decides alike. `docs/designs/sparse-life-cycle.md` says why it is so.
 
 mod admission;
+mod births;
 mod candidates;
 mod expiry;
+mod rows;
+pub(crate) mod saved;
 mod sketch;
 mod spec;
 mod times;
 
-pub(crate) use admission::{AdmissionFilter, Occurrence, Tally};
+pub(crate) use admission::{AdmissionFilter, Occurrence};
+pub(crate) use births::Births;
 pub(crate) use candidates::Candidate;
+pub(crate) use expiry::Cut;
 pub use expiry::Expired;
-pub(crate) use expiry::{Cut, Fate};
-pub(crate) use sketch::NUM_ROWS as SKETCH_ROWS;
+pub(crate) use rows::Admitted;
 pub(crate) use spec::{Admission, Expiry, Limit};
 pub use spec::{AdmissionSpec, ExpirySpec, StatisticSpec};
-pub(crate) use times::{Times, common};
+pub(crate) use times::Times;

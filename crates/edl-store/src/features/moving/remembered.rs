@@ -4,7 +4,7 @@ use crate::error::StoreError;
 use crate::route::replica_of;
 
 /// Bytes that are given at a time.
-pub(crate) const PIECE_BYTES: usize = 1 << 20;
+pub(super) const PIECE_BYTES: usize = 1 << 20;
 
 /// What is remembered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub enum RememberedKind {
     OtherNames,
 }
 
-const KINDS: [RememberedKind; 4] = [
+pub(super) const KINDS: [RememberedKind; 4] = [
     RememberedKind::Counts,
     RememberedKind::Sketches,
     RememberedKind::Names,

@@ -1,18 +1,85 @@
-//! Reads the facts that the replicas of a checkpoint remembered beside rows.
+//! What a checkpoint has of the life cycle beside rows: counts of keys without a row, and times of
+//! versions.
 
 use std::ops::Range;
+use std::path::Path;
 
 use safetensors::Dtype;
 
-use super::{Checkpoint, TensorReader};
-use crate::checkpoint::format::{LifeNames, ReplicaEntry};
+use super::times::{Times, common};
+use crate::checkpoint::{
+    Checkpoint, FileEntry, Layout, PendingFile, ReplicaEntry, Source, TensorReader, of_table,
+};
 use crate::error::StoreError;
-use crate::life::{Times, common};
-use crate::route::{hash_slot_of, hash_slots_of};
+use crate::placement::NUM_STRIPES;
+use crate::route::{hash_slot_of, hash_slots_of, unhash};
 use crate::table::Table;
 
+/// Candidates that are copied under one taking of a stripe's lock.
+const CHUNK_ROWS: usize = 2048;
+
+// The tensors of one table.
+const KEYS: &str = "candidates.keys";
+const VERSIONS: &str = "candidates.versions";
+const COUNTS: &str = "candidates.counts";
+const SKETCH: &str = "sketch";
+
+/// Write the file, if there is anything to remember.
+pub(crate) fn write(
+    source: &Source<'_>,
+    dir: &Path,
+) -> Result<Option<(PendingFile, FileEntry)>, StoreError> {
+    let tables: Vec<(usize, &Table)> = source.tables.iter().enumerate().collect();
+    let tables: Vec<_> = tables.into_iter().filter(|(_, t)| t.has_memory()).collect();
+    let times: Vec<u64> = source
+        .times
+        .notes()
+        .iter()
+        .flat_map(|&(v, t)| [v, t])
+        .collect();
+    if tables.is_empty() && times.is_empty() {
+        return Ok(None);
+    }
+    let num_hash_slots =
+        source.placement.first_hash_slot(NUM_STRIPES) - source.placement.first_hash_slot(0);
+    let mut layout = Layout::default();
+    layout.add("times", Dtype::U64, vec![times.len() / 2, 2]);
+    for &(number, table) in &tables {
+        for what in [KEYS, VERSIONS] {
+            let shape = vec![table.snapshot_candidates()];
+            layout.add(of_table(number, what), Dtype::U64, shape);
+        }
+    }
+    for &(number, table) in &tables {
+        let shape = vec![table.snapshot_candidates()];
+        layout.add(of_table(number, COUNTS), Dtype::U32, shape);
+    }
+    for &(number, table) in &tables {
+        let shape = vec![num_hash_slots as usize, table.sketch_cells()];
+        layout.add(of_table(number, SKETCH), Dtype::U8, shape);
+    }
+    let mut file = source.create(dir, "life", layout, None)?;
+    file.write(0, bytemuck::cast_slice(&times))?;
+    for (place, &(_, table)) in tables.iter().enumerate() {
+        let counts = 1 + 2 * tables.len() + place;
+        for stripe in 0..NUM_STRIPES {
+            while let Some(found) = table.read_candidates(stripe, CHUNK_ROWS) {
+                let keys: Vec<u64> = found.iter().map(|c| unhash(c.hash)).collect();
+                let versions: Vec<u64> = found.iter().map(|c| c.version).collect();
+                let numbers: Vec<u32> = found.iter().map(|c| c.count).collect();
+                file.write(1 + 2 * place, bytemuck::cast_slice(&keys))?;
+                file.write(2 + 2 * place, bytemuck::cast_slice(&versions))?;
+                file.write(counts, bytemuck::cast_slice(&numbers))?;
+            }
+            file.write(counts + tables.len(), &table.snapshot_cells(stripe))?;
+        }
+    }
+    let entry = file.finish(None)?;
+    Ok(Some((file, entry)))
+}
+
 /// Read what belongs to `slots` into the tables, and return the times of versions.
-pub(super) fn read(
+pub(crate) fn read(
     checkpoint: &Checkpoint,
     slots: &Range<u32>,
     tables: &[Table],
@@ -38,7 +105,7 @@ fn read_replica(
         .enumerate()
         .filter(|(_, table)| table.has_memory())
         .collect();
-    let Some(file) = &entry.life else {
+    let Some(file) = &entry.beside.life else {
         return match remembered.first() {
             None => Ok(Times::default()),
             Some((_, table)) => Err(checkpoint.broken(format!(
@@ -59,7 +126,7 @@ fn read_replica(
         found.push((keys, versions));
     }
     for (&(number, table), (keys, versions)) in remembered.iter().zip(found) {
-        let name = LifeNames::new(number).counts;
+        let name = of_table(number, COUNTS);
         let counts = reader.read::<u32>(&name, Dtype::U32, &[keys.len()])?;
         let most = table.admission_count();
         if let Some(count) = counts.iter().find(|&&c| c == 0 || c >= most) {
@@ -77,7 +144,7 @@ fn read_replica(
         }
     }
     for &(number, table) in &remembered {
-        let (name, width) = (LifeNames::new(number).sketch, table.sketch_cells());
+        let (name, width) = (of_table(number, SKETCH), table.sketch_cells());
         let cells = reader.read::<u8>(&name, Dtype::U8, &[slots.len(), width])?;
         if width > 0 {
             for (slot, cells) in slots.clone().zip(cells.chunks_exact(width)) {
@@ -106,10 +173,9 @@ fn read_candidates(
     last: u64,
     slots: &Range<u32>,
 ) -> Result<(Vec<u64>, Vec<u64>), StoreError> {
-    let names = LifeNames::new(number);
-    let count = reader.len_of(&names.keys)?;
-    let keys = reader.read::<u64>(&names.keys, Dtype::U64, &[count])?;
-    let versions = reader.read::<u64>(&names.versions, Dtype::U64, &[count])?;
+    let count = reader.len_of(&of_table(number, KEYS))?;
+    let keys = reader.read::<u64>(&of_table(number, KEYS), Dtype::U64, &[count])?;
+    let versions = reader.read::<u64>(&of_table(number, VERSIONS), Dtype::U64, &[count])?;
     let inside = |&key: &u64| slots.contains(&u32::from(hash_slot_of(key)));
     if versions.iter().any(|&v| v > last) || !keys.iter().all(inside) {
         return Err(reader.broken(
