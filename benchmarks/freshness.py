@@ -19,7 +19,7 @@ import numpy as np
 
 from elasticdl._core import PsClient, PsServer, Store
 from elasticdl.backends.base import Initializer, ModelDescription, OptimizerSpec, TableDescription
-from elasticdl.checkpoints.publishing import Publisher, write_program
+from elasticdl.packages.serving.publishing import Publisher, write_program
 from elasticdl.packages.serving.versions import Versions
 
 NOTHING = np.zeros(0, np.float32)
