@@ -71,18 +71,28 @@ def resolve(path: list[str], module: Module, files: dict[Module, str]) -> Module
     return at
 
 
+BESIDE = {("features",)}
+"""Folders whose files add methods to what files beside them define, and are called by these.
+
+`crates/edl-store/src/features`: all that a feature of rows does is in one place, its methods of
+tables and stripes too.
+"""
+
+
 def edges(files: dict[Module, str]) -> dict[Module, set[Module]]:
     """Return which file or folder uses which beside it.
 
     A file and the folder of its name are one module by the rules of the language: those in the
-    folder add methods to what the file defines. So neither is above the other.
+    folder add methods to what the file defines. So neither is above the other. The same is true of
+    the folders in `BESIDE`.
     """
     found: dict[Module, set[Module]] = {}
     for module, text in files.items():
         for path in paths_in(text):
             used = resolve(path, module, files)
             pairs = enumerate(zip(module, used or (), strict=False), 1)
-            if used and (end := next((n for n, (a, b) in pairs if a != b), None)):
+            end = next((n for n, (a, b) in pairs if a != b), None)
+            if used and end and module[:end] not in BESIDE:
                 found.setdefault(module[:end], set()).add(used[:end])
     return found
 

@@ -5,11 +5,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use edl_optim::{Statistics, Step};
 use parking_lot::RwLockReadGuard;
 
-use super::life::{Admission, Limit};
-use crate::error::StoreError;
 use crate::spec::TableSpec;
 use crate::stripe::Stripe;
 use crate::table::Table;
+
+/// What a statistic of an id must reach.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Limit {
+    pub(crate) table: usize,
+    pub(crate) column: usize,
+    pub(crate) limit: f32,
+}
 
 /// The rule of a table whose rows are decayed sums, each with its period as the last float.
 pub(crate) struct Sums {
@@ -168,30 +174,4 @@ impl Table {
             sums.newest.fetch_max(bits, Ordering::AcqRel);
         }
     }
-}
-
-/// Check that tables go by statistics that there are.
-pub(crate) fn check_statistics(tables: &[Table]) -> Result<(), StoreError> {
-    for table in tables {
-        let of_admission = match table.terms.admission {
-            Some(Admission::Statistic(limit)) => Some(limit),
-            _ => None,
-        };
-        let of_expiry = table.terms.expiry.and_then(|expiry| expiry.statistic);
-        for limit in of_admission.into_iter().chain(of_expiry) {
-            let found = tables.get(limit.table).filter(|t| t.has_statistics());
-            // An id without a row has no statistics of its own that could admit it.
-            let is_own = limit.table < tables.len() && std::ptr::eq(&tables[limit.table], table);
-            let admits_itself = is_own && of_admission == Some(limit);
-            if admits_itself || found.is_none_or(|t| limit.column + 1 >= t.dim()) {
-                return Err(StoreError::BadModel(format!(
-                    "table '{}' goes by statistic {} of table {}, which has none such",
-                    table.name(),
-                    limit.column,
-                    limit.table
-                )));
-            }
-        }
-    }
-    Ok(())
 }

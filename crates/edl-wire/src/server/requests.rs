@@ -54,27 +54,28 @@ impl Incoming {
             Some(header) => header,
             None => {
                 scratch.begin(&mut self.before);
-                let mut found = scratch.header()?;
-                if !matches!(found, Some((_, true))) {
-                    match socket.read_at_once(scratch.0.room())? {
-                        None => {
-                            self.before.extend_from_slice(scratch.0.bytes());
-                            return Ok(Received::Nothing);
+                let found = scratch.header()?.filter(|(_, is_whole)| *is_whole);
+                // Inside a header it reads on: one event tells of these bytes and of their end.
+                let (header, is_whole) = match found {
+                    Some(found) => found,
+                    None => loop {
+                        match socket.read_at_once(scratch.0.room())? {
+                            None => {
+                                self.before.extend_from_slice(scratch.0.bytes());
+                                return Ok(Received::Nothing);
+                            }
+                            Some((0, _)) => return ended(scratch.0.bytes()),
+                            Some((count, drained)) => {
+                                scratch.0.advance(count);
+                                is_drained = drained;
+                            }
                         }
-                        Some((0, _)) => return ended(scratch.0.bytes()),
-                        Some((count, drained)) => {
-                            scratch.0.advance(count);
-                            is_drained = drained;
+                        if let Some(found) = scratch.header()? {
+                            break found;
                         }
-                    }
-                    found = scratch.header()?;
-                }
-                let bytes = scratch.0.bytes();
-                let Some((header, is_whole)) = found else {
-                    self.before.extend_from_slice(bytes);
-                    return Ok(Received::Nothing);
+                    },
                 };
-                let after = &bytes[HEADER_BYTES..];
+                let after = &scratch.0.bytes()[HEADER_BYTES..];
                 if is_whole {
                     let (payload, rest) = after.split_at(header.payload_bytes as usize);
                     self.before.extend_from_slice(rest);

@@ -264,3 +264,29 @@ fn expire_candidates(stripe: &mut Stripe, from: u64, cut: &Cut) -> (Option<u64>,
     let (next, removed) = candidates.expire(from, SLICE, last);
     (next, removed as u64)
 }
+
+/// Check that tables go by statistics that there are.
+pub(crate) fn check_statistics(tables: &[Table]) -> Result<(), StoreError> {
+    for table in tables {
+        let of_admission = match table.terms.admission {
+            Some(Admission::Statistic(limit)) => Some(limit),
+            _ => None,
+        };
+        let of_expiry = table.terms.expiry.and_then(|expiry| expiry.statistic);
+        for limit in of_admission.into_iter().chain(of_expiry) {
+            let found = tables.get(limit.table).filter(|t| t.has_statistics());
+            // An id without a row has no statistics of its own that could admit it.
+            let is_own = limit.table < tables.len() && std::ptr::eq(&tables[limit.table], table);
+            let admits_itself = is_own && of_admission == Some(limit);
+            if admits_itself || found.is_none_or(|t| limit.column + 1 >= t.dim()) {
+                return Err(StoreError::BadModel(format!(
+                    "table '{}' goes by statistic {} of table {}, which has none such",
+                    table.name(),
+                    limit.column,
+                    limit.table
+                )));
+            }
+        }
+    }
+    Ok(())
+}

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::sketch::NUM_ROWS;
+use crate::features::statistics::Limit;
 use crate::route::NUM_HASH_SLOTS;
 
 /// The largest count that a candidate's entry holds.
@@ -58,14 +59,6 @@ pub struct StatisticSpec {
     pub column: u32,
     /// The limit.
     pub limit: f64,
-}
-
-/// The same, checked.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Limit {
-    pub(crate) table: usize,
-    pub(crate) column: usize,
-    pub(crate) limit: f32,
 }
 
 impl StatisticSpec {
