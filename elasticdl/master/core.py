@@ -271,16 +271,12 @@ class JobCore:
     ) -> float:
         """A process says that it is alive; return how long it is to wait until it says so again.
 
-        `interval_seconds` is what it keeps now; 0: as the job is set up.
-
-        Raises:
-            ElasticdlError: The ps replica has lost its place; nobody needs it any more.
+        `interval_seconds` is what it keeps now; 0: as the job is set up. A ps replica that has
+        lost its place gets an `ElasticdlError`.
         """
         member = self.members.heard(role, index, session, now)
         if member is None:
-            if role is Role.PS:
-                self.members.check_place(role, index, session)
-            return self.members.interval_seconds
+            return self.members.tell_other(role, index, session)
         member.usage = usage or member.usage
         if progress is not None:
             for feature in self.features.overriding(JobFeature.heard):

@@ -208,24 +208,27 @@ class Membership:
         member.last_heard, member.is_up = now, True
         return member
 
-    def check_place(self, role: Role, index: int, session: str) -> None:
-        """Check that nobody else has the place of a process, and that it was not given up.
+    def tell_other(self, role: Role, index: int, session: str) -> float:
+        """Return how long a process that is no living member is to wait until its next heartbeat.
 
-        A master may die before it has ended a process that it gave up, or before it has noted one
-        that it started. Nobody would end such a process; it ends itself when it hears of this.
+        A master may die before it has ended a ps replica that it gave up, or before it has noted
+        one that it started. Nobody would end such a replica; it ends itself when it hears of this.
 
         Raises:
-            ElasticdlError: The place is lost.
+            ElasticdlError: The place of the replica is lost.
         """
         member = self._members.get((role, index))
-        if member is None or not session or not (member.session or member.gone):
-            return
+        if member is None or role is not Role.PS or not session:
+            return self.interval_seconds
+        if not (member.session or member.gone):
+            return self.interval_seconds  # it is being started
         if member.session != session:
             raise ElasticdlError(
                 f"{member.name} has lost its place to process {member.pid} at {member.address}"
             )
         if member.gone:
             raise ElasticdlError(f"{member.name} was given up: it {member.gone}")
+        return self.interval_seconds
 
     def tell_interval(self, member: Member, said_seconds: float) -> float:
         """Return how long a process is to wait until its next heartbeat.
