@@ -339,7 +339,7 @@ def test_a_partition_that_comes_is_read_and_what_was_deleted_unread_is_told(kafk
     assert [each["skipped"] for each in summary["partitions"]] == [0, 200, 0, 0, 0]
 
 
-ONLINE = Path(__file__).parents[2] / "examples" / "online"
+ONLINE = Path(__file__).parents[3] / "examples" / "online"
 
 
 @pytest.mark.long
