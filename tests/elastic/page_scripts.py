@@ -61,7 +61,7 @@ TREATMENTS = {
         {"": "the script is the reader's; test_script_job.py of the package runs some"},
     ),
     "docs/serving.md": Treatment(
-        None, {"elasticdl serve": "has no end; tests/unit/serving/test_server.py asks one"}
+        None, {"elasticdl serve": "has no end; tests/packages/serving/test_server.py asks one"}
     ),
     "docs/simulate.md": Treatment(
         HERE + "test_simulate", {".*--preset=": "takes minutes; test_forecast.py has a part of it"}

@@ -17,6 +17,7 @@ PAGES = [
 ]
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)")
 CODE = re.compile(r"^```.*?^```", re.M | re.S)
+FILE = re.compile(r"`((?:elasticdl|tests|benchmarks|scripts)/[\w/.-]+\.(?:py|sh|toml))`")
 TEST = re.compile(r"`(?:[\w/]*/)?(test_\w+\.py)(?:::(test_\w+))?`")
 
 
@@ -153,6 +154,12 @@ def test_the_table_of_rooms_is_the_one_that_the_linter_holds():
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     layers = contracts["contracts"][0]["layers"]
     assert [set(row) for row in rows] == [set(layer.split(" | ")) for layer in layers]
+
+
+def test_the_files_that_pages_name_are_there():
+    named = {file for page in PAGES for file in FILE.findall(page.read_text())}
+    assert len(named) > 100
+    assert [file for file in sorted(named) if not (ROOT / file).exists()] == []
 
 
 def test_the_files_to_read_first_are_there():
