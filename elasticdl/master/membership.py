@@ -218,17 +218,14 @@ class Membership:
             ElasticdlError: The place of the replica is lost.
         """
         member = self._members.get((role, index))
-        if member is None or role is not Role.PS or not session:
+        is_starting = member is not None and not (member.session or member.gone)
+        if member is None or is_starting or role is not Role.PS or not session:
             return self.interval_seconds
-        if not (member.session or member.gone):
-            return self.interval_seconds  # it is being started
         if member.session != session:
             raise ElasticdlError(
                 f"{member.name} has lost its place to process {member.pid} at {member.address}"
             )
-        if member.gone:
-            raise ElasticdlError(f"{member.name} was given up: it {member.gone}")
-        return self.interval_seconds
+        raise ElasticdlError(f"{member.name} was given up: it {member.gone}")
 
     def tell_interval(self, member: Member, said_seconds: float) -> float:
         """Return how long a process is to wait until its next heartbeat.

@@ -107,21 +107,19 @@ class Processes:
         """
         for member in list(self._members):
             if member.before and member.before != member.handle:
-                self._end_again(ProcessHandle(member.role, member.index, member.before))
+                self._adopt(ProcessHandle(member.role, member.index, member.before), True)
             handle = ProcessHandle(member.role, member.index, member.handle)
             if member.handle and not member.has_exited:
-                is_to_end = member.gone or (member.is_stopping and member.role is Role.PS)
-                (self._end_again if is_to_end else self._adopt)(handle)
+                is_to_end = bool(member.gone) or (member.is_stopping and member.role is Role.PS)
+                self._adopt(handle, is_to_end)
             elif not (member.handle or member.session or member.gone or self._history.has_ended):
                 self._act(StartProcess(member.role, member.index))
 
-    def _adopt(self, handle: ProcessHandle) -> None:
+    def _adopt(self, handle: ProcessHandle, is_to_end: bool) -> None:
+        """Watch a process of an earlier master; a launcher ends only those that it watches."""
         self._act(AdoptProcess(handle))
-
-    def _end_again(self, handle: ProcessHandle) -> None:
-        """End a process of an earlier master; a launcher ends only those that it watches."""
-        self._adopt(handle)
-        self._act(StopProcess(handle))
+        if is_to_end:
+            self._act(StopProcess(handle))
 
     def complete(self, now: float) -> None:
         """Plan the processes that a reopened job lacks, compared with its begin."""

@@ -659,10 +659,11 @@ class Worker:
                 if (stores := exchange.stores) is not None:
                     stores.name(item.minibatch, item.ids)
                 minibatches.append(self._completed(item))
+            if self._config.training.push_steps > 1:
+                rate = self._learning_rate(running, minibatches[-1].given.version)
+                return [exchange.push_several(minibatches, rate, lease, index)] * len(items)
             rates = [self._learning_rate(running, each.given.version) for each in minibatches]
-            if self._config.training.push_steps == 1:
-                return exchange.push_each(minibatches, rates, lease, index)
-            return [exchange.push_several(minibatches, rates[-1], lease, index)] * len(items)
+            return exchange.push_each(minibatches, rates, lease, index)
 
     def _push_rows(self, item: Item) -> int:
         """Push the rows' half of a step or leave it out; return its staleness."""
