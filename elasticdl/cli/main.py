@@ -13,7 +13,6 @@ from click.core import ParameterSource
 
 from elasticdl import registry
 from elasticdl.cli import job_file
-from elasticdl.cli.data import data
 from elasticdl.cli.export import export
 from elasticdl.cli.flags import (
     build_config,
@@ -190,7 +189,6 @@ cli.add_command(top)
 cli.add_command(report)
 cli.add_command(profile)
 cli.add_command(export)
-cli.add_command(data)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

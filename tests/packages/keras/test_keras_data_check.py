@@ -7,7 +7,8 @@ from elasticdl.backends.load import load_trainer
 from elasticdl.config import DataSection, JobConfig, ModelSection, TrainingSection
 from elasticdl.errors import DataError, ElasticdlError
 from elasticdl.model_spec import load_model_spec
-from elasticdl.worker.data_check import look_at_data, metadata_of
+from elasticdl.packages.data_tools.look import look_at_data
+from elasticdl.worker.data_check import metadata_of
 from elasticdl.worker.sources import open_readers
 
 pytestmark = pytest.mark.keras

@@ -8,10 +8,10 @@ import pytest
 from elasticdl.data.base import HasHoles, Stream
 from elasticdl.data.open import open_reader
 from elasticdl.data.params import Params
-from elasticdl.data.sample import take_sample
 from elasticdl.data.shuffled import with_shuffle
 from elasticdl.errors import AwayError, ConfigError, DataError
 from elasticdl.job import Shard
+from elasticdl.packages.data_tools.sample import take_sample
 from elasticdl.packages.streams.kafka import Extent
 from elasticdl.packages.streams.kafka_reader import KafkaReader
 from elasticdl.packages.streams.messages import format_of

@@ -256,7 +256,6 @@ def test_a_flag_of_another_command_is_refused():
         (["predict", "--training_data=x"], "--training_data has no meaning"),
         (["train", "--model_def=a.b", "--num_epochs=x"], "--num_epochs: expected a valid integer"),
         (["train"], "--model_def is needed"),
-        (["data", "convert", "--codex=x"], "unknown flag --codex; did you mean --codec?"),
         (["trian"], "Did you mean 'train'?"),
         (["train", "--model_def=a.b", "epochs=3"], "a flag is written --name=value"),
         (["train", "--model_def=a.b", "--num_workers", "-1"], "--num_workers: expected a number"),

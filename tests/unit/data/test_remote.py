@@ -242,11 +242,13 @@ def test_a_driver_that_connects_at_once_is_told(capsys, monkeypatch):
 
 
 def test_a_url_without_a_driver_names_what_to_install(capsys):
+    pytest.importorskip("elasticdl.packages.data_tools")
     assert run_command(["data", "count", "nothing://x/y.csv"]) == 1
     assert "nothing://x/y.csv: " in capsys.readouterr().err
 
 
 def test_raw_lines_are_converted_and_files_inspected_from_a_url(server, capsys):
+    pytest.importorskip("elasticdl.packages.data_tools")
     pytest.importorskip("pyarrow")
     line = "\t".join(["1", *["5"] * 13, *["0123abcd"] * 26])
     server.files["train.txt"] = f"{line}\n".encode() * 3000

@@ -34,7 +34,7 @@ def look(monkeypatch):
         def raising(*_):
             raise error
 
-        monkeypatch.setattr(data_check, "look_at_data", raising)
+        monkeypatch.setattr(data_check.registry, "brought", lambda kind: {kind: raising})
         master = Master()
         try:
             data_check.check_data(None, SimpleNamespace(notes=[]), None, None, {}, master, 0)

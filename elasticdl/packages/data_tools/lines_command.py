@@ -6,12 +6,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from elasticdl.cli.amounts import byte_progress, size
 from elasticdl.cli.terminal import Terminal, echo
 from elasticdl.errors import ConfigError
+from elasticdl.packages.data_tools.amounts import byte_progress, size
 
 if TYPE_CHECKING:
-    from elasticdl.data.lines.convert import Converted, Errors
+    from elasticdl.packages.data_tools.lines.convert import Converted, Errors
 
 RECORDS_PER_FILE = 400_000
 DEFAULT_ERROR_LIMIT = 1000
@@ -38,12 +38,12 @@ def convert_raw(
         DataError: A line or file cannot be read; nothing is written then.
     """
     require_pyarrow()
-    from elasticdl.data.convert import RECORDS_PER_ROW_GROUP, Target
-    from elasticdl.data.lines.convert import convert_lines
-    from elasticdl.data.lines.schema import CRITEO, read_schema
-    from elasticdl.data.lines.split import Split, parse_fraction
     from elasticdl.data.paths import expand_paths
     from elasticdl.data.remote import size_of
+    from elasticdl.packages.data_tools.convert import RECORDS_PER_ROW_GROUP, Target
+    from elasticdl.packages.data_tools.lines.convert import convert_lines
+    from elasticdl.packages.data_tools.lines.schema import CRITEO, read_schema
+    from elasticdl.packages.data_tools.lines.split import Split, parse_fraction
 
     name = format_name or "recordio"
     if name == "tfrecord" and codec not in (None, "none"):
@@ -81,8 +81,8 @@ def require_pyarrow() -> None:
 
 
 def _errors(on_error: str | None, error_limit: int | None) -> Errors:
-    from elasticdl.data.lines.convert import Errors
-    from elasticdl.data.lines.parse import BadLine
+    from elasticdl.packages.data_tools.lines.convert import Errors
+    from elasticdl.packages.data_tools.lines.parse import BadLine
 
     if on_error != "skip":
         if error_limit is not None:

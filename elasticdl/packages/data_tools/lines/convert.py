@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from elasticdl.data.convert import Target, staged_folder
 from elasticdl.data.files import num_cores
 from elasticdl.data.in_order import in_order
-from elasticdl.data.lines.files import PartFile, encoder, open_part
-from elasticdl.data.lines.parse import BadLine, ParsedBlock, parse
-from elasticdl.data.lines.schema import Schema
-from elasticdl.data.lines.source import read_blocks
-from elasticdl.data.lines.split import Split
 from elasticdl.errors import DataError
+from elasticdl.packages.data_tools.convert import Target, staged_folder
+from elasticdl.packages.data_tools.lines.files import PartFile, encoder, open_part
+from elasticdl.packages.data_tools.lines.parse import BadLine, ParsedBlock, parse
+from elasticdl.packages.data_tools.lines.schema import Schema
+from elasticdl.packages.data_tools.lines.source import read_blocks
+from elasticdl.packages.data_tools.lines.split import Split
 
 TRAINING, VALIDATION, ALL = "train", "val", ""
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from elasticdl.data.lines.schema import Kind, Schema
-from elasticdl.data.lines.source import Block
+from elasticdl.packages.data_tools.lines.schema import Kind, Schema
+from elasticdl.packages.data_tools.lines.source import Block
 
 _SHOWN_BYTES = 40
 _CATEGORY_BYTES = 8

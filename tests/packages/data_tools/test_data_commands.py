@@ -35,6 +35,12 @@ def files():
     return sorted(os.listdir())
 
 
+def test_an_unknown_flag_of_a_command_of_the_package_is_told_with_its_neighbour(run):
+    code, _, err = run("convert", "--codex=x")
+    assert code == 2
+    assert "unknown flag --codex; did you mean --codec?" in err
+
+
 def test_rows_of_csv_become_examples_with_types_found_by_reading_them(run):
     code, out, _ = run(
         "convert", "in.csv", "out.rio", "--as", "example", "--data_reader_params=skip_header=true"
@@ -125,7 +131,7 @@ def test_a_conversion_that_is_told_to_end_leaves_nothing(run, options, monkeypat
         os.kill(os.getpid(), signal.SIGTERM)
         return records.values
 
-    monkeypatch.setattr("elasticdl.data.convert.raw", told_to_end)
+    monkeypatch.setattr("elasticdl.packages.data_tools.convert.raw", told_to_end)
     before, handler = files(), signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as ended:
         run("convert", "in.rio", *options)

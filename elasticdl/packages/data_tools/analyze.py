@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from elasticdl.data.summary import (
+from elasticdl.errors import ConfigError, DataError
+from elasticdl.packages.data_tools.summary import (
     NUM_QUANTILES,
     SummaryLimits,
     boundaries,
@@ -17,8 +18,7 @@ from elasticdl.data.summary import (
     quantiles,
     vocabulary_of,
 )
-from elasticdl.data.tables import TABLE, Database
-from elasticdl.errors import ConfigError, DataError
+from elasticdl.packages.data_tools.tables import TABLE, Database
 from elasticdl.statistics import Column, Distinct, Source, Statistics, Vocabulary
 
 SAMPLE_RECORDS = 200_000

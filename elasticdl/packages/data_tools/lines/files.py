@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from elasticdl import _core
-from elasticdl.data.convert import Target
+from elasticdl.packages.data_tools.convert import Target
 
 Format = Literal["recordio", "tfrecord", "parquet"]
 Splits = NDArray[np.int64]

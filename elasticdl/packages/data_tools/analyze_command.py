@@ -14,14 +14,19 @@ import rich_click as click
 from rich.table import Table
 from rich.text import Text
 
-from elasticdl.cli.amounts import record_progress
-from elasticdl.cli.convert import missing_option, parse_types, reader_params, types_option
 from elasticdl.cli.terminal import Terminal
 from elasticdl.errors import DataError
+from elasticdl.packages.data_tools.amounts import record_progress
+from elasticdl.packages.data_tools.convert_command import (
+    missing_option,
+    parse_types,
+    reader_params,
+    types_option,
+)
 from elasticdl.runtime.process import write_whole
 
 if TYPE_CHECKING:
-    from elasticdl.data.summary import SummaryLimits
+    from elasticdl.packages.data_tools.summary import SummaryLimits
     from elasticdl.statistics import Column, Number, Statistics
 
 
@@ -83,7 +88,7 @@ def analyze(
       elasticdl data analyze dac_records/train --output statistics.json
       elasticdl data analyze 'logs/*.csv' --output logs.json --data_reader_params skip_header=true
     """  # noqa: D301 - the backspace is click's mark for lines that it must not join
-    from elasticdl.data.summary import SummaryLimits
+    from elasticdl.packages.data_tools.summary import SummaryLimits
 
     if not output.parent.is_dir():
         raise DataError(f"{output.parent}: no such folder; create it first")
@@ -104,10 +109,10 @@ def _compute(
     missing: tuple[str, ...],
     limits: SummaryLimits,
 ) -> Statistics:
-    from elasticdl.data.analyze import analyze as compute
     from elasticdl.data.files import num_cores
     from elasticdl.data.open import open_reader
-    from elasticdl.data.tables import open_database
+    from elasticdl.packages.data_tools.analyze import analyze as compute
+    from elasticdl.packages.data_tools.tables import open_database
 
     reader = open_reader(source, params)
     with (

@@ -181,7 +181,7 @@ def test_above_the_limit_columns_are_estimated_within_what_is_said(analyze):
 def test_the_error_of_hyperloglog_is_what_is_said():
     import duckdb
 
-    from elasticdl.data.analyze import HYPERLOGLOG_ERROR
+    from elasticdl.packages.data_tools.analyze import HYPERLOGLOG_ERROR
 
     size = 20_000
     query = "SELECT approx_count_distinct(i + {} * 10000000) FROM range({}) t(i)"

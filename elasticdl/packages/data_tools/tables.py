@@ -14,11 +14,11 @@ from elasticdl.data.base import DataReader, Records
 from elasticdl.data.copies import readable
 from elasticdl.data.csv_columns import find_kinds, require_kinds, require_names
 from elasticdl.data.parquet import ParquetReader, import_pyarrow
-from elasticdl.data.spool import ROW as SPOOLED_ROW
-from elasticdl.data.spool import spool
 from elasticdl.data.text import TextReader
 from elasticdl.distribution import install
 from elasticdl.errors import ConfigError, DataError
+from elasticdl.packages.data_tools.spool import ROW as SPOOLED_ROW
+from elasticdl.packages.data_tools.spool import spool
 
 if TYPE_CHECKING:
     import duckdb

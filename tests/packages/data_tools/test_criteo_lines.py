@@ -19,7 +19,7 @@ pa = pytest.importorskip("pyarrow")
 pd = pytest.importorskip("pandas")
 pq = pytest.importorskip("pyarrow.parquet")
 
-ZOO = Path(__file__).parents[2] / "model_zoo"
+ZOO = Path(__file__).parents[3] / "model_zoo"
 INTEGERS = [f"I{n}" for n in range(1, 14)]
 CATEGORIES = [f"C{n}" for n in range(1, 27)]
 NAMES = ["label", *INTEGERS, *CATEGORIES]
@@ -48,7 +48,7 @@ def generated(tmp_path_factory):
 def in_folder(tmp_path, monkeypatch, generated):
     monkeypatch.chdir(tmp_path)
     # Many blocks, so that they can be done out of order and files end inside them.
-    monkeypatch.setattr("elasticdl.data.lines.source.BLOCK_BYTES", 50_000)
+    monkeypatch.setattr("elasticdl.packages.data_tools.lines.source.BLOCK_BYTES", 50_000)
     Path("train.txt").symlink_to(generated)
 
 
@@ -109,7 +109,7 @@ def test_every_field_is_what_pandas_reads(convert, format_name):
 
 def test_a_split_has_each_record_once_and_is_the_same_however_it_is_computed(convert, monkeypatch):
     assert convert("train.txt", "one", "--validation=1/20", "--records_per_file=700")[0] == 0
-    monkeypatch.setattr("elasticdl.data.lines.convert.num_cores", lambda: 7)
+    monkeypatch.setattr("elasticdl.packages.data_tools.lines.convert.num_cores", lambda: 7)
     assert convert("train.txt", "other", "--validation=0.05", "--records_per_file=700")[0] == 0
 
     for name in ("train", "val"):
@@ -130,7 +130,7 @@ def test_a_split_has_each_record_once_and_is_the_same_however_it_is_computed(con
 def test_another_seed_chooses_others_and_other_blocks_the_same(convert, monkeypatch):
     convert("train.txt", "zero", "--validation=1/20", "--format=parquet")
     convert("train.txt", "seven", "--validation=1/20", "--format=parquet", "--seed=7")
-    monkeypatch.setattr("elasticdl.data.lines.source.BLOCK_BYTES", 7_000)
+    monkeypatch.setattr("elasticdl.packages.data_tools.lines.source.BLOCK_BYTES", 7_000)
     convert("train.txt", "blocks", "--validation=1/20", "--format=parquet")
 
     assert records_of("zero/val") != records_of("seven/val")
@@ -289,7 +289,7 @@ def test_a_folder_without_data_and_one_that_exists_are_told(convert):
 
 
 def test_a_file_that_shrinks_while_it_is_read_is_told(convert, monkeypatch):
-    from elasticdl.data.lines import source
+    from elasticdl.packages.data_tools.lines import source
 
     real = source._decompressed
     Path("in.txt").write_bytes(Path("train.txt").read_bytes())
@@ -378,7 +378,7 @@ def test_row_groups_are_of_one_size(convert):
 def test_the_split_is_even_over_seeds():
     from fractions import Fraction
 
-    from elasticdl.data.lines.split import Split
+    from elasticdl.packages.data_tools.lines.split import Split
 
     rows = np.arange(200_000)
     for seed in (0, 1, -3, 2**40):

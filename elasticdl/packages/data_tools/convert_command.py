@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import rich_click as click
 from click.core import ParameterSource
 
-from elasticdl.cli.amounts import record_progress, size
-from elasticdl.cli.raw_lines import RECORDS_PER_FILE, convert_raw
 from elasticdl.cli.terminal import Terminal
 from elasticdl.errors import ConfigError, DataError
+from elasticdl.packages.data_tools.amounts import record_progress, size
+from elasticdl.packages.data_tools.lines_command import RECORDS_PER_FILE, convert_raw
 
 if TYPE_CHECKING:  # the commands import what they need, so that --help need not wait
     from elasticdl.data.base import DataReader
-    from elasticdl.data.convert import Encode
+    from elasticdl.packages.data_tools.convert import Encode
 
 Format = Literal["recordio", "tfrecord", "parquet"]
 _ONLY_RECORDS = {
@@ -195,9 +195,9 @@ def _convert_records(
     overwrite: bool,
 ) -> None:
     from elasticdl.data.base import KeepsMissing
-    from elasticdl.data.convert import Target
-    from elasticdl.data.convert import convert as write
     from elasticdl.data.open import open_reader
+    from elasticdl.packages.data_tools.convert import Target
+    from elasticdl.packages.data_tools.convert import convert as write
 
     name = format_name or _format_of_destination(destination)
     if name == "parquet":
@@ -243,7 +243,7 @@ def _check_destination(destination: Path, records_per_file: int | None, overwrit
 
 
 def _encoder(reader: DataReader, encoding: str, types: str, missing: tuple[str, ...]) -> Encode:
-    from elasticdl.data.convert import as_examples, raw
+    from elasticdl.packages.data_tools.convert import as_examples, raw
 
     if encoding == "raw":
         if types:

@@ -6,9 +6,9 @@ pytest.importorskip("pyarrow")
 
 from elasticdl.data.base import Metadata, Records
 from elasticdl.data.example import encode_examples
-from elasticdl.data.spool import ROW, spool
 from elasticdl.errors import ConfigError, DataError
 from elasticdl.job import Shard
+from elasticdl.packages.data_tools.spool import ROW, spool
 
 
 class Chunks:

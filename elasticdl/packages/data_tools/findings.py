@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl.data.base import Metadata
-from elasticdl.data.sample import Sample, Words, kind_of
 from elasticdl.data.wanted import WantedColumn, WantedTable
 from elasticdl.errors import DataError
+from elasticdl.packages.data_tools.sample import Sample, Words, kind_of
 
 _FEW_CLASSES = 4  # whose shares are shown
 _MOST_CLASSES = 1000

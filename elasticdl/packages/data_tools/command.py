@@ -11,11 +11,11 @@ import rich_click as click
 from rich.table import Table
 from rich.text import Text
 
-from elasticdl.cli.amounts import size
-from elasticdl.cli.analyze import analyze
-from elasticdl.cli.convert import convert, reader_params
 from elasticdl.cli.terminal import Terminal, echo
 from elasticdl.errors import DataError
+from elasticdl.packages.data_tools.amounts import size
+from elasticdl.packages.data_tools.analyze_command import analyze
+from elasticdl.packages.data_tools.convert_command import convert, reader_params
 
 if TYPE_CHECKING:  # the commands import what they need, so that --help need not wait
     from elasticdl.data.base import DataReader, Records

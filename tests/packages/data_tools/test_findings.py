@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from elasticdl.data.base import Metadata, Records
-from elasticdl.data.sample import Sample, columns_of, kind_of, places
 from elasticdl.data.wanted import WantedColumn, WantedTable
 from elasticdl.errors import DataError
 from elasticdl.job import Shard
-from elasticdl.worker.findings import DataSet, Fed, findings, of_trained
+from elasticdl.packages.data_tools.findings import DataSet, Fed, findings, of_trained
+from elasticdl.packages.data_tools.sample import Sample, columns_of, kind_of, places
 from elasticdl.worker.trained_columns import read_trained_columns, write_trained_columns
 
 TABLE = WantedTable((WantedColumn("tags", ("red", "blue"), sep="|"),), "y")
