@@ -38,8 +38,8 @@ from elasticdl.master.group_commit import GroupCommit
 from elasticdl.master.journal import Journal
 from elasticdl.master.ledger import Ledger
 from elasticdl.master.tasks import JobTasks, TaskTable
+from elasticdl.packages.etcd.journal import EtcdState
 from elasticdl.state.base import State
-from elasticdl.state.etcd import EtcdState
 from elasticdl.state.memory import MemoryState
 from elasticdl.state.sqlite import SqliteState
 from tests.clusters.etcd import EtcdServer

@@ -70,6 +70,7 @@ class Package:
             `cli.status_views.StatusView`.
         other_names: Names of other programs that people write: each is a
             `cli.other_names.OtherNames`.
+        journals: Kinds of journals that are not in a file: each is a `state.base.JournalKind`.
         looks: Functions that say what is odd about the data before the job trains: each is a
             `worker.data_check.LookAtData`.
         checks: Functions that check a job before it starts, and return notes, from `JobConfig`.
@@ -101,6 +102,7 @@ class Package:
     kinds: Mapping[str, str] = field(default_factory=dict)
     views: Mapping[str, str] = field(default_factory=dict)
     other_names: Mapping[str, str] = field(default_factory=dict)
+    journals: Mapping[str, str] = field(default_factory=dict)
     looks: Mapping[str, str] = field(default_factory=dict)
     checks: Mapping[str, str] = field(default_factory=dict)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 Fact = list[Any]
@@ -61,3 +62,20 @@ class State(Protocol):
     def close(self) -> None:
         """Close the journal; another process may open it then."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class JournalKind:
+    """A kind of journal that is not in a file, and is named by a URL.
+
+    form: How its URLs are written, for messages.
+    matches: Whether a URL is of this kind, and well formed.
+    check: Returns what a user should know of a URL that matches, and opens nothing. It raises
+        `ConfigError` if the journal cannot be used.
+    open: Opens the journal; it raises what `State` raises.
+    """
+
+    form: str
+    matches: Callable[[str], bool]
+    check: Callable[[str], list[str]]
+    open: Callable[[str], State]

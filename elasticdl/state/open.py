@@ -5,20 +5,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from elasticdl import registry
 from elasticdl.errors import ConfigError
 from elasticdl.runtime.proc import boot_id
 from elasticdl.settings.cluster import JOURNAL_FILE
-from elasticdl.state.base import State
-from elasticdl.state.etcd_access import EtcdAccess
+from elasticdl.state.base import JournalKind, State
 from elasticdl.state.sqlite import SqliteState
 
 DEFAULT_FILE = JOURNAL_FILE
 _SQLITE = re.compile(r"sqlite://(?P<path>/.+)")
-_ENDPOINT = r"(?:[^\s,/:\[\]@]+|\[[0-9A-Fa-f:.]+\]):\d+"
-_ETCD = re.compile(
-    rf"etcd://(?P<endpoints>{_ENDPOINT}(?:,{_ENDPOINT})*)/(?P<prefix>[^?#\s]+)"
-    r"(?:\?(?P<query>[^#\s]+))?"
-)
 
 
 def check_state(url: str | None) -> list[str]:
@@ -31,14 +26,7 @@ def check_state(url: str | None) -> list[str]:
     """
     if url is None or _SQLITE.fullmatch(url):
         return []
-    if not (found := _ETCD.fullmatch(url)):
-        raise ConfigError(
-            "--state: expected sqlite:///PATH or etcd://HOST:PORT[,HOST:PORT]/PREFIX, found "
-            f"{url!r}"
-        )
-    import elasticdl.state.etcd  # noqa: F401 - to see whether its client is installed
-
-    return EtcdAccess.of_query(found["query"] or "").notes(found["endpoints"].split(","))
+    return _kind_of(url).check(url)
 
 
 def state_file(url: str | None, job_dir: Path) -> Path | None:
@@ -52,7 +40,8 @@ def state_file(url: str | None, job_dir: Path) -> Path | None:
 def system_of(url: str | None) -> str:
     """Return the system that must run on so that a journal keeps all facts it was ever given.
 
-    A file may lose its last facts when this machine loses power; etcd loses none.
+    A file may lose its last facts when this machine loses power; a journal of another kind loses
+    none.
     """
     return boot_id() if url is None or _SQLITE.fullmatch(url) else url.partition("?")[0]
 
@@ -74,9 +63,18 @@ def open_state(url: str | None, job_dir: Path, patience_seconds: float = 0.0) ->
     if path is not None:
         return SqliteState(path, patience_seconds)
     assert url is not None
-    found = _ETCD.fullmatch(url)
-    assert found is not None
-    from elasticdl.state.etcd import EtcdState
+    return _kind_of(url).open(url)
 
-    access = EtcdAccess.of_query(found["query"] or "")
-    return EtcdState(found["endpoints"].split(","), found["prefix"], access=access)
+
+def _kind_of(url: str) -> JournalKind:
+    """Return the kind of journal, brought by a package, that a URL names.
+
+    Raises:
+        ConfigError: No package brings it.
+    """
+    kinds: list[JournalKind] = list(registry.brought("journals").values())
+    for kind in kinds:
+        if kind.matches(url):
+            return kind
+    forms = " or ".join(["sqlite:///PATH", *(kind.form for kind in kinds)])
+    raise ConfigError(f"--state: expected {forms}, found {url!r}")

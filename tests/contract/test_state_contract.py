@@ -46,7 +46,7 @@ class Sqlite:
 
 class Etcd:
     code = (
-        "from elasticdl.state.etcd import EtcdState\n"
+        "from elasticdl.packages.etcd.journal import EtcdState\n"
         "state = EtcdState([sys.argv[1]], sys.argv[2], lease_seconds=2)\n"
     )
 
@@ -56,7 +56,7 @@ class Etcd:
         self.arguments = [server.endpoint, self.prefix]
 
     def open(self):
-        from elasticdl.state.etcd import EtcdState
+        from elasticdl.packages.etcd.journal import EtcdState
 
         return EtcdState([self.server.endpoint], self.prefix, lease_seconds=2)
 

@@ -39,14 +39,14 @@ def chaos(faults, state, directory):
 
 
 def revision_of(client, prefix):
-    from elasticdl.state.etcd_client import rpc
+    from elasticdl.packages.etcd.client import rpc
 
     request = rpc.RangeRequest(key=f"{prefix}/current".encode())
     return client.call("Range", request).header.revision
 
 
 def test_counts_stay_exact_while_master_and_etcd_are_killed(etcd_of_its_own, tmp_path):
-    from elasticdl.state.etcd_client import EtcdClient
+    from elasticdl.packages.etcd.client import EtcdClient
 
     etcd, kills = etcd_of_its_own, 0
     state = f"etcd://{etcd.endpoint}/job"

@@ -27,7 +27,7 @@ class Job:
         self.prefix = f"jobs/{uuid.uuid4().hex}"
 
     def open(self, lease_seconds=2):
-        from elasticdl.state.etcd import EtcdState
+        from elasticdl.packages.etcd.journal import EtcdState
 
         return EtcdState([self.server.endpoint], self.prefix, lease_seconds)
 
@@ -36,7 +36,7 @@ class Job:
         """Run code in another process, with `state` open; it is gone when the context ends."""
         lines = (
             "import sys",
-            "from elasticdl.state.etcd import EtcdState",
+            "from elasticdl.packages.etcd.journal import EtcdState",
             f"state = EtcdState([sys.argv[1]], sys.argv[2], {lease_seconds})",
             "print('open', flush=True)",
             code,
@@ -56,7 +56,7 @@ class Job:
 
     def keys(self):
         """Return the keys below the prefix, without it."""
-        from elasticdl.state.etcd_client import EtcdClient, rpc
+        from elasticdl.packages.etcd.client import EtcdClient, rpc
 
         client = EtcdClient([self.server.endpoint], "test")
         begin = f"{self.prefix}/".encode()
@@ -198,7 +198,7 @@ def test_journal_can_be_closed_while_etcd_is_away(etcd_of_its_own):
 
 
 def test_next_endpoint_is_asked_when_one_is_away(job):
-    from elasticdl.state.etcd import EtcdState
+    from elasticdl.packages.etcd.journal import EtcdState
 
     state = EtcdState(["127.0.0.1:1", job.server.endpoint], job.prefix, 2)
     state.append([["n"]])
@@ -238,13 +238,13 @@ def test_what_crashes_left_is_not_read_and_deleted_by_the_next_snapshot(job):
 
 
 def put(state, key, value):
-    from elasticdl.state.etcd import _put
+    from elasticdl.packages.etcd.journal import _put
 
     state._write([_put(f"{state._prefix}{key}", value.encode())])
 
 
 def test_etcd_forgets_what_the_journal_does_not_need(etcd_of_its_own):
-    from elasticdl.state.etcd_client import RefusedError, rpc
+    from elasticdl.packages.etcd.client import RefusedError, rpc
 
     state = Job(etcd_of_its_own).open()
     for number in range(3):

@@ -29,11 +29,11 @@ from typing import Any
 import grpc
 
 from elasticdl.errors import StateError, TakenOverError, UnusableStateError
+from elasticdl.packages.etcd.access import EtcdAccess
+from elasticdl.packages.etcd.client import EtcdClient, RefusedError, rpc
+from elasticdl.packages.etcd.owner import is_gone, name_of, this_process
 from elasticdl.state.base import Fact, Snapshot
 from elasticdl.state.encoding import dumps, encoded
-from elasticdl.state.etcd_access import EtcdAccess
-from elasticdl.state.etcd_client import EtcdClient, RefusedError, rpc
-from elasticdl.state.owner import is_gone, name_of, this_process
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from elasticdl.errors import ConfigError, StateError
+from elasticdl.packages.etcd.access import EtcdAccess
 from elasticdl.runtime.credentials.files import write_private
-from elasticdl.state.etcd_access import EtcdAccess
 from elasticdl.state.open import check_state, open_state
 
 pytest.importorskip("aetcd", reason="needs elasticdl-train[etcd]")
@@ -115,7 +115,7 @@ def test_a_stranger_at_the_port_of_etcd_is_told_no_password(tmp_path, with_tls):
     else:
         port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    from elasticdl.state.etcd_client import EtcdClient, rpc
+    from elasticdl.packages.etcd.client import EtcdClient, rpc
 
     user_file = tmp_path / "user"
     write_private(user_file, b"root:secret")

@@ -15,8 +15,8 @@ import grpc
 
 from elasticdl.distribution import install
 from elasticdl.errors import ConfigError, StateError
+from elasticdl.packages.etcd.access import EtcdAccess
 from elasticdl.rpc.channel import CLIENT_OPTIONS
-from elasticdl.state.etcd_access import EtcdAccess
 
 try:
     from aetcd import rpc as rpc
