@@ -71,6 +71,7 @@ class Package:
         other_names: Names of other programs that people write: each is a
             `cli.other_names.OtherNames`.
         journals: Kinds of journals that are not in a file: each is a `state.base.JournalKind`.
+        pages: What makes the page of a job and serves metrics: an `observe.page.Pages`.
         looks: Functions that say what is odd about the data before the job trains: each is a
             `worker.data_check.LookAtData`.
         checks: Functions that check a job before it starts, and return notes, from `JobConfig`.
@@ -103,6 +104,7 @@ class Package:
     views: Mapping[str, str] = field(default_factory=dict)
     other_names: Mapping[str, str] = field(default_factory=dict)
     journals: Mapping[str, str] = field(default_factory=dict)
+    pages: Mapping[str, str] = field(default_factory=dict)
     looks: Mapping[str, str] = field(default_factory=dict)
     checks: Mapping[str, str] = field(default_factory=dict)
 

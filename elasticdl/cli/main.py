@@ -24,11 +24,8 @@ from elasticdl.cli.flags import (
 )
 from elasticdl.cli.jobs import COMMANDS
 from elasticdl.cli.look import look_of, look_options
-from elasticdl.cli.profile import profile
-from elasticdl.cli.report import report
 from elasticdl.cli.stay import dry_run_options, stay_of, stay_options
 from elasticdl.cli.terminal import echo
-from elasticdl.cli.top import top
 from elasticdl.config import Command
 from elasticdl.distribution import DISTRIBUTION
 from elasticdl.errors import ConfigError, ElasticdlError
@@ -185,9 +182,6 @@ for _name in ("train", "evaluate", "predict"):
 for _command in COMMANDS:
     cli.add_command(_command)
 
-cli.add_command(top)
-cli.add_command(report)
-cli.add_command(profile)
 cli.add_command(export)
 
 

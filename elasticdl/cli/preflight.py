@@ -35,6 +35,7 @@ from elasticdl.launchers import choose
 from elasticdl.launchers.process.folder import MADE_FIRST, check_not_running
 from elasticdl.locations import Location, is_remote, reaching
 from elasticdl.model_spec import check_params
+from elasticdl.observe.page import pages
 from elasticdl.settings.section import Needs, Section
 from elasticdl.state.open import check_state, state_file
 from elasticdl.statistics import read_statistics
@@ -118,6 +119,8 @@ def _check_packages(config: JobConfig) -> None:
                 f"--{needs.flag} needs a package that is missing ({', '.join(missing)}): "
                 f"{install(needs.extra)}"
             )
+    if config.seeing.dashboard_port is not None or config.seeing.metrics_port is not None:
+        pages()
     for each in of_packages:
         each.check_machine(config)
 

@@ -63,6 +63,9 @@ FIRST_LOSS = "first loss"
 OF_MODEL = "model: "
 """A finding of the data check that is about the model begins with this."""
 
+SLOW_READING = "slow to read: "
+"""A finding of the data check has this before the reason why records are slow to read."""
+
 
 class Strategy(StrEnum):
     """The place where parameters live (`--distribution_strategy`)."""

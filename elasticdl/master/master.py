@@ -50,7 +50,6 @@ from elasticdl.master.group_commit import GroupCommit
 from elasticdl.master.interpreter import Effect, Interpreter, Line
 from elasticdl.master.launched import GRACE_SECONDS, LaunchedProcesses
 from elasticdl.master.listening import take_port
-from elasticdl.master.page import JobPage
 from elasticdl.master.parameters.answers import RestorePoint
 from elasticdl.master.parameters.autoscale import PsAutoscale
 from elasticdl.master.phases import Phase
@@ -58,6 +57,7 @@ from elasticdl.master.reporter import Reporter
 from elasticdl.master.servicer import make_server
 from elasticdl.master.status import label_of
 from elasticdl.observe import kinds
+from elasticdl.observe.page import pages
 from elasticdl.rpc.messages import status_to_json
 from elasticdl.runtime import process
 from elasticdl.runtime.addresses import Listening
@@ -404,9 +404,9 @@ class Master:
         port = self.core.config.seeing.dashboard_port
         if port is None:
             return
-        page = JobPage(self._job_dir, self._token, self.core.config, self._tls)
-        self.reports.page = page
         try:
+            page = pages().page(self._job_dir, self._token, self.core.config, self._tls)
+            self.reports.page = page
             address = await asyncio.to_thread(page.start, port)
         except ConfigError as error:
             self.reports.page = None

@@ -7,11 +7,11 @@ from dataclasses import asdict
 
 from elasticdl.job import Event, Progress, Role, Usage
 from elasticdl.master.event_buffer import EventBuffer
-from elasticdl.master.page import JobPage
 from elasticdl.observe import kinds
 from elasticdl.observe.anomalies import Anomalies
 from elasticdl.observe.events import line_of
 from elasticdl.observe.hot_keys import HotKeySums
+from elasticdl.observe.page import JobPage
 from elasticdl.observe.usage import kind_of
 
 

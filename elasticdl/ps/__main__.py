@@ -21,7 +21,7 @@ from elasticdl.checkpoints.versions import resolve
 from elasticdl.config import JobConfig
 from elasticdl.errors import CheckpointError, ElasticdlError, StoreError
 from elasticdl.job import Label, ReplicaStart, Role
-from elasticdl.observe import process_metrics
+from elasticdl.observe import page
 from elasticdl.observe.events import EventLog
 from elasticdl.observe.labels import LabelClock
 from elasticdl.observe.usage import kind_of, measure
@@ -99,7 +99,7 @@ def serve(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None
             process.rotate_log(arguments.config, arguments.job_dir)
 
         stats = partial(stats_of, server)
-        with process_metrics.serving(arguments, Role.PS, labels, traffic, stats=stats):
+        with page.serving(arguments, Role.PS, labels, traffic, stats=stats):
             heartbeats.serve(events, departure.is_over, look)
         raise SystemExit(process.STOPPED_EXIT_CODE)
     finally:

@@ -13,7 +13,7 @@ from elasticdl._core import take_hot_keys, traffic
 from elasticdl.backends import own_profile
 from elasticdl.backends.base import FeedWay
 from elasticdl.job import HeartbeatAnswer, Role
-from elasticdl.observe import process_metrics
+from elasticdl.observe import page
 from elasticdl.observe.events import EventLog
 from elasticdl.observe.kinds import FeedPath
 from elasticdl.observe.labels import LabelClock
@@ -80,7 +80,7 @@ class OwnProcess:
     def work(self) -> None:
         """Take part in the job until it is finished."""
         model, beats = self._arguments.config.model, self._heartbeat
-        serving = process_metrics.serving(
+        serving = page.serving(
             self._arguments, Role.WORKER, self._labels, traffic, lambda: beats.progress()
         )
         with beats, serving:

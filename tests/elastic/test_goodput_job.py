@@ -8,8 +8,8 @@ import pytest
 
 from elasticdl.job import Role
 from elasticdl.observe.events import read_events
-from elasticdl.observe.history.board import board
-from elasticdl.observe.history.fold import History
+from elasticdl.packages.page.history.board import board
+from elasticdl.packages.page.history.fold import History
 from tests.elastic.seen_job import SeenJob
 
 STALL_SECONDS = 5.0

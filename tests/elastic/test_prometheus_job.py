@@ -135,7 +135,7 @@ def test_prometheus_finds_each_worker_and_ps_replica_by_the_files_of_the_job(see
 
 def test_files_of_processes_that_are_gone_are_removed(tmp_path):
     from elasticdl.job import Role
-    from elasticdl.observe.own_metrics import FOLDER, _announced
+    from elasticdl.packages.page.own_metrics import FOLDER, _announced
 
     gone = subprocess.Popen(["true"])
     gone.wait()

@@ -4,9 +4,9 @@ import shutil
 
 import pytest
 
-from elasticdl.observe.history.board import board
-from elasticdl.observe.history.fold import History
-from elasticdl.observe.report import html
+from elasticdl.packages.page.document import html
+from elasticdl.packages.page.history.board import board
+from elasticdl.packages.page.history.fold import History
 
 pytestmark = pytest.mark.timeout(300)
 

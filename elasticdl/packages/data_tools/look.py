@@ -23,9 +23,8 @@ from elasticdl.data.shuffled import ShuffledReader
 from elasticdl.data.split import SplitReader
 from elasticdl.data.wanted import WantedColumn
 from elasticdl.errors import ElasticdlError
-from elasticdl.job import Mode, Shard, TaskKind
+from elasticdl.job import SLOW_READING, Mode, Shard, TaskKind
 from elasticdl.model_spec import ModelSpec
-from elasticdl.observe.history.bound import SLOW_READING
 from elasticdl.packages.data_tools.findings import DataSet, Fed, findings, of_trained
 from elasticdl.packages.data_tools.sample import Sample, Words, take_sample
 from elasticdl.runtime.ending import DaemonThread

@@ -13,7 +13,7 @@ from elasticdl._core import traffic
 from elasticdl.backends.base import Int64, Pulled
 from elasticdl.job import HeartbeatAnswer, Label, Role
 from elasticdl.model_spec import load_model_spec
-from elasticdl.observe import process_metrics
+from elasticdl.observe import page
 from elasticdl.observe.events import EventLog
 from elasticdl.observe.labels import LabelClock
 from elasticdl.packages.model_servers.computer import TowerComputer
@@ -113,7 +113,7 @@ async def serve(
         process.rotate_log(arguments.config, arguments.job_dir)
 
     beats.follow = follow
-    serving = process_metrics.serving(arguments, Role.MODEL_SERVER, labels, traffic)
+    serving = page.serving(arguments, Role.MODEL_SERVER, labels, traffic)
     told = ServerCounts()
     with beats, serving:
         while not is_over.is_set():

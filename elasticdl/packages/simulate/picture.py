@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from elasticdl.observe.svg import box, line, svg, text
 from elasticdl.packages.simulate.cluster import Resource
 from elasticdl.packages.simulate.forecast import Forecast
+from elasticdl.packages.simulate.svg import box, line, svg, text
 
 _WIDTH, _HEIGHT = 720, 300
 _LEFT, _TOP, _WIDE, _HIGH = 70, 40, 330, 210

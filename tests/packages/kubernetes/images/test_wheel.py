@@ -69,7 +69,7 @@ def test_the_wheel_has_the_files_of_the_page_and_nothing_of_the_tests(wheel):
         ["git", "ls-files", "elasticdl"], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout.split()
     assert set(tracked) - set(names) == set()
-    page = {name for name in names if name.startswith("elasticdl/observe/page/")}
+    page = {name for name in names if name.startswith("elasticdl/packages/page/assets/")}
     for name in ("index.html", "main.js", "page.css", "uPlot.iife.min.js", "uPlot.LICENSE"):
-        assert f"elasticdl/observe/page/{name}" in page
+        assert f"elasticdl/packages/page/assets/{name}" in page
     assert not [name for name in names if name.startswith(("tests/", "benchmarks/", "scripts/"))]

@@ -55,7 +55,7 @@ def profile(
     push.
     """
     from elasticdl.launchers import choose
-    from elasticdl.observe.chrome_trace import trace
+    from elasticdl.packages.page.chrome_trace import trace
     from elasticdl.runtime import process
 
     job = choose.find(name)
@@ -137,8 +137,8 @@ def _take_own(folder: Path, request: str, output: Path) -> None:
 
 
 def _explain(events: object) -> None:
-    from elasticdl.observe.history.bound import bound_of
-    from elasticdl.observe.history.fold import History
+    from elasticdl.packages.page.history.bound import bound_of
+    from elasticdl.packages.page.history.fold import History
 
     bound = bound_of(History.of(events))  # type: ignore[arg-type]
     echo(f"{bound.text} {bound.advice}" if bound else "The job has not trained for long yet.")

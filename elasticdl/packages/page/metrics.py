@@ -26,8 +26,8 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from elasticdl.job import Label, Role
-from elasticdl.observe.history.fold import LOSS_RECORDS, RECORDS, History
-from elasticdl.observe.history.lanes import UNHEARD, Lane
+from elasticdl.packages.page.history.fold import LOSS_RECORDS, RECORDS, History
+from elasticdl.packages.page.history.lanes import UNHEARD, Lane
 
 _MOST_NAMES = 100
 _STATES = ("starting", "pending", "alive", "leaving", "left", "lost")

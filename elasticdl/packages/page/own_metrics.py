@@ -26,7 +26,7 @@ from prometheus_client.registry import Collector
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError
 from elasticdl.job import Progress, Role, Usage
-from elasticdl.observe.token_server import Certificate, TokenServer, page_token
+from elasticdl.packages.page.token_server import Certificate, TokenServer, page_token
 from elasticdl.runtime.addresses import LOOPBACK, join
 
 FOLDER = "metrics"

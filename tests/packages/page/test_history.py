@@ -5,12 +5,12 @@ import json
 import pytest
 
 from elasticdl.job import Label
-from elasticdl.observe.history.bins import NUM_CELLS
-from elasticdl.observe.history.board import board
-from elasticdl.observe.history.dips import dips_of
-from elasticdl.observe.history.fold import LOSS, MOST_POINTS, RECORDS, History
-from elasticdl.observe.history.goodput import TRAINED_AGAIN
-from elasticdl.observe.history.lanes import LABELS, UNHEARD
+from elasticdl.packages.page.history.bins import NUM_CELLS
+from elasticdl.packages.page.history.board import board
+from elasticdl.packages.page.history.dips import dips_of
+from elasticdl.packages.page.history.fold import LOSS, MOST_POINTS, RECORDS, History
+from elasticdl.packages.page.history.goodput import TRAINED_AGAIN
+from elasticdl.packages.page.history.lanes import LABELS, UNHEARD
 
 BEGAN = 1000.0
 

@@ -10,8 +10,8 @@ import urllib.request
 import pytest
 
 from elasticdl.errors import ConfigError
-from elasticdl.observe.dashboard import Dashboard
-from elasticdl.observe.token_server import page_token
+from elasticdl.packages.page.dashboard import Dashboard
+from elasticdl.packages.page.token_server import page_token
 
 pytest.importorskip("aiohttp", reason="the page needs elasticdl-train[dashboard]")
 pytest.importorskip("prometheus_client", reason="the page needs elasticdl-train[dashboard]")
@@ -174,7 +174,7 @@ def test_a_stream_has_lag_late_records_and_its_watermark(page):
 
 def test_a_server_for_other_hosts_gives_the_metrics_of_the_page(page):
     page.put(fact("the job is training"))
-    from elasticdl.observe.own_metrics import JobMetrics, serving_at
+    from elasticdl.packages.page.own_metrics import JobMetrics, serving_at
 
     metrics = JobMetrics(page.job_metrics)
     with serving_at(metrics, "b", "127.0.0.1", 0) as port:

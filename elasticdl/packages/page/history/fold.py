@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from elasticdl.job import Event, Role
-from elasticdl.observe.history import goodput
-from elasticdl.observe.history.best import Bests
-from elasticdl.observe.history.bins import Bins
-from elasticdl.observe.history.lanes import Lane, Lanes
+from elasticdl.packages.page.history import goodput
+from elasticdl.packages.page.history.best import Bests
+from elasticdl.packages.page.history.bins import Bins
+from elasticdl.packages.page.history.lanes import Lane, Lanes
 
 MOST_POINTS = 1_000
 MOST_FACTS = 2_000

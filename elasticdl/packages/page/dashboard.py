@@ -19,10 +19,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.job import Event
-from elasticdl.observe.history.board import board
-from elasticdl.observe.history.fold import History
-from elasticdl.observe.report import asset
-from elasticdl.observe.token_server import TokenServer
+from elasticdl.packages.page.document import asset
+from elasticdl.packages.page.history.board import board
+from elasticdl.packages.page.history.fold import History
+from elasticdl.packages.page.token_server import TokenServer
 
 if TYPE_CHECKING:  # it comes with an extra
     from prometheus_client.core import Metric
@@ -113,7 +113,7 @@ class Dashboard:
         Raises:
             TimeoutError: The page is busy with something else.
         """
-        from elasticdl.observe.metrics import JobCollector
+        from elasticdl.packages.page.metrics import JobCollector
 
         async def collect() -> list[Metric]:
             await self._add()
@@ -204,7 +204,7 @@ class Dashboard:
     async def _give_metrics(self, request: Any) -> Any:
         from aiohttp import web
 
-        from elasticdl.observe.metrics import exposition
+        from elasticdl.packages.page.metrics import exposition
 
         await self._add()
         body, content_type = exposition(self._history, request.headers.get("Accept", ""))

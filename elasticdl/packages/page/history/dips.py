@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl.job import Label, Role
-from elasticdl.observe.history.bins import NUM_CELLS
-from elasticdl.observe.history.fold import RECORDS, History
-from elasticdl.observe.history.lanes import LABELS, UNHEARD
+from elasticdl.packages.page.history.bins import NUM_CELLS
+from elasticdl.packages.page.history.fold import RECORDS, History
+from elasticdl.packages.page.history.lanes import LABELS, UNHEARD
 
 SHARE = 0.7
 """A cell is slow below this share of the usual throughput: the median of those around it."""

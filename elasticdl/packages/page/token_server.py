@@ -22,7 +22,7 @@ from typing import Any
 
 from elasticdl.distribution import install
 from elasticdl.errors import ConfigError
-from elasticdl.observe.door import Door
+from elasticdl.packages.page.door import Door
 from elasticdl.runtime.log_lines import Sparingly
 from elasticdl.runtime.printable import one_line
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elasticdl.job import Label, Role
-from elasticdl.observe.history.lanes import Lane
+from elasticdl.packages.page.history.lanes import Lane
 
 TRAINED_AGAIN = "trained again"
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from elasticdl.job import Role
-from elasticdl.observe.history import dips
-from elasticdl.observe.history.bins import Bins, Row
-from elasticdl.observe.history.bound import bound_of
-from elasticdl.observe.history.fold import LOSS, LOSS_RECORDS, RECORDS, History
-from elasticdl.observe.history.lanes import LABELS, Lane
+from elasticdl.packages.page.history import dips
+from elasticdl.packages.page.history.bins import Bins, Row
+from elasticdl.packages.page.history.bound import bound_of
+from elasticdl.packages.page.history.fold import LOSS, LOSS_RECORDS, RECORDS, History
+from elasticdl.packages.page.history.lanes import LABELS, Lane
 
 SCHEMA = 1
 EMPTY = "...."

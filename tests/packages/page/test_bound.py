@@ -1,7 +1,7 @@
 import pytest
 
-from elasticdl.observe.history.bound import bound_of
-from elasticdl.observe.history.fold import History
+from elasticdl.packages.page.history.bound import bound_of
+from elasticdl.packages.page.history.fold import History
 
 
 def history(worker, ps=0.1, stages=None, core_wait=0.0):

@@ -21,7 +21,7 @@ _FIRST_SCRIPT = '<script src="uPlot.iife.min.js">'
 
 def asset(name: str) -> str:
     """Return a file of the page."""
-    return (files("elasticdl.observe") / "page" / name).read_text("utf-8")
+    return (files("elasticdl.packages.page") / "assets" / name).read_text("utf-8")
 
 
 def html(board: Mapping[str, Any]) -> str:

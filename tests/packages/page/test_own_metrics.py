@@ -12,7 +12,7 @@ from elasticdl.runtime.credentials.authority import Authority, Identity
 pytest.importorskip("aiohttp", reason="metrics need elasticdl-train[dashboard]")
 pytest.importorskip("prometheus_client", reason="metrics need elasticdl-train[dashboard]")
 
-from elasticdl.observe.own_metrics import OwnMetrics, serving_at
+from elasticdl.packages.page.own_metrics import OwnMetrics, serving_at
 
 USAGE = Usage(0.0, Label.TRAIN, {"train": 7.0}, 0.0, 0, 0, 0)
 ASK = b"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer t\r\nConnection: close\r\n\r\n"

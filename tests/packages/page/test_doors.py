@@ -15,9 +15,9 @@ from elasticdl.runtime.credentials.authority import Authority, Identity
 pytest.importorskip("aiohttp", reason="the page needs elasticdl-train[dashboard]")
 pytest.importorskip("prometheus_client", reason="metrics need elasticdl-train[dashboard]")
 
-from elasticdl.observe import door
-from elasticdl.observe.dashboard import Dashboard
-from elasticdl.observe.own_metrics import OwnMetrics, serving_at
+from elasticdl.packages.page import door
+from elasticdl.packages.page.dashboard import Dashboard
+from elasticdl.packages.page.own_metrics import OwnMetrics, serving_at
 
 USAGE = Usage(0.0, Label.TRAIN, {"train": 7.0}, 0.0, 0, 0, 0)
 NUM_STRANGERS = 300

@@ -4,11 +4,11 @@ import json
 import re
 from dataclasses import replace
 
-from elasticdl.cli.report import with_end
 from elasticdl.job.status import no_status
-from elasticdl.observe.history.board import board
-from elasticdl.observe.history.fold import History
-from elasticdl.observe.report import html
+from elasticdl.packages.page.document import html
+from elasticdl.packages.page.history.board import board
+from elasticdl.packages.page.history.fold import History
+from elasticdl.packages.page.report_command import with_end
 
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">'
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from elasticdl.job import Event, Label, Role
-from elasticdl.observe.history.bins import Bins, Row
+from elasticdl.packages.page.history.bins import Bins, Row
 
 UNHEARD = "not heard of"
 LABELS = (*(str(label) for label in Label), UNHEARD)

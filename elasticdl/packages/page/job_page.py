@@ -9,9 +9,9 @@ from pathlib import Path
 
 from elasticdl.config import JobConfig
 from elasticdl.job import Event, Role
-from elasticdl.observe.dashboard import Dashboard, page_url
 from elasticdl.observe.events import FOLDER, newest, read_events
-from elasticdl.observe.token_server import page_token
+from elasticdl.packages.page.dashboard import Dashboard, page_url
+from elasticdl.packages.page.token_server import page_token
 from elasticdl.runtime import process
 from elasticdl.runtime.credentials.files import TlsFiles
 
@@ -32,8 +32,8 @@ def past_events(job_dir: Path) -> Iterable[Event]:
     return newest(job_dir, Role.MASTER, 0, _MOST_FACTS)
 
 
-class JobPage:
-    """The page of one job; events are taken in from when it is made."""
+class ServedPage:
+    """The `elasticdl.observe.page.JobPage` that a browser shows."""
 
     def __init__(
         self, job_dir: Path, token: bytes, config: JobConfig, tls: TlsFiles | None = None
@@ -74,7 +74,7 @@ class JobPage:
 
     def _metrics_of_pod(self) -> contextlib.AbstractContextManager[None]:
         """Have Prometheus find the job's metrics as it finds those of its other pods."""
-        from elasticdl.observe import own_metrics
+        from elasticdl.packages.page import own_metrics
 
         return own_metrics.serving(
             self._config,

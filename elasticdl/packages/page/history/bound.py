@@ -5,17 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from elasticdl.job import Label, Role
-from elasticdl.observe.history.fold import History
+from elasticdl.job import SLOW_READING, Label, Role
+from elasticdl.packages.page.history.fold import History
 
 LEAST_SECONDS = 2.0
 """The seconds of training and waiting of all workers that are needed for a result."""
 
 BUSY_SHARE = 0.6
 """If a ps replica works for this share of its time, its workers wait for it."""
-
-SLOW_READING = "slow to read: "
-"""The words before the reason in a line of the look at the data."""
 
 _ADVICE = {
     "computing": "More workers (--num_workers), more threads (--worker_threads), or a larger "

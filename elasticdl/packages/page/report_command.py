@@ -16,7 +16,7 @@ from elasticdl.errors import ConfigError, ElasticdlError
 
 if TYPE_CHECKING:  # what --help need not wait for
     from elasticdl.job.status import JobStatus
-    from elasticdl.observe.history.fold import History
+    from elasticdl.packages.page.history.fold import History
 
 PAGE = "report.html"
 
@@ -37,9 +37,9 @@ def report(name: str, as_html: bool, svg: bool, png: bool, output: Path | None) 
     JOB is a job's folder or name, running or ended; or any folder that has its events/. The text
     and the files are made from the event log alone, so they can be made again at any time.
     """
-    from elasticdl.observe.history.board import board
-    from elasticdl.observe.history.fold import History
-    from elasticdl.observe.plots import write_plots
+    from elasticdl.packages.page.history.board import board
+    from elasticdl.packages.page.history.fold import History
+    from elasticdl.packages.page.plots import write_plots
 
     # The log of each process is a file or more, and all are read side by side.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -68,7 +68,7 @@ def with_end(found: dict[str, Any], end: JobStatus | None) -> dict[str, Any]:
 
 
 def _write_page(found: dict[str, Any], path: Path) -> Path:
-    from elasticdl.observe.report import html
+    from elasticdl.packages.page.document import html
 
     try:
         path.write_text(html(found), "utf-8")
