@@ -11,7 +11,8 @@ one task or of two) overlap:
 Everything about a lease happens in the order of its minibatches, and its end (done, failed,
 returned) is reported by the commit stage only, after all that came before it.
 
-`worker/protocol.py` decides what happens to a lease; this file has the threads and what they do.
+`worker/protocol.py` decides what happens to a lease; this file has the threads. What they do is in
+`feeding.py`, `pulling.py`, `computation.py` and `pushing.py`.
 
 In synchronous training the compute stage pushes. A gradient that comes too late for its round is
 computed again on newer parameters, so nothing is pulled ahead. In a hybrid job the rows are pulled
@@ -22,21 +23,19 @@ parameters and pushes only the dense gradient.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from elasticdl.backends.base import Minibatch, Predictor, StepResult, Trainer
+from elasticdl.backends.base import Predictor, StepResult, Trainer
 from elasticdl.config import JobConfig
-from elasticdl.data.base import DataReader, Records
+from elasticdl.data.base import DataReader
 from elasticdl.errors import ModelError, place_of
 from elasticdl.job import (
     Finished,
     Label,
     Lease,
-    Mode,
     Outcome,
     Progress,
     TaskKind,
@@ -52,29 +51,20 @@ from elasticdl.worker.channel import Channel, Closed
 from elasticdl.worker.computation import Computation
 from elasticdl.worker.culprit import Culprits
 from elasticdl.worker.exchange import Exchange
+from elasticdl.worker.feeding import Feeding
 from elasticdl.worker.lookahead import Lookahead
-from elasticdl.worker.parameters import (
-    Committed,
-    ComputedMinibatch,
-    Parameters,
-    PendingPull,
-    Step,
-)
+from elasticdl.worker.parameters import Committed, PendingPull, Step
 from elasticdl.worker.predictions import PredictionSink
 from elasticdl.worker.protocol import Arrival, LeaseProtocol, Ruling, Stage
+from elasticdl.worker.pulling import Pulling
+from elasticdl.worker.pushing import Pushing
 from elasticdl.worker.reading import readings_of
-from elasticdl.worker.records import located, read_all, task_seed, with_ends
+from elasticdl.worker.records import located
 from elasticdl.worker.running import Item, Running
-from elasticdl.worker.spans import Place, Spans, Work, run_after_others
+from elasticdl.worker.spans import Spans, Work, run_after_others
 from elasticdl.worker.step_watch import StepWatch
 
 log = logging.getLogger(__name__)
-
-_MODES = {
-    TaskKind.TRAINING: Mode.TRAINING,
-    TaskKind.EVALUATION: Mode.EVALUATION,
-    TaskKind.PREDICTION: Mode.PREDICTION,
-}
 
 _NO_TASK = ("lease", "no task")
 _EXCHANGE = ("ids", "pull", "push")
@@ -113,14 +103,10 @@ class Worker:
             labels: Counts the time of the worker.
             watches: See each step of training that was handed in.
         """
-        self._config = config
         self._worker_id = worker_id
         self._master = master
-        self._model = model
         self._exchange = exchange
-        self._trainer = trainer
         self._readers = readers
-        self._has_own_reader = has_own_reader
         self._watches = watches
         self._is_deterministic = config.training.deterministic
         self._readings = readings_of(config)
@@ -138,9 +124,17 @@ class Worker:
         )
         self._kept: list[Item] = []  # commit: computed, to be pushed with what follows
         self._landed = threading.Condition(threading.Lock())  # a minibatch is through
-        # With at most one step in flight, the push of a step can bring back the rows of the next
-        # one.
-        self._pulls_with_push = config.pipeline_depth == 0 and exchange.may_pull_with_push
+        self._pulling = Pulling(
+            model,
+            exchange,
+            self._protocol,
+            self._span,
+            self._activity,
+            self._wait,
+            # With at most one step in flight, the push of a step can bring back the rows of the
+            # next one.
+            pulls_with_push=config.pipeline_depth == 0 and exchange.may_pull_with_push,
+        )
         self._computation = Computation(
             config,
             model,
@@ -151,6 +145,19 @@ class Worker:
             self._readings.share,
             readers.get(TaskKind.TRAINING),
         )
+        self._feeding = Feeding(
+            config,
+            model,
+            exchange,
+            readers,
+            has_own_reader,
+            self._protocol,
+            self.spans,
+            self._activity,
+            self._landed,
+            self._wait,
+        )
+        self._pushing = Pushing(config, exchange, trainer, self._protocol, self._span)
         self._culprits = Culprits(
             model, trainer, exchange, config.training.minibatch_size, config.training.seed
         )
@@ -260,7 +267,7 @@ class Worker:
             running = Running(lease, self._readings.of(lease))
             self._held[lease.task.id, lease.number] = running
             try:
-                report = self._feed_lease(running)
+                report = self._feeding.feed(running, self._fed.put)
             except Closed:
                 raise
             except (Exception, SystemExit) as error:
@@ -275,8 +282,7 @@ class Worker:
 
     def _wait_for_end(self, running: Running) -> None:
         """Hold no task ahead: each worker takes only as much of an update as it can compute."""
-        with self._landed:
-            self._wait(lambda: running.is_over)
+        self._wait(lambda: running.is_over)
 
     def _leases(self) -> Iterator[Lease]:
         is_waiting = False
@@ -295,94 +301,6 @@ class Worker:
                 case Finished():
                     return
 
-    def _feed_lease(self, running: Running) -> TaskReport:
-        """Feed the minibatches of a lease; return its report, with the counts that `feed` made."""
-        lease, task = running.lease, running.lease.task
-        # The restored parameters must be here first: `start_index` asks how far they have come.
-        if lease.generation > self._exchange.generation:
-            self._activity.at(Thread.FEED, Label.RECOVER)
-        self._exchange.reach(lease.generation)
-        self._activity.at(Thread.FEED, Label.WAIT_FOR_DATA)
-        mode = _MODES.get(task.kind)
-        report = TaskReport(task.id, lease.number, Outcome.DONE)
-        if mode is None:
-            return report
-        start = num_minibatches = num_examples = 0
-        if self._protocol.asks_where_to_begin(lease):
-            self._activity.at(Thread.FEED, Label.WAIT_FOR_PARAMETERS)
-            start = self._exchange.start_index(lease)
-            self._activity.at(Thread.FEED, Label.WAIT_FOR_DATA)
-        if running.is_training and lease.number > 1:
-            log.info("task %d, lease %d: goes on at minibatch %d", task.id, lease.number, start)
-        minibatches = self._model.minibatches(
-            self._read(running),
-            mode,
-            self._config.training.minibatch_size,
-            task_seed(self._config.training.seed, task.id),
-        )
-        made = self._made_by_feed(running, minibatches)
-        looks_ahead = self._is_deterministic and running.is_training
-        ended = with_ends(made) if looks_ahead else ((minibatch, False) for minibatch in made)
-        for index, (minibatch, is_last) in enumerate(ended):
-            if not self._protocol.goes_on(running):
-                break
-            num_minibatches += 1
-            num_examples += minibatch.num_records
-            if is_last:
-                self._exchange.ends_at(lease, num_minibatches)
-            # A later lease begins where the holders stand. `feed` makes all minibatches of the task
-            # again, and those before `start` are dropped.
-            if index >= start:
-                if running.lease.is_suspect:
-                    with self._landed:
-                        self._protocol.fed(running)
-                part = running.reading.part_after(num_examples)
-                place = Place(lease, index, minibatch.num_records)
-                self._fed.put(Item(running, index, place, minibatch, part))
-        return running.reading.fed(
-            replace(
-                report,
-                end_index=num_minibatches,
-                num_examples=num_examples,
-                num_missing=running.missing,
-            )
-        )
-
-    def _read(self, running: Running) -> Iterator[Records]:
-        """Read a task's records; the time counts for `feed` if the reader is the user's code."""
-        task, num_read = running.lease.task, 0
-        records = read_all(self._readers[task.kind], task, running.lease.late_before)
-        if self._has_own_reader:
-            yield from records
-            return
-        while True:
-            with self.spans.waiting("feed"):
-                block = next(records, None)
-            if block is None:
-                running.missing = task.shard.num_records - num_read
-                running.reading.ended()
-                return
-            num_read += len(block)
-            running.reading.read(block)
-            yield block
-
-    def _made_by_feed(
-        self, running: Running, minibatches: Iterator[Minibatch]
-    ) -> Iterator[Minibatch]:
-        size, left = self._config.training.minibatch_size, running.lease.task.shard.num_records
-        for index in itertools.count():
-            if running.lease.is_suspect:
-                with self._landed:
-                    # A suspect task goes through the pipeline one minibatch at a time: the last
-                    # announced one is then the one that killed the worker.
-                    self._wait(lambda: self._protocol.may_feed(running))
-            place = Place(running.lease, index, max(0, min(size, left - index * size)))
-            with self._span("feed", place):
-                minibatch = next(minibatches, None)
-            if minibatch is None:
-                return
-            yield minibatch
-
     # --- prepare ---------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
@@ -390,7 +308,7 @@ class Worker:
         for items in self._pulled_together():
             if items[0].minibatch is not None and self._protocol.goes_on(items[0].running):
                 try:
-                    self._fetch(items)
+                    self._pulling.fetch(items)
                 except Closed:
                     raise
                 except (Exception, SystemExit) as error:
@@ -422,54 +340,6 @@ class Worker:
             if item is not failed:
                 self._let_go(item)
         return end
-
-    def _fetch(self, items: Sequence[Item]) -> None:
-        """Take the minibatches of a pull into flight and pull the parameters for them."""
-        brought, first = None, items[0]
-        # Where ids depend on parameters, computing the ids reads parameters. So the room in flight,
-        # which limits staleness, is waited for first.
-        if first.running.is_training and self._model.ids_need_parameters:
-            with self._span("staleness wait", None):
-                self._wait_for_room(items, None)
-        for item in items:
-            assert item.minibatch is not None
-            with self._span("ids", item.place):
-                item.ids = self._model.ids(item.minibatch)
-        self._activity.at(Thread.PREPARE, Label.WAIT_FOR_PARAMETERS)
-        if first.running.is_training and not self._model.ids_need_parameters:
-            with self._span("staleness wait", None):
-                brought = self._wait_for_room(items, self._pull_with_push(first))
-        if brought is not None:
-            first.parameters = brought
-        elif len(items) == 1:
-            self._pull(first)
-        else:
-            self._pull_several(items)
-
-    def _pull_with_push(self, item: Item) -> PendingPull | None:
-        if not self._pulls_with_push:
-            return None
-        return PendingPull(item.ids, Step(item.running.lease, item.index))
-
-    def _wait_for_room(self, items: Sequence[Item], pull: PendingPull | None) -> Parameters | None:
-        """Wait until the steps may be pulled; return parameters that the push before brought."""
-        running, indices = items[0].running, [item.index for item in items]
-        with self._landed:
-            self._wait(lambda: self._protocol.may_pull(running, indices, pull))
-        return pull.parameters if pull is not None else None
-
-    def _pull_several(self, items: Sequence[Item]) -> None:
-        first = items[0]
-        with self._span("pull", first.place):
-            step = Step(first.running.lease, first.index)
-            pulled = self._exchange.pull_several([item.ids for item in items], step)
-        for item, parameters in zip(items, pulled, strict=True):
-            item.parameters = parameters
-
-    def _pull(self, item: Item) -> None:
-        step = Step(item.running.lease, item.index) if item.running.is_training else None
-        with self._span("pull", item.place):
-            item.parameters = self._exchange.pull(item.ids, step)
 
     # --- compute ---------------------------------------------------------------------------------
 
@@ -512,7 +382,7 @@ class Worker:
         while item.running.is_training and self._protocol.pushes_from_compute(item.running):
             try:
                 with self._activity.waiting_for_parameters():
-                    item.committed = self._push(item)
+                    item.committed = self._pushing.push(item)
                 break
             except Exception as error:
                 match self._protocol.failed(Stage.PUSH_FROM_COMPUTE, item.running, error):
@@ -544,7 +414,7 @@ class Worker:
             self._take_dense(item)
             return
         with self._activity.waiting_for_parameters():
-            self._pull(item)
+            self._pulling.pull(item)
 
     # --- commit ----------------------------------------------------------------------------------
 
@@ -597,17 +467,10 @@ class Worker:
             self._let_go(item)
 
     def _commit_items(self, items: Sequence[Item]) -> None:
-        first = items[0]
-        if first.refusal is not None:
-            raise first.refusal
-        if len(items) > 1:
-            all_done = self._push_several(items)
-        else:
-            done = first.committed or self._push(first)
-            if self._exchange.has_halves:
-                done = replace(done, staleness=self._push_rows(first))
-            all_done = [done]
-        for item, done in zip(items, all_done, strict=True):
+        refusal = items[0].refusal
+        if refusal is not None:
+            raise refusal
+        for item, done in zip(items, self._pushing.hand_in(items), strict=True):
             assert item.minibatch is not None
             if item.result is not None:
                 self._count(item, item.result, done)
@@ -615,84 +478,6 @@ class Worker:
                     watch.handed_in(item, done)
             else:
                 item.running.skipped[item.index] = item.minibatch.num_records
-
-    def _push(self, item: Item) -> Committed:
-        """Push a step or its dense half, or report that it is left out."""
-        exchange, lease = self._exchange, item.running.lease
-        assert item.parameters is not None
-        version = item.parameters.version
-        if item.result is None:
-            with self._span("reduce" if exchange.has_halves else "push", None):
-                exchange.skip(lease, item.index)
-            return Committed(version, 0)
-        assert item.minibatch is not None
-        item.learning_rate = self._learning_rate(item.running, version)
-        numbers = (item.learning_rate, lease, item.index, item.minibatch.num_records)
-        with self._span("reduce" if exchange.has_halves else "push", item.place):
-            item.computed = computed = self._completed(item)
-            if exchange.has_halves:
-                return exchange.push(computed.given, computed.result, *numbers)
-            if exchange.stores is not None:
-                exchange.stores.name(item.minibatch, item.ids)
-            pending = self._protocol.pending
-            return exchange.push(computed.given, computed.result, *numbers, pending)
-
-    def _completed(self, item: Item) -> ComputedMinibatch:
-        assert item.minibatch is not None
-        assert item.parameters is not None
-        assert item.result is not None
-        num_records = item.minibatch.num_records
-        return self._exchange.completed(
-            ComputedMinibatch(item.parameters, item.result, num_records)
-        )
-
-    def _push_several(self, items: Sequence[Item]) -> Sequence[Committed]:
-        """Push the gradients of minibatches together; return what became of each.
-
-        With `--push_steps` it is their sum, with the learning rate of the last one.
-        """
-        running, minibatches, exchange = items[0].running, [], self._exchange
-        lease, index = running.lease, items[0].index
-        with self._span("push", items[0].place):
-            for item in items:
-                assert item.minibatch is not None
-                if (stores := exchange.stores) is not None:
-                    stores.name(item.minibatch, item.ids)
-                minibatches.append(self._completed(item))
-            if self._config.training.push_steps > 1:
-                rate = self._learning_rate(running, minibatches[-1].given.version)
-                return [exchange.push_several(minibatches, rate, lease, index)] * len(items)
-            rates = [self._learning_rate(running, each.given.version) for each in minibatches]
-            return exchange.push_each(minibatches, rates, lease, index)
-
-    def _push_rows(self, item: Item) -> int:
-        """Push the rows' half of a step or leave it out; return its staleness."""
-        exchange, lease = self._exchange, item.running.lease
-        assert exchange.stores is not None
-        assert item.minibatch is not None
-        with self._span("push", item.place):
-            if item.result is None:
-                exchange.skip_rows(lease, item.index)
-                return 0
-            assert item.computed is not None
-            exchange.stores.name(item.minibatch, item.ids)
-            return exchange.push_rows(
-                item.computed.given,
-                item.computed.result,
-                item.learning_rate,
-                lease,
-                item.index,
-                item.minibatch.num_records,
-                self._protocol.pending,
-            )
-
-    def _learning_rate(self, running: Running, version: int) -> float:
-        given = running.lease.learning_rate  # by a callback, or one of the job before
-        assert self._trainer is not None, "only training jobs have training tasks"
-        if given is None or self._trainer.has_schedule:
-            given = self._trainer.learning_rate(version)
-        running.learning_rate = given
-        return running.learning_rate
 
     def _count(self, item: Item, result: StepResult, done: Committed) -> None:
         assert item.minibatch is not None
@@ -733,11 +518,12 @@ class Worker:
         self._forget(running)
 
     def _wait(self, until: Callable[[], bool]) -> None:
-        """Wait with the lock held until the protocol agrees."""
-        while not until():
-            if self._stop.is_set():
-                raise Closed
-            self._landed.wait()
+        """Wait until the protocol agrees; it is asked with the lock held."""
+        with self._landed:
+            while not until():
+                if self._stop.is_set():
+                    raise Closed
+                self._landed.wait()
 
     # --- failures --------------------------------------------------------------------------------
 
