@@ -133,6 +133,8 @@ class Master(Node):
             match action:
                 case actions.WriteCheckpoint():
                     self._enqueue(self._checkpoint(action))
+                case actions.ExpireRows():
+                    self._enqueue(self._expire_rows(action))
                 case PrepareMove():
                     self._enqueue(self._prepare_move(action))
                 case TellMoved():
@@ -179,6 +181,18 @@ class Master(Node):
             return
         self._staged = staged, entries
         self.interpreter.carry_out(action)
+
+    def _expire_rows(self, action):
+        """Wait as long as a move holds a replica, as a call to it does; then the rest follows."""
+        while self._is_held():
+            yield Sleep(LOOK_SECONDS)
+        self.interpreter.carry_out(action)
+
+    def _is_held(self) -> bool:
+        route = self.core.parameters.route
+        found = [self.world.by_address(address) for address in route.addresses]
+        there = [node.driven for node in found if node is not None and node.serves]
+        return any(driven.entrance(route.layout, []) == (False, None) for driven in there)
 
     # --- moves -----------------------------------------------------------------------------------
 

@@ -168,7 +168,9 @@ class Requests:
 
     def _ask_in_training(self, now: float) -> None:
         version = self._meter.model_version
-        if self._ledger.epoch > self._epochs_expired:
+        # Nothing else is under way: replicas that a move holds would answer after the move, and
+        # the calls that end the move wait for this one.
+        if self._ledger.epoch > self._epochs_expired and self._under_way is None:
             self._journal.record("rows expire", self._ledger.epoch)
             self._act(ExpireRows())
         if not self._asked.is_complete:

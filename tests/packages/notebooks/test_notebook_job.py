@@ -20,7 +20,12 @@ def test_each_cell_of_the_notebook_does_what_it_says(tmp_path, monkeypatch):
     client = nbclient.NotebookClient(
         notebook, timeout=240, resources={"metadata": {"path": str(tmp_path)}}
     )
-    client.execute()
+    try:
+        client.execute()
+    except nbclient.exceptions.CellTimeoutError:
+        for log in sorted(tmp_path.glob("jobs/*/logs/*.log")):
+            print(log.name, *log.read_text().splitlines()[-20:], sep="\n")
+        raise
     outputs = [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
     shown = [data for each in outputs for out in each for data in [out.get("data", {})]]
     assert any("<progress" in data.get("text/html", "") for data in shown)

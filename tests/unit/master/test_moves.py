@@ -10,6 +10,7 @@ from elasticdl.job import Lease, PsRoute, Role
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master.actions import (
     AskAudit,
+    ExpireRows,
     Note,
     StartProcess,
     StopProcess,
@@ -340,6 +341,24 @@ def test_a_move_may_overlap_with_each_phase(phase, event, recovery_game):
     status = game.finish()
     assert status.status == "finished", status
     assert [(line.repeated, line.lost) for line in status.ledger] == [(0, 0)]
+
+
+def test_rows_of_an_epoch_that_begins_in_a_move_expire_after_it(recovery_game):
+    """Replicas that the move holds would not answer, and the end of the move would wait for it."""
+    game = recovery_game(num_epochs=2)
+    job = MovingGame(game)
+    done = job.begin(3)
+    lease = job.leased
+    while lease.task.epoch == 0:
+        game.play.work_off(lease)
+        lease = game.play.lease()
+    game.play.work_off(lease)
+    assert game.play.do(ExpireRows) == []
+    job.answer(MovePrepared(done))
+    tell = job.one(TellMoved)
+    assert game.play.do(ExpireRows) == []
+    job.answer(MoveTold(tell.layout, is_everybody=True))
+    job.one(ExpireRows)
 
 
 def test_a_replica_that_may_not_have_heard_of_the_move_hands_nothing_over(job):
