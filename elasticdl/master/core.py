@@ -40,8 +40,9 @@ from elasticdl.master.features.base import Features, JobFeature, JobParts
 from elasticdl.master.history import JobHistory
 from elasticdl.master.journal import Journal
 from elasticdl.master.leasing import Leasing
-from elasticdl.master.ledger import Ledger, Missing, Settled
+from elasticdl.master.ledger import Ledger, Settled
 from elasticdl.master.membership import Member, Membership
+from elasticdl.master.missing_records import Missing
 from elasticdl.master.moves.messages import MoveFailed, MoveTold
 from elasticdl.master.parameters.answers import (
     Answer,

@@ -21,14 +21,16 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl.data.updates import UpdateOrder
 from elasticdl.job import Lease, MetricStates, Outcome, Task
+from elasticdl.master.epochs import Epochs
 from elasticdl.master.journal import Journal
+from elasticdl.master.missing_records import NONE_MISSING, Missing, MissingRecords
 from elasticdl.master.missing_tasks import (
     Applied,
     Made,
@@ -39,30 +41,9 @@ from elasticdl.master.missing_tasks import (
 )
 from elasticdl.master.order import InArrival, TaskCursor
 from elasticdl.master.replays import Replays
+from elasticdl.master.set_aside import SetAside
 from elasticdl.master.tasks import JobTasks
 from elasticdl.state.base import Snapshot
-
-_MESSAGES_SHOWN = 3
-_MESSAGES_KEPT = 100
-
-
-class Missing(NamedTuple):
-    """The differences between the positions of a task and its records.
-
-    positions: the number of positions less the number of records. It is negative if messages have
-        several records.
-    unreadable: positions whose message cannot be read.
-    late: records that came late, whether they were trained or not.
-    gone: positions that the broker deleted before they were read.
-    """
-
-    positions: int = 0
-    unreadable: int = 0
-    late: int = 0
-    gone: int = 0
-
-
-NONE_MISSING = Missing()
 
 
 @dataclass(slots=True)
@@ -142,38 +123,23 @@ class Ledger:
         )  # training tasks to be done again
         # Tasks that were done, where `feed` made more or fewer examples than there are records.
         self.uneven: dict[int, Made] = {}
-        # Only tasks that differ are here. Their sum over all epochs is kept beside, because a
-        # stream forgets tasks and the count must stay.
-        self.missing: dict[int, Missing] = {}
-        self.num_missing = 0
-        self.num_unreadable = 0
-        self.num_late = 0
-        self.gone: dict[str, int] = {}
-        """Positions of each partition that were deleted before they were read, and after they were
-        cut into tasks."""
+        self.missing = MissingRecords(lambda task_id: tasks.task(task_id).shard.name)
+        self.aside = SetAside(tasks.task)
+        self.epochs = Epochs(tasks.num_epochs, tasks.per_epoch)
         self._doing: dict[int, Held] = {}
         self._held: dict[int, set[int]] = {}  # worker -> tasks
         # Only of tasks that came back: the number of the last lease, less the times that it was
-        # replayed, and how often it failed.
+        # replayed.
         self._numbers: dict[int, int] = {}
-        self._failures: dict[int, int] = {}
         self._suspects: set[int] = set()
         self._waiting_suspects: deque[int] = deque()  # suspects of any kind that are not leased
         # Tasks whose worker fell silent. One silence may be a machine out of reach; only the
         # second one makes the task a suspect.
         self._silences: set[int] = set()
-        self.quarantined: dict[int, str] = {}
-        """Tasks that were set aside, and why; "" of those after the first hundred."""
-        self.left: set[int] = set()
-        """Training tasks that were not waited for."""
-        self._num_quarantined_before = 0  # a stream's tasks that are forgotten
         self._first_known = 0  # training tasks before it are forgotten
         self.is_stopped = False  # no training task is begun any more
         self.num_done = 0  # tasks of any kind
         self.done_by_worker: dict[int, int] = {}
-        self.training_settled = [0] * tasks.num_epochs  # tasks done or set aside, by epoch
-        self._num_settled = 0  # over all epochs
-        self._first_open = 0  # all epochs before it are complete
         self.training_records_done = 0
         self.other_records_done = 0  # evaluation and prediction
         appliers: dict[str, Callable[..., None]] = {
@@ -270,7 +236,7 @@ class Ledger:
             # The worker leaves, or has lost its parameters: no fault of the task, so no try.
             self._journal.record("return", task_id)
             return Settled.REQUEUED
-        if self._failures.get(task_id, 0) < self._max_retries and not is_last_try:
+        if self.aside.tries(task_id) <= self._max_retries and not is_last_try:
             self._journal.record("retry", task_id)
             return Settled.REQUEUED
         self._journal.record("quarantine", task_id, message)
@@ -325,8 +291,8 @@ class Ledger:
             first = self._tasks.epoch_ids(epoch).start
             is_done = self.done_of_epoch(epoch)
             records = positions.copy()
-            for task_id in self._missing_in(np.array([[first, first + len(records)]])):
-                records[task_id - first] -= self.missing[task_id].positions
+            for task_id in self.missing.of_ranges(np.array([[first, first + len(records)]])):
+                records[task_id - first] -= self.missing.by_task[task_id].positions
             parts.append(
                 lacks_of_epoch(first, records, is_done, self._minibatch_size, found, uneven)
             )
@@ -338,7 +304,9 @@ class Ledger:
         first = self._tasks.epoch_ids(epoch).start
         stop = first + len(is_done)
         waiting = (self._returned, self._waiting_suspects)
-        for task_id in itertools.chain(self._doing, self.quarantined, self.left, *waiting):
+        for task_id in itertools.chain(
+            self._doing, self.aside.quarantined, self.aside.left, *waiting
+        ):
             if first <= task_id < stop:
                 is_done[task_id - first] = False
         again = self._replays.waiting()
@@ -520,7 +488,7 @@ class Ledger:
     def is_trained(self) -> bool:
         """Whether every training task is done or set aside, of those that are begun at all."""
         wanted = self._handed.count if self.is_stopped else self._num_training
-        return self._num_settled == wanted
+        return self.epochs.num_settled == wanted
 
     def begun(self) -> Callable[[int], bool]:
         """Return a function: whether a training task was ever leased; for the proof at the end."""
@@ -528,55 +496,16 @@ class Ledger:
             return lambda task_id: True
         return self._handed.teller()
 
-    def set_aside(self) -> str:
-        """Say what became of the tasks that failed too often; "" if there are none."""
-        count = len(self.quarantined) + self._num_quarantined_before
-        if not count:
-            return ""
-        shown = "; ".join(list(self.quarantined.values())[:_MESSAGES_SHOWN])
-        more = count - _MESSAGES_SHOWN
-        rest = f"; and {more} more" if more > 0 else ""
-        tries = sorted({self.tries(task_id) for task_id in self.quarantined})
-        often = f"{tries[-1]} times each " if len(tries) == 1 and tries[0] > 1 else ""
-        return f"{count} tasks failed {often}and were set aside: {shown}{rest}"
-
-    def left_behind(self) -> str:
-        """Say which tasks were not waited for; "" if there are none."""
-        shown = [str(self._tasks.task(task_id)) for task_id in sorted(self.left)]
-        more = f" and {len(shown) - _MESSAGES_SHOWN} more" if len(shown) > _MESSAGES_SHOWN else ""
-        names = ", ".join(shown[:_MESSAGES_SHOWN]) + more
-        return f"{len(shown)} tasks were left to stragglers: {names}" if shown else ""
-
     @property
     def held_in_training(self) -> dict[int, int]:
         """The training tasks that are leased, and who holds each."""
         held = self._doing.items()
         return {task: each.worker_id for task, each in held if task < self._num_training}
 
-    def tries(self, task_id: int) -> int:
-        """Return how often a task that was set aside was tried."""
-        return self._failures.get(task_id, 0) + 1
-
     @property
     def num_begun(self) -> int:
         """How many training tasks were begun."""
         return self._handed.count
-
-    @property
-    def num_epochs_complete(self) -> int:
-        """How many epochs are complete, one after the other."""
-        last = self.epoch
-        return last + (self.training_settled[last : last + 1] == [self._per_epoch])
-
-    @property
-    def epoch(self) -> int:
-        """The first epoch that is not complete; the last one when all are."""
-        last = max(self._tasks.num_epochs - 1, 0)
-        while self._first_open < last and (
-            self.training_settled[self._first_open] == self._per_epoch
-        ):
-            self._first_open += 1
-        return self._first_open
 
     # --- facts -----------------------------------------------------------------------------------
 
@@ -604,7 +533,7 @@ class Ledger:
         self, task_id: int, minibatches: int = -1, examples: int = -1, *missing: int
     ) -> None:
         worker_id = self._end(task_id).worker_id
-        self._failures.pop(task_id, None)
+        self.aside.done(task_id)
         self._suspects.discard(task_id)
         self._silences.discard(task_id)
         self._replays.end(task_id)
@@ -612,16 +541,13 @@ class Ledger:
         if minibatches >= 0:
             self.uneven[task_id] = Made(minibatches, examples)
         lacking = Missing(*missing)
-        if lacking != NONE_MISSING:
-            self.missing[task_id] = lacking
-            self._count_missing(task_id, lacking, 1)
+        self.missing.add(task_id, lacking)
         self.num_done += 1
         self.done_by_worker[worker_id] = self.done_by_worker.get(worker_id, 0) + 1
         if task_id < self._num_training:
-            epoch, number = divmod(task_id, self._per_epoch)
-            self.training_settled[epoch] += 1
-            self._num_settled += 1
-            num_records = self._tasks.training.num_records_of(number) - lacking.positions
+            self.epochs.settle(task_id)
+            num_records = self._tasks.training.num_records_of(task_id % self._per_epoch)
+            num_records -= lacking.positions
             self.training_records_done += num_records
         else:
             self.other_records_done += self._tasks.task(task_id).shard.num_records
@@ -632,7 +558,7 @@ class Ledger:
 
     def _apply_retry(self, task_id: int) -> None:
         self._come_back(task_id)
-        self._failures[task_id] = self._failures.get(task_id, 0) + 1
+        self.aside.failed(task_id)
         # A task that failed goes to the end of its line, so that it holds no other task up.
         self._put_back(task_id, first=False)
 
@@ -641,11 +567,9 @@ class Ledger:
         self._replays.end(task_id)
         self._suspects.discard(task_id)
         self._silences.discard(task_id)
-        self.quarantined[task_id] = message if len(self.quarantined) < _MESSAGES_KEPT else ""
-        # A task that is set aside counts as settled, because its epoch must not wait for it.
+        self.aside.quarantine(task_id, message)
         if task_id < self._num_training:
-            self.training_settled[task_id // self._per_epoch] += 1
-            self._num_settled += 1
+            self.epochs.settle(task_id)
 
     def _apply_leave(self, task_ids: Sequence[int]) -> None:
         for task_id in task_ids:
@@ -653,9 +577,8 @@ class Ledger:
             self._replays.end(task_id)
             self._suspects.discard(task_id)
             self._silences.discard(task_id)
-            self.left.add(task_id)
-            self.training_settled[task_id // self._per_epoch] += 1
-            self._num_settled += 1
+            self.aside.left.add(task_id)
+            self.epochs.settle(task_id)
 
     def reopened(self, is_dropped: Callable[[int], bool], tries_again: bool = True) -> None:
         """Try what was set aside again, and end all leases: the processes are gone.
@@ -674,20 +597,12 @@ class Ledger:
             kept = [task_id for task_id in line if not is_dropped(task_id)]
             line.clear()
             line.extend(kept)
-        if tries_again:
-            self._try_again()
-
-    def _try_again(self) -> None:
-        gone = {task: why for task, why in self.quarantined.items() if task < self._first_known}
-        for task_id in sorted((self.quarantined.keys() - gone.keys()) | self.left):
-            if task_id >= self._num_training:
-                continue
-            self.training_settled[task_id // self._per_epoch] -= 1
-            self._num_settled -= 1
-            self._put_back(task_id, first=False)
-        self._first_open = 0  # earlier epochs may have open tasks again
-        self.quarantined, self.left = gone, set()
-        self._failures.clear()
+        if not tries_again:
+            return
+        for task_id in self.aside.try_again(self._first_known):
+            if task_id < self._num_training:
+                self.epochs.reopen(task_id)
+                self._put_back(task_id, first=False)
 
     def _apply_suspect(self, task_id: int) -> None:
         self._suspects.add(task_id)
@@ -714,30 +629,11 @@ class Ledger:
         if not edges:
             return
         first_epoch, counts = self._tasks.count_by_epoch(ranges)
-        for epoch, count in enumerate(counts, start=first_epoch):
-            self.training_settled[epoch] -= count
-        self._first_open = min(self._first_open, first_epoch)
-        self._num_settled -= sum(counts)
+        self.epochs.take_back(first_epoch, counts)
         self.num_done -= sum(counts)
-        before = self.num_missing
-        for task_id in self._missing_in(ranges):
-            self._count_missing(task_id, self.missing.pop(task_id), -1)
-        self.training_records_done -= self._tasks.records_in(ranges) - before + self.num_missing
-
-    def _count_missing(self, task_id: int, missing: Missing, sign: int) -> None:
-        self.num_missing += sign * missing.positions
-        self.num_unreadable += sign * missing.unreadable
-        self.num_late += sign * missing.late
-        if missing.gone:
-            name = self._tasks.task(task_id).shard.name
-            self.gone[name] = self.gone.get(name, 0) + sign * missing.gone
-
-    def _missing_in(self, ranges: NDArray[np.int64]) -> list[int]:
-        """Return the tasks of ranges [first, stop) that have positions without a record."""
-        ids = np.fromiter(self.missing, np.int64, len(self.missing))
-        at = np.searchsorted(ranges[:, 0], ids, side="right") - 1
-        found: list[int] = ids[(at >= 0) & (ids < ranges[np.maximum(at, 0), 1])].tolist()
-        return found
+        self.training_records_done -= self._tasks.records_in(ranges) - self.missing.take_back(
+            ranges
+        )
 
     def _number(self, task_id: int) -> int:
         """Return the number of the last lease of a task, if it is not under lease now."""
@@ -787,22 +683,13 @@ class Ledger:
         return [] if made == usual else [made.minibatches, made.examples]
 
     def forget_tasks(self, first: int) -> None:
-        """Forget the training tasks before one, which are done for good; a part of a fact.
-
-        A task that was set aside with a message stays known, because the job's failure repeats the
-        message. The other tasks that were set aside are only counted.
-        """
+        """Forget the training tasks before one, which are done for good; a part of a fact."""
         self._first_known = first
-        lost = [task for task, why in self.quarantined.items() if task < first and not why]
-        for task in lost:
-            del self.quarantined[task]
-        self._num_quarantined_before += len(lost)
+        self.aside.forget(first)
+        self.missing.forget(first)
         self._replays.forget(first)
         self.uneven = {task: made for task, made in self.uneven.items() if task >= first}
-        self.missing = {task: lacking for task, lacking in self.missing.items() if task >= first}
-        for known in (self._numbers, self._failures):
-            for task in [task for task in known if task < first]:
-                del known[task]
+        self._numbers = {task: n for task, n in self._numbers.items() if task >= first}
         self._silences.difference_update([task for task in self._silences if task < first])
 
     @property
@@ -829,11 +716,7 @@ class Ledger:
             "queued": list(self._queued),
             "replays": self._replays.snapshot(),
             "uneven": dict(self.uneven),
-            "missing": dict(self.missing),
-            "num_missing": self.num_missing,
-            "num_unreadable": self.num_unreadable,
-            "num_late": self.num_late,
-            "gone": dict(self.gone),
+            **self.missing.snapshot(),
             "generation": self.generation,
             "is_stopped": self.is_stopped,
             "doing": [
@@ -843,14 +726,11 @@ class Ledger:
             "suspects": sorted(self._suspects),
             "silences": sorted(self._silences),
             "waiting_suspects": list(self._waiting_suspects),
-            "failures": dict(self._failures),
-            "quarantined": dict(self.quarantined),
-            "left": sorted(self.left),
-            "num_quarantined_before": self._num_quarantined_before,
+            **self.aside.snapshot(),
             "first_known": self._first_known,
             "num_done": self.num_done,
             "done_by_worker": dict(self.done_by_worker),
-            "training_settled": list(self.training_settled),
+            "training_settled": list(self.epochs.settled),
             "training_records_done": self.training_records_done,
             "other_records_done": self.other_records_done,
         }
@@ -862,11 +742,7 @@ class Ledger:
         self._queued = deque(snapshot["queued"])
         self._replays.restore(snapshot["replays"])
         self.uneven = {i: Made(*made) for i, made in _by_number(snapshot["uneven"])}
-        self.missing = {i: Missing(*n) for i, n in _by_number(snapshot.get("missing", {}))}
-        self.num_missing = snapshot.get("num_missing", 0)
-        self.num_unreadable = snapshot.get("num_unreadable", 0)
-        self.num_late = snapshot.get("num_late", 0)
-        self.gone = dict(snapshot.get("gone", {}))
+        self.missing.restore(snapshot)
         self.generation = snapshot["generation"]
         self.is_stopped = snapshot["is_stopped"]
         self._doing = {i: Held(*held) for i, *held in snapshot["doing"]}
@@ -878,15 +754,11 @@ class Ledger:
         self._silences.clear()  # the journal adds to this very set
         self._silences.update(snapshot["silences"])
         self._waiting_suspects = deque(snapshot["waiting_suspects"])
-        self._failures = dict(_by_number(snapshot["failures"]))
-        self.quarantined = dict(_by_number(snapshot["quarantined"]))
-        self.left = set(snapshot.get("left", ()))
-        self._num_quarantined_before = snapshot.get("num_quarantined_before", 0)
+        self.aside.restore(snapshot)
         self._first_known = snapshot.get("first_known", 0)
         self.num_done = snapshot["num_done"]
         self.done_by_worker = dict(_by_number(snapshot["done_by_worker"]))
-        self.training_settled = list(snapshot["training_settled"])
-        self._num_settled, self._first_open = sum(self.training_settled), 0
+        self.epochs.restore(snapshot["training_settled"])
         self.training_records_done = snapshot["training_records_done"]
         self.other_records_done = snapshot["other_records_done"]
 

@@ -94,5 +94,5 @@ class PhasePlan:
 
     def shortcomings(self) -> list[str]:
         """Say what the job has not done, and will fail for."""
-        set_aside = self._ledger.set_aside()
+        set_aside = self._ledger.aside.words()
         return [*self._history.problems, *([set_aside] if set_aside else [])]

@@ -28,7 +28,7 @@ def picture_event(core: JobCore, status: JobStatus) -> JobPicture:
     doing: tuple[tuple[int, int], ...] = ()
     per_epoch = core.tasks.per_epoch
     if core.config.command == "train" and 0 < per_epoch <= _MOST_TASKS:
-        epoch = core.ledger.epoch
+        epoch = core.ledger.epochs.first_open
         task_map = map_of(core.ledger.done_of_epoch(epoch))
         doing = tuple(_doing(core.ledger, epoch * per_epoch, per_epoch))
     return JobPicture(

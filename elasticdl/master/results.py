@@ -51,7 +51,7 @@ class TaskResults:
     def _set_aside(self, task: Task, message: str) -> Failure | None:
         self._note(kinds.TaskSetAside(task.id), message, is_warning=True)
         if self._ledger.num_done == 0:
-            tries = self._ledger.tries(task.id)
+            tries = self._ledger.aside.tries(task.id)
             often = f" {tries} times" if tries > 1 else ""
             return Failure(f"no task succeeded, and one failed{often}: {message}")
         if task.kind is TaskKind.TRAINING and self._training.deterministic:

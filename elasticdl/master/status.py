@@ -35,13 +35,13 @@ def picture(core: JobCore, now: float) -> JobStatus:
         "predict": (core.tasks.prediction, ledger.other_records_done),
     }[core.config.command]
     total = table.num_records * (core.tasks.num_epochs if is_training else 1)
-    total -= ledger.num_missing if is_training else 0
+    total -= ledger.missing.num_positions if is_training else 0
     status = JobStatus(
         job_name=core.config.cluster.job_name,
         status=_WORDS.get(core.phase, str(core.phase)),
         message=_message(core),
         seconds=core.history.ended_seconds if core.has_ended else now,
-        epoch=ledger.epoch,
+        epoch=ledger.epochs.first_open,
         num_epochs=core.tasks.num_epochs,
         tasks_todo=ledger.num_todo,
         tasks_doing=ledger.num_doing,
@@ -63,11 +63,11 @@ def picture(core: JobCore, now: float) -> JobStatus:
         recoveries=core.parameters.recoveries,
         staleness_histogram=tuple(meter.staleness_histogram),
         num_recomputed=meter.num_recomputed,
-        epoch_loss=meter.epoch_loss(ledger.epoch) if is_training else None,
+        epoch_loss=meter.epoch_loss(ledger.epochs.first_open) if is_training else None,
         evaluated_records=core.evaluations.num_records,
         counters=dict(core.counters.values),
-        num_unreadable=ledger.num_unreadable,
-        num_late=ledger.num_late,
+        num_unreadable=ledger.missing.num_unreadable,
+        num_late=ledger.missing.num_late,
         history=tuple(_history(core)) if is_training else (),
     )
     return core.features.show(status)
@@ -79,7 +79,7 @@ def _history(core: JobCore) -> Iterator[EpochScores]:
     An epoch has the evaluation right after it. If there is none, it has the last one within it.
     """
     results = core.evaluations.results
-    for epoch in range(core.ledger.num_epochs_complete):
+    for epoch in range(core.ledger.epochs.num_complete):
         after = [each.metrics for each in results if each.num_epochs == epoch + 1]
         within = [each.metrics for each in results if each.num_epochs == epoch]
         yield EpochScores(

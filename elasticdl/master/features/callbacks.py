@@ -99,7 +99,9 @@ class Callbacks(JobFeature):
         while (epoch := self._complete_epoch()) is not None:
             self._tell(Moment(MomentKind.EPOCH_END, epoch, self._logs(epoch)))
         if is_training_over and self._has_begun and not self._has_ended:
-            self._tell(Moment(MomentKind.TRAIN_END, logs=self._logs(self._ledger.epoch)))
+            self._tell(
+                Moment(MomentKind.TRAIN_END, logs=self._logs(self._ledger.epochs.first_open))
+            )
 
     def settled(self, task: Task, report: TaskReport, settled: Settled) -> Failure | None:
         """Take in what callbacks have decided, and tell them of an evaluation."""
@@ -115,7 +117,7 @@ class Callbacks(JobFeature):
 
     def _evaluated(self, evaluation_id: int) -> None:
         if self.is_declared:
-            logs = self._logs(self._ledger.epoch)
+            logs = self._logs(self._ledger.epochs.first_open)
             self._tell(Moment(MomentKind.EVALUATION, evaluation_id, logs))
 
     def _ran(self, result: CallbackResult) -> None:
@@ -163,7 +165,10 @@ class Callbacks(JobFeature):
         """Say which callback stopped training, and after how much; "" if none did."""
         if not self._stop_reason:
             return ""
-        total = self._tasks.training.num_records * self._tasks.num_epochs - self._ledger.num_missing
+        total = (
+            self._tasks.training.num_records * self._tasks.num_epochs
+            - self._ledger.missing.num_positions
+        )
         done = self._ledger.training_records_done
         return f"{self._stop_reason} stopped training after {done:,} of {total:,} records"
 
@@ -184,7 +189,7 @@ class Callbacks(JobFeature):
 
     def _complete_epoch(self) -> int | None:
         """Return the epoch whose end callbacks are to be told of next, if it is complete."""
-        epoch, settled = self.epochs_ended, self._ledger.training_settled
+        epoch, settled = self.epochs_ended, self._ledger.epochs.settled
         is_complete = epoch < len(settled) and settled[epoch] >= self._tasks.per_epoch
         if self._evaluations.follows_epochs and epoch >= self._evaluations.num_epochs:
             return None  # callbacks hear of the epoch together with its evaluation

@@ -26,7 +26,7 @@ class Evaluating(JobFeature):
         """Start an evaluation while training, if one is due."""
         history, ledger = self._job.history, self._job.ledger
         is_training = history.phase is Phase.TRAINING and not ledger.is_trained
-        version, num_epochs = self._job.meter.model_version, ledger.num_epochs_complete
+        version, num_epochs = self._job.meter.model_version, ledger.epochs.num_complete
         is_open = is_training and not history.is_stopping
         if is_open and self._evaluations.is_due(version, num_epochs):
             self._start()
@@ -68,7 +68,7 @@ class Evaluating(JobFeature):
         return lease
 
     def _start(self) -> None:
-        version, num_epochs = self._job.meter.model_version, self._job.ledger.num_epochs_complete
+        version, num_epochs = self._job.meter.model_version, self._job.ledger.epochs.num_complete
         evaluation_id = self._evaluations.start(version, num_epochs)
         self._job.ledger.queue(self._job.tasks.evaluation_ids(evaluation_id))
 
@@ -82,9 +82,9 @@ class Evaluating(JobFeature):
 
     def _of_training(self) -> dict[str, float]:
         """Return metrics of the training epoch that the evaluation belongs to."""
-        epoch = self._job.ledger.epoch
+        epoch = self._job.ledger.epochs.first_open
         if self._evaluations.follows_epochs:
-            epoch = max(0, self._job.ledger.num_epochs_complete - 1)
+            epoch = max(0, self._job.ledger.epochs.num_complete - 1)
         loss, measured = self._job.meter.epoch_loss(epoch), self._training_metrics.measured
         metrics = measured.metrics if measured.epoch == epoch else {}
         return metrics if loss is None else {"loss": loss, **metrics}

@@ -97,10 +97,10 @@ class LeftStragglers(JobFeature):
             if member.index in busy:
                 self._job.processes.end(member, "the job does not wait for it")
         kind = kinds.LeftToStragglers(sorted(held))
-        self._job.note(kind, ledger.left_behind(), is_warning=True)
+        self._job.note(kind, ledger.aside.left_words(), is_warning=True)
 
     def holds(self, phase: Phase) -> bool:
         """Whether a worker whose task was left is still there: it may have a step to push."""
-        is_left = phase is Phase.TRAINING and bool(self._job.ledger.left)
+        is_left = phase is Phase.TRAINING and bool(self._job.ledger.aside.left)
         workers = self._job.members.present(Role.WORKER) if is_left else ()
         return any(member.is_stopping for member in workers)

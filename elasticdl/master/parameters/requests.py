@@ -170,8 +170,9 @@ class Requests:
         version = self._meter.model_version
         # Nothing else is under way: replicas that a move holds would answer after the move, and
         # the calls that end the move wait for this one.
-        if self._ledger.epoch > self._epochs_expired and self._under_way is None:
-            self._journal.record("rows expire", self._ledger.epoch)
+        epoch = self._ledger.epochs.first_open
+        if epoch > self._epochs_expired and self._under_way is None:
+            self._journal.record("rows expire", epoch)
             self._act(ExpireRows())
         if not self._asked.is_complete:
             return
@@ -427,9 +428,9 @@ class Requests:
             skipped=self._meter.skipped,
             lost=self._asked.lost_tasks,
             uneven=self._ledger.uneven,
-            set_aside=self._ledger.quarantined.keys() | self._ledger.left,
+            set_aside=self._ledger.aside.quarantined.keys() | self._ledger.aside.left,
             begun=begun,
-            missing={i: n.positions for i, n in self._ledger.missing.items()},
+            missing={i: n.positions for i, n in self._ledger.missing.by_task.items()},
         )
 
     def _audited(self, request: _Request, found: Proof) -> Consequences:
@@ -443,7 +444,7 @@ class Requests:
             self.retired.proved(request.first, found)
             return Consequences()
         whole = self.retired.with_all(found)
-        notes = filter(None, [whole.note, self._ledger.left_behind()])
+        notes = filter(None, [whole.note, self._ledger.aside.left_words()])
         self._history.proved(whole.ledger, "; ".join(notes))
         return Consequences(is_phase_over=True)
 

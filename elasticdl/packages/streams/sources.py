@@ -35,7 +35,7 @@ class TopicSource(RecordSource):
         """Say which messages of a task were no records."""
         if settled is Settled.DONE and task.kind is TaskKind.TRAINING:
             ledger = self._job.ledger
-            totals = ledger.num_unreadable, ledger.num_late, self.num_gone
+            totals = ledger.missing.num_unreadable, ledger.missing.num_late, self.num_gone
             own = self._job.config.of(StreamsSection)
             for note in news.of_task(task.shard, report, *totals, own):
                 self._job.act(note)
@@ -43,20 +43,20 @@ class TopicSource(RecordSource):
     @property
     def num_gone(self) -> int:
         """How many positions the broker deleted before they were read."""
-        return sum(self._job.ledger.gone.values())
+        return sum(self._job.ledger.missing.gone.values())
 
     def show(self, status: JobStatus) -> JobStatus:
         """Show the partitions of a topic that was cut into tasks before, if some are gone."""
         table, ledger = self._job.tasks.training, self._job.ledger
-        if not ledger.gone or not isinstance(table, TaskTable):
+        if not ledger.missing.gone or not isinstance(table, TaskTable):
             return status
-        left = table.records_of_shards(~ledger.done_of_epoch(ledger.epoch))
+        left = table.records_of_shards(~ledger.done_of_epoch(ledger.epochs.first_open))
         ends, lags = Counter[str](), Counter[str]()
         for shard, lag in zip(table.shards, left, strict=True):  # a partition has many
             ends[shard.name] = max(ends[shard.name], shard.end)
             lags[shard.name] += lag
         partitions = tuple(
-            PartitionStatus(name, end, end, lags[name], ledger.gone.get(name, 0))
+            PartitionStatus(name, end, end, lags[name], ledger.missing.gone.get(name, 0))
             for name, end in sorted(ends.items(), key=lambda item: partition_order(item[0]))
         )
         return replace(status, partitions=partitions)
@@ -167,7 +167,7 @@ class StreamSource(TopicSource):
             records_total=total,
             records_done=min(total, done),
             partitions=tuple(
-                replace(each, skipped=each.skipped + ledger.gone.get(each.name, 0))
+                replace(each, skipped=each.skipped + ledger.missing.gone.get(each.name, 0))
                 for each in found
             ),
         )

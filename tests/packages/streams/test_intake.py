@@ -8,7 +8,8 @@ import pytest
 
 from elasticdl.job import Outcome, Shard
 from elasticdl.master.journal import Journal
-from elasticdl.master.ledger import Ledger, Missing, Settled
+from elasticdl.master.ledger import Ledger, Settled
+from elasticdl.master.missing_records import Missing
 from elasticdl.master.missing_tasks import Applied
 from elasticdl.master.tasks import JobTasks, TaskTable
 from elasticdl.packages.streams.intake import Intake
@@ -151,9 +152,9 @@ def test_what_was_deleted_after_it_was_cut_is_counted_by_partition():
         lacking = Missing(positions=4 + task, gone=3 + task)
         job.ledger.report(0, task, number, Outcome.DONE, "", 2, 6, lacking)
     for other in (job, restored(job), again(job)):
-        assert other.ledger.gone == {"t-0": 3, "t-1": 4}
+        assert other.ledger.missing.gone == {"t-0": 3, "t-1": 4}
     job.ledger.replay([0])
-    assert job.ledger.gone == {"t-0": 0, "t-1": 4}
+    assert job.ledger.missing.gone == {"t-0": 0, "t-1": 4}
 
 
 def test_what_was_deleted_after_the_end_of_the_stream_is_not_counted():
@@ -203,11 +204,11 @@ def test_records_are_counted_and_not_positions():
         )
         assert settled is Settled.DONE
     assert job.ledger.training_records_done == 14
-    assert job.ledger.missing == {0: Missing(3, 2), 1: Missing(3, 2)}
+    assert job.ledger.missing.by_task == {0: Missing(3, 2), 1: Missing(3, 2)}
     job.ledger.replay([1])
     assert job.ledger.training_records_done == 7
-    assert job.ledger.missing == {0: Missing(3, 2)}
-    assert (job.ledger.num_missing, job.ledger.num_unreadable) == (3, 2)
+    assert job.ledger.missing.by_task == {0: Missing(3, 2)}
+    assert (job.ledger.missing.num_positions, job.ledger.missing.num_unreadable) == (3, 2)
 
 
 def test_a_replica_that_is_back_is_given_what_it_lacks():
@@ -441,14 +442,14 @@ def test_what_was_set_aside_long_ago_takes_no_room_and_is_not_tried_again():
             job.cut()
         task, number = job.lease()
         job.ledger.report(0, task, number, Outcome.FAILED, f"why {task}", is_last_try=True)
-    words = job.ledger.set_aside()
+    words = job.ledger.aside.words()
     assert words.startswith("300 tasks failed and were set aside: why 0; why 1; why 2; and 297 mo")
     job.table.forget(250)
     job.ledger.forget_tasks(250)
     for other in (job, restored(job)):
-        assert other.ledger.set_aside() == words
-        assert len(other.ledger.quarantined) == 100 + 50
+        assert other.ledger.aside.words() == words
+        assert len(other.ledger.aside.quarantined) == 100 + 50
         other.ledger.reopened(lambda task: False)
         assert [other.ledger.lease(0, 0).task.id for _ in range(50)] == list(range(250, 300))
         assert other.ledger.next_id() is None
-        assert other.ledger.set_aside().startswith("250 tasks failed")
+        assert other.ledger.aside.words().startswith("250 tasks failed")

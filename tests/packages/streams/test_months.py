@@ -165,7 +165,7 @@ class Months:
         ledger = self.core.ledger
         return (
             len(self.core.tasks.training.records_of_all()),
-            len(ledger.missing) + len(ledger.uneven),
+            len(ledger.missing.by_task) + len(ledger.uneven),
             len(json.dumps(self.core.snapshot())),
             len(self.marks[0]),
         )
@@ -188,7 +188,7 @@ def test_a_hundred_million_messages_take_as_much_memory_as_ten_million(master_ki
     assert months.core.phase is Phase.FINISHED, status.message
     (line,) = status.ledger
     assert line.records == line.trained_once == status.records_done
-    assert line.records + months.core.ledger.num_missing == 100_000_000
+    assert line.records + months.core.ledger.missing.num_positions == 100_000_000
     assert sum(window.num_messages for window in status.windows) == line.records
     assert status.num_late == line.records
     assert (line.repeated, line.lost) == (0, 0)

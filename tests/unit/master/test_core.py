@@ -437,7 +437,7 @@ def test_tries_that_fail_alike_are_told_once(master_kit):
     task = fail(play, 4)
     texts = [note.text for note in play.do(Note) if note.kind.event == "task failed"]
     assert texts == ["boom in records 30 to 60"]
-    assert task.id in play.core.ledger.quarantined
+    assert task.id in play.core.ledger.aside.quarantined
 
 
 def test_failing_task_fails_the_job_at_its_end(master_kit):

@@ -53,9 +53,9 @@ def test_next_epoch_does_not_wait_for_stragglers():
     held = lease(ledger)
     lease(ledger)
     assert lease(ledger) == (2, 1)
-    assert ledger.epoch == 0
+    assert ledger.epochs.first_open == 0
     ledger.report(W0, *held, Outcome.DONE)
-    assert ledger.training_settled == [1, 0]
+    assert ledger.epochs.settled == [1, 0]
 
 
 def test_lost_worker_returns_its_tasks_to_the_front():
@@ -75,7 +75,7 @@ def test_returned_task_costs_no_retry():
         assert lease(ledger) == (0, number + 1)
         ledger.worker_lost(W0)
     ledger.report(W0, *lease(ledger), Outcome.DONE)
-    assert not ledger.quarantined
+    assert not ledger.aside.quarantined
 
 
 def test_failing_task_is_set_aside_after_its_retries():
@@ -83,7 +83,7 @@ def test_failing_task_is_set_aside_after_its_retries():
     for _ in range(2):
         assert ledger.report(W0, *lease(ledger), Outcome.FAILED, "boom") is Settled.REQUEUED
     assert ledger.report(W0, *lease(ledger), Outcome.FAILED, "boom at 7") is Settled.QUARANTINED
-    assert ledger.quarantined == {0: "boom at 7"}
+    assert ledger.aside.quarantined == {0: "boom at 7"}
     assert ledger.next_id() is None
     assert ledger.is_trained  # nothing is left to wait for; the job will fail
     assert ledger.training_records_done == 0
@@ -212,7 +212,7 @@ def test_suspect_that_is_done_was_innocent():
     ledger.report(W1, *lease(ledger, W1), Outcome.DONE)
     assert not ledger.is_suspect(0)
     assert ledger.is_suspect(1)
-    assert not ledger.quarantined
+    assert not ledger.aside.quarantined
 
 
 def test_task_that_is_blamed_too_often_is_set_aside():
@@ -224,7 +224,7 @@ def test_task_that_is_blamed_too_often_is_set_aside():
     ledger.report(W1, 1, 2, Outcome.DONE)
     assert lease(ledger, W1) == (0, 3)
     assert ledger.blame(0, "worker 1 crashed again") is Settled.QUARANTINED
-    assert ledger.quarantined == {0: "worker 1 crashed again"}
+    assert ledger.aside.quarantined == {0: "worker 1 crashed again"}
     assert ledger.next_id(W1) == 3
 
 
@@ -234,7 +234,7 @@ def test_suspect_whose_worker_is_killed_from_outside_pays_nothing_and_stays_one(
         assert lease(ledger, W1) == (0, number)
         ledger.worker_lost(W1)
     assert ledger.is_suspect(0)
-    assert not ledger.quarantined
+    assert not ledger.aside.quarantined
 
 
 def test_suspect_of_an_evaluation_waits_for_replays_and_can_be_dropped():

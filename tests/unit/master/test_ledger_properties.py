@@ -249,7 +249,7 @@ class Jobs(RuleBasedStateMachine):
         training = range(self.tasks.num_training)
         evaluated = [id for e in range(self.evaluations) for id in self.tasks.evaluation_ids(e)]
         assert self.ended == Counter([*training, *evaluated])
-        set_aside = self.ledger.quarantined
+        set_aside = self.ledger.aside.quarantined
         expected = {
             (id, index) for id in training if id not in set_aside for index in range(self.steps(id))
         }

@@ -80,7 +80,7 @@ def test_a_replica_that_comes_back_empty_costs_no_walk(ledger, share):
     assert 0 < len(lacks) < NUM_TASKS
     ranges = []
     whole = lacks.task_ids
-    ledger.training_settled = [NUM_TASKS, NUM_TASKS]
+    ledger.epochs.settled = [NUM_TASKS, NUM_TASKS]
     assert lines_of(lambda: ledger.replay(whole)) < MANY
     assert len(ledger._replays) == len(whole)
     assert lines_of(lambda: ranges.append(ledger.snapshot())) < MANY

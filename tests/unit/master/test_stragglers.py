@@ -112,11 +112,11 @@ def test_another_master_knows_what_was_left(job, master_kit):
     until_the_last(job)
     job.now = 200.0
     job.core.tick(job.now)
-    left = set(job.core.ledger.left)
+    left = set(job.core.ledger.aside.left)
     other = master_kit.core(job.core.config, training=(("a", 30 * NUM_TASKS),), validation=())
     for fact in job.core.journal.take():
         other.journal.replay(fact)
-    assert (other.ledger.left, other.snapshot()) == (left, job.core.snapshot())
+    assert (other.ledger.aside.left, other.snapshot()) == (left, job.core.snapshot())
     assert left
     other.restore(job.core.snapshot())
-    assert other.ledger.left == left
+    assert other.ledger.aside.left == left
