@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from elasticdl.packages.simulate.svg import box, line, svg, text
+from elasticdl.packages.simulate.picture import box, line, svg, text
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURE = ROOT / "docs" / "pictures" / "kills.svg"

@@ -20,11 +20,17 @@ from pydantic import ByteSize, ValidationError
 from pydantic.fields import FieldInfo
 
 from elasticdl import registry
-from elasticdl.cli.other_flags import REMOVED
 from elasticdl.config import Command, JobConfig, Only, Section
 from elasticdl.errors import ConfigError
 from elasticdl.job import Strategy
 from elasticdl.settings.model import KERAS_BACKENDS, KERAS_VARIABLE
+
+REMOVED = {
+    "otlp_endpoint": "a collector of OpenTelemetry reads /metrics of the job's page, by its "
+    "receiver prometheus",
+}
+"""The flags that this version no longer has, with what to use in their place."""
+
 
 FIRST_PANEL = "What most jobs say"
 FIRST = (

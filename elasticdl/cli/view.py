@@ -13,15 +13,64 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from elasticdl.cli.display import Display
-from elasticdl.cli.silence import FIRST_SECONDS, Silence
 from elasticdl.errors import ElasticdlError
 from elasticdl.job.status import JobStatus
 from elasticdl.launchers.base import SubmittedJob
 from elasticdl.launchers.signals import STOP_SIGNALS, Signals
 from elasticdl.observe.kinds import OF_TASKS, DataChecked, FeedPath, JobEnded
 from elasticdl.rpc.client import ENDED
+
+FIRST_SECONDS = 10.0
+"""The first message comes after this time; a running master sends a picture each second."""
+
+_LONGEST_SECONDS = 120.0  # between two words
+
+
+@dataclass(slots=True)
+class Silence:
+    """How long the master of a job has been silent, and what was said about it.
+
+    heard: The time of the master's last answer, or of the command's begin; seconds of any clock.
+    """
+
+    heard: float
+    first_seconds: float = FIRST_SECONDS
+    reason: str = ""
+    _has_answered: bool = False
+    _told_seconds: float = 0.0  # how long it had been silent when that was last said
+
+    def answered(self, now: float) -> str:
+        """Take in that the master has answered; return the message about it."""
+        seconds, was_told = now - self.heard, self._told_seconds > 0.0 and self._has_answered
+        self.heard, self.reason, self._told_seconds = now, "", 0.0
+        self._has_answered = True
+        return f"the master answers again, after {seconds:.0f} s" if was_told else ""
+
+    def look(self, now: float, clock: float) -> str:
+        """Return the message that is due at a time.
+
+        Args:
+            now: The time.
+            clock: The same time, in seconds since 1970.
+        """
+        seconds = now - self.heard
+        # The pauses between messages double, so that a long silence does not fill the log.
+        pause = min(max(self._told_seconds, self.first_seconds), _LONGEST_SECONDS)
+        if seconds < self._told_seconds + pause:
+            return ""
+        self._told_seconds = seconds
+        since = time.strftime("%H:%M:%S", time.localtime(clock - seconds))
+        why = f" ({self.reason})" if self.reason else ""
+        if not self._has_answered:
+            return f"the master has not answered yet, for {seconds:.0f} s{why}; still trying"
+        return (
+            f"the master has not answered since {since}, for {seconds:.0f} s{why}; still trying, "
+            "the job itself goes on"
+        )
+
 
 _CONNECT_SECONDS = 5.0
 _SHORTEST_PAUSE_SECONDS = 0.05

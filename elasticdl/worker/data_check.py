@@ -7,17 +7,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
+import numpy as np
+
 from elasticdl import registry
-from elasticdl.backends.base import ModelDescription, Predictor, Trainer
+from elasticdl.backends.base import Float32, Minibatch, ModelDescription, Predictor, Trainer
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader, Metadata
-from elasticdl.errors import ElasticdlError, in_short, place_of
+from elasticdl.errors import ConfigError, ElasticdlError, ModelError, in_short, place_of
 from elasticdl.job import OF_MODEL, DataCheckTurn, Mode, TaskKind
 from elasticdl.model_spec import ModelSpec
 from elasticdl.rpc.base import MasterClient
 from elasticdl.runtime.process import STOPPED_EXIT_CODE
-from elasticdl.worker.metrics_check import check_metrics
+from elasticdl.settings.best import Best
+from elasticdl.worker.records import sample_minibatch
 
+_NOTHING = np.zeros(0, np.float32)
 _PAUSE_SECONDS = 0.1
 _TURN_SECONDS = 60.0  # for which others wait
 
@@ -127,3 +131,64 @@ def _not_looked(error: BaseException) -> str:
     """Return the line about a look that failed for another reason than the data."""
     where, what = place_of(error), f"{type(error).__name__}: {in_short(error, 200)}"
     return f"warning: nothing is said of the data: the look at it failed at {where}: {what}"
+
+
+def check_metrics(
+    config: JobConfig,
+    model: Predictor,
+    built: tuple[Trainer, ModelDescription] | None,
+    readers: Mapping[TaskKind, DataReader],
+) -> None:
+    """Call the metrics once, on the outputs before training, with rows of zeros.
+
+    Only errors of the metrics are reported: the outputs for such rows say little.
+
+    Args:
+        config: The job's settings.
+        model: A trainer that is built, or an export.
+        built: The trainer and its description; None: the model is an export.
+        readers: The data.
+
+    Raises:
+        ModelError: A metric fails, or its sums cannot be added over workers.
+        ConfigError: `--keep_best` names none of them.
+    """
+    if TaskKind.EVALUATION not in readers or model.ids_need_parameters:
+        return
+    try:
+        names = _tried(config, model, built, readers[TaskKind.EVALUATION])
+    except ModelError as error:
+        if not str(error).startswith("metric "):
+            return  # the first task that meets it says so
+        raise
+    wanted = Best.of(config.checkpoint.keep_best)
+    if wanted is not None and wanted.value_in(names) is None:
+        raise ConfigError(
+            f"--keep_best={wanted.metric}: the evaluation has no such metric, but "
+            f"{', '.join(names) or 'none'}"
+        )
+
+
+def _tried(
+    config: JobConfig,
+    model: Predictor,
+    built: tuple[Trainer, ModelDescription] | None,
+    reader: DataReader,
+) -> dict[str, float]:
+    minibatch = sample_minibatch(reader, model, Mode.EVALUATION, config.training.minibatch_size)
+    dense, state, rows = _NOTHING, _NOTHING, list[Float32]()
+    if built is not None:
+        trainer, description = built
+        dense, state = trainer.initial_values()
+        rows = _zeros(trainer, description, minibatch)
+    model.new_metrics()
+    model.evaluate_step(minibatch, rows, dense, state)
+    names = model.metric_results(model.metric_states())
+    model.new_metrics()
+    return names
+
+
+def _zeros(trainer: Trainer, description: ModelDescription, minibatch: Minibatch) -> list[Float32]:
+    tables = [description.tables[table] for table in trainer.id_sites()]
+    sites = zip(trainer.ids(minibatch), tables, strict=True)
+    return [np.zeros((*ids.shape, table.dim), np.float32) for ids, table in sites]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from elasticdl.backends.base import Minibatch, TellFeedWay, tell_nobody
+import jax
+import jax.numpy as jnp
+import keras
+
+from elasticdl.backends.base import Float32, Minibatch, TellFeedWay, tell_nobody
 from elasticdl.backends.call_order import as_keras
 from elasticdl.backends.parts import ComposedTrainer, Parts
 from elasticdl.data.base import Metadata, Records
@@ -17,14 +21,52 @@ from elasticdl.packages.jax.arrays import as_arrays
 from elasticdl.packages.jax.computation import JaxComputation
 from elasticdl.packages.jax.export import JaxExporter
 from elasticdl.packages.jax.loss import JaxLoss, costs_nothing
-from elasticdl.packages.jax.placed import JaxModel
-from elasticdl.packages.jax.state import JaxStateStep
+from elasticdl.packages.jax.placed import JaxModel, of_32_bits
 from elasticdl.packages.keras.build import Framework, build
 from elasticdl.packages.keras.description import Updates
 from elasticdl.packages.keras.feed.minibatch import KerasMinibatch
 from elasticdl.packages.keras.feed.runner import FeedRunner
 from elasticdl.packages.keras.model.expected_data import ExpectedData
-from elasticdl.packages.keras.model.state import rules_of
+from elasticdl.packages.keras.model.state import StateStep, check_assigned, rules_of
+
+
+def small_rows(placed: JaxModel, layer: keras.layers.Layer, ids: jax.Array) -> jax.Array:
+    """Return small random rows, always the same, for calls that nothing comes of."""
+    placed.table_of(layer)
+    shape = (*ids.shape, layer.output_dim)
+    return 0.1 * jax.random.normal(jax.random.key(1), shape, jnp.float32)
+
+
+class JaxStateStep(StateStep):
+    """Calls the model in training from any state, by JAX."""
+
+    def _prepared(
+        self, tensors: Sequence[jax.Array], eagerly: bool
+    ) -> Callable[[Float32], jax.Array]:
+        function, dense = jax.jit(self._computed), self.placed.dense.values()
+        return lambda state: function(dense, state, *tensors)
+
+    def _computed(self, dense: jax.Array, state: jax.Array, *features: jax.Array) -> jax.Array:
+        placed = self.placed
+        assert isinstance(placed, JaxModel), "a model on JAX"
+
+        def look_up(layer: keras.layers.Layer, ids: jax.Array) -> jax.Array:
+            assert isinstance(placed, JaxModel), "a model on JAX"
+            return small_rows(placed, layer, ids)
+
+        with of_32_bits():
+            called = placed.call(
+                look_up,
+                self._structure.fold_features(features),
+                True,
+                placed.dense.split(dense),
+                placed.state.split(state),
+                jnp.uint32(0),
+            )
+        check_assigned(placed, called)
+        self.assigned = set(called.assigned)
+        return placed.state.join(called.state)
+
 
 _TENSORFLOW = "say KERAS_BACKEND=tensorflow"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,10 +17,13 @@ from torch import nn
 
 from elasticdl.backends.average import EvaluationLoss
 from elasticdl.backends.base import (
+    Float32,
     Minibatch,
     ModelDescription,
     OptimizerSpec,
+    TableSource,
 )
+from elasticdl.backends.exported import may_be_loaded
 from elasticdl.backends.job_callbacks import JobCallbacks, scheduled_rate
 from elasticdl.backends.model_notes import of_endless, of_frozen, of_scheduler
 from elasticdl.backends.parts import ComposedTrainer, Parts
@@ -31,7 +35,8 @@ from elasticdl.model_spec import ModelSpec
 from elasticdl.packages.torch.callbacks import job_callbacks
 from elasticdl.packages.torch.compiled import CompiledStep
 from elasticdl.packages.torch.device import Device
-from elasticdl.packages.torch.exporter import TorchExporter
+from elasticdl.packages.torch.export import ask, check_export, export_model
+from elasticdl.packages.torch.export_beside import export_beside, make_programs
 from elasticdl.packages.torch.feed import Feed, TorchMinibatch
 from elasticdl.packages.torch.lookups import GivenRows, TorchLookups
 from elasticdl.packages.torch.loss import MinibatchLoss
@@ -56,6 +61,42 @@ from elasticdl.packages.torch.trial import (
     leaving_no_trace,
     modules_of,
 )
+
+
+class TorchExporter:
+    """The `Exporter` of a PyTorch model.
+
+    Args:
+        placed: The model.
+        sample: A minibatch of it.
+        staged: Whether ids depend on rows or parameters.
+    """
+
+    def __init__(self, placed: PlacedModel, sample: TorchMinibatch, staged: bool) -> None:
+        self._placed = placed
+        self._sample = sample
+        self._staged = staged
+
+    def check(self, beside: bool) -> None:
+        """Look whether the model can be exported; see `ChecksExport`."""
+        check_export(self._placed.model)
+        if beside:
+            with self._placed.on_cpu():
+                make_programs(self._placed, self._sample, self._staged)
+
+    def export(
+        self, directory: Path, dense: Float32, state: Float32, tables: TableSource | None
+    ) -> None:
+        """Write the model; see `Trainer.export`."""
+        self._placed.load(dense, state)
+        with self._placed.on_cpu():
+            if tables is None:
+                export_beside(self._placed, self._sample, self._staged, directory)
+            else:
+                export_model(self._placed, self._sample, directory, tables)
+                if may_be_loaded(directory):
+                    ask(self._placed, self._sample, directory)
+
 
 log = logging.getLogger(__name__)
 _CPU = Device()

@@ -14,8 +14,7 @@ from elasticdl.backends.base import (
 )
 from elasticdl.errors import ModelError, NonFiniteLossError
 from elasticdl.job import Lease, Shard, Task, TaskKind
-from elasticdl.packages.model_servers.computer import TowerComputer
-from elasticdl.packages.model_servers.frozen_rows import FrozenRows
+from elasticdl.packages.model_servers.computer import FrozenRows, TowerComputer
 from elasticdl.packages.model_servers.tower_rows import TowerAnswer, TowerGradients, TowerRows
 from elasticdl.worker.exchange import Exchange, half_of_stores
 from elasticdl.worker.parameters import ComputedMinibatch, OwnParameters, Step

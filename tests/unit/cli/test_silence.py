@@ -1,6 +1,6 @@
 """What a viewer says of a master that does not answer."""
 
-from elasticdl.cli.silence import FIRST_SECONDS, Silence
+from elasticdl.cli.view import FIRST_SECONDS, Silence
 
 NOON = 43_200.0
 

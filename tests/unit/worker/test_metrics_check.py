@@ -10,7 +10,7 @@ from elasticdl.backends.base import Minibatch
 from elasticdl.config import CheckpointSection, DataSection, JobConfig, ModelSection
 from elasticdl.errors import ConfigError, ModelError
 from elasticdl.job import TaskKind
-from elasticdl.worker import metrics_check
+from elasticdl.worker import data_check as metrics_check
 
 MINIBATCH = Minibatch(None, np.zeros(2), 2)
 
