@@ -22,7 +22,6 @@ from elasticdl.checkpoints.pretrained import sources_of
 from elasticdl.checkpoints.versions import resolve
 from elasticdl.cli.job_folder import holds_job
 from elasticdl.cli.model_file import has_tables, imported_by
-from elasticdl.cli.model_names import check_names
 from elasticdl.config import JobConfig
 from elasticdl.data.base import Answers, HasClasses
 from elasticdl.data.open import open_reader
@@ -74,7 +73,6 @@ def check(config: JobConfig) -> list[str]:
         _check_functions(config, model_file, names)
     if config.model.script is None:
         _check_model(config, model_file)
-        _check_names(config, model_file)
     check_params(config.model.model_params)
     notes += _notes_of_packages(config)
     is_script = config.model.script is not None
@@ -143,7 +141,6 @@ def _check_elsewhere(config: JobConfig) -> None:
         if names is not None:
             _check_functions(config, model_file, names)
         _check_model(config, model_file)
-        _check_names(config, model_file)
 
 
 def find_model_file(config: JobConfig) -> Path:
@@ -316,11 +313,6 @@ def _check_classes(classes: dict[str, tuple[str, ...]]) -> None:
             f"{', '.join(ours)}: a class has the number of its folder in the order of names, so "
             "they would differ; make the same folders, also empty ones"
         )
-
-
-def _check_names(config: JobConfig, path: Path) -> None:
-    model = config.model
-    check_names(path, model.functions(), {model.model_def.rpartition(".")[2], "dataset_fn"})
 
 
 def _check_data(flag: str, config: JobConfig, classes: dict[str, tuple[str, ...]]) -> Iterator[str]:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from elasticdl.cli.flags import unknown_flag
-from elasticdl.cli.model_names import check_names
 from elasticdl.errors import ModelError
+from elasticdl.packages.model_names.check import check_names
 from elasticdl.settings.model import ModelSection
 
 OWN = ModelSection(model_def="zoo.forward").functions()
@@ -160,7 +160,7 @@ def test_a_file_of_pytorch_is_told_what_is_for_it(check, name):
     "path",
     [
         path
-        for path in sorted((Path(__file__).parents[2] / "model_zoo").rglob("*.py"))
+        for path in sorted((Path(__file__).parents[3] / "model_zoo").rglob("*.py"))
         if not path.name.startswith(("test_", "conftest"))
     ],
     ids=lambda path: f"{path.parent.name}/{path.name}",

@@ -14,7 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from elasticdl.cli.other_names import OtherNames, other_names
+from elasticdl.cli.preflight import find_model_file
+from elasticdl.config import JobConfig
 from elasticdl.errors import ModelError
+from elasticdl.launchers import choose
 
 _OTHER = "if it is your own, give it another name, such as one with a leading _"
 _SIMILAR = 0.8
@@ -71,6 +74,15 @@ class _Names:
     def all(self) -> set[str]:
         """Return all names of the module."""
         return {*self.assigned, *self.defined, *self.imported}
+
+
+def check_model_file(config: JobConfig) -> list[str]:
+    """Check the names in the model file of a job, if this machine has it; there are no notes."""
+    is_here = config.launcher.sees_files or choose.parts_of(config).sees_model_zoo(config)
+    if config.model.script is None and is_here:
+        function = config.model.model_def.rpartition(".")[2]
+        check_names(find_model_file(config), config.model.functions(), {function, "dataset_fn"})
+    return []
 
 
 def check_names(path: Path, own: Mapping[str, str], others: Collection[str] = ()) -> None:
