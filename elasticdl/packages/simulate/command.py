@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import rich_click as click
+from rich.progress import Progress
 from rich.table import Table
 
 from elasticdl.cli.terminal import Terminal, echo
@@ -226,7 +230,6 @@ class _Given:
 
 
 def _show_preset(given: _Given) -> None:
-    from elasticdl.packages.simulate.forecast import forecast
     from elasticdl.packages.simulate.published import PRESETS
 
     preset = PRESETS[str(given.preset)]
@@ -238,12 +241,17 @@ def _show_preset(given: _Given) -> None:
     beside = ("published", "simulated", "") if has_figures else ("simulated",)
     for head in ("workers x ps", "minibatch", "a frame", *beside, "efficiency", "bound by"):
         table.add_column(head, justify="left" if head == "bound by" else "right", no_wrap=True)
-    for job in preset.jobs:
-        cluster = replace(preset.cluster, workers=job.workers, ps=job.ps)
-        size = job.minibatch_size
-        of_job = costs if size is None else costs.of_minibatches(size)
-        of_frames = replace(of_job, exchange_minibatches=job.exchange_minibatches)
-        found = forecast(of_frames, cluster, given.hazards(), given.number("hours") * 3600)
+    clusters = [replace(preset.cluster, workers=job.workers, ps=job.ps) for job in preset.jobs]
+    of_jobs = [
+        replace(
+            costs if job.minibatch_size is None else costs.of_minibatches(job.minibatch_size),
+            exchange_minibatches=job.exchange_minibatches,
+        )
+        for job in preset.jobs
+    ]
+    for job, of_job, found in zip(
+        preset.jobs, of_jobs, _forecasts(of_jobs, clusters, given), strict=True
+    ):
         speed, published = f"{found.records_per_second:,.0f}", job.published
         figures: tuple[str, ...] = (speed,)
         if has_figures and published is None:
@@ -264,6 +272,18 @@ def _show_preset(given: _Given) -> None:
     for job in preset.jobs:
         if job.said:
             echo(f"{job.workers:,} x {job.ps:,}: {job.said}")
+
+
+def _forecasts(costs: list[Costs], clusters: list[Cluster], given: _Given) -> list[Forecast]:
+    """Forecast jobs, as many at a time as there are cores."""
+    from elasticdl.packages.simulate.forecast import forecast
+
+    # With threads of this process about, a fork could hang.
+    cores = ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn"))
+    hazards, seconds = repeat(given.hazards()), repeat(given.number("hours") * 3600)
+    with cores, Progress(console=Terminal(stderr=True), transient=True) as progress:
+        found = cores.map(forecast, costs, clusters, hazards, seconds)
+        return list(progress.track(found, total=len(costs), description="jobs"))
 
 
 def _print(costs: Costs, found: Forecast) -> None:
