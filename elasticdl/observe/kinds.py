@@ -1,6 +1,6 @@
 """The schema of the event log: every kind of event, its fields and their units, and who writes it.
 
-`docs/events.md` is made from this module (`python -m elasticdl.observe.document`).
+`docs/events.md` is made from this module (`python -m scripts.event_kinds`).
 """
 
 from __future__ import annotations

@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from elasticdl.backends import sorted_rows
 from elasticdl.backends.base import Float32, Int64, TableSource
-from elasticdl.backends.sorted_rows import SortedRows, sort_rows
 from elasticdl.data.strings import Array
+from elasticdl.packages.keras import sorted_rows
 from elasticdl.packages.keras.model.placed import LayerTable
+from elasticdl.packages.keras.sorted_rows import SortedRows, sort_rows
 
 _PREFIX = "variables"  # folder and file name of a SavedModel's variables
 _FINGERPRINT = "fingerprint.pb"

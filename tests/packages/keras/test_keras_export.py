@@ -10,10 +10,10 @@ import pytest
 import tensorflow as tf
 
 from elasticdl import Mode
-from elasticdl.backends import sorted_rows
 from elasticdl.data.base import Metadata, Records
 from elasticdl.errors import CheckpointError, ModelError
 from elasticdl.layers import Embedding
+from elasticdl.packages.keras import sorted_rows
 from elasticdl.packages.keras.saved_tables import hash_of
 
 pytestmark = pytest.mark.keras

@@ -6,9 +6,9 @@ import pytest
 
 import elasticdl
 from elasticdl.job import Label
-from elasticdl.observe.document import rewritten
 from elasticdl.observe.kind import Kind, fields_of
 from elasticdl.observe.kinds import all_kinds
+from scripts.event_kinds import rewritten
 
 PACKAGE = Path(elasticdl.__file__).parent
 PAGE = PACKAGE.parent / "docs" / "events.md"
@@ -16,7 +16,7 @@ PAGE = PACKAGE.parent / "docs" / "events.md"
 
 def test_the_page_has_the_schema_of_the_code():
     page = PAGE.read_text()
-    assert page == rewritten(page), "run: python -m elasticdl.observe.document docs/events.md"
+    assert page == rewritten(page), "run: python -m scripts.event_kinds docs/events.md"
 
 
 def test_the_page_explains_each_label():

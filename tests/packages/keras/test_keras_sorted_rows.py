@@ -5,8 +5,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from elasticdl.backends import sorted_rows
-from elasticdl.backends.sorted_rows import sort_rows
+from elasticdl.packages.keras import sorted_rows
+from elasticdl.packages.keras.sorted_rows import sort_rows
 
 DIM = 8
 

@@ -1,4 +1,4 @@
-"""`python -m elasticdl.observe.document FILE`: write the schema's tables into docs/events.md."""
+"""`python -m scripts.event_kinds FILE`: write the schema's tables into docs/events.md."""
 
 from __future__ import annotations
 
