@@ -29,14 +29,13 @@ from elasticdl.locations import Location
 from elasticdl.master.actions import Note
 from elasticdl.master.durable import JobData
 from elasticdl.master.effects import audits, expired_text
-from elasticdl.master.histograms import take_histograms
 from elasticdl.master.in_process import InProcessMaster
 from elasticdl.master.missing_tasks import Applied
 from elasticdl.master.parameters.proof import Replicas
 from elasticdl.model_spec import load_model_spec
 from elasticdl.observe.kinds import OF_TASKS, JobEnded
 from elasticdl.observe.labels import LabelClock
-from elasticdl.observe.tensorboard import Summaries
+from elasticdl.observe.tracker import Trackers
 from elasticdl.runtime.ending import DaemonThread
 from elasticdl.worker.cores import threads_of
 from elasticdl.worker.exchange import Exchange
@@ -48,6 +47,7 @@ from elasticdl.worker.worker_process import WorkerProcess
 _WORKER_ID = 0
 _SECONDS_BETWEEN_PICTURES = 0.2
 _SLOW_CHECKPOINT_SECONDS = 60.0
+_TRACKER_SECONDS = 5.0  # for the last numbers
 
 log = logging.getLogger(__name__)
 
@@ -73,18 +73,17 @@ def _run(config: JobConfig, display: Display, sender: Sender) -> JobStatus:
     if kept is not None:
         kept.read_to_end(config)
     client = PsClient.in_process(_make_store(config))
-    folder = config.seeing.tensorboard_log_dir
-    summaries = None if folder is None else Summaries(folder)
     master = InProcessMaster(
         config,
         _job_data(open_readers(config, spec)).checked(config),
         StoreAccess(client, sender),
         tell=lambda note: heard(note),
     )
+    trackers = Trackers(config, master.job_id, config.cluster.job_dir or Path())
     job = _Job(config, master, client)
 
     def heard(note: Note) -> None:
-        take_histograms(summaries, note.kind, config, master.job_id)
+        trackers.happened(note.kind)
         job.heard(note)
 
     # Signals arrive in the main thread, which stays free for them and for the display.
@@ -96,17 +95,16 @@ def _run(config: JobConfig, display: Display, sender: Sender) -> JobStatus:
             job.tell(display)
             status = master.status()
             display.show(status)
-            if summaries is not None:
-                summaries.take(status, master.learning_rate)
+            trackers.take(status, master.learning_rate)
         job.tell(display)
     except KeyboardInterrupt:
         master.stop("interrupted")
         thread.join()
         raise
     finally:
-        if summaries is not None:
-            summaries.take(master.status(), master.learning_rate, is_last=True)
-            summaries.close()
+        trackers.take(master.status(), master.learning_rate, is_last=True)
+        for tracker in trackers.all:
+            tracker.close(_TRACKER_SECONDS)
     if job.error is not None:
         raise job.error
     if kept is not None:

@@ -119,6 +119,10 @@ def _check_packages(config: JobConfig) -> None:
             )
     if config.seeing.dashboard_port is not None or config.seeing.metrics_port is not None:
         pages()
+    if config.seeing.tensorboard_log_dir is not None and not registry.places("trackers"):
+        raise ConfigError(
+            "--tensorboard_log_dir: no package here writes for TensorBoard; install elasticdl anew"
+        )
     for each in of_packages:
         each.check_machine(config)
 

@@ -19,7 +19,7 @@ from elasticdl.master.loop_lag import Holds, LoopLag
 from elasticdl.master.pictures import picture_event, tables_event
 from elasticdl.master.process_reports import ProcessReports
 from elasticdl.master.status import learning_rate_of, picture
-from elasticdl.master.trackers import Trackers
+from elasticdl.master.trackers import MasterTrackers
 from elasticdl.observe import kinds
 from elasticdl.observe.events import EventLog, newest
 from elasticdl.observe.kind import Kind
@@ -67,7 +67,7 @@ class Reporter:
         self._tells_usage_at = 0.0
         self._leaves_behind_at = 0.0
         self._tells_of_journal_at = PATIENCE_WITH_JOURNAL_SECONDS
-        self._trackers: Trackers | None = None
+        self._trackers: MasterTrackers | None = None
         self._lag = LoopLag(self._tell_holds)
 
     def begin(self, ends: contextlib.ExitStack | contextlib.AsyncExitStack) -> None:
@@ -82,7 +82,7 @@ class Reporter:
 
     def begin_trackers(self, job_id: str, ends: contextlib.AsyncExitStack) -> None:
         """Draw curves of the job until the stack is unwound."""
-        trackers = self._trackers = Trackers(self._core.config, job_id, self._job_dir)
+        trackers = self._trackers = MasterTrackers(self._core.config, job_id, self._job_dir)
 
         async def close() -> None:
             await trackers.close(self._core.has_ended, self.note)

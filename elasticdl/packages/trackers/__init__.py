@@ -1,4 +1,4 @@
-"""Curves, parameters and models of a job in MLflow and Weights & Biases."""
+"""Curves, parameters and models of a job in TensorBoard, MLflow and Weights & Biases."""
 
 from elasticdl.registry import Package
 
@@ -6,5 +6,5 @@ _BEGIN = "elasticdl.packages.trackers.begin"
 
 PACKAGE = Package(
     sections={"trackers": "elasticdl.packages.trackers.settings:TrackersSection"},
-    trackers={name: f"{_BEGIN}:{name}" for name in ("mlflow", "wandb")},
+    trackers={name: f"{_BEGIN}:{name}" for name in ("tensorboard", "mlflow", "wandb")},
 )

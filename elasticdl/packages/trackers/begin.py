@@ -8,7 +8,19 @@ from elasticdl.config import JobConfig
 from elasticdl.observe.tracker import Tracker
 from elasticdl.packages.trackers.mlflow_run import MlflowRun
 from elasticdl.packages.trackers.settings import TrackersSection
+from elasticdl.packages.trackers.tensorboard import Summaries
 from elasticdl.packages.trackers.wandb_run import WandbRun
+
+
+def tensorboard(config: JobConfig, job: str, folder: Path) -> Tracker | None:
+    """Begin event files of TensorBoard, if `--tensorboard_log_dir` asks for them."""
+    seeing, checkpoints = config.seeing, config.checkpoint.checkpoint_dir
+    if seeing.tensorboard_log_dir is None:
+        return None
+    if not seeing.tensorboard_histograms:
+        checkpoints = None
+    assert checkpoints is None or isinstance(checkpoints, Path), "JobConfig refuses another one"
+    return Summaries(seeing.tensorboard_log_dir, checkpoints, job)
 
 
 def mlflow(config: JobConfig, job: str, folder: Path) -> Tracker | None:

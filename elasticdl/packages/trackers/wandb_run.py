@@ -17,7 +17,7 @@ from elasticdl.config import JobConfig
 from elasticdl.distribution import install, is_missing
 from elasticdl.errors import ConfigError
 from elasticdl.job.status import JobStatus
-from elasticdl.observe.tracker import Outbox, Picture, Untold, parameters_of
+from elasticdl.packages.trackers.outbox import Outbox, Picture, Untold, parameters_of
 from elasticdl.packages.trackers.settings import TrackersSection
 
 if TYPE_CHECKING:  # it comes with an extra

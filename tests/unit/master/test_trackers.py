@@ -5,7 +5,7 @@ import threading
 
 from elasticdl.cli.flags import build_config
 from elasticdl.master import trackers
-from elasticdl.master.trackers import Trackers
+from elasticdl.master.trackers import MasterTrackers
 
 
 class SlowTracker:
@@ -25,14 +25,14 @@ class SlowTracker:
 def made():
     words = {"model_def": "zoo.forward", "training_data": "data"}
     words["distribution_strategy"] = "ParameterServerStrategy"
-    return Trackers(build_config("train", words), "job-1", None)
+    return MasterTrackers(build_config("train", words), "job-1", None)
 
 
 def test_the_loop_goes_on_while_the_last_numbers_are_taken_and_the_wait_is_told(monkeypatch):
     monkeypatch.setattr(trackers, "_SILENT_SECONDS", 0.0)
     slow, notes = SlowTracker(), []
     drawn = made()
-    drawn._all.append(slow)
+    drawn.all.append(slow)
 
     def tell(note):  # the loop has gone on, so it can let the tracker end
         notes.append(note.text)
@@ -47,6 +47,6 @@ def test_a_master_that_another_one_follows_waits_for_less():
     slow = SlowTracker()
     slow.may_end.set()
     drawn = made()
-    drawn._all.append(slow)
+    drawn.all.append(slow)
     asyncio.run(drawn.close(has_job_ended=False, tell=lambda note: None))
     assert slow.seconds == 10

@@ -6,8 +6,8 @@ import queue
 from elasticdl.cli.flags import build_config
 from elasticdl.errors import ConfigError
 from elasticdl.job.status import no_status
-from elasticdl.observe import tracker
-from elasticdl.observe.tracker import Outbox, Untold, parameters_of
+from elasticdl.packages.trackers import outbox
+from elasticdl.packages.trackers.outbox import Outbox, Untold, parameters_of
 
 
 def test_flags_that_were_given_are_parameters_and_none_of_them_has_a_secret():
@@ -24,7 +24,7 @@ def test_flags_that_were_given_are_parameters_and_none_of_them_has_a_secret():
 
 
 def test_what_cannot_be_sent_is_sent_again_and_what_came_meanwhile_after_it(monkeypatch):
-    monkeypatch.setattr(tracker, "_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(outbox, "_AGAIN_SECONDS", 0.0)
     tries, ends = queue.SimpleQueue(), []
     answers = iter((OSError("away"), OSError("away"), None, None))
 

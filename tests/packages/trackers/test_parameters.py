@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from elasticdl._core import PsClient, PsServer, Store
-from elasticdl.checkpoints.parameters import dense_parameters
 from elasticdl.errors import CheckpointError
+from elasticdl.packages.trackers.parameters import dense_parameters
 
 TOKEN = b"a token of this test"
 SGD = {"kind": "sgd", "params": {}}

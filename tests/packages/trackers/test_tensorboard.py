@@ -8,7 +8,7 @@ import pytest
 
 from elasticdl.errors import CheckpointError
 from elasticdl.job.status import no_status
-from elasticdl.observe.tensorboard import Summaries
+from elasticdl.packages.trackers.tensorboard import Summaries
 
 pytest.importorskip("tensorboardX", reason="this needs elasticdl-train[tensorboard]")
 

@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticdl.checkpoints.versions import version_folder
 from elasticdl.distribution import install
 from elasticdl.errors import ConfigError, ElasticdlError
 from elasticdl.job.status import JobStatus
-from elasticdl.observe.tracker import Outbox, Picture, Untold
+from elasticdl.observe.kind import Kind
+from elasticdl.observe.kinds import CheckpointWritten
+from elasticdl.packages.trackers.outbox import Outbox, Picture, Untold
+from elasticdl.packages.trackers.parameters import dense_parameters
 
 if TYPE_CHECKING:  # it comes with an extra
     from tensorboardX import SummaryWriter
@@ -39,8 +43,13 @@ class Summaries:
 
     flag = "--tensorboard_log_dir"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, histograms_of: Path | None = None, job: str = "") -> None:
         """Begin a file in a folder, which is made.
+
+        Args:
+            folder: The folder.
+            histograms_of: The folder of checkpoints of which histograms are written.
+            job: The identity of the job, which may be in the names of these checkpoints.
 
         Raises:
             ConfigError: tensorboardX is not installed, or the folder cannot be written to.
@@ -57,6 +66,7 @@ class Summaries:
             raise ConfigError(
                 f"--tensorboard_log_dir={folder}: cannot be written to: {error.strerror}"
             ) from error
+        self._histograms_of, self._job = histograms_of, job
         self._untold = Untold()
         self._outbox: Outbox[Picture | tuple[int, ReadParameters]] = Outbox(
             self.flag,
@@ -78,6 +88,14 @@ class Summaries:
             read: Raises an `ElasticdlError` if the parameters cannot be read any more.
         """
         self._outbox.put((version, read))
+
+    def happened(self, kind: Kind) -> None:
+        """Have histograms written of a checkpoint that is whole, if they are wanted."""
+        directory = self._histograms_of
+        if directory is not None and isinstance(kind, CheckpointWritten):
+            folder = version_folder(directory, kind.version, self._job)
+            assert isinstance(folder, Path), "the folder of checkpoints is one"
+            self.take_parameters(kind.version, lambda: dense_parameters(folder))
 
     def close(self, seconds: float = _CLOSE_SECONDS) -> None:
         """Write the rest; if the disk does not answer, the rest is dropped."""
