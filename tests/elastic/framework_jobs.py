@@ -148,7 +148,6 @@ TORCH = (
 # One of each framework is for `make test` and `make test-torch`.
 JOBS = [
     pytest.param(with_tables("keras", PS, REPLICAS), id="keras-ps", marks=KERAS),
-    pytest.param(without_tables("keras"), id="keras-all-reduce", marks=(KERAS, LONG)),
     pytest.param(
         with_tables("keras", HYBRID, REPLICAS, **KERAS_HYBRID),
         id="keras-hybrid",
@@ -156,5 +155,4 @@ JOBS = [
     ),
     pytest.param(with_tables("torch", PS, REPLICAS), id="torch-ps", marks=TORCH),
     pytest.param(without_tables("torch"), id="torch-all-reduce", marks=TORCH),
-    pytest.param(with_tables("torch", HYBRID, REPLICAS), id="torch-hybrid", marks=(*TORCH, LONG)),
 ]

@@ -13,19 +13,6 @@ from tests.elastic.chaos_run import run_chaos
 pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 
 
-def test_counts_stay_exact_when_a_ps_replica_is_killed(tmp_path):
-    recoveries = run_chaos(100, "ps", tmp_path)["recoveries"]
-    assert [recovery["is_replayed"] for recovery in recoveries] == [True]
-
-
-def test_counts_stay_exact_when_its_successor_is_killed_as_well(tmp_path):
-    run_chaos(110, "ps-again", tmp_path)
-
-
-def test_counts_stay_exact_when_all_ps_replicas_are_killed_at_once(tmp_path):
-    assert len(run_chaos(120, "ps-all", tmp_path)["recoveries"]) == 2
-
-
 def test_counts_stay_exact_when_replicas_workers_and_the_master_are_killed(tmp_path):
     run_chaos(130, "ps,worker,ps,master,ps-again", tmp_path)
 

@@ -130,6 +130,11 @@ class Job:
         """Let workers go on, from now on."""
         self._open.append(os.open(self.gate, os.O_RDWR))
 
+    def close_gate(self):
+        """Let workers wait again."""
+        while self._open:
+            os.close(self._open.pop())
+
     def processes(self):
         """Return pidfds of the job's processes, by role; the root is "process"."""
         found = {}
@@ -152,8 +157,7 @@ class Job:
         np.testing.assert_array_equal(counts, self.occurrences)
 
     def close(self):
-        for descriptor in self._open:
-            os.close(descriptor)
+        self.close_gate()
         for pidfd in self.processes().get("process", []):
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         for command in self._commands:  # of a test that failed
@@ -204,6 +208,10 @@ def test_a_job_goes_on_without_its_viewers_and_is_shown_to_its_end(job):
     assert next(line for line in third.stdout if "running" in line)
     processes = job.processes()
     assert set(processes) == {"process", "master", "worker", "ps"}
+    (master,) = processes["master"]
+    signal.pidfd_send_signal(master, signal.SIGKILL)
+    assert next(line for line in third.stdout if "it is started again" in line)
+    assert next(line for line in third.stdout if "the job goes on" in line)
     job.open_gate()
     out, err = third.communicate(timeout=SECONDS)
     assert (third.returncode, err) == (0, "")
@@ -223,41 +231,6 @@ def test_ctrl_c_leaves_a_job_that_goes_on(waiting_job):
     assert job.status()["status"] == "running"
 
 
-def test_a_viewer_stays_while_the_master_is_killed_and_comes_again(job):
-    job.detach()
-    job.status_when(is_training)
-    viewer = job.popen("attach", job.job_dir)
-    assert next(line for line in viewer.stdout if "running" in line)
-    os.kill(json.loads((job.job_dir / "master.json").read_text())["pid"], signal.SIGKILL)
-    assert next(line for line in viewer.stdout if "it is started again" in line)
-    assert next(line for line in viewer.stdout if "the job goes on" in line)
-    job.open_gate()
-    _, err = viewer.communicate(timeout=SECONDS)
-    assert (viewer.returncode, err) == (0, "")
-    job.assert_exact()
-
-
-def test_workers_are_added_and_taken_away_while_a_job_runs(job):
-    job.detach()
-    job.status_when(is_training)
-    code, out, _ = job.command("scale", "--workers=3")
-    assert (code, out) == (0, "job goes on with 3 workers\n")
-    grown = job.status_when(lambda status: status["num_workers"] == 3)
-    states = {(m["role"], m["index"]): m["state"] for m in grown["members"]}
-    assert states == {
-        (role, n): "alive" for role, n in [("ps", 0), *(("worker", n) for n in range(3))]
-    }
-    assert all(member["pid"] for member in grown["members"])
-    assert job.command("scale", "--workers=1")[0] == 0
-    leaving = [m["index"] for m in job.status()["members"] if m["state"] == "leaving"]
-    assert leaving == [1, 2]
-    job.open_gate()
-    assert job.command("attach")[0] == 0
-    job.assert_exact()
-    code, _, err = job.command("scale", "--workers=2")
-    assert (code, err) == (1, f"error: the job in {job.job_dir} has ended\n")
-
-
 def test_a_job_that_is_stopped_is_cancelled_and_leaves_nothing(job):
     job.detach(checkpoint_dir=job.folder / "checkpoints", checkpoint_steps=3)
     job.status_when(lambda status: status["checkpoints"])
@@ -272,7 +245,7 @@ def test_a_job_that_is_stopped_is_cancelled_and_leaves_nothing(job):
     assert job.command("stop")[0] == 1
 
 
-def test_a_paused_job_is_gone_on_with_by_the_same_command(job):
+def test_a_job_that_is_paused_or_killed_is_gone_on_with_by_the_same_command(job):
     job.detach()
     job.status_when(is_training)
     processes = job.processes()
@@ -281,26 +254,26 @@ def test_a_paused_job_is_gone_on_with_by_the_same_command(job):
     assert "the same command with --job_dir=job goes on from here" in out
     assert_all_end(processes)
     assert job.command("attach")[0] == 130
+    assert_no_orphan_is_left_when_the_root_is_killed(job)
+    job.open_gate()
     job.detach()
     assert job.command("attach")[0] == 0
     job.assert_exact()
 
 
-def test_no_orphan_is_left_when_the_root_of_a_job_is_killed(job):
+def assert_no_orphan_is_left_when_the_root_is_killed(job):
+    """Go on with the job, and kill its root."""
+    job.close_gate()
     job.detach()
-    job.status_when(is_training)
     viewer = job.popen("attach", job.job_dir)
     assert next(line for line in viewer.stdout if "running" in line)
     processes = job.processes()
+    assert set(processes) == {"process", "master", "worker", "ps"}
     os.kill(job.root_pid(), signal.SIGKILL)
     assert_all_end(processes)
     viewer.communicate(timeout=SECONDS)
     assert viewer.returncode == 130
     assert job.status()["message"] == "its processes were killed"
-    job.open_gate()
-    job.detach()
-    assert job.command("attach")[0] == 0
-    job.assert_exact()
 
 
 def test_a_job_can_be_ended_without_its_master_and_a_log_that_never_was_is_told(job):
@@ -345,15 +318,24 @@ def test_a_checkpoint_folder_belongs_to_the_job_and_not_to_its_command(waiting_j
 
 
 @pytest.mark.long
-def test_logs_and_events_are_followed_to_the_end(job):
+def test_workers_come_and_go_and_logs_and_events_are_followed_to_the_end(job):
     job.detach()
     log = job.popen("logs", "-f", job.job_dir, "worker-1")
     assert "worker-1 has not begun; waiting for it" in log.stderr.readline()
     everything = job.popen("logs", "-f", job.job_dir)
     events = job.popen("events", "-f", "--json", job.job_dir)
     assert next(line for line in events.stdout if '"registered"' in line)
-    job.command("scale", "--workers=2")
-    job.status_when(lambda status: status["num_workers"] == 2)
+    code, out, _ = job.command("scale", "--workers=3")
+    assert (code, out) == (0, "job goes on with 3 workers\n")
+    grown = job.status_when(lambda status: status["num_workers"] == 3)
+    states = {(m["role"], m["index"]): m["state"] for m in grown["members"]}
+    assert states == {
+        (role, n): "alive" for role, n in [("ps", 0), *(("worker", n) for n in range(3))]
+    }
+    assert all(member["pid"] for member in grown["members"])
+    assert job.command("scale", "--workers=1")[0] == 0
+    leaving = [m["index"] for m in job.status()["members"] if m["state"] == "leaving"]
+    assert leaving == [1, 2]
     job.open_gate()
     found = [json.loads(line) for line in events.communicate(timeout=SECONDS)[0].splitlines()]
     assert found[-1]["time"] >= found[0]["time"]
@@ -366,6 +348,9 @@ def test_logs_and_events_are_followed_to_the_end(job):
     code, out, _ = job.command("events")
     assert code == 0
     assert "the job is finished" in out
+    job.assert_exact()
+    code, _, err = job.command("scale", "--workers=2")
+    assert (code, err) == (1, f"error: the job in {job.job_dir} has ended\n")
 
 
 def test_a_job_that_is_not_there_is_told_with_where_it_was_looked_for(job):

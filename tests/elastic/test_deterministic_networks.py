@@ -110,16 +110,11 @@ def test_one_worker_makes_each_update_of_its_minibatches(alone):
     assert np.mean(values[-20:]) < 0.7 * np.mean(values[:20])
 
 
-@pytest.mark.parametrize("num_workers", [2, 3])
-def test_more_workers_see_the_same(framework, alone, num_workers, tmp_path):
-    assert trained(tmp_path, framework, num_workers) == alone
-
-
 def test_another_seed_gives_other_losses(framework, alone, tmp_path):
     assert trained(tmp_path, framework, 1, seed=4)[0] != alone[0]
 
 
-def test_lost_workers_change_nothing(framework, alone, tmp_path):
+def test_more_workers_of_whom_some_are_lost_see_the_same(framework, alone, tmp_path):
     with NetworkJob(tmp_path, framework, 3, seconds=0.15) as job:
         job.strike((0.2, "worker", 0), (0.5, "worker", 1))
         summary = job.finish()

@@ -97,15 +97,11 @@ def is_exact(summary):
     return summary["status"] == "finished" and ledger == [(NUM_RECORDS, 0, 0)]
 
 
-@pytest.mark.parametrize(
-    "strategy", [pytest.param("ParameterServerStrategy", marks=pytest.mark.long), "Local"]
-)
-def test_export_waits_for_room(tmp_path, disk, strategy):
+def test_export_waits_for_room(tmp_path, disk):
     gate = tmp_path / "gate"
     gate.touch()
-    flags = {"output": disk / "model", "distribution_strategy": strategy}
-    if strategy == "Local":
-        flags |= {"job_dir": None, "num_workers": None, "num_ps_pods": None}
+    flags = {"output": disk / "model", "distribution_strategy": "Local"}
+    flags |= {"job_dir": None, "num_workers": None, "num_ps_pods": None}
     with job(tmp_path, **flags) as running:
         until_printed(running, "running")
         filler = fill(disk)

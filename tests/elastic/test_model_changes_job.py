@@ -157,6 +157,7 @@ def custom_data_reader(data_path):
 """
 
 
+@pytest.mark.long
 def test_a_record_is_trained_by_one_model_or_the_other_when_their_orders_differ(tmp_path):
     num_records = 2_000
     same = COUNTING + OTHERWISE.replace("reversed(", "iter(")

@@ -21,23 +21,19 @@ def write_rows(file):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "recovery", [pytest.param("from the files", marks=pytest.mark.long), "from a checkpoint"]
-)
-def test_a_killed_replica_has_its_pretrained_rows_again(recovery, chaos, paused_job, tmp_path):
+def test_a_killed_replica_has_its_pretrained_rows_again(chaos, paused_job, tmp_path):
+    """From a checkpoint; from the files: `test_hybrid_job.py`."""
     ids = np.random.default_rng(0).integers(NUM_IDS, size=NUM_RECORDS)
     write_rows(tmp_path / "rows.npz")
     flags = {"pretrained_rows": f"count={tmp_path / 'rows.npz'}", "recovery_seconds": 0}
     checkpoints = tmp_path / "checkpoints"
-    if recovery == "from a checkpoint":
-        flags |= {"checkpoint_dir": checkpoints, "checkpoint_steps": 10}
+    flags |= {"checkpoint_dir": checkpoints, "checkpoint_steps": 10}
     with paused_job(ids, mode="TRAINING", call=2 + PAUSE_AT, **flags) as job:
         job.wait_for_pause()
-        if recovery == "from a checkpoint":
-            while not versions(checkpoints):
-                assert job.is_running(), job.log()
-                time.sleep(POLL_SECONDS)  # a folder tells nobody that it is complete
-            (tmp_path / "rows.npz").unlink()
+        while not versions(checkpoints):
+            assert job.is_running(), job.log()
+            time.sleep(POLL_SECONDS)  # a folder tells nobody that it is complete
+        (tmp_path / "rows.npz").unlink()
         os.kill(chaos.processes(job.job_dir, "ps")[0].pid, signal.SIGKILL)
         summary = job.go_on()
 

@@ -11,9 +11,8 @@ NUM_RECORDS, NUM_EPOCHS, NUM_IDS = 2_000, 2, 300
 
 @pytest.mark.timeout(300)
 @pytest.mark.long
-@pytest.mark.parametrize("num_killed", [1, 2])
-def test_last_evaluation_sees_every_update(num_killed, chaos, paused_job, tmp_path):
-    ids = np.random.default_rng(num_killed).integers(NUM_IDS, size=NUM_RECORDS)
+def test_last_evaluation_sees_every_update(chaos, paused_job, tmp_path):
+    ids = np.random.default_rng(2).integers(NUM_IDS, size=NUM_RECORDS)
     flags = {
         "validation_data": tmp_path / "data.recordio",
         "num_epochs": NUM_EPOCHS,
@@ -23,12 +22,12 @@ def test_last_evaluation_sees_every_update(num_killed, chaos, paused_job, tmp_pa
     # The first call is before training: the metrics are tried on a sample.
     with paused_job(ids, mode="EVALUATION", call=2, **flags) as job:
         job.wait_for_pause()
-        for victim in chaos.processes(job.job_dir, "ps")[:num_killed]:
+        for victim in chaos.processes(job.job_dir, "ps"):
             os.kill(victim.pid, signal.SIGKILL)
         summary = job.go_on()
 
     counts = NUM_EPOCHS * np.bincount(ids, minlength=NUM_IDS)
-    assert len(summary["recoveries"]) == num_killed
+    assert len(summary["recoveries"]) == 2
     assert summary["recoveries"][0]["records"] == NUM_EPOCHS * NUM_RECORDS
     assert [(line["trained_once"], line["lost"]) for line in summary["ledger"]] == [
         (NUM_RECORDS, 0)

@@ -129,19 +129,14 @@ def test_explain_names_the_ps_replica_of_a_job_that_it_bounds(seen_job, tmp_path
 
 
 @pytest.mark.long
-def test_job_that_has_ended_cannot_be_profiled(seen_job):
-    with seen_job(1_000) as job:
-        job.wait()
-    done = run("profile", job.job_dir)
-    assert done.returncode == 1
-    assert "only a running job can be profiled" in done.stderr
-
-
-@pytest.mark.long
-def test_job_that_is_quiet_says_nothing(seen_job):
-    words = [f"--{name}={value}" for name, value in seen_job(1_000).flags.items()]
+def test_job_that_is_quiet_says_nothing_and_once_it_has_ended_is_not_profiled(seen_job):
+    job = seen_job(1_000)
+    words = [f"--{name}={value}" for name, value in job.flags.items()]
     done = run("train", *words, "--quiet")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    profiled = run("profile", job.job_dir)
+    assert profiled.returncode == 1
+    assert "only a running job can be profiled" in profiled.stderr
     again = run("train", *words, "--quiet", "--log_format=json")
     assert again.returncode == 2
     assert "--quiet and --log_format=json: expected one of them" in again.stderr

@@ -32,10 +32,7 @@ def wait_for_version(job, checkpoints, version):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("num_corrupt", ["the newest", pytest.param("all", marks=pytest.mark.long)])
-def test_older_checkpoint_is_restored_and_counts_stay_exact(
-    num_corrupt, chaos, paused_job, tmp_path
-):
+def test_older_checkpoint_is_restored_and_counts_stay_exact(chaos, paused_job, tmp_path):
     ids = np.random.default_rng(0).integers(NUM_IDS, size=NUM_RECORDS)
     checkpoints = tmp_path / "checkpoints"
     flags = {"checkpoint_dir": checkpoints, "checkpoint_steps": 10, "recovery_seconds": 0}
@@ -43,20 +40,17 @@ def test_older_checkpoint_is_restored_and_counts_stay_exact(
     with paused_job(ids, mode="TRAINING", call=2 + PAUSE_AT, **flags) as job:
         job.wait_for_pause()
         there = wait_for_version(job, checkpoints, PAUSE_AT)
-        bad = there if num_corrupt == "all" else there[-1:]
-        for version in bad:
-            corrupt(version_folder(checkpoints, version))
-        sound = [version for version in there if version not in bad]
+        *sound, newest = there
+        corrupt(version_folder(checkpoints, newest))
         os.kill(chaos.processes(job.job_dir, "ps")[0].pid, signal.SIGKILL)
         summary = job.go_on()
 
-    assert [recovery["version"] for recovery in summary["recoveries"]] == [max(sound, default=0)]
+    assert [recovery["version"] for recovery in summary["recoveries"]] == [max(sound)]
     assert [(line["trained_once"], line["lost"]) for line in summary["ledger"]] == [
         (NUM_RECORDS, 0)
     ]
     counts = np.bincount(ids, minlength=NUM_IDS)
     np.testing.assert_array_equal(chaos.counts_of(job.export, NUM_IDS), counts)
-    found = [event["text"] for event in summary["events"] if "goes back to" in event["text"]]
-    assert len(found) == len(bad)
-    assert "rows-00.safetensors" in found[0]
-    assert "is corrupt" in found[0]
+    (found,) = [event["text"] for event in summary["events"] if "goes back to" in event["text"]]
+    assert "rows-00.safetensors" in found
+    assert "is corrupt" in found

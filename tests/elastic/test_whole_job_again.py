@@ -17,9 +17,8 @@ from tests.elastic.running_job import GIVE_UP_SECONDS
 class Job:
     """The counting job in one folder, by as many commands as it takes."""
 
-    def __init__(self, chaos, folder, recovery_seconds):
+    def __init__(self, chaos, folder):
         self._chaos, self._folder = chaos, folder
-        self._recovers = recovery_seconds > 0
         self.job_dir = folder / "job"
         files = chaos.make_ids(seed=1)
         chaos.write_data(folder / "data", files)
@@ -30,7 +29,7 @@ class Job:
             folder / "export",
             self.job_dir,
             folder / "summary.json",
-            recovery_seconds=recovery_seconds,
+            recovery_seconds=0.5,
         )
 
     @contextlib.contextmanager
@@ -47,7 +46,7 @@ class Job:
     def until(self, share, end):
         """Run the command until a share of the records is trained; then end it; return its code.
 
-        A job that keeps recovery checkpoints has written one by then.
+        It has written a recovery checkpoint by then.
         """
         (self.job_dir / "master.json").unlink(missing_ok=True)
         with self.command() as command:
@@ -64,7 +63,7 @@ class Job:
         assert master is not None, self.log()
         with contextlib.closing(master):
             for status in master.watch(give_up_seconds=GIVE_UP_SECONDS):
-                is_there = not self._recovers or versions(self.job_dir / "recovery")
+                is_there = versions(self.job_dir / "recovery")
                 if is_there and status.records_done >= share * status.records_total:
                     return
 
@@ -98,22 +97,10 @@ def press_ctrl_c(job, command):
     command.send_signal(signal.SIGINT)
 
 
-@pytest.fixture
-def counting_job(chaos, tmp_path):
-    return lambda recovery_seconds: Job(chaos, tmp_path, recovery_seconds)
-
-
 @pytest.mark.long
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(
-    ("recovery_seconds", "ends"),
-    [
-        (0, [kill_everything]),
-        (0.5, [kill_everything, ask_the_master, press_ctrl_c]),
-    ],
-)
-def test_same_command_goes_on_where_the_job_was(counting_job, recovery_seconds, ends):
-    job = counting_job(recovery_seconds)
+def test_same_command_goes_on_where_the_job_was(chaos, tmp_path):
+    job, ends = Job(chaos, tmp_path), [kill_everything, ask_the_master, press_ctrl_c]
     for number, end in enumerate(ends, 1):
         code = job.until(0.25 * number, end)
         assert code == (-signal.SIGKILL if end is kill_everything else 130)
@@ -124,4 +111,4 @@ def test_same_command_goes_on_where_the_job_was(counting_job, recovery_seconds, 
     ] == [(records, 0, 0)] * 3
     np.testing.assert_array_equal(job.counts(), 3 * job.occurrences)
     assert len(summary["recoveries"]) == 2 * len(ends)
-    assert any(r["version"] for r in summary["recoveries"]) == bool(recovery_seconds)
+    assert any(r["version"] for r in summary["recoveries"])

@@ -8,10 +8,11 @@ import pytest
 
 from elasticdl import ArrayModel, ArrayOptimizer, ArrayTable, Initializer, Mode
 from elasticdl._core import PsClient, PsServer, RingListener, Store
+from elasticdl.backends.base import ModelDescription, OptimizerSpec
 from elasticdl.backends.numpy import NumpyTrainer
 from elasticdl.config import JobConfig
 from elasticdl.data.base import Metadata
-from elasticdl.errors import GapError, StaleParametersError
+from elasticdl.errors import GapError, ModelError, StaleParametersError
 from elasticdl.job import Finished, Outcome, TaskKind, Wait
 from elasticdl.model_spec import ModelSpec
 from elasticdl.worker.all_reduce import RingExchange
@@ -182,6 +183,12 @@ class PushesLate(Rows):
         if lease.task.id == 1 and index < 3:
             self.until("pull", 1, index + 2)
         return super().push(pulled, result, rate, lease, index, *more)
+
+
+def test_a_model_without_tables_is_refused():
+    dense_alone = ModelDescription((), (), (), OptimizerSpec("sgd"), seed=0)
+    with pytest.raises(ModelError, match="expected --distribution_strategy=AllreduceStrategy"):
+        Exchange(StoreExchange(None, None), RingExchange(None, None, None)).declare(dense_alone)
 
 
 def test_rows_of_the_next_steps_are_pulled_before_the_push_of_this_one_is_answered():
