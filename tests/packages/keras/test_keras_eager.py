@@ -86,21 +86,12 @@ def doubled(ids, label):
     return twice.concatenate(twice.map(lambda ids, label: (ids, 1 - label)))
 
 
-@pytest.mark.parametrize(
-    "change",
-    {
-        "leaves some out": lambda d, mode: d.filter(lambda ids, *_: ids[0] % 3 > 0),
-        "makes two of one": lambda d, mode: d if mode == Mode.PREDICTION else d.flat_map(doubled),
-        "both, and a shuffle": lambda d, mode: (
-            d
-            if mode == Mode.PREDICTION
-            else d.filter(lambda ids, _: ids[0] % 3 > 0).flat_map(doubled).shuffle(7)
-        ),
-    }.values(),
-)
-def test_feeds_that_leave_out_or_add_examples_give_what_the_pipeline_does(new_job, change):
+def test_a_feed_that_leaves_out_and_adds_examples_gives_what_the_pipeline_does(new_job):
     def changed(dataset, mode, metadata):
-        return change(feed(dataset, mode, metadata), mode)
+        fed = feed(dataset, mode, metadata)
+        if mode == Mode.PREDICTION:
+            return fed.filter(lambda ids: ids[0] % 3 > 0)
+        return fed.filter(lambda ids, _: ids[0] % 3 > 0).flat_map(doubled).shuffle(7)
 
     found = []
     for run_eagerly in (False, True):

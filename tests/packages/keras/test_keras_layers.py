@@ -141,27 +141,6 @@ def test_values_are_those_of_the_reference_where_the_values_were(case, structure
     np.testing.assert_allclose(flat(outputs), expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("structure", ["dense", "sparse", "ragged"])
-@pytest.mark.parametrize("case", CASES)
-def test_a_functional_model_and_its_copy_give_what_the_layer_gives(case, structure):
-    make, values, _ = CASES[case]
-    inputs = STRUCTURES[structure](values)
-    symbolic = keras.Input(
-        (None,), dtype=inputs.dtype.name, sparse=structure == "sparse", ragged=structure == "ragged"
-    )
-    model = keras.Model(symbolic, make()(symbolic))
-
-    copy = keras.Model.from_config(model.get_config())
-
-    for one in (model, copy):
-        np.testing.assert_array_equal(flat(one(inputs)), flat(make()(inputs)))
-    keras_own = case.startswith(("Discretization", "Hashing"))
-    if not keras_own:
-        assert model.output.sparse == (structure == "sparse")
-        assert model.output.ragged == (structure == "ragged")
-        assert model.output.dtype == make()(inputs).dtype.name
-
-
 ID_LISTS = [[1, 4, 7], [0, 2, 9], [3, 3, 5]]
 # What is not in CASES: the layers of several values, on the same structures.
 OTHERS = {
@@ -191,34 +170,65 @@ SPECS = {
 }
 
 
+DATA = {
+    "numbers": NUMBERS,
+    "words": WORDS,
+    "counts": COUNTS,
+    "integers": INTEGERS,
+    "ids": ID_LISTS,
+}
+
+
+def model_of_all_layers(structure):
+    """Return what a model is given, and the model, which has an output for each layer."""
+    given = {name: STRUCTURES[structure](values) for name, values in DATA.items()}
+    symbolic = {
+        name: keras.Input(
+            (3,) if structure == "dense" else (None,),
+            dtype=one.dtype.name,
+            sparse=structure == "sparse",
+            ragged=structure == "ragged",
+            name=name,
+        )
+        for name, one in given.items()
+    }
+    outputs = [call(symbolic[name_of(values)]) for call, values in (ALL | OTHERS).values()]
+    return given, keras.Model(symbolic, outputs)
+
+
+def name_of(values):
+    return next(name for name, those in DATA.items() if those is values)
+
+
 @pytest.mark.parametrize("structure", SPECS)
-@pytest.mark.parametrize("case", [*ALL, *OTHERS])
-def test_a_saved_model_gives_what_the_layer_gives(case, structure, tmp_path):
-    call, values = (ALL | OTHERS)[case]
-    inputs = STRUCTURES[structure](values)
-    symbolic = keras.Input(
-        (3,) if structure == "dense" else (None,),
-        dtype=inputs.dtype.name,
-        sparse=structure == "sparse",
-        ragged=structure == "ragged",
-    )
-    model = keras.Model(symbolic, call(symbolic))
+def test_models_their_copies_and_their_exports_give_what_the_layers_give(structure, tmp_path):
+    given, model = model_of_all_layers(structure)
+    copy = keras.Model.from_config(model.get_config())
     module = tf.Module()
-    module.serve = tf.function(
-        lambda x: model(x), input_signature=[SPECS[structure](inputs)], autograph=False
-    )
+    signature = {name: SPECS[structure](one) for name, one in given.items()}
+    module.serve = tf.function(lambda x: model(x), input_signature=[signature], autograph=False)
     module.variables_of_graph = list(module.serve.get_concrete_function().graph.variables)
     module.tables = [layer.table for layer in model.layers if hasattr(layer, "table")]
 
     tf.saved_model.save(module, str(tmp_path))
 
     loaded = tf.saved_model.load(str(tmp_path))  # it holds the variables
-    expected, found = model(inputs), loaded.serve(inputs)
-    assert type(found) is type(expected)
-    if flat(expected).dtype == np.float32:
-        np.testing.assert_allclose(flat(found), flat(expected), rtol=1e-6)
-    else:
-        np.testing.assert_array_equal(flat(found), flat(expected))
+    expected, found = model(given), loaded.serve(given)
+    for case, mine, theirs in zip(ALL | OTHERS, expected, found, strict=True):
+        assert type(theirs) is type(mine), case
+        if flat(mine).dtype == np.float32:
+            np.testing.assert_allclose(flat(theirs), flat(mine), rtol=1e-6, err_msg=case)
+        else:
+            np.testing.assert_array_equal(flat(theirs), flat(mine), err_msg=case)
+    of_copy = copy(given)
+    for number, (case, (make, values, _)) in enumerate(CASES.items()):
+        alone = make()(given[name_of(values)])
+        for one in (expected[number], of_copy[number]):
+            np.testing.assert_array_equal(flat(one), flat(alone), err_msg=case)
+        if not case.startswith(("Discretization", "Hashing")):  # those are of Keras itself
+            output = model.outputs[number]
+            assert (output.sparse, output.ragged) == (structure == "sparse", structure == "ragged")
+            assert output.dtype == alone.dtype.name
 
 
 def test_the_hash_of_a_string_is_its_id_in_the_store():

@@ -229,8 +229,8 @@ class TestStateAtAnyStaleness:
 
         return make
 
-    @pytest.mark.parametrize("momentum", [pytest.param(0.9, marks=pytest.mark.long), 0.99])
-    def test_moving_statistics_end_as_those_of_keras_one_after_the_other(self, new_job, momentum):
+    def test_moving_statistics_end_as_those_of_keras_one_after_the_other(self, new_job):
+        momentum = 0.99
         still = {**FUNCTIONS, "optimizer": lambda: keras.optimizers.SGD(0.0)}
         given = data(8 * 64)
         given["x"] = given["x"] * 3 + 100
