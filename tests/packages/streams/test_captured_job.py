@@ -152,20 +152,11 @@ def test_what_fails_again_and_again_fails_the_job_in_words(tmp_path):
     assert "the command ended with exit code 3, after 1 records" in job.printed()
 
 
-@pytest.mark.parametrize(
-    "strategy",
-    [
-        "Local",
-        pytest.param("ParameterServerStrategy", marks=pytest.mark.long),
-        pytest.param("HybridStrategy", marks=pytest.mark.long),
-    ],
-)
-def test_a_source_is_read_to_its_end_first_where_it_has_to_be(tmp_path, strategy):
+def test_a_source_is_read_to_its_end_first_where_it_has_to_be(tmp_path):
     num_records = 3_000
     command = command_of(tmp_path, num_records, 0)
-    flags = {"distribution_strategy": strategy, "num_epochs": 2, "shuffle": "records"}
-    if strategy == "Local":
-        flags |= {"num_workers": None, "num_ps_pods": None, "heartbeat_seconds": None}
+    flags = {"distribution_strategy": "Local", "num_epochs": 2, "shuffle": "records"}
+    flags |= {"num_workers": None, "num_ps_pods": None, "heartbeat_seconds": None}
     with CapturedJob(tmp_path, num_records, reader_command=command, **flags) as job:
         summary = job.finish()
     assert [line["trained_once"] for line in summary["ledger"]] == [num_records] * 2
