@@ -106,20 +106,20 @@ def wait_for(fifo):
         assert file.read() == ""
 
 
-@pytest.mark.parametrize(
-    ("body", "reason", "code"),
-    [
-        ("pass", ExitReason.FINISHED, 0),
-        ("raise SystemExit(3)", ExitReason.FAILED, 3),
-        ("import os; os.kill(os.getpid(), 9)", ExitReason.KILLED, -9),
-        ("raise SystemExit(143)", ExitReason.PREEMPTED, 143),
-        ("import os; os.kill(os.getpid(), 15)", ExitReason.PREEMPTED, -15),
-    ],
-)
-def test_an_exit_is_reported_with_its_reason(watcher, spec, body, reason, code):
-    handle = watcher.launcher.start(spec(body))
-    exited = watcher.next_exit()
-    assert (exited.handle, exited.reason, exited.code) == (handle, reason, code)
+EXITS = [
+    ("pass", ExitReason.FINISHED, 0),
+    ("raise SystemExit(3)", ExitReason.FAILED, 3),
+    ("import os; os.kill(os.getpid(), 9)", ExitReason.KILLED, -9),
+    ("raise SystemExit(143)", ExitReason.PREEMPTED, 143),
+    ("import os; os.kill(os.getpid(), 15)", ExitReason.PREEMPTED, -15),
+]
+
+
+def test_an_exit_is_reported_with_its_reason(watcher, spec):
+    for body, reason, code in EXITS:
+        handle = watcher.launcher.start(spec(body))
+        exited = watcher.next_exit()
+        assert (exited.handle, exited.reason, exited.code) == (handle, reason, code), body
 
 
 def test_a_process_is_said_to_run_before_it_is_said_to_have_ended(watcher, spec):
