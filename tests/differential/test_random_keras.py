@@ -31,8 +31,8 @@ pytestmark = [pytest.mark.keras, pytest.mark.timeout(600)]
 
 SEED = 5
 TOLERANCE = 1e-4
-PARTS = 5
-MODELS = int(os.environ.get("ELASTICDL_RANDOM_MODELS", "25"))
+PARTS = 2
+MODELS = int(os.environ.get("ELASTICDL_RANDOM_MODELS", "6"))
 IN_MODEL, MOVED = 2**21, 1  # thresholds
 
 

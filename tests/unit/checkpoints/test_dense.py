@@ -107,14 +107,13 @@ def test_rows_and_vectors_of_one_checkpoint_go_on_apart(serve, tmp_path):
     assert_equal(values(vectors, OF_VECTORS), [version, dense, state])
 
 
-@pytest.mark.parametrize("num_replicas", [1, 3])
-def test_rows_and_vectors_that_lie_apart_go_on_together(num_replicas, serve, place, tmp_path):
+def test_rows_and_vectors_that_lie_apart_go_on_together(serve, place, tmp_path):
     checkpoint = written_apart(serve, place, tmp_path, num_updates=3)
     expected = serve(MODEL, Store())
     train(expected, MODEL, 1, 3)
     train(expected, MODEL, 2, 3)
 
-    stores = [begin_from(checkpoint, part, num_replicas) for part in range(num_replicas)]
+    stores = [begin_from(checkpoint, part, 3) for part in range(3)]
     together = serve(MODEL, *stores)
     train(together, MODEL, 1, 3)
 
