@@ -124,11 +124,13 @@ budget: $(VENV)/.packages ## Print how large each room is beside its budget (bud
 test: build ## Run all tests, of Rust and of Python, that need nothing else and take no hour.
 	scripts/suite.sh all
 
-# What needs a framework has it in its name; all else in tests/unit needs one process.
+# What needs a framework has it in its name; all else in tests/unit needs one process, but for tests of
+# benchmarks and scripts.
 test-quick: build ## Test what needs one process and no framework, in a minute.
 	$(VENV)/bin/pytest $(PYTEST_FLAGS) --ignore-glob='*/test_keras_*' --ignore-glob='*/test_torch_*' \
 	    -m 'not (keras or torch or long or s3 or postgresql or kubernetes or kubelet or images)' --ignore-glob='*_job.py' \
-	    --ignore=tests/packages/test_removed.py tests/unit tests/packages
+	    --ignore=tests/packages/test_removed.py --ignore=tests/unit/benchmarks --ignore=tests/unit/scripts \
+	    tests/unit tests/packages
 
 test-changed: build ## Test the core, and what a change since main reaches, and say what that is.
 	@$(PYTHON) -m scripts.changed --run $(PYTEST_FLAGS)
