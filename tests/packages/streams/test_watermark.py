@@ -18,7 +18,7 @@ from elasticdl.master.interpreter import Interpreter
 from elasticdl.master.journal import Journal
 from elasticdl.master.parameters.schedule import CheckpointSchedule
 from elasticdl.master.tasks import make_tasks
-from elasticdl.packages.streams.event_times import TaskTimes, measured_windows
+from elasticdl.packages.streams.readings import TaskTimes, measured_windows
 from elasticdl.packages.streams.sources import TimedStreamSource
 from elasticdl.packages.streams.stream_table import StreamTable
 from elasticdl.packages.streams.watermark import EventTime

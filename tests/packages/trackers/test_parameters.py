@@ -7,7 +7,7 @@ import pytest
 
 from elasticdl._core import PsClient, PsServer, Store
 from elasticdl.errors import CheckpointError
-from elasticdl.packages.trackers.parameters import dense_parameters
+from elasticdl.packages.trackers.tensorboard import dense_parameters
 
 TOKEN = b"a token of this test"
 SGD = {"kind": "sgd", "params": {}}

@@ -4,8 +4,8 @@ import asyncio
 import threading
 
 from elasticdl.cli.flags import build_config
-from elasticdl.master import trackers
-from elasticdl.master.trackers import MasterTrackers
+from elasticdl.master import reporter
+from elasticdl.master.reporter import MasterTrackers
 
 
 class SlowTracker:
@@ -29,7 +29,7 @@ def made():
 
 
 def test_the_loop_goes_on_while_the_last_numbers_are_taken_and_the_wait_is_told(monkeypatch):
-    monkeypatch.setattr(trackers, "_SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(reporter, "_SILENT_SECONDS", 0.0)
     slow, notes = SlowTracker(), []
     drawn = made()
     drawn.all.append(slow)

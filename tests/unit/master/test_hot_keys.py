@@ -1,7 +1,7 @@
 """What workers look up most is added up, in bounded memory."""
 
 from elasticdl.job import HotKeys
-from elasticdl.observe.hot_keys import HotKeySums
+from elasticdl.master.process_reports import HotKeySums
 
 
 def test_shares_are_of_all_ids_that_workers_counted():
