@@ -312,7 +312,7 @@ fn begin(shared: &Arc<Shared>, id: u64, socket: Arc<Socket>, origin: Origin) {
             let Some(connection) = connection else {
                 return shared.is_over(id, &socket);
             };
-            if let Err(error) = shared.lanes.add(id, &*socket, Arc::new(connection)) {
+            if let Err(error) = shared.lanes.add(id, Arc::new(connection)) {
                 log::warn!("a connection was turned away: {error}");
                 shared.is_over(id, &socket);
             }

@@ -253,13 +253,13 @@ impl Socket {
 }
 
 /// Waits until something has come on one of the sockets, and says for each whether it has.
-pub(crate) fn wait_for_any<'s>(
-    sockets: impl Iterator<Item = &'s Socket>,
+pub(crate) fn wait_for_any<'s, S: AsFd + ?Sized + 's>(
+    sockets: impl Iterator<Item = &'s S>,
     longest: Duration,
 ) -> io::Result<Vec<bool>> {
     use rustix::event::{PollFd, PollFlags, poll};
     let mut polled: Vec<_> = sockets
-        .map(|socket| PollFd::new(socket, PollFlags::IN))
+        .map(|socket| PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN))
         .collect();
     let longest = longest.try_into().map_err(io::Error::other)?;
     while let Err(error) = poll(&mut polled, Some(&longest)) {

@@ -1,10 +1,11 @@
 //! A connection that has proven the token, between two looks at it.
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use super::lanes::{Served, Turn, leads};
+use super::lanes::{Served, Turn, gave_way, leads};
 use super::requests::{Incoming, Received, Reply, Request};
 use super::scratch::Scratch;
 use super::{Client, Session, Shared, ending_with_panics, lock};
@@ -47,6 +48,8 @@ pub(super) struct Connection {
     came: AtomicU32,
     /// The peer says nothing after what has come.
     has_ended: AtomicBool,
+    /// Its last turn gave way.
+    is_slow: AtomicBool,
     began: Instant,
     /// The milliseconds after `began` at which a part of a frame came last; 0 between two frames.
     part_came: AtomicU64,
@@ -74,6 +77,7 @@ impl Connection {
             }),
             came: AtomicU32::new(0),
             has_ended: AtomicBool::new(false),
+            is_slow: AtomicBool::new(false),
             began: Instant::now(),
             part_came: AtomicU64::new(0),
         }
@@ -143,23 +147,34 @@ impl Connection {
     }
 }
 
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
 impl Served for Connection {
-    fn serve(&self, has_ended: bool, scratch: &mut Scratch) -> Turn {
-        let Some(shared) = self.shared.upgrade() else {
-            return Turn::Over;
-        };
+    fn begin(&self, has_ended: bool) -> bool {
         if has_ended {
             self.has_ended.store(true, Ordering::SeqCst);
         }
-        if self.came.fetch_add(1, Ordering::SeqCst) > 0 {
-            // Whoever serves it sees that more has come. Nobody serves it any more if it is over.
-            return Turn::Done;
-        }
+        // Of one that is over it stays above 0: nobody serves it any more.
+        self.came.fetch_add(1, Ordering::SeqCst) == 0
+    }
+
+    fn serve(&self, scratch: &mut Scratch) -> Turn {
+        let Some(shared) = self.shared.upgrade() else {
+            return Turn::Over;
+        };
+        gave_way(); // what others did in this thread is forgotten
+        let mut is_slow = false;
         loop {
             let came = self.came.load(Ordering::SeqCst);
             let answered = ending_with_panics(&self.known.peer, || {
                 self.answer(&shared, &mut lock(&self.state), scratch)
             });
+            is_slow |= gave_way();
+            self.is_slow.store(is_slow, Ordering::SeqCst);
             let how = match answered {
                 Ok(Turn::More) => {
                     self.came.store(0, Ordering::SeqCst);
@@ -179,6 +194,10 @@ impl Served for Connection {
             shared.is_over(self.known.id, &self.socket);
             return Turn::Over;
         }
+    }
+
+    fn is_slow(&self) -> bool {
+        self.is_slow.load(Ordering::SeqCst)
     }
 
     fn is_silent(&self, longest: Duration) -> bool {

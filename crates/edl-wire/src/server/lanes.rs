@@ -6,11 +6,17 @@
 //! answer, a peer that takes nothing. So no connection waits for the slowness of another one, and
 //! there are as many threads as lanes and as requests that take long.
 //!
+//! A connection that gave way in its last turn is slow. The thread that served it stays with it, and
+//! the lane is not told of it meanwhile. So no large request wakes the thread that leads, nor draws it
+//! to the core where one is worked on. Few threads stay at a time. Of other slow connections the lane
+//! is told, and the leader has another thread serve them.
+//!
 //! Events are edge-triggered: a connection that is being served needs no change of its registration.
 //! So whoever serves a connection takes all that has come, or says that there is [`Turn::More`].
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
+use std::iter;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -22,6 +28,7 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use super::scratch::Scratch;
 use super::{lock, spawn};
 use crate::error::WireError;
+use crate::socket::wait_for_any;
 
 const EVENTS: usize = 64;
 /// A lane looks so many times in the longest silence for peers that are silent inside a frame.
@@ -30,6 +37,10 @@ const SWEEPS: u32 = 8;
 const IDLE: Duration = Duration::from_secs(10);
 /// Most threads are of use where there are as many cores.
 const MOST_LANES: usize = 8;
+/// So many threads stay with slow connections.
+const MOST_STAYING: usize = 8;
+/// A thread stays until its connection has said nothing for so long.
+const STAY: Duration = Duration::from_secs(1);
 /// The token of the event that wakes a lane.
 const WAKE: u64 = u64::MAX;
 
@@ -45,11 +56,16 @@ pub(super) enum Turn {
 }
 
 /// One connection, as a lane knows it.
-pub(super) trait Served: Send + Sync {
-    /// Serves what has come. `has_ended`: the peer says nothing after it.
-    ///
-    /// It may be called while another thread serves the connection, which then goes on.
-    fn serve(&self, has_ended: bool, scratch: &mut Scratch) -> Turn;
+pub(super) trait Served: AsFd + Send + Sync {
+    /// Takes in that something has come. `has_ended`: the peer says nothing after it. False: a thread
+    /// serves the connection, and looks again. True: the caller has it served.
+    fn begin(&self, has_ended: bool) -> bool;
+
+    /// Serves what has come.
+    fn serve(&self, scratch: &mut Scratch) -> Turn;
+
+    /// Whether its last turn gave way.
+    fn is_slow(&self) -> bool;
 
     /// Ends a connection whose peer is silent inside a frame.
     fn end(&self);
@@ -89,24 +105,40 @@ struct Pool {
     stopping: AtomicBool,
 }
 
+/// What waits for a thread.
+enum Work {
+    /// A lane that nobody leads.
+    Lead(Arc<Lane>),
+    /// A slow connection, which has begun its turn.
+    Serve(Arc<Lane>, u64, Arc<dyn Served>),
+}
+
 #[derive(Default)]
 struct PoolState {
-    /// Lanes that nobody leads.
-    leaderless: VecDeque<Arc<Lane>>,
+    waiting: VecDeque<Work>,
     num_idle: usize,
+    num_staying: usize,
     threads: Vec<JoinHandle<()>>,
 }
 
 thread_local! {
     /// The lane that this thread leads.
     static LEADS: RefCell<Option<(Arc<Lane>, Arc<Pool>)>> = const { RefCell::new(None) };
+    /// Whether this thread has said that it may wait, since it was asked last.
+    static GAVE_WAY: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Says that this thread may wait from now on: another one serves the connections that it serves.
 pub fn give_way() {
+    GAVE_WAY.set(true);
     if let Some((lane, pool)) = LEADS.take() {
-        pool.hand_over(lane);
+        pool.hand_over(Work::Lead(lane));
     }
+}
+
+/// Whether this thread gave way since the last call.
+pub(super) fn gave_way() -> bool {
+    GAVE_WAY.replace(false)
 }
 
 /// Whether this thread leads a lane.
@@ -140,16 +172,11 @@ impl Lanes {
     }
 
     /// Serves a connection from now on.
-    pub(super) fn add(
-        &self,
-        id: u64,
-        socket: impl AsFd,
-        connection: Arc<dyn Served>,
-    ) -> Result<(), WireError> {
+    pub(super) fn add(&self, id: u64, connection: Arc<dyn Served>) -> Result<(), WireError> {
         let lane = &self.lanes[(id / 2) as usize % self.lanes.len()];
-        lock(&lane.connections).insert(id, connection);
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
-        let added = epoll::add(&lane.epoll, socket, epoll::EventData::new_u64(id), flags);
+        lock(&lane.connections).insert(id, connection.clone());
+        let data = epoll::EventData::new_u64(id);
+        let added = epoll::add(&lane.epoll, connection.as_fd(), data, watched());
         added.map_err(|error| {
             lock(&lane.connections).remove(&id);
             WireError::System(format!("a connection cannot be watched: {error}"))
@@ -159,15 +186,25 @@ impl Lanes {
         lock(&lane.ready).push_back(Ready { id, has_ended });
         lane.wake();
         if !lane.is_in_use.swap(true, Ordering::SeqCst) {
-            self.pool.hand_over(lane.clone());
+            self.pool.hand_over(Work::Lead(lane.clone()));
         }
         Ok(())
     }
 
+    /// How many threads stay with a connection.
+    #[cfg(test)]
+    pub(super) fn num_staying(&self) -> usize {
+        lock(&self.pool.state).num_staying
+    }
+
     /// Ends all threads; requests in work are finished.
     pub(super) fn stop(&self) {
-        self.pool.stopping.store(true, Ordering::SeqCst);
-        self.pool.changed.notify_all();
+        {
+            // With the lock: a thread that has looked and does not wait yet would not be woken.
+            let _state = lock(&self.pool.state);
+            self.pool.stopping.store(true, Ordering::SeqCst);
+            self.pool.changed.notify_all();
+        }
         self.lanes.iter().for_each(|lane| lane.wake());
         loop {
             let threads = std::mem::take(&mut lock(&self.pool.state).threads);
@@ -179,6 +216,7 @@ impl Lanes {
                 let _ = thread.join();
             }
         }
+        lock(&self.pool.state).waiting.clear();
         for lane in &self.lanes {
             lock(&lane.connections).clear();
         }
@@ -186,33 +224,52 @@ impl Lanes {
 }
 
 impl Pool {
-    /// Has another thread lead a lane.
-    fn hand_over(self: &Arc<Self>, lane: Arc<Lane>) {
+    /// Has another thread do some work. False: none could be started, and whoever is idle next does
+    /// it.
+    fn hand_over(self: &Arc<Self>, work: Work) -> bool {
         let mut state = lock(&self.state);
-        state.leaderless.push_back(lane);
-        if state.num_idle >= state.leaderless.len() {
+        state.waiting.push_back(work);
+        if state.num_idle >= state.waiting.len() {
             self.changed.notify_one();
-            return;
+            return true;
         }
         state.threads.retain(|thread| !thread.is_finished());
         let pool = self.clone();
         match spawn("connections", move || pool.work()) {
             Ok(thread) => state.threads.push(thread),
-            // Whoever is idle next takes it: the thread that hands it over, at the latest.
-            Err(error) => log::warn!("{error}"),
+            Err(error) => {
+                log::warn!("{error}");
+                return false;
+            }
         }
+        true
     }
 
     fn work(self: &Arc<Self>) {
         let mut scratch = Scratch::default();
-        while let Some(lane) = self.next_lane() {
-            LEADS.set(Some((lane.clone(), self.clone())));
-            lane.lead(self, &mut scratch);
+        while let Some(work) = self.next_work() {
+            match work {
+                Work::Lead(lane) => {
+                    LEADS.set(Some((lane.clone(), self.clone())));
+                    lane.lead(self, &mut scratch);
+                }
+                Work::Serve(lane, id, connection) => {
+                    lane.serve(id, &*connection, self, &mut scratch);
+                }
+            }
         }
     }
 
-    /// Waits for a lane that nobody leads; `None`: this thread is not needed.
-    fn next_lane(&self) -> Option<Arc<Lane>> {
+    /// Has a thread stay with a connection, unless too many do so.
+    fn begin_to_stay(&self) -> bool {
+        let mut state = lock(&self.state);
+        let may_stay = state.num_staying < MOST_STAYING;
+        state.num_staying += usize::from(may_stay);
+        may_stay
+    }
+
+    /// Waits for work; `None`: this thread is not needed.
+    fn next_work(&self) -> Option<Work> {
         let mut state = lock(&self.state);
         state.num_idle += 1;
         let until = Instant::now() + IDLE;
@@ -220,8 +277,8 @@ impl Pool {
             if self.stopping.load(Ordering::SeqCst) {
                 break None;
             }
-            if let Some(lane) = state.leaderless.pop_front() {
-                break Some(lane);
+            if let Some(work) = state.waiting.pop_front() {
+                break Some(work);
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -233,6 +290,11 @@ impl Pool {
         state.num_idle -= 1;
         found
     }
+}
+
+/// The events of a connection of which its lane is told.
+fn watched() -> epoll::EventFlags {
+    epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ET
 }
 
 impl Lane {
@@ -256,7 +318,7 @@ impl Lane {
     }
 
     /// Serves until another thread leads, or all is to stop.
-    fn lead(self: &Arc<Self>, pool: &Pool, scratch: &mut Scratch) {
+    fn lead(self: &Arc<Self>, pool: &Arc<Pool>, scratch: &mut Scratch) {
         let mut events = Vec::with_capacity(EVENTS);
         while !pool.stopping.load(Ordering::SeqCst) {
             // Those who have more to say come after those who have said something meanwhile.
@@ -264,7 +326,7 @@ impl Lane {
                 let Some(ready) = self.next_ready() else {
                     break;
                 };
-                self.serve(ready, scratch);
+                self.begin(ready, pool, scratch);
                 if !leads() {
                     return;
                 }
@@ -308,7 +370,13 @@ impl Lane {
         }));
     }
 
-    fn serve(&self, Ready { id, has_ended }: Ready, scratch: &mut Scratch) {
+    /// Serves a connection, or has another thread do so.
+    fn begin(
+        self: &Arc<Self>,
+        Ready { id, has_ended }: Ready,
+        pool: &Arc<Pool>,
+        scratch: &mut Scratch,
+    ) {
         if id == WAKE {
             // It fails only if another thread has read it.
             let _ = rustix::io::read(&self.wake, &mut [0; 8]);
@@ -317,10 +385,60 @@ impl Lane {
         let Some(connection) = lock(&self.connections).get(&id).cloned() else {
             return; // it is over
         };
-        match connection.serve(has_ended, scratch) {
+        if !connection.begin(has_ended) {
+            return;
+        }
+        if connection.is_slow() {
+            if !pool.hand_over(Work::Serve(self.clone(), id, connection)) {
+                give_way(); // this thread is idle, and does both
+            }
+        } else {
+            self.serve(id, &*connection, pool, scratch);
+        }
+    }
+
+    /// Serves a connection that has begun its turn.
+    fn serve(&self, id: u64, connection: &dyn Served, pool: &Pool, scratch: &mut Scratch) {
+        let mut turn = connection.serve(scratch);
+        let is_free = turn == Turn::Done && !leads();
+        if is_free && connection.is_slow() && pool.begin_to_stay() {
+            turn = self.stay(id, connection, pool, scratch);
+            lock(&pool.state).num_staying -= 1;
+        }
+        match turn {
             Turn::Done => {}
-            Turn::More => lock(&self.ready).push_back(Ready { id, has_ended }),
+            Turn::More => {
+                let has_ended = false; // it knows if it has
+                lock(&self.ready).push_back(Ready { id, has_ended });
+            }
             Turn::Over => drop(lock(&self.connections).remove(&id)),
+        }
+    }
+
+    /// Serves a connection while the lane is not told of it, until it says nothing for a while.
+    fn stay(&self, id: u64, connection: &dyn Served, pool: &Pool, scratch: &mut Scratch) -> Turn {
+        self.watch(id, connection, epoll::EventFlags::empty());
+        while !pool.stopping.load(Ordering::SeqCst)
+            && wait_for_any(iter::once(connection), STAY).is_ok()
+        {
+            if !connection.begin(false) {
+                break; // the leader had an event of it yet, and another thread serves it
+            }
+            if connection.serve(scratch) == Turn::Over {
+                return Turn::Over;
+            }
+        }
+        // The lane is told at once if something has come in between.
+        self.watch(id, connection, watched());
+        Turn::Done
+    }
+
+    fn watch(&self, id: u64, connection: &dyn Served, flags: epoll::EventFlags) {
+        let data = epoll::EventData::new_u64(id);
+        let watched = epoll::modify(&self.epoll, connection.as_fd(), data, flags);
+        if let Err(error) = watched {
+            log::error!("a connection cannot be watched any more: {error}");
+            connection.end();
         }
     }
 

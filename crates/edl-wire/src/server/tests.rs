@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
@@ -197,34 +198,137 @@ fn a_request_that_comes_while_one_is_in_work_is_answered_after_it() {
     let (echo, begin, go_on, _) = echo();
     let server = start(echo, None);
     let (slow, other) = (connect(&server, None), connect(&server, None));
-    (&slow).write_all(&frame(Op::Name, 1, 192)).unwrap();
     begin.send(0).unwrap();
     begin.send(0).unwrap();
-    for sequence in 1..100 {
-        let request = frame(Op::Stats, 1 + sequence, 192);
-        (&slow).write_all(&request).unwrap();
-        (&other)
-            .write_all(&frame(Op::Stats, sequence, 192))
-            .unwrap();
-        expect_answer(&other, Op::Stats, sequence);
+    // The first time the leader of the lane gives way; then another thread serves the slow one.
+    for turn in 0..3 {
+        let first = 100 * turn + 1;
+        (&slow).write_all(&frame(Op::Name, first, 192)).unwrap();
+        for sequence in first..first + 99 {
+            let request = frame(Op::Stats, 1 + sequence, 192);
+            (&slow).write_all(&request).unwrap();
+            (&other)
+                .write_all(&frame(Op::Stats, sequence, 192))
+                .unwrap();
+            expect_answer(&other, Op::Stats, sequence);
+        }
+        go_on.send(()).unwrap();
+        expect_answer(&slow, Op::Name, first);
+        for sequence in first..first + 99 {
+            expect_answer(&slow, Op::Stats, 1 + sequence);
+        }
     }
-    go_on.send(()).unwrap();
-    expect_answer(&slow, Op::Name, 1);
-    for sequence in 1..100 {
-        expect_answer(&slow, Op::Stats, 1 + sequence);
+}
+
+/// Answers at once, after it gave way, or with more than a socket takes.
+struct Mixed;
+
+impl Handler for Mixed {
+    fn open(&self, _client: &Client<'_>) -> Result<Option<Box<dyn Session>>, WireError> {
+        Ok(Some(Box::new(Self)))
+    }
+
+    fn lost(&self, _client_id: u64) {}
+}
+
+impl Session for Mixed {
+    fn answer(&mut self, request: &Request<'_>, _client: &Client<'_>) -> Result<(), WireError> {
+        let op = request.header.op;
+        if op == Op::Name {
+            give_way();
+            thread::yield_now();
+        }
+        let bytes = vec![0; if op == Op::Export { 2 << 20 } else { 0 }];
+        request.reply.send(&Outgoing::new(op).bytes(&bytes))
+    }
+}
+
+/// Sends requests of all kinds in pieces, one or several at a time, and expects each answer.
+fn say_all_kinds(socket: &Socket, seed: u64) {
+    let mut state = seed;
+    let mut random = |below: u64| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 33) % below
+    };
+    let mut sequence = 0;
+    for _ in 0..50 {
+        let mut ops = Vec::new();
+        let mut bytes = Vec::new();
+        for _ in 0..1 + random(4) {
+            let op = [Op::Stats, Op::Stats, Op::Name, Op::Export][random(4) as usize];
+            let size = [192, 192, 192, 40 << 10, 400 << 10][random(5) as usize];
+            ops.push(op);
+            bytes.extend(frame(op, sequence + ops.len() as u64, size));
+        }
+        let mut rest = &bytes[..];
+        thread::scope(|scope| {
+            // Answers are taken meanwhile: a peer that takes none is not read either.
+            scope.spawn(|| {
+                for &op in &ops {
+                    sequence += 1;
+                    let mut head = [0; HEADER_BYTES];
+                    let mut socket = socket;
+                    socket.read_exact(&mut head).unwrap();
+                    let header = Header::decode(head).unwrap();
+                    assert_eq!((header.op, header.sequence), (op, sequence));
+                    let payload = &mut vec![0; header.payload_bytes as usize];
+                    socket.read_exact(payload).unwrap();
+                }
+            });
+            while !rest.is_empty() {
+                let piece = [63, 300, 70 << 10, 300 << 10][random(4) as usize];
+                let (now, later) = rest.split_at(rest.len().min(piece));
+                let mut socket = socket;
+                socket.write_all(now).unwrap();
+                rest = later;
+            }
+        });
+    }
+}
+
+#[test]
+fn no_request_stays_unanswered_however_its_bytes_come() {
+    let job = Authority::new();
+    let (ps, worker) = (job.credentials("ps"), job.credentials("worker"));
+    for (at_server, at_client) in [(None, None), (Some(&ps), Some(&worker))] {
+        let server = start(Mixed, at_server);
+        thread::scope(|scope| {
+            for seed in 0..4 {
+                let server = &server;
+                scope.spawn(move || say_all_kinds(&connect(server, at_client), seed));
+            }
+        });
     }
 }
 
 /// A connection that a lane serves by this function.
 struct Fake<F> {
+    socket: Arc<UnixStream>,
     serve: F,
+    is_slow: bool,
     is_silent: bool,
     ended: Sender<()>,
 }
 
+impl<F> AsFd for Fake<F> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
 impl<F: Fn() -> Turn + Send + Sync> Served for Fake<F> {
-    fn serve(&self, _has_ended: bool, _scratch: &mut Scratch) -> Turn {
+    fn begin(&self, _has_ended: bool) -> bool {
+        true
+    }
+
+    fn serve(&self, _scratch: &mut Scratch) -> Turn {
         (self.serve)()
+    }
+
+    fn is_slow(&self) -> bool {
+        self.is_slow
     }
 
     fn end(&self) {
@@ -242,29 +346,34 @@ fn who_is_silent_inside_a_frame_is_ended_though_the_lane_is_handed_on_all_the_ti
     let (ended, is_ended) = mpsc::channel();
     let (silent, _peer) = UnixStream::pair().unwrap();
     let never = Fake {
+        socket: Arc::new(silent),
         serve: || Turn::Done,
+        is_slow: false,
         is_silent: true,
         ended: ended.clone(),
     };
-    lanes.add(0, &silent, Arc::new(never)).unwrap();
+    lanes.add(0, Arc::new(never)).unwrap();
     let (busy, mut peer) = UnixStream::pair().unwrap();
     busy.set_nonblocking(true).unwrap();
-    let server_end = busy.try_clone().unwrap();
+    let busy = Arc::new(busy);
+    let socket = busy.clone();
     let serve = move || {
         let mut byte = [0];
-        while matches!((&busy).read(&mut byte), Ok(1)) {
+        while matches!((&*busy).read(&mut byte), Ok(1)) {
             give_way();
-            (&busy).write_all(&byte).unwrap();
+            (&*busy).write_all(&byte).unwrap();
         }
         Turn::Done
     };
-    let is_silent = false;
+    let (is_slow, is_silent) = (false, false);
     let served = Fake {
+        socket,
         serve,
+        is_slow,
         is_silent,
         ended,
     };
-    lanes.add(2, &server_end, Arc::new(served)).unwrap();
+    lanes.add(2, Arc::new(served)).unwrap();
     peer.set_read_timeout(Some(LIMIT)).unwrap();
     let began = Instant::now();
     while is_ended.try_recv().is_err() {
@@ -280,25 +389,74 @@ fn who_has_always_more_to_say_keeps_nobody_waiting() {
     let lanes = Lanes::new(1, LIMIT).unwrap();
     let (ended, _) = mpsc::channel();
     let (served, is_served) = mpsc::channel();
-    let is_silent = false;
-    let [greedy, other] = [(); 2].map(|()| UnixStream::pair().unwrap());
+    let (is_slow, is_silent) = (false, false);
+    let [(greedy, _peer), (other, peer)] = [(); 2].map(|()| UnixStream::pair().unwrap());
     let talks_on = Fake {
+        socket: Arc::new(greedy),
         serve: || Turn::More,
+        is_slow,
         is_silent,
         ended: ended.clone(),
     };
-    lanes.add(0, &greedy.0, Arc::new(talks_on)).unwrap();
+    lanes.add(0, Arc::new(talks_on)).unwrap();
     let says_a_word = Fake {
+        socket: Arc::new(other),
         serve: move || {
             let _ = served.send(());
             Turn::Done
         },
+        is_slow,
         is_silent,
         ended,
     };
-    lanes.add(2, &other.0, Arc::new(says_a_word)).unwrap();
+    lanes.add(2, Arc::new(says_a_word)).unwrap();
     is_served.recv_timeout(LIMIT).unwrap();
-    (&other.1).write_all(&[1]).unwrap();
+    (&peer).write_all(&[1]).unwrap();
     is_served.recv_timeout(LIMIT).unwrap();
+    lanes.stop();
+}
+
+#[test]
+fn a_thread_stays_with_who_is_slow_and_leads_no_lane_until_it_says_nothing() {
+    let lanes = Lanes::new(1, LIMIT).unwrap();
+    let (served, is_served) = mpsc::channel();
+    let (ended, _) = mpsc::channel();
+    let [fast, slow] = [(0, false), (2, true)].map(|(id, is_slow)| {
+        let (here, there) = UnixStream::pair().unwrap();
+        here.set_nonblocking(true).unwrap();
+        let socket = Arc::new(here);
+        let (from, served) = (socket.clone(), served.clone());
+        let serve = move || {
+            while matches!((&*from).read(&mut [0]), Ok(1)) {
+                let _ = served.send(thread::current().id());
+            }
+            Turn::Done
+        };
+        let fake = Fake {
+            socket,
+            serve,
+            is_slow,
+            is_silent: false,
+            ended: ended.clone(),
+        };
+        lanes.add(id, Arc::new(fake)).unwrap();
+        there
+    });
+    let serves = |mut whom: &UnixStream| {
+        whom.write_all(&[1]).unwrap();
+        is_served.recv_timeout(LIMIT).unwrap()
+    };
+    let leader = serves(&fast);
+    for _ in 0..100 {
+        assert_ne!(serves(&slow), leader);
+        assert_eq!(serves(&fast), leader);
+    }
+    // It goes back to the lane while nothing comes, and is served all the same.
+    let deadline = Instant::now() + LIMIT;
+    while lanes.num_staying() > 0 {
+        assert!(Instant::now() < deadline, "a thread stays for ever");
+        thread::yield_now();
+    }
+    assert_ne!(serves(&slow), leader);
     lanes.stop();
 }
