@@ -10,11 +10,6 @@ from pathlib import Path
 import pytest
 
 ZOO = Path(__file__).parent
-STRATEGIES = {
-    "Local": [],
-    "ParameterServerStrategy": ["--num_workers=1", "--num_ps_pods=2"],
-    "AllreduceStrategy": ["--num_workers=2"],
-}
 DENSE = ("cifar10", "iris", "mnist")  # models without embedding tables
 # The script forbids the import of elasticdl: an export must work without it.
 SCORE = """
@@ -89,21 +84,12 @@ def commands(tmp_path):
     return lambda model_def: Commands(model_def, tmp_path)
 
 
-def pytest_generate_tests(metafunc):
-    """Run a test that has `strategy` in one process, and by the strategy that suits its model.
-
-    `tests/elastic/test_framework_jobs.py` has jobs of all strategies.
-    """
-    if "strategy" in metafunc.fixturenames:
-        is_dense = Path(metafunc.module.__file__).parent.name in DENSE
-        suiting = "AllreduceStrategy" if is_dense else "ParameterServerStrategy"
-        metafunc.parametrize("strategy", ["Local", suiting], indirect=True)
-
-
 @pytest.fixture
 def strategy(request):
-    """Return the flags of each strategy in turn."""
-    return [f"--distribution_strategy={request.param}", *STRATEGIES[request.param]]
+    """Return the flags of the strategy that suits a model."""
+    if request.path.parent.name in DENSE:
+        return ["--distribution_strategy=AllreduceStrategy", "--num_workers=2"]
+    return ["--distribution_strategy=ParameterServerStrategy", "--num_workers=1", "--num_ps_pods=2"]
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 
 from elasticdl import Mode
 from elasticdl.config import ModelSection
@@ -33,6 +32,8 @@ def spec():
 @pytest.fixture(scope="module")
 def digits():
     """Handwritten digits of 8 x 8 pixels, enlarged and framed to the 28 x 28 of MNIST."""
+    from sklearn.datasets import load_digits
+
     images, labels = load_digits(return_X_y=True)
     images = images.reshape(-1, 8, 8)[:NUM_DIGITS] * (255 / 16)
     enlarged = images.repeat(3, axis=1).repeat(3, axis=2)
@@ -83,7 +84,7 @@ def test_learns_in_a_plain_python_session(spec, records):
 
 
 @pytest.mark.long
-def test_trains_by_each_strategy(spec, digits, tmp_path, strategy):
+def test_trains_by_all_reduce(spec, digits, tmp_path, strategy):
     train_and_check(digits, tmp_path, "mnist.model.custom_model", strategy)
 
 
