@@ -1,14 +1,16 @@
 """Data on HDFS behind WebHDFS, by a stand-in for its servers (tests/webhdfs_server.py)."""
 
+import re
+
 import pytest
 
 pytest.importorskip("requests")
 
 from elasticdl import locations
 from elasticdl._core import RecordWriter
-from elasticdl.cli.main import run_command
 from elasticdl.data import remote
 from elasticdl.data.open import open_reader
+from elasticdl.errors import ElasticdlError
 from elasticdl.job import Shard
 from elasticdl.locations import reach
 
@@ -55,8 +57,10 @@ def test_what_breaks_off_or_stalls_is_read_again_from_there(hdfs, fault):
     assert sum(end - start for start, end in hdfs.asked) < 1.6 * len(text)  # and nothing ahead
 
 
-def test_what_is_not_there_and_what_may_not_be_read_are_told(hdfs, capsys):
-    assert run_command(["data", "count", f"{hdfs.url}/none"]) == 1
-    assert f"{hdfs.url}/none: no such file" in capsys.readouterr().err
-    assert run_command(["data", "count", f"{hdfs.url}/private/x.csv"]) == 1
-    assert "the server refuses without the right credentials" in capsys.readouterr().err
+def test_what_is_not_there_and_what_may_not_be_read_are_told(hdfs):
+    with pytest.raises(ElasticdlError, match=re.escape(f"{hdfs.url}/none: no such file")):
+        open_reader(f"{hdfs.url}/none").shards()
+    with pytest.raises(
+        ElasticdlError, match=re.escape("the server refuses without the right credentials")
+    ):
+        open_reader(f"{hdfs.url}/private/x.csv").shards()
