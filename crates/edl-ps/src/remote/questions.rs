@@ -24,6 +24,9 @@ pub(super) trait Question {
     /// The lane of the question.
     fn lane(&self) -> Lane;
 
+    /// Whether an answer fits into a socket, as a rule.
+    fn has_small_answers(&self) -> bool;
+
     /// Says it to one replica.
     fn send(&self, replica: usize, connection: &mut Connection) -> Result<(), WireError>;
 
@@ -73,6 +76,10 @@ where
         self.lane
     }
 
+    fn has_small_answers(&self) -> bool {
+        !matches!(self.lane, Lane::Control)
+    }
+
     fn send(&self, replica: usize, connection: &mut Connection) -> Result<(), WireError> {
         connection.send(&(self.request)(replica).encode())
     }
@@ -88,7 +95,17 @@ where
     }
 }
 
+/// A socket takes as much, whatever its peer does.
+const SMALL_BYTES: usize = 64 << 10;
+
 impl Pull<'_> {
+    fn has_small_answers(&self) -> bool {
+        let rows: usize = self.rows.iter().map(|rows| rows.len()).sum();
+        let vectors = self.vectors.as_ref();
+        let vectors = vectors.map_or(0, |vectors| vectors.dense.len() + vectors.state.len());
+        4 * (rows + vectors) <= SMALL_BYTES * self.versions.len()
+    }
+
     /// Returns the expected answer of one replica.
     fn wanted(&self, replica: usize) -> Wanted<'_> {
         let tables = self.plan.tables.iter().map(|table| TableKeys {
@@ -142,6 +159,10 @@ impl Question for Pulling<'_, '_> {
         Lane::Pull
     }
 
+    fn has_small_answers(&self) -> bool {
+        self.pull.has_small_answers()
+    }
+
     fn send(&self, replica: usize, connection: &mut Connection) -> Result<(), WireError> {
         let request = pull::Request {
             step: self.step,
@@ -188,6 +209,10 @@ impl Question for PushPulling<'_, '_> {
         Lane::Push
     }
 
+    fn has_small_answers(&self) -> bool {
+        self.next.has_small_answers()
+    }
+
     fn send(&self, replica: usize, connection: &mut Connection) -> Result<(), WireError> {
         let push = self.push.part(replica);
         let request = push_pull::Request::new(push, self.next.step, self.next.wanted(replica));
@@ -221,6 +246,10 @@ impl Question for CommitPulling<'_, '_> {
 
     fn lane(&self) -> Lane {
         Lane::Push
+    }
+
+    fn has_small_answers(&self) -> bool {
+        self.next.has_small_answers()
     }
 
     fn send(&self, replica: usize, connection: &mut Connection) -> Result<(), WireError> {
