@@ -1,11 +1,13 @@
 """As many simulated jobs as there is time for: `python -m tests.simulation.many --seeds=100000`."""
 
 import gc
+import hashlib
 import json
 import logging
 import multiprocessing
 import os
 import platform
+import sys
 import time
 from collections import Counter
 from datetime import UTC, datetime
@@ -38,6 +40,18 @@ def run(first: int) -> tuple[list[str], Counter[str], Counter[str]]:
     return wrong, kinds, faults
 
 
+def code() -> str:
+    """Return a digest of the code that the jobs run; ranges of seeds with the same one add up."""
+    root = Path(__file__).parents[2]
+    loaded = {Path(m.__file__) for m in list(sys.modules.values()) if getattr(m, "__file__", None)}
+    files = [path for path in loaded if path.suffix == ".py" and path.is_relative_to(root)]
+    files = [path for path in files if ".venv" not in path.parts]
+    digest = hashlib.sha256()
+    for path in sorted([*files, *root.glob("crates/*/src/**/*.rs")]):
+        digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
 @click.command()
 @click.option("--seeds", default=100_000, help="How many jobs.")
 @click.option("--first", default=10_000, help="Seed of the first one.")
@@ -65,13 +79,14 @@ def main(seeds: int, first: int, processes: int, minutes: float, record: Path | 
     seconds = time.monotonic() - began
     count = sum(kinds.values())
     click.echo(
-        f"{count:,} jobs in {seconds:,.0f} s ({3600 * count / seconds:,.0f} an hour): "
-        f"{num_wrong} went wrong"
+        f"code {code()}, seeds from {first:,}: {count:,} jobs in {seconds:,.0f} s "
+        f"({3600 * count / seconds:,.0f} an hour): {num_wrong} went wrong"
     )
     if record is not None:
         found = {
             "when": datetime.now(UTC).strftime("%Y-%m-%d"),
             "machine": f"{platform.machine()}, {processes} processes",
+            "code": code(),
             "first_seed": first,
             "jobs": count,
             "went_wrong": num_wrong,
