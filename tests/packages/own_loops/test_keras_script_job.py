@@ -98,8 +98,7 @@ def test_one_worker_trains_as_a_plain_loop_in_tensorflow(tmp_path, monkeypatch):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("batch", [{}, {"global_batch_size": 48}], ids=["rounds", "global batch"])
-def test_a_worker_is_killed_and_each_record_counts_once(tmp_path, batch):
+def test_a_worker_is_killed_and_each_record_counts_once(tmp_path):
     import h5py
 
     finals = tmp_path / "finals"
@@ -112,7 +111,7 @@ def test_a_worker_is_killed_and_each_record_counts_once(tmp_path, batch):
         num_workers=3,
         minibatch_size=16,
         num_minibatches_per_task=5,
-        **batch,
+        global_batch_size=48,
     ) as job:
         job.until_trained(200, also=partial(job.has_world_of, 3))
         job.send("worker", 1, signal.SIGKILL)
@@ -132,21 +131,13 @@ def test_a_worker_is_killed_and_each_record_counts_once(tmp_path, batch):
     assert job.events("lost")
 
 
-BODIES = {
-    "raises": ("x = 1 / (len(records) - 8)", "ZeroDivisionError"),
-    "no step": ("continue", "expected optimizer.apply_gradients(zip("),
-    "step of PyTorch": ("optimizer.step(1.0)", "step(loss) is for models in PyTorch"),
-}
-
-
 @pytest.mark.long
-@pytest.mark.parametrize("name", BODIES)
-def test_a_script_that_does_not_do_its_part_fails_the_job_and_says_why(tmp_path, name):
-    body, message = BODIES[name]
+def test_a_script_that_does_not_do_its_part_fails_the_job_and_says_why(tmp_path):
+    message = "expected optimizer.apply_gradients(zip("
     head = (
         "import elasticdl.controller, keras\n"
         "controller = elasticdl.controller.init()\n"
         "model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])\n"
         "optimizer = controller.wrap(model, keras.optimizers.SGD(0.1))\n"
     )
-    check_fails(tmp_path, head, body, message, max_relaunches=0)
+    check_fails(tmp_path, head, "continue", message, max_relaunches=0)
