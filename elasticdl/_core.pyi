@@ -620,6 +620,17 @@ class PsClient:
             StaleLeaseError: A newer lease has begun.
         """
 
+    def settle_task(self, task_id: int, lease: int) -> None:
+        """Have all replicas hear of all minibatches of a lease that were pushed.
+
+        A replica without a key of a minibatch may not have heard of it. Called before the task is
+        reported as done.
+
+        Raises:
+            StaleLeaseError: A newer lease has begun.
+            GapError: A replica has lost minibatches of the task.
+        """
+
     def end_task(self, task_id: int, lease: int) -> None:
         """Say that nothing of a lease is under way: nobody waits for it any more."""
 

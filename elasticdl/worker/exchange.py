@@ -143,6 +143,16 @@ class Exchange:
         if self.ring is not None:
             self.ring.ends_at(lease, end)
 
+    def settle_task(self, lease: Lease) -> None:
+        """Have every store hear of all minibatches of a lease, before it is reported as done.
+
+        Raises:
+            StaleLeaseError: Another worker has the task.
+            GapError: A store has lost minibatches of the task.
+        """
+        if self.stores is not None:
+            self.stores.settle_task(lease)
+
     def end_task(self, lease: Lease) -> None:
         """Drop what a lease pulled and did not push; others stop waiting for the lease."""
         if self.ring is not None:

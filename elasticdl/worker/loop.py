@@ -495,6 +495,7 @@ class Worker:
 
     def _report(self, running: Running, report: TaskReport) -> None:
         if running.is_training:
+            report = self._settled(running, report)
             self._exchange.end_task(running.lease)
         with self._landed:
             is_news = self._protocol.ends(running, report)
@@ -511,6 +512,15 @@ class Worker:
 
         end = report.end_index if report.outcome is Outcome.DONE else 0
         self._exchange.when_settled(running.lease, end, tell)
+
+    def _settled(self, running: Running, report: TaskReport) -> TaskReport:
+        """Have the stores hear of all that a report counts; return what is to be reported."""
+        if report.outcome is Outcome.DONE and self._protocol.goes_on(running):
+            try:
+                self._exchange.settle_task(running.lease)
+            except Exception as error:
+                return self._failure(Stage.COMMIT, running, error) or report
+        return report
 
     def _tell(self, running: Running, report: TaskReport) -> None:
         with self._span("report", None):

@@ -105,6 +105,15 @@ class StoreExchange:
         """
         return self._declared(lambda: self.client.begin_task(lease.task.id, lease.number))
 
+    def settle_task(self, lease: Lease) -> None:
+        """Have every replica hear of all minibatches of a lease that were pushed.
+
+        Raises:
+            StaleLeaseError: Another worker has the task.
+            GapError: A replica has lost minibatches of the task.
+        """
+        self._declared(lambda: self.client.settle_task(lease.task.id, lease.number))
+
     def end_task(self, lease: Lease) -> None:
         """Drop what was pulled and not pushed, if other workers wait for it."""
         if self._named_sites:

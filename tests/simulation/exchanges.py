@@ -7,13 +7,15 @@ The model counts: a row of its table is of one record, and each training of that
 """
 
 import json
-from dataclasses import asdict, dataclass
+from collections import defaultdict
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 
 import numpy as np
 
 from elasticdl.backends.base import Initializer, ModelDescription, OptimizerSpec, TableDescription
-from elasticdl.errors import NotDeclaredError
+from elasticdl.errors import ElasticdlError, NotDeclaredError
 from tests.simulation.clockwork import Call, Kept, Sleep, Unanswered
 
 MODEL = json.dumps(
@@ -34,6 +36,7 @@ MODEL = json.dumps(
 NOTHING = np.zeros(0, np.float32)
 ONES = np.full((100, 1), -1.0, np.float32)  # gradients
 AGAIN_SECONDS = 0.02
+OWED_SECONDS = 0.05  # then a replica hears of a minibatch that it has no key of
 FIRST = range(1)
 
 
@@ -55,6 +58,15 @@ class Step:
         return [(self.lease.task.id, self.index)]
 
 
+@dataclass(frozen=True, eq=False)
+class Computed:
+    """A step with what was pulled for it, by replica."""
+
+    step: Step
+    pulled: dict
+    is_mark: bool = False  # it has no gradient
+
+
 class Elsewhere(Exception):
     """The model is with other replicas now; says where, or nothing."""
 
@@ -66,6 +78,8 @@ class Layout:
     number: int
     addresses: list[str]
     is_over: bool = False
+    owed: dict[int, list[Computed]] = field(default_factory=lambda: defaultdict(list))
+    """What each replica has not heard of: minibatches without a key there."""
 
     @property
     def all(self) -> range:
@@ -74,6 +88,10 @@ class Layout:
     @property
     def others(self) -> range:
         return self.all[1:]
+
+    def owed_to(self, replica: int, lease) -> list[Computed]:
+        """Return what a replica has not heard of a lease."""
+        return [each for each in self.owed[replica] if each.step.lease is lease]
 
 
 class Asynchronous:
@@ -188,7 +206,41 @@ class Asynchronous:
 
     def end(self, lease):
         """Say that a lease is over."""
+        for owed in self.layout.owed.values():
+            owed[:] = [each for each in owed if each.step.lease is not lease]
         yield from ()
+
+    def settle(self, lease):
+        """Have each replica hear of all minibatches of a lease, before it is reported as done."""
+
+        def settle(layout):
+            for replica in self.job.any_order(layout.owed):
+                if owed := layout.owed_to(replica, lease):
+                    yield from self._hand_in(layout, replica, owed)
+
+        yield from self.asked(settle)
+
+    def _settle_late(self, layout, replica):
+        """Have a replica hear of what it is owed, if no push does for a while."""
+        while layout.owed[replica] and not layout.is_over:
+            yield Sleep(OWED_SECONDS)
+            if owed := layout.owed[replica]:
+                with suppress(ElasticdlError, Elsewhere):  # the next push meets it again
+                    first = layout.owed_to(replica, owed[0].step.lease)
+                    yield from self._hand_in(layout, replica, first)
+
+    def _hand_in(self, layout, replica, computed, is_sum=False):
+        """Push steps that follow each other to a replica; return what it says of the last one."""
+        updates = [update for each in computed for update in each.step.update]
+        answer = yield from self.call(
+            layout,
+            replica,
+            lambda node: self._take(node, layout, replica, computed, is_sum),
+            updates,
+        )
+        owed = layout.owed[replica]
+        owed[:] = [each for each in owed if each not in computed]
+        return answer
 
     def pull(self, step: Step):
         """Pull what a step needs."""
@@ -222,42 +274,49 @@ class Asynchronous:
 
     def push_several(self, steps, pulled):
         """Push the gradients of steps that follow each other together: their sum, or each."""
-        task, number, index = self.job.named(*steps[0].numbers)
-        is_sum = self.job.push_steps > 1
+        computed = [Computed(*each) for each in zip(steps, pulled, strict=True)]
+        return (yield from self.asked(lambda layout: self._push(layout, computed)))
 
-        def gradient(client, layout, replica, step, mine):
-            """Return what was pulled and its gradients, cut for the replicas that there are."""
-            keys = keys_of(step.records, replica, layout)
-            if len(mine) == len(layout.all):
-                return mine[replica], [ONES[: len(keys)]]
-            oldest = min(mine.values(), key=lambda of_replica: of_replica.version)
-            return client.with_sites(oldest, [(0, keys)]), [ONES[: len(keys)]]
-
-        def work(layout):
-            def push(node, replica):
-                client = node.reached()
-                several = [
-                    (
-                        *gradient(client, layout, replica, step, mine),
-                        NOTHING,
-                        NOTHING,
-                        len(step.records),
-                    )
-                    for step, mine in zip(steps, pulled, strict=True)
-                ]
-                with node.held_to_its_fence(steps[0].lease):
-                    if len(several) > 1 and is_sum:
-                        return client.push_several(several, 1.0, task, number, index)
-                    if len(several) > 1:
-                        return self.job.pushed_each(client, several, task, number, index)
-                    *of_step, num_records = several[0]
-                    return client.push(*of_step, 1.0, task, number, index, num_records)
-
-            return push
-
-        last = index if is_sum else index + len(steps) - 1
-        answers = yield from self.everywhere(work, [(task, at) for at in range(index, last + 1)])
+    def _push(self, layout, computed):
+        """Push to replica 0 and those that have a key; the others hear of it with a later frame."""
+        is_sum = len(computed) > 1 and self.job.push_steps > 1
+        spared = () if is_sum else [at for at in layout.others if self.spares(layout, at, computed)]
+        answers = {}
+        for replica in self.job.any_order(at for at in layout.all if at not in spared):
+            owed = layout.owed_to(replica, computed[0].step.lease)
+            if is_sum and owed:
+                yield from self._hand_in(layout, replica, owed)
+                owed = []
+            frame = self.job.frame(owed, computed)
+            answers[replica] = yield from self._hand_in(layout, replica, frame, is_sum)
+        for replica in spared:
+            marks = [replace(each, is_mark=True) for each in computed]
+            layout.owed[replica] += self.job.owed(marks)
+            if len(layout.owed[replica]) == len(computed):
+                self.job.scheduler.spawn(self.worker, self._settle_late(layout, replica))
         return answers[0][0]
+
+    def spares(self, layout, replica: int, computed) -> bool:
+        """Return whether a replica has no key of steps, and may be owed that it hears of them."""
+        has_room = len(layout.owed[replica]) + len(computed) <= self.job.most_owed
+        keys = [keys_of(each.step.records, replica, layout) for each in computed]
+        return has_room and self.job.is_without(keys)
+
+    def _take(self, node, layout, replica, computed, is_sum):
+        """Have a replica take the gradients of one frame."""
+        client, first = node.reached(), computed[0].step
+        task, number, index = self.job.named(*first.numbers)
+        several = [
+            (*gradient(client, layout, replica, each), NOTHING, NOTHING, len(each.step.records))
+            for each in computed
+        ]
+        with node.held_to_its_fence(first.lease):
+            if is_sum:
+                return client.push_several(several, 1.0, task, number, index)
+            if len(several) > 1:
+                return self.job.pushed_each(client, several, task, number, index)
+            *of_step, num_records = several[0]
+            return client.push(*of_step, 1.0, task, number, index, num_records)
 
 
 class Driven(Asynchronous):
@@ -361,6 +420,16 @@ class Rounds(Driven):
             layout, layout.others, lambda node, _: node.driving().commit(made), updates
         )
         return version
+
+
+def gradient(client, layout: Layout, replica: int, computed: Computed):
+    """Return what was pulled and its gradients, cut for the replicas that there are."""
+    records, pulled = computed.step.records, computed.pulled
+    keys = records[:0] if computed.is_mark else keys_of(records, replica, layout)
+    if len(pulled) == len(layout.all) and not computed.is_mark:
+        return pulled[replica], [ONES[: len(keys)]]
+    oldest = min(pulled.values(), key=lambda of_replica: of_replica.version)
+    return client.with_sites(oldest, [(0, keys)]), [ONES[: len(keys)]]
 
 
 def keys_of(records: np.ndarray, replica: int, layout: Layout) -> np.ndarray:

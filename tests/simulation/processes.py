@@ -355,10 +355,25 @@ class Worker(Node):
             self.protocol.landed(running, step.index)
 
     def report(self, running, report):
-        yield from self.exchange.end(running.lease)
+        if self.job.settles_before_report:
+            report = yield from self.settled(running, report)
+            yield from self.exchange.end(running.lease)
         if not self.protocol.ends(running, report):
             return
         if report.outcome is Outcome.DONE:
             report = running.trained(report, self.version)
         self.job.before_report()
         yield self.ask(lambda core, now: core.report(self.index, self.session, report, now))
+        if not self.job.settles_before_report:
+            with suppress(ElasticdlError):
+                yield from self.exchange.settle(running.lease)
+
+    def settled(self, running, report):
+        """Have the replicas hear of all that a report counts; return what is to be reported."""
+        if report.outcome is Outcome.DONE and self.protocol.goes_on(running):
+            try:
+                yield from self.exchange.settle(running.lease)
+            except ElasticdlError as error:
+                if self.rules(Stage.COMMIT, running, error):
+                    return running.returned()
+        return report

@@ -37,7 +37,7 @@ from elasticdl.master.status import picture
 from elasticdl.runtime.process import STOPPED_EXIT_CODE
 from tests.simulation.clockwork import Call, Died, Fault, Kept, Node, Scheduler
 from tests.simulation.disk import Disk, full
-from tests.simulation.exchanges import Asynchronous, Bounded, Rounds
+from tests.simulation.exchanges import Asynchronous, Bounded, Computed, Rounds
 from tests.simulation.master import Journal, Master
 from tests.simulation.processes import Replica, Worker
 
@@ -72,6 +72,7 @@ class PsJob:
         self.push_steps = shape.choice([1, 1, 2, 3]) if self.adds_up else 1
         joins = self.adds_up and self.push_steps == 1
         self.exchange_minibatches = shape.choice([1, 2, 3, 4]) if joins else 1
+        self.most_owed = shape.choice([0, 1, 2, 16, 16])  # minibatches that a replica hears of late
         self.config, self.folder = self._config(folder), folder
         self.scheduler = Scheduler(seed, faults)
         self.journal = Journal(self.scheduler)
@@ -202,6 +203,21 @@ class PsJob:
     def named(self, task: int, lease: int, index: int) -> tuple[int, int, int]:
         """Return what tells a push from others."""
         return task, lease, index
+
+    settles_before_report = True
+    """Whether replicas hear of all minibatches before the master does."""
+
+    def is_without(self, keys: list[np.ndarray]) -> bool:
+        """Whether a replica has no key of minibatches, given those of each."""
+        return not any(map(len, keys))
+
+    def owed(self, computed: list[Computed]) -> list[Computed]:
+        """Return what a replica is to hear of with a later frame."""
+        return computed
+
+    def frame(self, owed: list[Computed], computed: list[Computed]) -> list[Computed]:
+        """Return what a replica is pushed, given what it was owed."""
+        return owed + computed
 
     def pushed_each(self, client: PsClient, steps, task: int, lease: int, index: int):
         """Push gradients in one frame; return the version and staleness of the last one."""

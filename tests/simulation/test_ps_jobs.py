@@ -72,6 +72,33 @@ class KnownByTheFirst(PsJob):
         return 0, 0
 
 
+class WithoutMarks(PsJob):
+    """A replica never hears of minibatches that it has no key of."""
+
+    def owed(self, computed):
+        return []
+
+
+class WithMarksAtLast(PsJob):
+    """A replica hears of minibatches after those that they come before."""
+
+    def frame(self, owed, computed):
+        return computed + owed
+
+
+class SparedByTheFirst(PsJob):
+    """A replica is spared a frame of several gradients if it has no key of the first."""
+
+    def is_without(self, keys):
+        return not len(keys[0])
+
+
+class WithMarksAfterReports(PsJob):
+    """The master hears of a minibatch before a replica that has no key of it."""
+
+    settles_before_report = False
+
+
 class WithoutGenerations(PsJob):
     """Workers take a lease before they know where the replicas are that it speaks of."""
 
@@ -226,6 +253,10 @@ def no_late_attempts(monkeypatch):
 SABOTAGES = {
     "deduplication": (WithoutNames, PROCESS_FAULTS, 0),
     "names within a frame": (KnownByTheFirst, PROCESS_FAULTS, 200),
+    "marks that are owed": (WithoutMarks, PROCESS_FAULTS, 0),
+    "the order of marks": (WithMarksAtLast, PROCESS_FAULTS, 20),
+    "keys of a whole frame": (SparedByTheFirst, PROCESS_FAULTS, 50),
+    "marks before reports": (WithMarksAfterReports, ["kill worker", "pause worker"], 80),
     "fences": (WithoutFences, ["pause worker", "cut off worker"], 80),
     "generations": (WithoutGenerations, ["cut off ps", "pause ps", "kill worker"], 20),
     "watermarks of a checkpoint": (WithoutWatermarks, PROCESS_FAULTS, 0),

@@ -215,7 +215,7 @@ pub struct PsClient {
 impl PsClient {
     /// A client of the replicas at the other end of sockets.
     pub fn remote(remote: Remote) -> Self {
-        Self::over(Arc::new(remote))
+        Self::over(remote.shared())
     }
 
     /// The same client without sockets.
@@ -349,6 +349,15 @@ impl PsClient {
     /// A newer lease has begun.
     pub fn begin_task(&self, task: u64, lease: u32) -> Result<u32, PsError> {
         self.asked(|replicas| replicas.begin_task(task, lease))
+    }
+
+    /// Has all replicas hear of all minibatches of a lease that were pushed; called before anybody
+    /// is told that the task is done. A replica without a key of a minibatch may not have heard.
+    ///
+    /// # Errors
+    /// Those of a push.
+    pub fn settle_task(&self, task: u64, lease: u32) -> Result<(), PsError> {
+        self.asked(|replicas| replicas.settle_task(task, lease))
     }
 
     /// Says that a lease is over: nobody waits for what is under way of it.

@@ -143,6 +143,9 @@ pub(crate) trait Replicas: Send + Sync {
     /// The lowest next index over all replicas.
     fn begin_task(&self, task: u64, lease: u32) -> Result<u32, PsError>;
 
+    /// Has all replicas hear of all minibatches of a lease that were pushed.
+    fn settle_task(&self, task: u64, lease: u32) -> Result<(), PsError>;
+
     /// Nothing of a lease is under way any more.
     fn end_task(&self, task: u64, lease: u32) -> Result<(), PsError>;
 

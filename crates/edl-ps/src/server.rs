@@ -263,9 +263,13 @@ impl Session for OneClient {
 /// Whether an answer may take so long that other connections are not to wait for it.
 fn takes_long(header: &Header) -> bool {
     match header.op {
-        Op::Pull | Op::Push | Op::PushPull | Op::Stage | Op::Commit | Op::CommitPull => {
-            header.payload_bytes > SMALL_BYTES
-        }
+        Op::Pull
+        | Op::Push
+        | Op::PushEach
+        | Op::PushPull
+        | Op::Stage
+        | Op::Commit
+        | Op::CommitPull => header.payload_bytes > SMALL_BYTES,
         Op::BeginTask | Op::EndTask | Op::Skip | Op::Model | Op::Stats => false,
         _ => true,
     }

@@ -22,6 +22,7 @@ from elasticdl.errors import (
     DataError,
     GapError,
     ModelError,
+    StaleLeaseError,
     StaleParametersError,
     UnavailableError,
 )
@@ -595,6 +596,31 @@ class CountsPushes(StoreExchange):
         if self.gap == (lease.task.id, lease.number, index):
             raise GapError("a replica lacks minibatches")
         self.pushes.append((lease.task.id, index, count))
+
+
+class RefusesToSettle(StoreExchange):
+    """Has a replica refuse what it was owed of the first task."""
+
+    refusal = None
+
+    def settle_task(self, lease):
+        if lease.task.id == 1:
+            raise self.refusal
+
+
+@pytest.mark.parametrize(
+    ("refusal", "reports"),
+    [
+        (GapError("minibatches are lost"), [(1, Outcome.RETURNED), (2, Outcome.DONE)]),
+        (StaleLeaseError("a newer lease has begun"), [(2, Outcome.DONE)]),
+    ],
+)
+def test_a_task_that_a_replica_has_not_heard_of_is_not_reported_as_done(refusal, reports):
+    run = Run([training(1, 0, 20), training(2, 20, 40)])
+    run.use(RefusesToSettle)
+    run.exchange.refusal = refusal
+    run()
+    assert [(r.task_id, r.outcome) for r in run.master.reports] == reports
 
 
 TOGETHER = {"distribution_strategy": "ParameterServerStrategy", "push_steps": 4}

@@ -8,6 +8,7 @@ use edl_wire::half_rows::narrow;
 use edl_wire::op::push::{Request, TableGradients};
 use edl_wire::op::{RowValues, Step, TableRows, Vectors};
 
+use super::owed::Mark;
 use crate::dedup::Plan;
 use crate::replicas::{Gradients, Minibatch};
 
@@ -40,6 +41,31 @@ impl<'a> Push<'a> {
             minibatch,
             versions,
         }
+    }
+
+    /// The minibatch, if replicas without a key of it may hear of it later.
+    pub(super) fn mark(&self) -> Option<Mark> {
+        let &Minibatch {
+            task,
+            lease,
+            index,
+            num_records,
+            ..
+        } = self.minibatch;
+        (self.minibatch.num_minibatches == 1).then_some(Mark {
+            step: Step { task, lease, index },
+            num_records,
+        })
+    }
+
+    /// Whether a replica has nothing of it.
+    pub(super) fn spares(&self, replica: usize) -> bool {
+        let num_replicas = self.versions.len();
+        let is_without = |len: usize| ranges_of(len, num_replicas)(replica).is_empty();
+        let mut trained = self.plan.tables.iter().filter(|table| table.trainable);
+        is_without(self.gradients.dense.len())
+            && is_without(self.gradients.state.len())
+            && trained.all(|table| table.range(replica).is_empty())
     }
 
     /// Returns the message to one replica.

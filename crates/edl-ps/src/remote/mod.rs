@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, Once, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use edl_wire::op::model::{self, Protocol};
@@ -11,6 +11,7 @@ use edl_wire::service::Service;
 use edl_wire::{Connection, Credentials, ErrorKind, WireError, cause_of, timed_out};
 
 use self::endpoint::{Endpoint, lock};
+use self::owed::Owed;
 use self::questions::{Question, Whole};
 use crate::elsewhere::Elsewhere;
 use crate::error::PsError;
@@ -18,6 +19,7 @@ use crate::error::PsError;
 mod endpoint;
 mod gradients;
 mod link;
+mod owed;
 mod questions;
 mod replicas;
 
@@ -31,6 +33,8 @@ enum Lane {
     Pull = 0,
     Push = 1,
     Control = 2,
+    /// What replicas are owed, after a moment without a push.
+    Marks = 3,
 }
 
 type Link = Option<Connection>;
@@ -67,7 +71,7 @@ pub struct RemoteOptions {
 pub struct Remote {
     endpoints: Vec<Endpoint>,
     /// For each lane a connection to each replica; a lane is locked for the length of a call.
-    lanes: [Mutex<Vec<Link>>; 3],
+    lanes: [Mutex<Vec<Link>>; 4],
     token: Vec<u8>,
     pub(crate) options: RemoteOptions,
     /// The answer of replica 0 when the model was declared or asked for, which comes first.
@@ -76,6 +80,17 @@ pub struct Remote {
     store_nanos: AtomicU64,
     /// Their layout is over: nobody waits for them any more.
     retired: AtomicBool,
+    /// The minibatches that replicas have not heard of.
+    owed: Arc<Owed>,
+    /// Begins the thread that tells them after a moment.
+    tells: Once,
+    this: OnceLock<Weak<Self>>,
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        self.owed.close();
+    }
 }
 
 impl Remote {
@@ -117,12 +132,15 @@ impl Remote {
                 .iter()
                 .map(|address| Endpoint::new(address))
                 .collect(),
-            lanes: [links(), links(), links()],
+            lanes: [links(), links(), links(), links()],
             token: token.to_vec(),
             options,
             protocol: OnceLock::new(),
             store_nanos: AtomicU64::new(0),
             retired: AtomicBool::new(false),
+            owed: Arc::new(Owed::new(addresses.len())),
+            tells: Once::new(),
+            this: OnceLock::new(),
         }
     }
 
@@ -149,12 +167,7 @@ impl Remote {
     fn ask<Q: Question>(&self, replicas: Range<usize>, question: &mut Q) -> Result<(), PsError> {
         let deadline = Instant::now() + self.options.timeout;
         let mut links = lock(&self.lanes[question.lane() as usize]);
-        let mut outcomes = Vec::with_capacity(replicas.len());
-        for replica in replicas.clone() {
-            outcomes.push(self.send(&mut links[replica], replica, question, deadline));
-        }
-        // Also where one has failed: an answer that is still to come must not meet the next call.
-        self.take_all(&mut links, replicas.clone(), question, &mut outcomes);
+        let outcomes = self.ask_once(&mut links, replicas.clone(), question, deadline);
         for (replica, outcome) in replicas.zip(outcomes) {
             let link = &mut links[replica];
             self.persist(replica, deadline, outcome, || {
@@ -163,6 +176,26 @@ impl Remote {
             })?;
         }
         Ok(())
+    }
+
+    /// The same, without trying again where a connection is lost.
+    fn ask_once<Q: Question>(
+        &self,
+        links: &mut [Link],
+        replicas: Range<usize>,
+        question: &mut Q,
+        deadline: Instant,
+    ) -> Vec<Result<(), PsError>> {
+        let mut outcomes = Vec::with_capacity(replicas.len());
+        for replica in replicas.clone() {
+            let is_asked = question.concerns(replica);
+            let sent =
+                is_asked.then(|| self.send(&mut links[replica], replica, question, deadline));
+            outcomes.push(sent.unwrap_or(Ok(())));
+        }
+        // Also where one has failed: an answer that is still to come must not meet the next call.
+        self.take_all(links, replicas, question, &mut outcomes);
+        outcomes
     }
 
     /// Takes the answers of those to whom the question was sent, large ones in the order in which
@@ -177,7 +210,7 @@ impl Remote {
         let first = replicas.start;
         let mut silence = self.silence(question.lane());
         let mut waiting: Vec<usize> = replicas.collect();
-        waiting.retain(|replica| outcomes[replica - first].is_ok());
+        waiting.retain(|&at| question.concerns(at) && outcomes[at - first].is_ok());
         // Small answers lie in their sockets and hold nobody up. Who was asked last answers last, as
         // a rule: then this thread is woken once for all of them.
         while question.has_small_answers()
@@ -225,7 +258,7 @@ impl Remote {
     /// How long a replica may say nothing while it works on a question.
     fn silence(&self, lane: Lane) -> Duration {
         match lane {
-            Lane::Pull | Lane::Push => self.options.timeout,
+            Lane::Pull | Lane::Push | Lane::Marks => self.options.timeout,
             Lane::Control => self.options.silence_timeout,
         }
     }

@@ -8,7 +8,8 @@ use edl_store::PullMode;
 use edl_wire::frame::Header;
 use edl_wire::op::push::Outcome;
 use edl_wire::op::{
-    Op, Request, Response, Round, Step, TableKeys, Wanted, commit, commit_pull, pull, push_pull,
+    Op, Request, Response, Round, Step, TableKeys, Wanted, commit, commit_pull, pull, push,
+    push_each, push_pull,
 };
 use edl_wire::{Connection, Place, WireError, answers};
 
@@ -26,6 +27,11 @@ pub(super) trait Question {
 
     /// Whether an answer fits into a socket, as a rule.
     fn has_small_answers(&self) -> bool;
+
+    /// Whether one of the replicas is asked at all.
+    fn concerns(&self, _replica: usize) -> bool {
+        true
+    }
 
     /// Says it to one replica.
     fn send(&self, replica: usize, connection: &mut Connection) -> Result<(), WireError>;
@@ -187,6 +193,56 @@ impl Question for Pulling<'_, '_> {
                 self.store_nanos.fetch_add(store_nanos, Ordering::Relaxed);
             }
         }
+        Ok(())
+    }
+}
+
+/// Gradients of several minibatches, for some of the replicas.
+pub(super) struct PushingEach<'q> {
+    pub(super) lane: Lane,
+    /// For each replica, its gradients; none: it is not asked.
+    pub(super) requests: Vec<Vec<push::Request<'q>>>,
+    /// For each replica, its answer.
+    pub(super) answers: Vec<Option<push_each::Response>>,
+}
+
+impl<'q> PushingEach<'q> {
+    pub(super) fn new(lane: Lane, requests: Vec<Vec<push::Request<'q>>>) -> Self {
+        Self {
+            lane,
+            answers: requests.iter().map(|_| None).collect(),
+            requests,
+        }
+    }
+}
+
+impl Question for PushingEach<'_> {
+    const OP: Op = Op::PushEach;
+
+    fn lane(&self) -> Lane {
+        self.lane
+    }
+
+    fn has_small_answers(&self) -> bool {
+        true
+    }
+
+    fn concerns(&self, replica: usize) -> bool {
+        !self.requests[replica].is_empty()
+    }
+
+    fn send(&self, replica: usize, connection: &mut Connection) -> Result<(), WireError> {
+        let request = push_each::Request::new(self.requests[replica].clone());
+        connection.send(&request.encode())
+    }
+
+    fn take(
+        &mut self,
+        replica: usize,
+        header: &Header,
+        connection: &mut Connection,
+    ) -> Result<(), WireError> {
+        self.answers[replica] = Some(connection.read_response(header)?);
         Ok(())
     }
 }

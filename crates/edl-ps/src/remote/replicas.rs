@@ -2,9 +2,10 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+use std::{slice, thread};
 
 use edl_store::{Chunk, ModelSpec, TaskAudit};
 use edl_wire::op::model::Protocol;
@@ -15,9 +16,10 @@ use edl_wire::op::{
 };
 use edl_wire::{ErrorKind, WireError};
 
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, lock};
 use super::gradients::{Push, ranges_of};
-use super::questions::{CommitPulling, Pulling, PushPulling, Whole};
+use super::owed::Mark;
+use super::questions::{CommitPulling, Pulling, PushPulling, PushingEach, Whole};
 use super::{Lane, Remote};
 use crate::dedup::Plan;
 use crate::elsewhere::Elsewhere;
@@ -74,6 +76,8 @@ impl Replicas for Remote {
     }
 
     fn begin_task(&self, task: u64, lease: u32) -> Result<u32, PsError> {
+        // What this worker has pushed before is where the task goes on; an error shows in the answer.
+        let _ = self.settle_where(|step| step.task == task);
         let request = |_| begin_task::Request { task, lease };
         let begun = self.ask_whole(Lane::Push, self.all(), request)?;
         let lowest = begun.iter().map(|answer| answer.next_index).min();
@@ -82,13 +86,19 @@ impl Replicas for Remote {
 
     fn end_task(&self, task: u64, lease: u32) -> Result<(), PsError> {
         if self.protocol() == Protocol::Direct {
+            (self.owed).forget(|step| (step.task, step.lease) == (task, lease));
             return Ok(());
         }
         let request = |_| end_task::Request { task, lease };
         self.ask_whole(Lane::Push, self.all(), request).map(drop)
     }
 
+    fn settle_task(&self, task: u64, lease: u32) -> Result<(), PsError> {
+        self.settle_where(|step| (step.task, step.lease) == (task, lease))
+    }
+
     fn skip(&self, task: u64, lease: u32, index: u32) -> Result<(), PsError> {
+        self.settle_task(task, lease)?;
         let step = Step { task, lease, index };
         self.ask_whole(Lane::Push, self.all(), |_| skip::Request { step })
             .map(drop)
@@ -117,7 +127,10 @@ impl Replicas for Remote {
         let push = Push::new(plan, gradients, minibatch, versions);
         let (first, others) = (0..1, 1..self.count());
         match self.protocol() {
-            Protocol::Direct => pushed_of(&self.push_to(self.all(), &push)?),
+            Protocol::Direct => match self.push_sparing(slice::from_ref(&push))? {
+                Some(pushed) => Ok(pushed[0]),
+                None => pushed_of(&self.push_to(self.all(), &push)?),
+            },
             Protocol::Bounded => {
                 // Replica 0 lets go of the pull: nothing of it is under way by then.
                 let late = self.push_to(others, &push)?;
@@ -139,19 +152,12 @@ impl Replicas for Remote {
             .iter()
             .map(|one| Push::new(one.plan, &one.gradients, one.minibatch, one.versions));
         let pushes: Vec<_> = pushes.collect();
-        let request = |replica| {
-            push_each::Request::new(pushes.iter().map(|push| push.part(replica)).collect())
-        };
-        let answers = self.ask_whole(Lane::Push, self.all(), request)?;
-        let nanos = answers.iter().map(|answer| answer.store_nanos).sum();
-        self.store_nanos.fetch_add(nanos, Ordering::Relaxed);
-        let told: Vec<_> = answers.iter().map(push_each::Response::outcomes).collect();
-        if told.iter().any(|outcomes| outcomes.len() != pushes.len()) {
-            return Err(WireError::malformed("an answer that is not of all pushes").into());
+        if let Some(pushed) = self.push_sparing(&pushes)? {
+            return Ok(pushed);
         }
-        (0..pushes.len())
-            .map(|push| pushed_of(told.iter().map(|outcomes| &outcomes[push])))
-            .collect()
+        let parts = |replica| pushes.iter().map(|push| push.part(replica)).collect();
+        let asked = self.push_each_to(self.all().map(parts).collect())?;
+        pushed_each(&asked, pushes.len())
     }
 
     fn push_pull(
@@ -167,6 +173,7 @@ impl Replicas for Remote {
         match self.protocol() {
             Protocol::Direct => {
                 next.step = None;
+                self.settle_task(minibatch.task, minibatch.lease)?;
                 let (outcomes, _) = self.push_pull_at(self.all(), &push, &mut next)?;
                 Ok((pushed_of(&outcomes)?, true))
             }
@@ -208,6 +215,7 @@ impl Replicas for Remote {
     }
 
     fn audit(&self, first: u64) -> Result<Vec<Vec<TaskAudit>>, PsError> {
+        let _ = self.settle_where(|_| true);
         let request = |_| audit::Request { first };
         let audits = self.ask_whole(Lane::Control, self.all(), request)?;
         audits.into_iter().map(audit_of).collect()
@@ -219,12 +227,14 @@ impl Replicas for Remote {
     }
 
     fn checkpoint(&self, directory: &str) -> Result<Vec<String>, PsError> {
+        let _ = self.settle_where(|_| true);
         let request = |_| checkpoint::Request { directory };
         let written = self.ask_whole(Lane::Control, self.all(), request)?;
         Ok(written.into_iter().map(|answer| answer.entry).collect())
     }
 
     fn expire(&self, now: u64) -> Result<Vec<String>, PsError> {
+        let _ = self.settle_where(|_| true);
         let request = |_| expire::Request { now };
         let expired = self.ask_whole(Lane::Control, self.all(), request)?;
         Ok(expired.into_iter().map(|answer| answer.expired).collect())
@@ -256,8 +266,10 @@ impl Replicas for Remote {
     fn of_layout(&self, there: &Elsewhere) -> Result<Arc<dyn Replicas>, PsError> {
         let next = Self::of_layout(self, there);
         self.retired.store(true, Ordering::Release);
+        // All have heard of all that was applied: a move begins at such an instant.
+        self.owed.close();
         self.endpoints.iter().for_each(Endpoint::end);
-        Ok(Arc::new(next))
+        Ok(next.shared())
     }
 
     fn move_step(&self, replica: usize, step: &str) -> Result<String, PsError> {
@@ -270,6 +282,135 @@ impl Remote {
     /// Gives the one replica what it is to hold under the next layout.
     pub(crate) fn give_moved(&self, request: take::Request<'_>) -> Result<(), PsError> {
         self.ask_one(Lane::Control, 0, |_| request).map(drop)
+    }
+
+    /// The same replicas, for several threads.
+    pub(crate) fn shared(self) -> Arc<Self> {
+        let shared = Arc::new(self);
+        let _ = shared.this.set(Arc::downgrade(&shared));
+        shared
+    }
+
+    /// Pushes to replica 0 and to those that have something of the minibatches; the others hear of
+    /// them with a later frame. `None`: each replica is to get a frame of these alone.
+    fn push_sparing(&self, pushes: &[Push<'_>]) -> Result<Option<Vec<Pushed>>, PsError> {
+        let Some(marks) = pushes.iter().map(Push::mark).collect::<Option<Vec<_>>>() else {
+            self.settle_where(|_| true)?;
+            return Ok(None);
+        };
+        let is_spared = |replica: usize| {
+            let mut all = pushes.iter();
+            replica > 0
+                && all.all(|push| push.spares(replica))
+                && self.owed.has_room(replica, marks.len())
+        };
+        let spared: Vec<bool> = self.all().map(is_spared).collect();
+        let is_of_task =
+            |step: &Step| (step.task, step.lease) == (marks[0].step.task, marks[0].step.lease);
+        let of_replica = |replica: usize| match spared[replica] {
+            true => (Vec::new(), 0),
+            false => self.owed.to_send(replica, is_of_task),
+        };
+        let owed: Vec<_> = self.all().map(of_replica).collect();
+        if !spared.contains(&true) && owed.iter().all(|(marks, _)| marks.is_empty()) {
+            return Ok(None);
+        }
+        let request = |replica: usize| {
+            let (owed, num_new) = &owed[replica];
+            let owed = owed
+                .iter()
+                .map(|mark| -> push::Request<'_> { mark.request() });
+            let own = pushes.iter().filter(|_| !spared[replica]).map(|push| {
+                let mut part = push.part(replica);
+                // What changed nothing has made its parameters no older.
+                part.pulled_version = part.pulled_version.saturating_add(*num_new);
+                part
+            });
+            owed.chain(own).collect()
+        };
+        let answers = self.push_each_to(self.all().map(request).collect())?;
+        for (replica, (sent, _)) in owed.iter().enumerate() {
+            self.owed.heard(replica, sent);
+            if spared[replica] {
+                self.owe(replica, &marks);
+            }
+        }
+        pushed_each(&answers, marks.len()).map(Some)
+    }
+
+    /// Pushes to each replica what is for it; nothing to those for whom there is nothing.
+    fn push_each_to(
+        &self,
+        requests: Vec<Vec<push::Request<'_>>>,
+    ) -> Result<Vec<Vec<Outcome>>, PsError> {
+        let counts: Vec<_> = requests.iter().map(Vec::len).filter(|&n| n > 0).collect();
+        let mut question = PushingEach::new(Lane::Push, requests);
+        self.ask(self.all(), &mut question)?;
+        let answers: Vec<_> = question.answers.into_iter().flatten().collect();
+        let nanos = answers.iter().map(|answer| answer.store_nanos).sum();
+        self.store_nanos.fetch_add(nanos, Ordering::Relaxed);
+        let told = answers.iter().map(push_each::Response::outcomes);
+        let told: Vec<_> = told.collect();
+        if told.iter().map(Vec::len).ne(counts) {
+            return Err(WireError::malformed("an answer that is not of all pushes").into());
+        }
+        Ok(told)
+    }
+
+    /// Has replicas hear of what they are owed of some steps.
+    fn settle_where(&self, is_wanted: impl Fn(&Step) -> bool) -> Result<(), PsError> {
+        let to_send = |replica| self.owed.to_send(replica, &is_wanted).0;
+        let owed: Vec<Vec<Mark>> = self.all().map(to_send).collect();
+        if owed.iter().all(Vec::is_empty) {
+            return Ok(());
+        }
+        self.push_each_to(requests_of(&owed))?;
+        for (replica, sent) in owed.iter().enumerate() {
+            self.owed.heard(replica, sent);
+        }
+        Ok(())
+    }
+
+    /// Notes what a replica is to hear of; a thread tells it after a moment.
+    fn owe(&self, replica: usize, marks: &[Mark]) {
+        self.owed.add(replica, marks);
+        self.tells.call_once(|| {
+            let (owed, this) = (self.owed.clone(), self.this.get().cloned());
+            let tell = move || {
+                while owed.wait_until_late() {
+                    let Some(remote) = this.as_ref().and_then(Weak::upgrade) else {
+                        return;
+                    };
+                    remote.settle_late();
+                }
+            };
+            let begun = thread::Builder::new()
+                .name("ps marks".to_owned())
+                .spawn(tell);
+            if let Err(error) = begun {
+                // Replicas hear of it with the next push, or at the end of the task.
+                log::warn!(
+                    "no thread tells ps replicas of minibatches without their keys: {error}"
+                );
+            }
+        });
+    }
+
+    /// Has replicas hear of all that they are owed, on connections for that. One that is lost or
+    /// refuses it is told again later, and the next push meets it as well.
+    fn settle_late(&self) {
+        let to_send = |replica| self.owed.to_send(replica, |_| true).0;
+        let owed: Vec<Vec<Mark>> = self.all().map(to_send).collect();
+        let mut question = PushingEach::new(Lane::Marks, requests_of(&owed));
+        let deadline = Instant::now() + self.options.timeout;
+        let mut links = lock(&self.lanes[Lane::Marks as usize]);
+        let outcomes = self.ask_once(&mut links, self.all(), &mut question, deadline);
+        for (replica, (outcome, sent)) in outcomes.iter().zip(&owed).enumerate() {
+            if outcome.is_ok() {
+                self.owed.heard(replica, sent);
+            }
+        }
+        self.owed.told();
     }
 
     fn all(&self) -> Range<usize> {
@@ -424,6 +565,22 @@ fn joined(outcomes: Vec<Outcome>) -> Result<Option<(Arc<Round>, u64)>, PsError> 
             Err(WireError::malformed("a round without its parts").into())
         }
     }
+}
+
+/// The same of the last pushes of frames, of which replica 0 has answered the first one.
+fn pushed_each(answers: &[Vec<Outcome>], count: usize) -> Result<Vec<Pushed>, PsError> {
+    let of_push = |push| {
+        answers
+            .iter()
+            .map(move |told| &told[told.len() - count + push])
+    };
+    (0..count).map(|push| pushed_of(of_push(push))).collect()
+}
+
+fn requests_of(owed: &[Vec<Mark>]) -> Vec<Vec<push::Request<'static>>> {
+    let each = owed.iter();
+    each.map(|marks| marks.iter().map(Mark::request).collect())
+        .collect()
 }
 
 /// Replica 0's version and the largest staleness.

@@ -18,6 +18,7 @@ mod failures;
 mod given;
 mod moving;
 mod names;
+mod owed;
 mod pressure;
 mod progress;
 mod relay;

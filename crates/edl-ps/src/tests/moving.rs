@@ -10,10 +10,10 @@ use super::*;
 use crate::{Cursor, ErrorKind};
 
 /// Whoever leads a move, as the master does.
-struct Leader {
-    number: u64,
-    now: Vec<String>,
-    next: Vec<String>,
+pub(super) struct Leader {
+    pub(super) number: u64,
+    pub(super) now: Vec<String>,
+    pub(super) next: Vec<String>,
 }
 
 impl Leader {
@@ -109,7 +109,7 @@ impl Leader {
         Ok(())
     }
 
-    fn lead(&self) {
+    pub(super) fn lead(&self) {
         self.begin().unwrap();
         self.copy(0, false).unwrap();
         self.copy(1, false).unwrap();

@@ -225,6 +225,11 @@ impl PsClient {
             .map_err(ps_error)
     }
 
+    fn settle_task(&self, py: Python<'_>, task_id: u64, lease: u32) -> PyResult<()> {
+        py.detach(|| self.client.settle_task(task_id, lease))
+            .map_err(ps_error)
+    }
+
     fn end_task(&self, py: Python<'_>, task_id: u64, lease: u32) -> PyResult<()> {
         py.detach(|| self.client.end_task(task_id, lease))
             .map_err(ps_error)
