@@ -123,7 +123,7 @@ def test_ledger_of_a_job_that_lost_processes_agrees_with_what_was_done_to_it(see
 def test_numbers_and_histograms_are_written_for_tensorboard(seen_job, load_module, tmp_path):
     pytest.importorskip("tensorboardX", reason="this needs elasticdl-train[tensorboard]")
     tests = Path(__file__).parents[1]
-    written_for = load_module(tests / "unit" / "observe" / "test_tensorboard.py")
+    written_for = load_module(tests / "packages" / "trackers" / "test_tensorboard.py")
     folder = tmp_path / "tensorboard"
     flags = {"tensorboard_log_dir": folder, "tensorboard_histograms": True}
     flags |= {"checkpoint_dir": tmp_path / "checkpoints", "checkpoint_steps": 50}
