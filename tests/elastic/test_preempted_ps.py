@@ -21,19 +21,14 @@ NUM_RECORDS, NUM_IDS = 2_000, 300
 PAUSE_AT, STEPS = 100, 30  # minibatches, of 125; a checkpoint each 30
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("how", "recovery"),
-    [
-        pytest.param(signal.SIGTERM, "replay", marks=pytest.mark.long),
-        pytest.param(signal.SIGTERM, "latest", marks=pytest.mark.long),
-        pytest.param(signal.SIGKILL, "replay", marks=pytest.mark.long),
-    ],
+    ("how", "redo"), [(signal.SIGTERM, 0), (signal.SIGKILL, 1024)], ids=["asked to end", "killed"]
 )
-def test_a_ps_replica_that_goes_costs_no_repeated_work(how, recovery, tmp_path):
+def test_a_ps_replica_that_goes_costs_no_repeated_work(how, redo, tmp_path):
     preempted = 0
-    flags = {"ps_recovery": recovery, "ps_redo_mb": 1024 if how is signal.SIGKILL else 0}
-    with CountingJob(tmp_path, seed=4, max_relaunches=0, **flags) as job:
+    with CountingJob(tmp_path, seed=4, max_relaunches=0, ps_redo_mb=redo) as job:
         for status in job.statuses():
             share = status.records_done / max(status.records_total, 1)
             is_back = len(job.events("ps recovered")) == preempted
@@ -62,6 +57,7 @@ def test_a_ps_replica_that_goes_costs_no_repeated_work(how, recovery, tmp_path):
     assert not list((job.job_dir / "recovery").glob("redo-*"))  # nobody goes on with it
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_replica_that_cannot_write_is_restored_from_the_last_checkpoint(
     chaos, paused_job, tmp_path
