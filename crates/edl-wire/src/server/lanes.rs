@@ -38,7 +38,7 @@ const IDLE: Duration = Duration::from_secs(10);
 /// Most threads are of use where there are as many cores.
 const MOST_LANES: usize = 8;
 /// So many threads stay with slow connections.
-const MOST_STAYING: usize = 8;
+const MOST_STAYING: usize = 4;
 /// A thread stays until its connection has said nothing for so long.
 const STAY: Duration = Duration::from_secs(1);
 /// The token of the event that wakes a lane.
