@@ -237,6 +237,12 @@ class Store:
     def modulate_learning_rate(self) -> None:
         """From now on, divide the learning rate of each update by its staleness if above 1."""
 
+    def refuse_leases_before(self, first: int) -> None:
+        """From now on, let in no lease below this one, of whichever task.
+
+        What was trained before the lease may be missing here. `GapError` tells the worker.
+        """
+
     def export(self, request: str) -> str:
         """Write this replica's part of the tables, as `PsClient.export` does for all."""
 

@@ -214,6 +214,14 @@ class Lease:
     late_before: float = 0.0  # TRAINING on a stream: a message with an earlier time is late
     place: int = 0  # TRAINING: number of the task in the order of all epochs
 
+    @property
+    def fence(self) -> int:
+        """The number that ps replicas know it by, which grows with each lease of the task.
+
+        That of any lease of a later generation is larger, too.
+        """
+        return first_fence(JointGeneration.of(self.generation).of_ps) + self.number
+
 
 @dataclass(frozen=True, slots=True)
 class Position:
@@ -377,6 +385,7 @@ class ReplicaStart:
     layout: int = 0  # counts the moves to other numbers of replicas
     awaits_move: bool = False  # a move of rows gives it its state
     journal_system: str = ""  # the system that keeps the master's journal; "": not known
+    first_lease: int = 0  # `Lease.fence` of the first lease that it may let in
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,6 +407,15 @@ class JointGeneration:
 
 
 _PS_BITS = 32
+
+
+def first_fence(generation: int) -> int:
+    """Return a number below `Lease.fence` of a generation's leases, and not below earlier ones'."""
+    return min(generation, _MOST_FENCED) << _LEASE_BITS
+
+
+_LEASE_BITS = 16  # of the 32 that replicas have for a lease
+_MOST_FENCED = (1 << 15) - 1
 
 
 @dataclass(frozen=True, slots=True)

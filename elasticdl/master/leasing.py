@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from elasticdl.errors import ElasticdlError
-from elasticdl.job import Finished, Lease, Role, Wait
+from elasticdl.job import Finished, Lease, Outcome, Role, Wait
 from elasticdl.master.features.base import Features, JobFeature, JobParts
 from elasticdl.master.membership import Member
 from elasticdl.master.phases import Phase
@@ -48,7 +48,10 @@ class Leasing:
         # This comes before the look at `is_departing`: a worker that leaves must hear of the task
         # that it holds already, to give it back.
         again = self._ledger.lease_of_request(worker_id, request)
-        if again is not None:
+        if again is not None and self._ledger.is_void(again[0]):
+            # Nobody has begun it, and replicas that came back since take it for one of before.
+            self._ledger.report(worker_id, *again, Outcome.RETURNED)
+        elif again is not None:
             task_id, number = again
             is_suspect = self._ledger.is_suspect(task_id)
             task, place = self._tasks.task(task_id), self._ledger.place_of(task_id)

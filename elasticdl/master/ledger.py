@@ -86,7 +86,8 @@ class Ledger:
     handed out; they need not be done.
 
     In a deterministic job the next training task is the first waiting task in the order of the
-    job. An update cannot be made before all of its tasks are there.
+    job, and an update cannot be made before all of its tasks are there. In a job that keeps the
+    order of its shards the next one is the first one, too.
 
     generation: counts the calls of `replay`. A lease of an earlier generation cannot end as done,
         because its updates may have been lost since.
@@ -116,11 +117,15 @@ class Ledger:
             if tasks.growing is not None
             else TaskCursor(tasks.per_epoch, seed, shuffle)
         )
+        self.keeps_order = tasks.growing is not None and tasks.growing.keeps_order
+        """Whether updates of a shard are made in the order of its tasks."""
+        # The places by which tasks that wait are sorted; None: they wait as they came.
+        self._place_of = updates.place_of if updates else None
+        if self.keeps_order:
+            self._place_of = self._handed.place_of
         self._returned: deque[int] = deque()  # training tasks that came back and wait
         self._queued: deque[int] = deque()  # all other tasks, not leased
-        self._replays = Replays(
-            updates.place_of if updates else None
-        )  # training tasks to be done again
+        self._replays = Replays(self._place_of)  # training tasks to be done again
         # Tasks that were done, where `feed` made more or fewer examples than there are records.
         self.uneven: dict[int, Made] = {}
         self.missing = MissingRecords(lambda task_id: tasks.task(task_id).shard.name)
@@ -223,7 +228,7 @@ class Ledger:
         """
         if not self.is_current(worker_id, task_id, number):
             return Settled.STALE
-        if outcome is Outcome.DONE and self._doing[task_id].generation == self.generation:
+        if outcome is Outcome.DONE and not self.is_void(task_id):
             self._journal.record(
                 "done", task_id, *self._unevenness(task_id, end_index, num_examples, missing)
             )
@@ -346,26 +351,28 @@ class Ledger:
         left, any worker that holds nothing else gets one.
         """
         if self._updates is not None:
-            return self._next_in_order(self._updates)
+            return self._next_in_order(self._updates.place_of)
         held = self.held_by(worker_id) if worker_id is not None else ()
         # A worker with a suspect gets no second task: if it dies, the cause is certain.
         if any(task_id in self._suspects for task_id in held):
             return None
+        if self.keeps_order:
+            # The first task of all that wait: those before it are leased, so nobody waits for ever.
+            first = self._next_in_order(self._handed.place_of)
+            is_out = first is None or not self._rules.may_lease(first)
+            return None if is_out or (held and first in self._suspects) else first
         suspect, usual = self._next_suspect(), self._next_usual()
-        if usual is not None and not self._rules.may_lease(usual):
-            usual = None
-        if suspect is not None and not self._rules.may_lease(suspect):
-            suspect = None
         is_proven = worker_id is None or self.done_by_worker.get(worker_id, 0) > 0
         if suspect is None or not (is_proven or usual is None):
             return usual
         return None if held else suspect
 
-    def _next_in_order(self, updates: UpdateOrder) -> int | None:
-        """Return the next task of a deterministic job.
+    def _next_in_order(self, place_of: Callable[[int], int]) -> int | None:
+        """Return the next task of a deterministic job, or of one that keeps an order.
 
-        A worker asks when it has nothing to compute. The gradients of other tasks that it holds
-        are computed, and wait for the update. So a suspect need not wait for an idle worker.
+        In a deterministic job a worker asks when it has nothing to compute. The gradients of other
+        tasks that it holds are computed, and wait for the update. So a suspect need not wait for an
+        idle worker.
         """
         others = [task_id for task_id in self._waiting_suspects if task_id >= self._num_training]
         others += self._queued
@@ -378,7 +385,7 @@ class Ledger:
             waiting.append(self._returned[0])
         if self._begins:
             waiting.append(self._handed.next_id)
-        return min(waiting, key=updates.place_of, default=None)
+        return min(waiting, key=place_of, default=None)
 
     def _next_suspect(self) -> int | None:
         for task_id in self._waiting_suspects:
@@ -408,6 +415,10 @@ class Ledger:
         """Whether a worker holds a task under this lease."""
         held = self._doing.get(task_id)
         return held is not None and held.number == number and held.worker_id == worker_id
+
+    def is_void(self, task_id: int) -> bool:
+        """Whether the lease of a task is of an earlier generation, so it cannot end as done."""
+        return self._doing[task_id].generation != self.generation
 
     def task(self, task_id: int) -> Task:
         """Return a task of the job."""
@@ -650,8 +661,8 @@ class Ledger:
         elif self._replays.is_out(task_id):
             self._replays.put_back(task_id, first)
             return
-        elif self._updates is not None and task_id < self._num_training:
-            insort(self._returned, task_id, key=self._updates.place_of)
+        elif self._place_of is not None and task_id < self._num_training:
+            insort(self._returned, task_id, key=self._place_of)
             return
         else:
             line = self._returned if task_id < self._num_training else self._queued

@@ -233,12 +233,14 @@ class Master:
         point = await self.handle(
             lambda: self.core.parameters.restore_point(index, num_unsound, problem)
         )
-        place = self.core.parameters.replicas_with(index).place_of(index)
+        replicas = self.core.parameters.replicas_with(index)
+        place = replicas.place_of(index)
         # A replica that awaits a move gets the place of its log with the move.
         _, layout, awaits_move = place
         redo_log = "" if awaits_move else self._interpreter.redo_log_of(index, layout)
         system = system_of(self.core.config.cluster.state)
-        return ReplicaStart(self.folder_of(point), redo_log, *place, system)
+        first_lease = replicas.first_lease(index)
+        return ReplicaStart(self.folder_of(point), redo_log, *place, system, first_lease)
 
     def folder_of(self, point: RestorePoint | None) -> str:
         """Return where a checkpoint of this job lies; "" of None."""

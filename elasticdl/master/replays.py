@@ -135,11 +135,12 @@ class Replays:
     def _sort(self) -> None:
         if self._place_of is None:
             return
-        # Places of a shuffled order do not follow the ids, so ranges become single tasks here. Only
-        # deterministic jobs pay for that.
+        # Places of a shuffled order do not follow the ids, so ranges may become single tasks here.
+        # Only jobs that keep an order pay for that.
         waiting = [np.arange(first, stop) for first, stop in self.waiting().tolist()]
-        ids = sorted(np.concatenate(waiting).tolist(), key=self._place_of)
-        self._line = deque([_Block(np.array([[i, i + 1] for i in ids], np.int64))])
+        ids = np.array(sorted(np.concatenate(waiting).tolist(), key=self._place_of), np.int64)
+        ranges = np.split(ids, np.flatnonzero(np.diff(ids) != 1) + 1)
+        self._line = deque([_Block(np.array([[r[0], r[-1] + 1] for r in ranges], np.int64))])
 
     def forget(self, first: int) -> None:
         """Forget how often the tasks before one were done again; none of them waits, nor is out."""

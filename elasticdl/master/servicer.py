@@ -179,6 +179,7 @@ class Servicer(MasterServicer):
             layout=start.layout,
             awaits_move=start.awaits_move,
             journal_system=start.journal_system,
+            first_lease=start.first_lease,
         )
 
     async def GetPsRoute(

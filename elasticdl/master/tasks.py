@@ -101,6 +101,8 @@ class GrowingTable(Protocol):
 
     first: int
     num_records: int
+    keeps_order: bool
+    """Whether no two pieces of a shard are trained side by side, nor a later one first."""
 
     def forget(self, first: int) -> None:
         """Forget the pieces before one."""

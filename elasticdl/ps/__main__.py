@@ -262,7 +262,9 @@ def make_store(
     store, start = _restored(config, replica, restore_point, progress, scratch)
     replicas, redo_log = _count(config, start), start.redo_log
     if start.awaits_move:
-        return Store(replica, replicas)  # it is not used: a move brings another one
+        store = Store(replica, replicas)  # a move brings another one, which refuses the same
+        store.refuse_leases_before(start.first_lease)
+        return store
     store = store or _first(config, replica, replicas, progress, scratch)
     if redo_log:
         limit = config.redo_log_bytes
@@ -277,6 +279,7 @@ def make_store(
             if num_updates:
                 log.info("%d updates (%d minibatches) redone", num_updates, num_minibatches)
     store.set_memory_limit(config.cluster.ps_memory_limit)
+    store.refuse_leases_before(start.first_lease)
     return store
 
 

@@ -154,6 +154,7 @@ class GrpcMasterClient:
             answer.layout,
             answer.awaits_move,
             answer.journal_system,
+            answer.first_lease,
         )
 
     def ps_route(self) -> PsRoute:

@@ -737,6 +737,7 @@ class RestorePointResponse(_message.Message):
     LAYOUT_FIELD_NUMBER: _builtins.int
     AWAITS_MOVE_FIELD_NUMBER: _builtins.int
     JOURNAL_SYSTEM_FIELD_NUMBER: _builtins.int
+    FIRST_LEASE_FIELD_NUMBER: _builtins.int
     checkpoint: _builtins.str
     """folder of a whole checkpoint of this job; empty if there is none"""
     redo_log: _builtins.str
@@ -749,6 +750,8 @@ class RestorePointResponse(_message.Message):
     """it begins with what a move gives it"""
     journal_system: _builtins.str
     """which system writes the master's journal"""
+    first_lease: _builtins.int
+    """it refuses leases with a smaller number, of any task"""
     def __init__(
         self,
         *,
@@ -758,10 +761,11 @@ class RestorePointResponse(_message.Message):
         layout: _builtins.int = ...,
         awaits_move: _builtins.bool = ...,
         journal_system: _builtins.str = ...,
+        first_lease: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["awaits_move", b"awaits_move", "checkpoint", b"checkpoint", "journal_system", b"journal_system", "layout", b"layout", "num_replicas", b"num_replicas", "redo_log", b"redo_log"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["awaits_move", b"awaits_move", "checkpoint", b"checkpoint", "first_lease", b"first_lease", "journal_system", b"journal_system", "layout", b"layout", "num_replicas", b"num_replicas", "redo_log", b"redo_log"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

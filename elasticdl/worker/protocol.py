@@ -65,6 +65,7 @@ _RULINGS: dict[Stage, tuple[tuple[tuple[type[Exception], ...], Ruling], ...]] = 
     Stage.FEED: (
         ((StaleLeaseError,), Ruling.LOST),
         # The holders of parameters raise these when they are asked where to begin.
+        ((GapError,), Ruling.RETURN),
         (_NOT_THE_TASKS_FAULT, Ruling.END_WORKER),
         ((Exception,), Ruling.FAIL),
     ),

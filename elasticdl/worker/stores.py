@@ -103,7 +103,7 @@ class StoreExchange:
         Raises:
             StaleLeaseError: A newer lease of the task has begun.
         """
-        return self._declared(lambda: self.client.begin_task(lease.task.id, lease.number))
+        return self._declared(lambda: self.client.begin_task(lease.task.id, lease.fence))
 
     def settle_task(self, lease: Lease) -> None:
         """Have every replica hear of all minibatches of a lease that were pushed.
@@ -112,13 +112,13 @@ class StoreExchange:
             StaleLeaseError: Another worker has the task.
             GapError: A replica has lost minibatches of the task.
         """
-        self._declared(lambda: self.client.settle_task(lease.task.id, lease.number))
+        self._declared(lambda: self.client.settle_task(lease.task.id, lease.fence))
 
     def end_task(self, lease: Lease) -> None:
         """Drop what was pulled and not pushed, if other workers wait for it."""
         if self._named_sites:
             self._declared(lambda: self.client.name_keys([]))
-        self.client.end_task(lease.task.id, lease.number)
+        self.client.end_task(lease.task.id, lease.fence)
 
     def pull(self, ids: Sequence[Int64], step: Step | None = None) -> Pulled:
         """Pull rows and vectors, with one frame to each replica."""
@@ -206,7 +206,7 @@ class StoreExchange:
             result.state_delta,
             learning_rate,
             lease.task.id,
-            lease.number,
+            lease.fence,
             index,
             num_records,
         )
@@ -242,7 +242,7 @@ class StoreExchange:
             GapError: A replica has lost minibatches before these, or has only some of them.
         """
         steps = self._computed(minibatches, lease, index)
-        push = (steps, learning_rate, lease.task.id, lease.number, index)
+        push = (steps, learning_rate, lease.task.id, lease.fence, index)
         return Committed(*self._declared(lambda: self.client.push_several(*push)))
 
     def push_each(
@@ -267,7 +267,7 @@ class StoreExchange:
             GapError: A replica has lost minibatches before one of these.
         """
         steps = self._computed(minibatches, lease, index)
-        push = (steps, learning_rates, lease.task.id, lease.number, index)
+        push = (steps, learning_rates, lease.task.id, lease.fence, index)
         pushed = self._declared(lambda: self.client.push_each(*push))
         return [Committed(*each) for each in pushed]
 
@@ -296,7 +296,7 @@ class StoreExchange:
 
     def skip(self, lease: Lease, index: int) -> None:
         """Move every replica past the minibatch; raises what `push` raises."""
-        self._declared(lambda: self.client.skip(lease.task.id, lease.number, index))
+        self._declared(lambda: self.client.skip(lease.task.id, lease.fence, index))
 
     def expire(self) -> None:
         """Have every replica remove its expired rows."""
@@ -317,4 +317,4 @@ def _with_period(amounts: Float32, period: int) -> Float32:
 
 
 def _numbers(step: Step) -> tuple[int, int, int]:
-    return step.lease.task.id, step.lease.number, step.index
+    return step.lease.task.id, step.lease.fence, step.index

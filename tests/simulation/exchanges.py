@@ -50,7 +50,7 @@ class Step:
 
     @property
     def numbers(self) -> tuple[int, int, int]:
-        return self.lease.task.id, self.lease.number, self.index
+        return self.lease.task.id, self.lease.fence, self.index
 
     @property
     def update(self) -> list[tuple[int, int]]:
@@ -329,7 +329,7 @@ class Driven(Asynchronous):
     is_in_order = True
 
     def end(self, lease):
-        task, number = lease.task.id, lease.number
+        task, number = lease.task.id, lease.fence
         yield from self.everywhere(lambda _: lambda node, _: node.driving().end_task(task, number))
 
     def pull_at(self, layout, step: Step, waits: bool):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from elasticdl._core import DrivenReplica, PsClient, Store
 from elasticdl.checkpoints.hand_over import write_hand_over
-from elasticdl.errors import CheckpointError, ElasticdlError, UnavailableError
+from elasticdl.errors import CheckpointError, ElasticdlError, GapError, UnavailableError
 from elasticdl.job import Finished, Lease, Outcome, PsRoute, Role, TaskReport, Wait
 from elasticdl.master.moves.steps import MoveStep, Settle, Switch, encoded
 from elasticdl.runtime.process import STOPPED_EXIT_CODE
@@ -38,15 +38,17 @@ class Replica(Node):
     def main(self):
         """Restore or begin, register, and say that it is alive."""
         yield Sleep(START_SECONDS)
-        store, (count, layout, awaits_move) = yield from self._begin()
+        store, (count, layout, awaits_move), first_lease = yield from self._begin()
         if awaits_move:
             store = Store(self.index, count)
         elif log := self.job.redo_log_of(self.index, layout):
             num_updates, _ = store.redo(log, self.job.redo_bytes)
             if num_updates:
                 self.job.scheduler.tell(f"{self.name} makes {num_updates} updates again")
+        self.job.refuses_before(store, first_lease)
         self.driven = self.job.driven(store, layout, awaits_move)
         self.layout, self.serves = layout, True
+        self.job.applied_at(self)
         yield self.job.ask(self._register)
         while True:
             yield Sleep(1.0)
@@ -62,12 +64,16 @@ class Replica(Node):
         return interval
 
     def _begin(self):
-        """Return the store of the newest sound checkpoint, or an empty one; and its place."""
+        """Return the store of the newest sound checkpoint, or an empty one; its place; and more.
+
+        The last is the first lease that it may let in.
+        """
         num_unsound, problem = 0, ""
         while True:
-            folder, place = yield self.job.restore_point(self.index, num_unsound, problem)
+            answer = yield self.job.restore_point(self.index, num_unsound, problem)
+            folder, place, first_lease = answer
             if folder is None:
-                return Store(self.index, place[0]), place
+                return Store(self.index, place[0]), place, first_lease
             try:
                 store = self.job.restore(folder, self.index, place[0])
             except CheckpointError as error:
@@ -75,7 +81,7 @@ class Replica(Node):
                 self.job.unsound.append(f"{self.name}: {error}")
             else:
                 self.job.scheduler.tell(f"{self.name} restores {folder.name}")
-                return store, place
+                return store, place, first_lease
 
     def driving(self) -> DrivenReplica:
         """Return what waits in no thread, if it serves."""
@@ -134,6 +140,7 @@ class Replica(Node):
         task = lease.task.id
         if self._newest.get(task, 0) <= lease.number:
             yield
+            self.job.applied_at(self)
             return
         before = self._applied(task)
         try:
@@ -268,7 +275,9 @@ class Worker(Node):
                     yield from self.train(running, steps[at : at + together])
         except ElasticdlError as error:
             if self.rules(Stage.FEED, running, error):
-                self.queue.append((running, None, None, running.failure(error)))
+                is_gap = isinstance(error, GapError)
+                report = running.returned() if is_gap else running.failure(error)
+                self.queue.append((running, None, None, report))
             return
         report = TaskReport(
             task.id,

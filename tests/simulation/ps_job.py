@@ -192,13 +192,17 @@ class PsJob:
         """Return whether a replica lets a request in, or where everything is now."""
         return node.driving().entrance(layout, updates)
 
+    def refuses_before(self, store: Store, first_lease: int) -> None:
+        """Have a replica that begins refuse the leases of before."""
+        store.refuse_leases_before(first_lease)
+
     def is_ahead(self, lease: Lease, route: PsRoute) -> bool:
         """Whether a lease speaks of replicas that its worker has not heard of."""
         return lease.generation > route.generation
 
     def fence(self, lease: Lease) -> int:
         """Return the number under which a lease is begun at the replicas."""
-        return lease.number
+        return lease.fence
 
     def named(self, task: int, lease: int, index: int) -> tuple[int, int, int]:
         """Return what tells a push from others."""
@@ -260,8 +264,9 @@ class PsJob:
             point = master.do(
                 lambda core, now: core.parameters.restore_point(index, num_unsound, problem)
             )
-            place = master.core.parameters.replicas_with(index).place_of(index)
-            return None if point is None else master.interpreter.folder_of(point), place
+            replicas = master.core.parameters.replicas_with(index)
+            folder = None if point is None else master.interpreter.folder_of(point)
+            return folder, replicas.place_of(index), replicas.first_lease(index)
 
         return Call(lambda: self.master, work)
 
@@ -382,6 +387,9 @@ class PsJob:
             for node in nodes
             if node is not replica and node.serves and node.paused_until <= now
         }
+
+    def applied_at(self, replica: Replica) -> None:
+        """A replica has applied something, or was restored."""
 
     def seconds_cut_off(self) -> float:
         """Return for how long a ps replica does not answer from now on."""

@@ -16,6 +16,7 @@ from elasticdl.job import Shard, Task
 from elasticdl.master.features import sources
 from elasticdl.master.parameters import retired
 from tests.simulation.clockwork import Fault, Sleep
+from tests.simulation.processes import Replica
 from tests.simulation.ps_job import PsJob
 
 LOOK_SECONDS = 0.1  # between two looks of the master at the source
@@ -64,6 +65,10 @@ class Source:
             [first + at for at in messages if shard.start <= at < shard.end], dtype=np.int64
         )
 
+    def count(self, shard: Shard) -> int:
+        """Return how many messages a range has, forgotten or not."""
+        return sum(shard.start <= at < shard.end for at in self._messages[shard.name])
+
     def all(self) -> list[int]:
         """Return the keys of all messages."""
         whole = (Shard(name, self.kept_from[name], 10**6) for name in self.names)
@@ -80,10 +85,11 @@ class StreamJob(PsJob):
     """Each message is trained once, and nothing is asked for that the source has forgotten."""
 
     num_epochs = 1
-    training_data = "kafka://broker/topic"
 
     def __init__(self, seed: int, faults: list[Fault], folder: Path) -> None:
         self.source = Source(random.Random(seed + 1))
+        self.keeps_order = random.Random(seed + 2).random() < 0.5
+        self.training_data = "kafka://broker/topic" + self.keeps_order * "?order=partition"
         super().__init__(seed, faults, folder)
 
     def shards(self) -> tuple[Shard, ...]:
@@ -117,6 +123,22 @@ class StreamJob(PsJob):
         """Let the job run; it forgets what is done as soon as it may."""
         with mock.patch.object(retired, "_AT_ONCE", 3):
             super().run()
+
+    def applied_at(self, replica: Replica) -> None:
+        """Each partition has whole tasks, then one of which a part is there, then none."""
+        if not self.keeps_order or replica.driven.store is None or self.master is None:
+            return
+        (audit,) = replica.driven.client().audit()
+        has = {task: next_index for task, next_index, _ in audit.tolist()}
+        table = self.master.core.tasks.training
+        incomplete: dict[str, int] = {}
+        for task in range(table.first, len(table)):
+            piece = table.piece(task)
+            before = incomplete.get(piece.name)
+            words = f"{replica.name} has a part of task {task}, and lacks one of task {before}"
+            assert before is None or not has.get(task), f"{words}, both of {piece.name}"
+            if has.get(task, 0) < -(-self.source.count(piece) // self.minibatch_size):
+                incomplete.setdefault(piece.name, task)
 
     def check_counts(self) -> None:
         found: Counter[int] = Counter()

@@ -20,6 +20,7 @@ from elasticdl.master.moves import leading
 from elasticdl.master.moves.facts import Moves
 from elasticdl.master.moves.steps import Hold, Release
 from elasticdl.master.parameters.recoveries import Recoveries
+from elasticdl.master.replays import Replays
 from tests.simulation.faults import (
     PROCESS_FAULTS,
     Many,
@@ -31,6 +32,7 @@ from tests.simulation.faults import (
 )
 from tests.simulation.master import Journal
 from tests.simulation.ps_job import PsJob
+from tests.simulation.stream_job import StreamJob
 
 SEEDS = [range(first, first + 50) for first in range(0, 300, 50)]  # others: `make nightly`
 
@@ -156,6 +158,21 @@ class WithoutOneLayout(PsJob):
             super().run()
 
 
+class WithoutRefusal(StreamJob):
+    """A replica that comes back lets in leases of before, whatever it lacks."""
+
+    def refuses_before(self, store, first_lease):
+        pass
+
+
+class WithoutSorting(StreamJob):
+    """What comes back is trained again in the order in which it came."""
+
+    def run(self):
+        with mock.patch.object(Replays, "_sort"):
+            super().run()
+
+
 def no_look_at_the_layout_of_a_hand_over(monkeypatch):
     """A replica that may not have heard of a move hands over its part of the layout before."""
     monkeypatch.setattr(Moves, "has_gone_over", lambda moves, member: True)
@@ -266,6 +283,8 @@ SABOTAGES = {
     "the journal synced before deletions": (no_sync_before_deletions, ["power fails"], 300),
     "the proof of a hand-over": (no_proof_of_hand_overs, ["ask ps to end", "kill ps"], 160),
     "silence while a hand-over is written": (WithoutStop, ["ask ps to end"], 190),
+    "the refusal of earlier leases": (WithoutRefusal, PROCESS_FAULTS, 0),
+    "the order of what comes back": (WithoutSorting, ["kill ps", "kill worker"], 60),
     "late attempts": (no_late_attempts, PROCESS_FAULTS, 40),
     "agreement before a move": (no_agreement, ["kill worker"], 60),
     "hold in a move": (WithoutHold, ["kill worker"], 60),

@@ -79,8 +79,9 @@ impl Driven {
             replica: store.replica(),
             num_replicas: store.num_replicas(),
         };
+        let how = (synchrony, false, store.first_lease());
         let host = Host::new((!awaits_move).then_some(store), layout);
-        let hosted = Hosted::new(host, coordinator, (synchrony, false), &[], None);
+        let hosted = Hosted::new(host, coordinator, how, &[], None);
         Self {
             hosted: Arc::new(hosted),
         }

@@ -89,7 +89,7 @@ fn kind_of(error: &StoreError) -> ErrorKind {
         | StoreError::DiskFull { .. } => ErrorKind::MemoryLimit,
         // Its process is about to end.
         StoreError::HalfChanged { .. } | StoreError::DiskLost { .. } => ErrorKind::Unavailable,
-        StoreError::Gap { .. } => ErrorKind::Gap,
+        StoreError::Gap { .. } | StoreError::EarlierLease { .. } => ErrorKind::Gap,
         StoreError::TooStale { .. } => ErrorKind::TooStale,
         StoreError::NotDeclared(_) | StoreError::RowsAwaited { .. } => ErrorKind::NotDeclared,
         StoreError::BadModel(_)

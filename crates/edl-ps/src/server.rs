@@ -91,9 +91,8 @@ impl PsServer {
             replica: store.replica(),
             num_replicas: store.num_replicas(),
         };
-        let modulates = store.modulates();
+        let how = (synchrony, store.modulates(), store.first_lease());
         let host = Host::new((!awaits_move).then_some(store), layout);
-        let how = (synchrony, modulates);
         let hosted = Hosted::new(host, coordinator, how, door.token, door.tls);
         let hosted = Arc::new(hosted);
         let replica = Replica {

@@ -84,6 +84,18 @@ pub enum StoreError {
         /// The next index to apply.
         expected: u32,
     },
+    /// A lease began before this replica did, which may lack what was trained before it.
+    #[error(
+        "lease {lease} of task {task} began before this replica, which lets leases in from {first} on; give it back"
+    )]
+    EarlierLease {
+        /// The task.
+        task: u64,
+        /// The lease that came.
+        lease: u32,
+        /// The first lease that is let in.
+        first: u32,
+    },
     /// A gradient of parameters that are too old by now.
     #[error(
         "task {task}, minibatch {index}: its gradient is of version {pulled}, the model is at {version}; at most {limit} updates may lie between: pull again and compute it anew"

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
@@ -76,6 +76,8 @@ pub struct Store {
     modulates: AtomicBool,
     /// The largest allowed staleness of a gradient.
     max_staleness: AtomicU64,
+    /// The first lease of any task that is let in.
+    first_lease: AtomicU32,
     /// Whether a thread panicked in the middle of a change. It is set before the update lock is
     /// released, so that no checkpoint has half a change.
     half_changed: AtomicBool,
@@ -121,6 +123,7 @@ impl Store {
             naming: AtomicU64::new(names::new_generation()),
             modulates: AtomicBool::new(false),
             max_staleness: AtomicU64::new(u64::MAX),
+            first_lease: AtomicU32::new(0),
             half_changed: AtomicBool::new(false),
             budget: Arc::default(),
             redo_log: OnceLock::new(),
@@ -159,6 +162,26 @@ impl Store {
     /// From now on, refuse to apply a gradient that is later than so many updates.
     pub fn bound_staleness(&self, max_staleness: u64) {
         self.max_staleness.store(max_staleness, Ordering::Relaxed);
+    }
+
+    /// From now on, let in no lease below this one, of whichever task: what was trained before it
+    /// may be missing here.
+    pub fn refuse_leases_before(&self, first: u32) {
+        self.first_lease.store(first, Ordering::Relaxed);
+    }
+
+    /// The first lease of any task that is let in.
+    pub fn first_lease(&self) -> u32 {
+        self.first_lease.load(Ordering::Relaxed)
+    }
+
+    /// Refuse a lease of before.
+    fn let_in(&self, task: u64, lease: u32) -> Result<(), StoreError> {
+        let first = self.first_lease();
+        if lease < first {
+            return Err(StoreError::EarlierLease { task, lease, first });
+        }
+        Ok(())
     }
 
     /// Return by what the learning rate of an update is multiplied.
@@ -303,9 +326,11 @@ impl Store {
     /// Returns after an update of an older lease that is under way.
     ///
     /// # Errors
-    /// [`StoreError::StaleLease`] if a newer lease has begun.
+    /// [`StoreError::StaleLease`] if a newer lease has begun, [`StoreError::EarlierLease`] if this
+    /// one is of before.
     pub fn begin_task(&self, task: u64, lease: u32) -> Result<u32, StoreError> {
         let tasks = &self.declared("tasks begin")?.tasks;
+        self.let_in(task, lease)?;
         let _updates = self.updates.read();
         let watermark = tasks.get(task);
         let mut watermark = watermark.lock();

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from typing import Any
 
 from elasticdl.config import JobConfig
-from elasticdl.job import Role
+from elasticdl.job import Role, first_fence
 from elasticdl.job.status import Recovery
 from elasticdl.master.actions import Action, AskWatermarks, DeleteHandOvers, Note
 from elasticdl.master.journal import Journal
@@ -183,6 +183,10 @@ class Recoveries:
             f"first {retired:,} tasks of the stream were done long ago, and "
             "are not trained again. Begin a new job with --checkpoint_dir_for_init"
         )
+
+    def first_lease(self, is_successor: bool) -> int:
+        """Return `Lease.fence` of the first lease that a process may let in that starts now."""
+        return first_fence(self.generation + is_successor) if self._ledger.keeps_order else 0
 
     def last_served(self, index: int) -> str:
         """Return the session that served last at a process's place; "" if none has."""

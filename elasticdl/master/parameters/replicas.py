@@ -125,6 +125,15 @@ class PsReplicas:
 
     # --- questions -------------------------------------------------------------------------------
 
+    def first_lease(self, index: int) -> int:
+        """Return `Lease.fence` of the first lease that a replica may let in that starts now.
+
+        Where an order is kept, a successor refuses the leases of before: it may lack tasks that
+        were done before theirs, and these are trained first.
+        """
+        is_successor = index < self.moves.number and self.recoveries.last_served(index) != ""
+        return self.recoveries.first_lease(is_successor)
+
     @property
     def number(self) -> int:
         """How many there are."""

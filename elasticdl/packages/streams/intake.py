@@ -50,7 +50,6 @@ class Intake:
         table: StreamTable,
         records_per_task: int,
         skips_gaps: bool = False,
-        keeps_order: bool = False,
         ends_at_once: bool = False,
         guessed_records: float = 1.0,
         when_cut: Callable[[str, int], None] = lambda name, task_id: None,
@@ -62,7 +61,6 @@ class Intake:
             table: Takes the pieces.
             records_per_task: Records of a piece, about; and its positions, at most.
             skips_gaps: Go on after what was deleted before it was read.
-            keeps_order: A piece of a partition is cut once the one before is done.
             ends_at_once: The stream ends where it is when the brokers are asked first.
             guessed_records: The guessed records of a position, until the first report of a task.
             when_cut: Called with the partition and the task of each cut; a part of a fact.
@@ -72,7 +70,7 @@ class Intake:
         self._records_per_task = records_per_task
         self._density = guessed_records  # records of a position; no fact
         self._skips_gaps = skips_gaps
-        self.keeps_order = keeps_order
+        self.keeps_order = table.keeps_order  # a piece is cut once the one before is done
         self._known: dict[str, _Known] = {}
         self.skipped: dict[str, int] = {}
         """Positions of each partition that were deleted before they were read, and skipped."""

@@ -271,7 +271,6 @@ def features_of(job: JobParts) -> list[JobFeature]:
         table,
         size,
         skips_gaps=own.on_gap == "skip",
-        keeps_order=topic.keeps_order,
         ends_at_once=not topic.is_endless,
         guessed_records=topic.guessed_records,
         when_cut=times.cut,

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from elasticdl.config import JobConfig
 from elasticdl.data.sources import is_stream
 from elasticdl.job import Shard
+from elasticdl.packages.streams.topic import is_topic, parse
 from elasticdl.state.base import Snapshot
 
 MOST_PIECES = 1 << 40
@@ -25,12 +26,14 @@ class StreamTable:
     first: The first piece that is not forgotten.
     """
 
-    def __init__(self, partitions: Iterable[Shard]) -> None:
+    def __init__(self, partitions: Iterable[Shard], keeps_order: bool = False) -> None:
         """Begin without pieces.
 
         Args:
             partitions: The begin of each partition. `Intake` knows the ends, which move.
+            keeps_order: The pieces of a partition are trained one after the other.
         """
+        self.keeps_order = keeps_order
         self.next: dict[str, int] = {}
         """The position at which the next piece of each partition begins."""
         self.first = 0
@@ -149,4 +152,7 @@ class StreamTable:
 
 def table_of(config: JobConfig, partitions: Sequence[Shard]) -> StreamTable | None:
     """Return the table of a job on a stream, still without pieces; None if it has other data."""
-    return StreamTable(partitions) if is_stream(config) else None
+    if not is_stream(config):
+        return None
+    place = config.data.training_data
+    return StreamTable(partitions, is_topic(place) and parse(place).keeps_order)

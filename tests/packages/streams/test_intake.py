@@ -23,11 +23,11 @@ class Job:
 
     def __init__(self, *partitions, skips_gaps=False, keeps_order=False, ends_at_once=False):
         begin = partitions or (Shard("t-0", 0, 0), Shard("t-1", 0, 0))
-        self.table = StreamTable(begin)
+        self.table = StreamTable(begin, keeps_order)
         self.tasks = JobTasks(self.table, TaskTable([], 10), TaskTable([], 10), 1)
         self.journal = Journal()
-        flags = (skips_gaps, keeps_order, ends_at_once)
-        self.intake = Intake(self.journal, self.table, PER_TASK, *flags)
+        flags = {"skips_gaps": skips_gaps, "ends_at_once": ends_at_once}
+        self.intake = Intake(self.journal, self.table, PER_TASK, **flags)
         self.ledger = Ledger(
             self.tasks, self.journal, 0, True, max_retries=1, minibatch_size=5, rules=self
         )
@@ -362,6 +362,27 @@ def test_what_is_replayed_of_a_partition_is_not_leased_beside_another_task_of_it
     assert job.ledger.next_id(0) is None
     job.ledger.report(1, 1, 2, Outcome.DONE)
     assert job.lease(0) == (2, 1)
+
+
+def test_tasks_of_a_partition_that_come_back_are_leased_in_their_order():
+    job = Job(keeps_order=True)
+    job.arrived(t_0=40)
+    for _ in range(4):
+        job.ledger.report(0, *job.lease(), Outcome.DONE)
+        job.cut()
+    job.ledger.replay([2, 3])
+    job.ledger.replay([0, 1])
+    job.ledger.report(0, *job.lease(), Outcome.FAILED, "once")
+    order = []
+    while job.ledger.next_id() is not None:
+        task, number = job.lease()
+        assert job.ledger.next_id(1) is None
+        if task == 1 and number == 2:
+            job.ledger.worker_lost(0, are_suspects=True)
+            continue
+        job.ledger.report(0, task, number, Outcome.DONE)
+        order.append(task)
+    assert order == [0, 1, 2, 3]
 
 
 def test_a_partition_is_as_late_as_its_newest_trained_message_while_others_wait():

@@ -214,7 +214,6 @@ def test_worker_master_and_broker_are_killed_and_each_message_is_trained_once(
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-@pytest.mark.xfail(strict=False, reason="in one of eight runs one update comes after a later one")
 def test_the_order_of_each_partition_is_kept_whoever_is_killed(kafka_broker, tmp_path):
     """Each row counts the updates out of order. One partition has one such message."""
     topic = TopicOfIds(kafka_broker, "ordered", seed=12)

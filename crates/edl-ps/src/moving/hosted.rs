@@ -37,6 +37,8 @@ pub(crate) struct Hosted {
     synchrony: Synchrony,
     /// Late gradients are applied with a smaller learning rate.
     modulates: bool,
+    /// The first lease that is let in, of each store that is served.
+    first_lease: u32,
     /// The token for other replicas.
     token: Vec<u8>,
     tls: Option<Arc<Credentials>>,
@@ -72,7 +74,7 @@ impl Hosted {
     pub(crate) fn new(
         host: Host,
         coordinator: Coordinator,
-        (synchrony, modulates): (Synchrony, bool),
+        (synchrony, modulates, first_lease): (Synchrony, bool, u32),
         token: &[u8],
         tls: Option<&Arc<Credentials>>,
     ) -> Self {
@@ -85,6 +87,7 @@ impl Hosted {
             changed: Condvar::new(),
             synchrony,
             modulates,
+            first_lease,
             token: token.to_vec(),
             tls: tls.cloned(),
         }
@@ -218,6 +221,7 @@ impl Hosted {
                 state.host.begin(layout, &model, is_restored, &num_rows)?;
                 let filled = state.host.filled(number)?;
                 filled.set_memory_limit(memory_limit);
+                filled.refuse_leases_before(self.first_lease);
                 if self.modulates {
                     filled.modulate_learning_rate();
                 }

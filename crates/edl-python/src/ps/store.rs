@@ -141,6 +141,10 @@ impl Store {
         self.store.modulate_learning_rate();
     }
 
+    fn refuse_leases_before(&self, first: u32) {
+        self.store.refuse_leases_before(first);
+    }
+
     fn export(&self, py: Python<'_>, request: &str) -> PyResult<String> {
         py.detach(|| edl_ps::export(&self.store, request))
             .map_err(ps_error)

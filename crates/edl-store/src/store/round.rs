@@ -29,6 +29,7 @@ impl Store {
     /// As those of [`Store::apply`] that do not look at gradients.
     pub fn judge(&self, task: u64, lease: u32, index: u32) -> Result<bool, StoreError> {
         let tasks = &self.declared("gradients are pushed")?.tasks;
+        self.let_in(task, lease)?;
         let watermark = tasks.get(task);
         let mut watermark = watermark.lock();
         Ok(tasks.judge(&mut watermark, task, lease, index)? == Verdict::Done)

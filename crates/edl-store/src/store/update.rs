@@ -103,6 +103,7 @@ impl Store {
         num_minibatches: u32,
     ) -> Result<Applied, StoreError> {
         let model = self.declared("gradients are pushed")?;
+        self.let_in(push.task, push.lease)?;
         self.wait_for_checkpoint(model);
         let _updates = self.updates.read();
         model.check(push)?;
@@ -159,6 +160,7 @@ impl Store {
     /// An old lease, or a gap in the minibatches.
     pub fn skip(&self, task: u64, lease: u32, index: u32) -> Result<(), StoreError> {
         let model = self.declared("minibatches are skipped")?;
+        self.let_in(task, lease)?;
         let _updates = self.updates.read();
         let watermark = model.tasks.get(task);
         let mut watermark = watermark.lock();

@@ -70,6 +70,18 @@ fn a_repeated_push_is_acknowledged_and_not_applied() {
 }
 
 #[test]
+fn a_lease_below_the_first_that_is_let_in_is_refused_by_every_call() {
+    let store = declared(&sgd());
+    store.refuse_leases_before(5);
+    let earlier = |refused| matches!(refused, Err(StoreError::EarlierLease { first: 5, .. }));
+    assert!(earlier(store.begin_task(3, 4).map(drop)));
+    assert!(earlier(store.apply(&bare(3, 1, 0)).map(drop)));
+    assert!(earlier(store.judge(3, 1, 0).map(drop)));
+    assert!(earlier(store.skip(3, 1, 0)));
+    assert!(store.apply(&bare(3, 5, 0)).unwrap().applied);
+}
+
+#[test]
 fn an_old_lease_is_refused_by_every_call() {
     let store = declared(&sgd());
     store.begin_task(3, 5).unwrap();
