@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import rich_click as click
+from rich.box import SIMPLE_HEAD
 from rich.progress import Progress
 from rich.table import Table
 
@@ -236,10 +237,12 @@ def _show_preset(given: _Given) -> None:
     costs = preset.costs
     if (per_task := given.whole("num_minibatches_per_task")) is not None:
         costs = replace(costs, minibatches_per_task=per_task)
-    table = Table(title=preset.title, title_justify="left")
+    # It is to fit a terminal of 80 characters.
+    table = Table(title=preset.title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     has_figures = any(job.published for job in preset.jobs)
-    beside = ("published", "simulated", "") if has_figures else ("simulated",)
-    for head in ("workers x ps", "minibatch", "a frame", *beside, "efficiency", "bound by"):
+    sizes = ("minibatch", "a frame", "simulated")
+    beside = ("published", "simulated", "") if has_figures else sizes
+    for head in ("workers x ps", *beside, "efficiency", "bound by"):
         table.add_column(head, justify="left" if head == "bound by" else "right", no_wrap=True)
     clusters = [replace(preset.cluster, workers=job.workers, ps=job.ps) for job in preset.jobs]
     of_jobs = [
@@ -253,7 +256,7 @@ def _show_preset(given: _Given) -> None:
         preset.jobs, of_jobs, _forecasts(of_jobs, clusters, given), strict=True
     ):
         speed, published = f"{found.records_per_second:,.0f}", job.published
-        figures: tuple[str, ...] = (speed,)
+        figures = (f"{of_job.minibatch_size:,.0f}", f"{job.exchange_minibatches}", speed)
         if has_figures and published is None:
             figures = ("", speed, "")
         elif published is not None:
@@ -261,8 +264,6 @@ def _show_preset(given: _Given) -> None:
             figures = (f"{published:,.0f}", speed, error)
         table.add_row(
             f"{job.workers:,} x {job.ps:,}",
-            f"{of_job.minibatch_size:,.0f}",
-            f"{job.exchange_minibatches}",
             *figures,
             f"{found.efficiency:.1%}",
             found.bottleneck.value,
