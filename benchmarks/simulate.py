@@ -6,6 +6,8 @@
   with eight. Then jobs of 1, 2 and 4 workers and one ps replica are measured for some seconds.
   "At its own costs" is a second prediction. It uses the processor time for a minibatch in this job,
   which changes from minute to minute on a shared machine.
+- Jobs of one worker and 2, 8 and 16 ps replicas: the processor time of all processes for a record,
+  as the costs of that calibration say, and as measured.
 - The job of `make chaos`, with three workers and two ps replicas, first runs without faults. Its
   model is calibrated in the same way. Then the job runs while three workers are killed one after
   the other. Goodput is the records/s with kills divided by the records/s without.
@@ -36,7 +38,7 @@ from workloads import FLIGHTS, prepare
 
 from elasticdl.observe.events import read_events
 from elasticdl.packages.simulate.calibrate import calibrate, reading, running_job
-from elasticdl.packages.simulate.calibration import speed_between
+from elasticdl.packages.simulate.calibration import JobSpeed, speed_between
 from elasticdl.packages.simulate.cluster import Cluster
 from elasticdl.packages.simulate.costs import Costs
 from elasticdl.packages.simulate.pace import Death, records_per_second, run
@@ -54,14 +56,20 @@ from scripts.chaos.run import run as run_chaos
 
 CORES = len(os.sched_getaffinity(0))
 WORKERS = (1, 2, 4)
+REPLICAS = (2, 8, 16)
 KILLS = ("worker", "worker", "worker")
 KILLED = "3 workers killed"
 GOODPUT = f"make chaos, {KILLED}: records/s beside those without faults"
 FLIGHTS_MODEL = "flights.deepfm.forward"
+FLIGHTS_FLAGS = (
+    "--model_zoo=model_zoo",
+    f"--training_data={FLIGHTS.folder}",
+    "--minibatch_size=512",
+)
 Pairs = dict[str, list[tuple[float, float]]]
 CHAOS_SEED = 3
 MINIBATCHES = NUM_RECORDS * NUM_EPOCHS // MINIBATCH_SIZE
-PARTS = ("flights", "make chaos")
+PARTS = ("flights", "ps replicas", "make chaos")
 LEFT = 0.95  # of a core, for threads of SCHED_RR
 BESIDE, FIRST = 1, 2
 LOOK_SECONDS = 0.2
@@ -78,7 +86,7 @@ def main() -> None:
     runs = 1 if args.short else args.runs
     prepare(FLIGHTS)
     pairs: Pairs = {}
-    parts = {"flights": flights, "make chaos": chaos}
+    parts = {"flights": flights, "ps replicas": replicas, "make chaos": chaos}
     wanted = [args.part] if args.part else list(parts)
     costs = [parts[name](pairs, args.seconds) for name in wanted for _ in range(runs)]
     rows = [*kept(wanted), *(row_of(what, of) for what, of in pairs.items())]
@@ -101,9 +109,9 @@ def row_of(what: str, pairs: list[tuple[float, float]]) -> Row:
     """
     by_error = sorted(pairs, key=lambda pair: abs(pair[0] / pair[1] - 1))
     predicted, measured = by_error[len(pairs) // 2]
-    row = compare(
-        what, "%" if what == GOODPUT else "records/s", Side((predicted,)), Side((measured,))
-    )
+    other_units = {GOODPUT: "%", **{of_replicas(num): "us a record" for num in REPLICAS}}
+    unit = other_units.get(what, "records/s")
+    row = compare(what, unit, Side((predicted,)), Side((measured,)))
     return replace(row, runs={"ours": [p for p, _ in pairs], "peer": [m for _, m in pairs]})
 
 
@@ -116,14 +124,9 @@ def note(pairs: Pairs, what: str, predicted: float, measured: float) -> None:
 
 def flights(pairs: Pairs, seconds: float) -> Costs:
     """Calibrate, then predict and measure jobs of some numbers of workers."""
-    flags = ["--model_zoo=model_zoo", f"--training_data={FLIGHTS.folder}", "--minibatch_size=512"]
-    costs = calibrate(FLIGHTS_MODEL, flags, seconds, prefer)
+    costs = calibrate(FLIGHTS_MODEL, FLIGHTS_FLAGS, seconds, prefer)
     for num in WORKERS:
-        with running_job([f"--model_def={FLIGHTS_MODEL}", *flags], num, 1) as job_dir:
-            prefer(job_dir)
-            before = reading(job_dir)
-            time.sleep(seconds)
-            speed = speed_between(before, reading(job_dir), CORES, is_first=True)
+        speed = speed_of_flights(num, 1, seconds)
         cluster = Cluster(workers=num, ps=1, shared_cores=CORES * LEFT)
         measured = speed.rate * costs.minibatch_size
         what = f"flights, {num} worker{'s' * (num > 1)}, 1 ps replica"
@@ -132,6 +135,33 @@ def flights(pairs: Pairs, seconds: float) -> Costs:
         say(f"  a minibatch cost {drift:.2f} times as much processor time as when it was measured")
         as_then = replace(cluster, processor_speed=1 / drift)
         note(pairs, f"{what}, at its own costs", records_per_second(costs, as_then), measured)
+    return costs
+
+
+def speed_of_flights(num_workers: int, num_ps: int, seconds: float) -> JobSpeed:
+    """Run the job of the flights for some seconds."""
+    flags = [f"--model_def={FLIGHTS_MODEL}", *FLIGHTS_FLAGS]
+    with running_job(flags, num_workers, num_ps) as job_dir:
+        prefer(job_dir)
+        before = reading(job_dir)
+        time.sleep(seconds)
+        return speed_between(before, reading(job_dir), CORES, is_first=True)
+
+
+def of_replicas(num: int) -> str:
+    """Name the row of a number of ps replicas."""
+    return f"ps replicas: {num}, 1 worker, processor time"
+
+
+def replicas(pairs: Pairs, seconds: float) -> Costs:
+    """Calibrate, then predict and measure what a record costs with some numbers of ps replicas."""
+    costs = calibrate(FLIGHTS_MODEL, FLIGHTS_FLAGS, seconds, prefer)
+    for num in REPLICAS:
+        speed = speed_of_flights(1, num, seconds)
+        frames = (num - 1) * (2 * costs.worker_frame + costs.ps_frame)
+        predicted = (costs.per_minibatch + frames) / costs.minibatch_size
+        measured = speed.own_cores / speed.rate / costs.minibatch_size
+        note(pairs, of_replicas(num), 1e6 * predicted, 1e6 * measured)
     return costs
 
 
