@@ -128,7 +128,7 @@ def test_job_that_is_killed_goes_on_from_s3_and_another_begins_there(chaos, s3, 
 
 def test_base_and_deltas_lie_in_a_bucket_and_are_followed_from_there(chaos, s3, tmp_path):
     job = Job(chaos, tmp_path, s3)
-    flags = {"export_dir": f"{s3}/exports", "export_every": "0.3s", "export_full_every": 100}
+    flags = {"export_dir": f"{s3}/exports", "export_every": 50, "export_full_every": 100}
     summary = job.finish("exporting", f"{s3}/whole", num_epochs=1, **flags)
 
     assert ledger(summary) == [(job.records, 0, 0)]
