@@ -22,8 +22,8 @@ FLIGHTS = Costs(
     bytes_pushed=258_000,
     bytes_pulled=153_000,
     record_bytes=210,
-    worker_frame=26e-6,
-    ps_frame=57e-6,
+    worker_frame=12e-6,
+    ps_frame=48e-6,
     start=6.4,
     wait=0.0008,
     heartbeat=0.0012,
@@ -31,9 +31,8 @@ FLIGHTS = Costs(
 """The DeepFM of `make demo`: the mean of two calibrations on two shared cores (AMD EPYC).
 
 `elasticdl simulate --calibrate` measured a minibatch with one ps replica. `worker_frame` and
-`ps_frame` are of `python benchmarks/frames.py`, on a machine that others used too: a call of 800
-keys to 1 and to 16 replicas, and a frame with 1,000 connections. `master` and `heartbeat` are of
-`python benchmarks/members.py --costs`.
+`ps_frame` are of `python benchmarks/frames.py`: a call of 800 keys to 1 and to 16 replicas, and a
+frame with 1,000 connections. `master` and `heartbeat` are of `benchmarks/members.py --costs`.
 """
 
 _EXAMPLE_BYTES = 10_000
