@@ -49,7 +49,7 @@ class Leasing:
         # that it holds already, to give it back.
         again = self._ledger.lease_of_request(worker_id, request)
         if again is not None and self._ledger.is_void(again[0]):
-            # Nobody has begun it, and replicas that came back since take it for one of before.
+            # No worker has begun this lease. Replicas that came back after it would refuse it.
             self._ledger.report(worker_id, *again, Outcome.RETURNED)
         elif again is not None:
             task_id, number = again

@@ -14,11 +14,11 @@ from elasticdl.state.base import Snapshot
 class Missing(NamedTuple):
     """The differences between the positions of a task and its records.
 
-    positions: the number of positions less the number of records. It is negative if messages have
+    positions: The number of positions less the number of records. It is negative if messages have
         several records.
-    unreadable: positions whose message cannot be read.
-    late: records that came late, whether they were trained or not.
-    gone: positions that the broker deleted before they were read.
+    unreadable: The positions whose message cannot be read.
+    late: The records that came late, whether they were trained or not.
+    gone: The positions that the broker deleted before they were read.
     """
 
     positions: int = 0

@@ -1,4 +1,4 @@
-"""Where the page of a job and the metrics for Prometheus come from: a package.
+"""Finds the package that makes the page of a job and the metrics for Prometheus.
 
 The package is imported only if the job's settings want one of these.
 """

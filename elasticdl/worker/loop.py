@@ -11,7 +11,7 @@ one task or of two) overlap:
 Everything about a lease happens in the order of its minibatches, and its end (done, failed,
 returned) is reported by the commit stage only, after all that came before it.
 
-`worker/protocol.py` decides what happens to a lease; this file has the threads. What they do is in
+`worker/protocol.py` decides what happens to a lease; this file has the threads. Their work is in
 `feeding.py`, `pulling.py`, `computation.py` and `pushing.py`.
 
 In synchronous training the compute stage pushes. A gradient that comes too late for its round is

@@ -1,4 +1,4 @@
-"""How computed minibatches go to the holders of the parameters: alone, together or by halves."""
+"""Pushes computed minibatches to the holders of the parameters: alone, together or by halves."""
 
 from __future__ import annotations
 

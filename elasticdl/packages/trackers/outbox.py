@@ -1,4 +1,4 @@
-"""What trackers share: the numbers of a picture, and a thread that sends them."""
+"""Sends the numbers of a picture of the job, in a thread; for all trackers."""
 
 from __future__ import annotations
 
