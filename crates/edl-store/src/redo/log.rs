@@ -71,11 +71,11 @@ struct Closed {
 }
 
 impl Log {
-    /// Begin a segment behind those in `folder`, which are sealed already.
+    /// Begin a segment behind those in `folder`, which are sealed already; the store has `version`.
     ///
     /// # Errors
     /// Files that cannot be read or made.
-    pub(crate) fn open(folder: &Path, limit: u64) -> io::Result<Self> {
+    pub(crate) fn open(folder: &Path, limit: u64, version: u64) -> io::Result<Self> {
         let closed = segments_in(folder)?.into_iter().map(|segment| Closed {
             num_bytes: segment.counts.unwrap_or(0),
             segment,
@@ -83,7 +83,7 @@ impl Log {
         });
         let closed = closed.collect();
         let (open, file) = begin(folder)?;
-        Ok(Self {
+        let log = Self {
             folder: folder.to_owned(),
             segment_limit: limit / 2,
             segments: Mutex::new(Segments {
@@ -95,7 +95,9 @@ impl Log {
                 checkpoint: None,
             }),
             is_broken: AtomicBool::new(false),
-        })
+        };
+        log.append(&Change::Segment { version });
+        Ok(log)
     }
 
     /// Append a change. If it cannot be written, the log is broken off until the next segment.
@@ -104,23 +106,22 @@ impl Log {
             return;
         }
         let encoded = Encoded::of(change);
-        let mut pieces = encoded.pieces();
-        let len: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
-        let sum = sum_of(&pieces);
+        let record = Record::of(&encoded);
         let mut segments = self.segments.lock();
-        if segments.problem.is_some() {
-            return;
+        if segments.problem.is_none() {
+            self.write(&mut segments, &record);
         }
-        let end = segments.at + HEADER + len;
+    }
+
+    fn write(&self, segments: &mut Segments, record: &Record<'_>) {
+        let end = segments.at + record.num_bytes();
         if end > self.segment_limit {
             let reached = format!("it has reached {} bytes", self.segment_limit);
-            return self.break_off(&mut segments, reached);
+            return self.break_off(segments, reached);
         }
-        let header = [len, mark_of(segments.open.number, sum)];
-        pieces.insert(0, bytemuck::cast_slice(&header));
-        match write(&segments.file, &pieces) {
+        match record.write(&segments.file, segments.open.number) {
             Ok(()) => segments.at = end,
-            Err(error) => self.break_off(&mut segments, error.to_string()),
+            Err(error) => self.break_off(segments, error.to_string()),
         }
     }
 
@@ -129,10 +130,11 @@ impl Log {
         self.is_broken.store(true, Ordering::Relaxed);
     }
 
-    /// Begin a segment at the instant of a checkpoint that will be in `directory`.
+    /// Begin a segment at the instant of a checkpoint that will be in `directory`; the store has
+    /// `version`.
     ///
     /// Nothing changes the store meanwhile.
-    pub(crate) fn begin_segment(&self, directory: &Path) {
+    pub(crate) fn begin_segment(&self, directory: &Path, version: u64) {
         let mut guard = self.segments.lock();
         let segments = &mut *guard;
         remove_ended(&self.folder, &mut segments.closed, None);
@@ -146,6 +148,8 @@ impl Log {
                 });
                 (segments.file, segments.at, segments.problem) = (file, 0, None);
                 self.is_broken.store(false, Ordering::Relaxed);
+                let begun = Change::Segment { version };
+                self.write(segments, &Record::of(&Encoded::of(&begun)));
             }
         }
         // Older checkpoints are whole by now, or never.
@@ -172,9 +176,35 @@ impl Log {
     }
 }
 
-fn sum_of(pieces: &[&[u8]]) -> u32 {
-    let sum = |sum, piece: &&[u8]| crc32c::crc32c_append(sum, piece);
-    pieces.iter().fold(0, sum)
+/// A change as it is written: a header, and its bytes in pieces.
+struct Record<'a> {
+    pieces: Vec<&'a [u8]>,
+    len: u64,
+    sum: u32,
+}
+
+impl<'a> Record<'a> {
+    fn of(encoded: &'a Encoded<'_>) -> Self {
+        let pieces = encoded.pieces();
+        let sum = |sum, piece: &&[u8]| crc32c::crc32c_append(sum, piece);
+        Self {
+            len: pieces.iter().map(|piece| piece.len() as u64).sum(),
+            sum: pieces.iter().fold(0, sum),
+            pieces,
+        }
+    }
+
+    fn num_bytes(&self) -> u64 {
+        HEADER + self.len
+    }
+
+    /// Write it to a segment.
+    fn write(&self, file: &File, segment: u32) -> io::Result<()> {
+        let header = [self.len, mark_of(segment, self.sum)];
+        let mut pieces = vec![bytemuck::cast_slice(&header)];
+        pieces.extend_from_slice(&self.pieces);
+        write(file, &pieces)
+    }
 }
 
 /// Tells a record of a segment from an earlier record of the same file.

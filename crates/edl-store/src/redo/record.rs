@@ -9,6 +9,8 @@ use crate::gradient::{RoundMember, TableGrads};
 /// A change of a store, to be noted or as it was noted.
 #[derive(Debug)]
 pub(crate) enum Change<'a> {
+    /// A segment begins: it goes on from a store of this version.
+    Segment { version: u64 },
     /// A lease has begun: older ones of its task are over.
     Begin { task: u64, lease: u32 },
     /// A minibatch was left out.
@@ -49,6 +51,7 @@ const UPDATE: u64 = 3;
 const DECLARE: u64 = 4;
 const GIVE: u64 = 5;
 const NAME: u64 = 6;
+const SEGMENT: u64 = 7;
 
 const WORD: usize = 8;
 
@@ -68,6 +71,7 @@ impl<'a> Encoded<'a> {
     pub(crate) fn of(change: &'a Change<'_>) -> Self {
         let mut out = Self::default();
         match change {
+            &Change::Segment { version } => out.words(&[SEGMENT, version]),
             &Change::Begin { task, lease } => out.words(&[BEGIN, task, lease.into()]),
             &Change::Skip { task, lease, index } => {
                 out.words(&[SKIP, task, lease.into(), index.into()]);
@@ -172,6 +176,9 @@ impl<'a> Encoded<'a> {
 pub(crate) fn decode(bytes: &[u8]) -> Result<Change<'_>, StoreError> {
     let mut from = Reader(bytes);
     let noted = match from.word()? {
+        SEGMENT => Change::Segment {
+            version: from.word()?,
+        },
         BEGIN => Change::Begin {
             task: from.word()?,
             lease: from.small()?,
@@ -312,6 +319,7 @@ mod tests {
             grads: &[1.0, -0.0, f32::NAN],
         }];
         let changes = [
+            Change::Segment { version: 11 },
             Change::Begin { task: 9, lease: 8 },
             Change::Skip {
                 task: 9,
@@ -359,6 +367,7 @@ mod tests {
                 Change::Name { .. } => assert!(shown.contains(r#"["a", "ü"]"#)),
                 Change::Declare { .. } => assert!(shown.contains("[1.0, 2.0, 3.0]")),
                 Change::Give { .. } => assert!(shown.contains("[1.0, 2.0]")),
+                Change::Segment { .. } => assert_eq!(shown, "Segment { version: 11 }"),
                 Change::Begin { .. } => assert_eq!(shown, "Begin { task: 9, lease: 8 }"),
                 Change::Skip { .. } => assert!(shown.contains("index: 7")),
             }

@@ -94,11 +94,11 @@ impl Store {
         let model = snapshot.model;
         let _updates = self.updates.write();
         self.check_whole()?;
+        let version = model.version();
         if let Some(log) = self.redo_log.get() {
-            log.begin_segment(dir);
+            log.begin_segment(dir, version);
         }
         self.budget.begin_snapshot();
-        let version = model.version();
         let tables = model.tables.iter().enumerate();
         let removals = self.removals.load(Ordering::Relaxed);
         let last = last.filter(|last| base.is_some() && last.removals == removals);

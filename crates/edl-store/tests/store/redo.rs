@@ -274,6 +274,29 @@ fn a_log_at_its_limit_goes_on_with_the_next_checkpoint() {
 }
 
 #[test]
+fn no_update_is_made_after_a_missing_one_until_a_process_goes_on_without_it() {
+    let job = Job::new();
+    let store = job.begun(2600);
+    declare(&store);
+    store.begin_task(1, 1).unwrap();
+    push(&store, 1, 1, 0).unwrap();
+    while store.trim_redo_log().unwrap().problem.is_none() {
+        push(&store, 1, 1, store.version() as u32).unwrap();
+    }
+    let num_noted = store.version() - 1;
+    // The checkpoint at which the log goes on is never whole, and another task follows.
+    let _never = job.checkpoint(&store, "first");
+    store.begin_task(2, 1).unwrap();
+    push(&store, 2, 1, 0).unwrap();
+    let successor = job.begun(LIMIT);
+    assert_eq!(successor.version(), num_noted);
+    let index = u32::try_from(num_noted).unwrap();
+    push(&successor, 1, 1, index).unwrap();
+    push(&successor, 2, 1, 0).unwrap();
+    assert_eq!(held(&job.begun(LIMIT)), held(&successor));
+}
+
+#[test]
 fn a_folder_that_cannot_be_made_is_named() {
     let store = Store::new(0, 1);
     let refused = store.redo(Path::new("/proc/none"), LIMIT, &unseen);
