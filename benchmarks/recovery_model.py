@@ -13,8 +13,8 @@ import numpy as np
 
 from elasticdl import ArrayModel, ArrayOptimizer, Mode
 from elasticdl.job import Seat
-from elasticdl.worker.replica import Replica
-from elasticdl.worker.ring_member import RingMember
+from elasticdl.packages.all_reduce.replica import Replica
+from elasticdl.packages.all_reduce.ring_member import RingMember
 
 SIZES = (784, 120, 10)
 

@@ -63,6 +63,7 @@ class Package:
             `master.servicer.AddService`.
         row_sources: Functions that return sources of rows that are in no store: each is a
             `worker.row_source.MakeSources`.
+        rings: What makes the ring of workers that have parameters: a `worker.ring.MakeRing`.
         step_watches: Functions that return watches of a worker's steps: each is a
             `worker.step_watch.MakeWatches`.
         kinds: Kinds of events, by their names in the log: subclasses of `observe.kind.Kind`.
@@ -99,6 +100,7 @@ class Package:
     roles: Mapping[str, str] = field(default_factory=dict)
     services: Mapping[str, str] = field(default_factory=dict)
     row_sources: Mapping[str, str] = field(default_factory=dict)
+    rings: Mapping[str, str] = field(default_factory=dict)
     step_watches: Mapping[str, str] = field(default_factory=dict)
     kinds: Mapping[str, str] = field(default_factory=dict)
     views: Mapping[str, str] = field(default_factory=dict)

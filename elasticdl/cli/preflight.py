@@ -123,6 +123,11 @@ def _check_packages(config: JobConfig) -> None:
         raise ConfigError(
             "--tensorboard_log_dir: no package here writes for TensorBoard; install elasticdl anew"
         )
+    if config.has_worlds and not registry.places("rings"):
+        raise ConfigError(
+            f"--distribution_strategy={config.training.distribution_strategy}: no package here "
+            "brings all-reduce; install elasticdl anew, or choose another strategy"
+        )
     for each in of_packages:
         each.check_machine(config)
 

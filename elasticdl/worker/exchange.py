@@ -36,7 +36,6 @@ from elasticdl._core import PsClient
 from elasticdl.backends.base import Int64, ModelDescription, StepResult
 from elasticdl.errors import ModelError
 from elasticdl.job import JointGeneration, Lease, Strategy
-from elasticdl.worker.all_reduce import RingExchange
 from elasticdl.worker.parameters import (
     Committed,
     ComputedMinibatch,
@@ -44,6 +43,7 @@ from elasticdl.worker.parameters import (
     PendingPull,
     Step,
 )
+from elasticdl.worker.ring import Ring
 from elasticdl.worker.row_source import RowSource, Site, SiteGradient
 from elasticdl.worker.stores import StoreExchange
 
@@ -60,7 +60,7 @@ class Exchange:
     def __init__(
         self,
         stores: StoreExchange | None = None,
-        ring: RingExchange | None = None,
+        ring: Ring | None = None,
         sources: Sequence[RowSource] = (),
     ) -> None:
         self.stores = stores

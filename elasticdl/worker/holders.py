@@ -5,19 +5,13 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from elasticdl._core import PsClient, PsServer, RingListener, Store
+from elasticdl._core import PsClient
 from elasticdl.backends.base import Trainer
-from elasticdl.checkpoints.dense import DENSE
-from elasticdl.checkpoints.remote import Sender
-from elasticdl.data.updates import UpdateOrder
-from elasticdl.job import PsRoute, Role
+from elasticdl.job import PsRoute
 from elasticdl.rpc.client import GrpcMasterClient
-from elasticdl.runtime.addresses import port_of
-from elasticdl.runtime.process import ProcessArguments, scratch_folder
-from elasticdl.worker.all_reduce import RingExchange
+from elasticdl.runtime.process import ProcessArguments
 from elasticdl.worker.exchange import Exchange
-from elasticdl.worker.replica import Replica
-from elasticdl.worker.ring_member import RingMember
+from elasticdl.worker.ring import Ring, make_ring
 from elasticdl.worker.route import Route, connect
 from elasticdl.worker.row_source import sources_of
 from elasticdl.worker.stores import StoreExchange
@@ -38,9 +32,8 @@ class Holders:
         """Connect to nothing yet."""
         self._arguments = arguments
         self._master = master
-        self._tls = arguments.tls.as_tuple() if arguments.tls else None
         self.route = Route()
-        self.ring: RingExchange | None = None
+        self.ring: Ring | None = None
 
     def exchange(self, trainer: Trainer) -> Exchange:
         """Return the exchange with the holders of parameters in this job."""
@@ -53,7 +46,7 @@ class Holders:
             stores = StoreExchange(client, trainer, self.route, steps, per_task)
         sources = sources_of(trainer, self._arguments, self._master)
         if config.has_worlds:
-            self.ring = self._join(trainer)
+            self.ring = make_ring()(trainer, self._arguments, self._master)
         return Exchange(stores, self.ring, sources)
 
     def leave(self) -> None:
@@ -64,7 +57,7 @@ class Holders:
         # The member leaves first: after that no round changes the parameters that are handed over.
         self.ring.member.leave()
         if folder := self._master.leave_holder(index, _TELL_SECONDS):
-            version = self.ring.replica.hand_over(Path(folder))
+            version = self.ring.hand_over(Path(folder))
             self._master.hand_over(index, version, _TELL_SECONDS)
         self.ring.close()
 
@@ -72,34 +65,6 @@ class Holders:
         """Leave the world; its other workers have the same parameters."""
         if self.ring is not None:
             self.ring.close()
-
-    def _join(self, trainer: Trainer) -> RingExchange:
-        """Return the part in a world; it is not active before a model is declared to it."""
-        arguments, master = self._arguments, self._master
-        listening, training = arguments.listening, arguments.config.training
-        sender = Sender(scratch_folder(arguments.job_dir, Role.WORKER, arguments.index))
-
-        def serve(store: Store) -> PsServer:
-            bind, token = listening.bind, arguments.token
-            return PsServer(store, bind, 0, token, far=sender, tls=self._tls, is_copy=True)
-
-        replica = Replica(
-            serve,
-            arguments.config.checkpoint.checkpoint_dir_for_init,
-            training.global_batch_size,
-            DENSE if arguments.config.num_ps else "",
-            partial(UpdateOrder.of, training),
-            sender.folder,
-        )
-        listener = RingListener(listening.bind, 0, arguments.token, tls=self._tls)
-        member = RingMember(
-            lambda said: master.attend(arguments.index, said),
-            listener,
-            listening.at(port_of(listener.address)),
-            replica,
-            lambda: listening.at(port_of(replica.address)) if replica.address else "",
-        )
-        return RingExchange(trainer, replica, member)
 
 
 def dial_replicas(arguments: ProcessArguments, route: PsRoute) -> PsClient:

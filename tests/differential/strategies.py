@@ -16,9 +16,9 @@ from elasticdl._core import PsClient, PsServer, RingListener, Store
 from elasticdl.checkpoints.hand_over import write_hand_over
 from elasticdl.data.base import Records
 from elasticdl.job import Mode
-from elasticdl.worker.collective import Group, WorldView, form_ring
-from elasticdl.worker.collective.rounds import OfferedMinibatch
-from elasticdl.worker.replica import Replica
+from elasticdl.packages.all_reduce.collective import Group, WorldView, form_ring
+from elasticdl.packages.all_reduce.collective.rounds import OfferedMinibatch
+from elasticdl.packages.all_reduce.replica import Replica
 
 TOKEN = bytes(32)
 STEPS, MINIBATCH = 10, 12

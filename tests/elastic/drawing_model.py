@@ -83,8 +83,8 @@ def _write_down(name, *values):
 
 
 def _watch():
-    from elasticdl.worker.all_reduce import RingExchange
-    from elasticdl.worker.replica import Replica
+    from elasticdl.packages.all_reduce.exchange import RingExchange
+    from elasticdl.packages.all_reduce.replica import Replica
 
     push, count = RingExchange.push, Replica.count_each
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from elasticdl._core import RingListener
 from elasticdl.errors import RingError
-from elasticdl.worker.collective import WorldView, form_ring
+from elasticdl.packages.all_reduce.collective import WorldView, form_ring
 
 TIMEOUT_SECONDS = 120
 

@@ -162,10 +162,10 @@ def _hash_before(owner, name):
 
 def _watch_stages():
     """Have all models given in pieces; note who was given one, and while which steps."""
-    from elasticdl.worker import transfer as worker_transfer
-    from elasticdl.worker.collective import transfer
-    from elasticdl.worker.replica import Replica
-    from elasticdl.worker.staging import Giver, StagedParameters
+    from elasticdl.packages.all_reduce import transfer as worker_transfer
+    from elasticdl.packages.all_reduce.collective import transfer
+    from elasticdl.packages.all_reduce.replica import Replica
+    from elasticdl.packages.all_reduce.staging import Giver, StagedParameters
 
     transfer.AT_ONCE_BYTES = 0
     worker_transfer.piece_bytes = lambda num_numbers: PIECE_BYTES
@@ -191,9 +191,9 @@ def _watch_stages():
 
 def _watch():
     from elasticdl.backends.numpy import NumpyTrainer
-    from elasticdl.worker.collective.group import Group
-    from elasticdl.worker.replica import Replica
-    from elasticdl.worker.ring_member import RingMember
+    from elasticdl.packages.all_reduce.collective.group import Group
+    from elasticdl.packages.all_reduce.replica import Replica
+    from elasticdl.packages.all_reduce.ring_member import RingMember
     from elasticdl.worker.stores import StoreExchange
 
     for name in ("count", "count_each"):

@@ -15,10 +15,10 @@ from elasticdl._core import PsServer, RingListener
 from elasticdl.data.base import Metadata, Records
 from elasticdl.job import Mode
 from elasticdl.model_spec import ModelSpec
+from elasticdl.packages.all_reduce.collective import Group, WorldView, form_ring
+from elasticdl.packages.all_reduce.collective.rounds import OfferedMinibatch
+from elasticdl.packages.all_reduce.replica import Replica
 from elasticdl.packages.keras.trainer import KerasTrainer
-from elasticdl.worker.collective import Group, WorldView, form_ring
-from elasticdl.worker.collective.rounds import OfferedMinibatch
-from elasticdl.worker.replica import Replica
 
 pytestmark = [pytest.mark.keras, pytest.mark.timeout(300)]
 

@@ -10,17 +10,17 @@ from elasticdl.data.base import Metadata
 from elasticdl.errors import ModelError
 from elasticdl.job import Lease, Shard, Task, TaskKind
 from elasticdl.model_spec import ModelSpec
+from elasticdl.packages.all_reduce.exchange import RingExchange
+from elasticdl.packages.all_reduce.replica import Replica
+from elasticdl.packages.all_reduce.ring_member import RingMember
 from elasticdl.packages.keras.trainer import KerasTrainer
-from elasticdl.worker.all_reduce import RingExchange
 from elasticdl.worker.exchange import Exchange
 from elasticdl.worker.parameters import Step
-from elasticdl.worker.replica import Replica
-from elasticdl.worker.ring_member import RingMember
 from elasticdl.worker.route import Route
 from elasticdl.worker.stores import StoreExchange
 from tests.numerics import test_keras_numerics as keras_numerics
 from tests.numerics.test_keras_numerics import BATCH, CLIPPED, OPTIMIZERS, Ours, Plain, assert_equal
-from tests.unit.worker.ring_workers import TOKEN, Meeting
+from tests.packages.all_reduce.ring_workers import TOKEN, Meeting
 
 pytestmark = pytest.mark.keras
 

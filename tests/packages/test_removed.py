@@ -21,6 +21,7 @@ NAMES = sorted(packages())
 STRATEGIES = ("Local", "ParameterServerStrategy")
 COMMANDS = f"""
 import sys
+from elasticdl import registry
 from elasticdl.cli.main import run_command
 
 common = [
@@ -34,6 +35,8 @@ for strategy in {STRATEGIES}:
     own = [f"--distribution_strategy={{strategy}}", f"--output={{strategy}}"]
     codes.append(run_command([*words, *own, f"--job_dir=job-{{strategy}}"]))
 refused = [run_command([*common, f"--launcher={{name}}"]) == 2 for name in launchers]
+if not registry.places("rings"):
+    codes += [run_command([*common, "--distribution_strategy=HybridStrategy"]) == 0]
 sys.exit(any(codes) or not all(refused))
 """
 

@@ -67,7 +67,7 @@ impl Treatment {
     ///
     /// Changes that add up are added. Of replaced values the last one stays. Moving averages become
     /// the weighted mean, as in one minibatch with all records.
-    /// `elasticdl/worker/collective/state_rules.py` does the same for workers among themselves.
+    /// `elasticdl/packages/all_reduce/collective/state_rules.py` does the same for workers among themselves.
     pub(crate) fn merge(&self, parts: &[(&[f32], f32)]) -> Vec<f32> {
         let Some(((last, _), before)) = parts.split_last() else {
             return Vec::new();

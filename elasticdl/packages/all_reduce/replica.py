@@ -28,12 +28,12 @@ from elasticdl.data.updates import UpdateOrder
 from elasticdl.errors import CheckpointError, ElasticdlError, ModelError
 from elasticdl.job import Strategy
 from elasticdl.locations import Location, parse
-from elasticdl.worker.agreement import check_agreement, described
-from elasticdl.worker.collective.pending import ALL, PendingSums, parts_of
-from elasticdl.worker.collective.rounds import Marks, OfferedMinibatch
-from elasticdl.worker.collective.state_rules import NO_RULES, StateRules
-from elasticdl.worker.collective.transfer import Layout
-from elasticdl.worker.staging import Giver, StagedParameters
+from elasticdl.packages.all_reduce.agreement import check_agreement, described
+from elasticdl.packages.all_reduce.collective.pending import ALL, PendingSums, parts_of
+from elasticdl.packages.all_reduce.collective.rounds import Marks, OfferedMinibatch
+from elasticdl.packages.all_reduce.collective.state_rules import NO_RULES, StateRules
+from elasticdl.packages.all_reduce.collective.transfer import Layout
+from elasticdl.packages.all_reduce.staging import Giver, StagedParameters
 
 _HEADER_BYTES = 8
 _BUSY_SECONDS = 60.0  # for a checkpoint that the master has asked for, on a disk that answers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from elasticdl._core import PsClient
 from elasticdl.backends.base import ModelDescription, StepResult, Trainer
@@ -15,12 +16,12 @@ from elasticdl.errors import (
     UnavailableError,
 )
 from elasticdl.job import Lease
-from elasticdl.worker.collective import rounds
-from elasticdl.worker.collective.rounds import OfferOutcome
+from elasticdl.packages.all_reduce.collective import rounds
+from elasticdl.packages.all_reduce.collective.rounds import OfferOutcome
+from elasticdl.packages.all_reduce.replica import Replica
+from elasticdl.packages.all_reduce.ring_member import Outdated, OutOfTurn, OutOfWorld, RingMember
+from elasticdl.packages.all_reduce.round_protocol import Proposal
 from elasticdl.worker.parameters import OwnParameters, Step
-from elasticdl.worker.replica import Replica
-from elasticdl.worker.ring_member import Outdated, OutOfTurn, OutOfWorld, RingMember
-from elasticdl.worker.round_protocol import Proposal
 
 
 class RingExchange:
@@ -165,6 +166,14 @@ class RingExchange:
             ) from None
         except OutOfWorld:
             raise UnavailableError("this worker is in no world any more") from None
+
+    def hand_over(self, folder: Path) -> int:
+        """Write the parameters for a successor; return their version.
+
+        Raises:
+            CheckpointError: A file cannot be written.
+        """
+        return self.replica.hand_over(folder)
 
     def close(self) -> None:
         """Leave the world, and serve the parameters no longer."""

@@ -8,8 +8,8 @@ import pytest
 
 from elasticdl._core import PsClient, Store
 from elasticdl.errors import ElasticdlError
-from elasticdl.worker.collective.transfer import Layout
-from elasticdl.worker.staging import Giver, StagedParameters
+from elasticdl.packages.all_reduce.collective.transfer import Layout
+from elasticdl.packages.all_reduce.staging import Giver, StagedParameters
 
 LAYOUT = Layout(dense=50, state=3, slots=2)
 

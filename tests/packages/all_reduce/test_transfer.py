@@ -6,11 +6,11 @@ from contextlib import contextmanager
 import pytest
 
 from elasticdl.errors import RingError
-from elasticdl.worker.collective import transfer
-from elasticdl.worker.collective.group import Group
-from elasticdl.worker.replica import Replica
-from elasticdl.worker.staging import Giver, StagedParameters
-from tests.unit.worker.ring_workers import Meeting, RingWorker, finish
+from elasticdl.packages.all_reduce.collective import transfer
+from elasticdl.packages.all_reduce.collective.group import Group
+from elasticdl.packages.all_reduce.replica import Replica
+from elasticdl.packages.all_reduce.staging import Giver, StagedParameters
+from tests.packages.all_reduce.ring_workers import Meeting, RingWorker, finish
 
 NUM_NUMBERS = 1_000
 PIECE_BYTES = 1_000  # of some 15,000, so that they take many rounds
@@ -19,7 +19,9 @@ PIECE_BYTES = 1_000  # of some 15,000, so that they take many rounds
 @pytest.fixture(autouse=True)
 def slow_transfer(monkeypatch):
     monkeypatch.setattr(transfer, "AT_ONCE_BYTES", 0)
-    monkeypatch.setattr("elasticdl.worker.transfer.piece_bytes", lambda num_numbers: PIECE_BYTES)
+    monkeypatch.setattr(
+        "elasticdl.packages.all_reduce.transfer.piece_bytes", lambda num_numbers: PIECE_BYTES
+    )
 
 
 @contextmanager

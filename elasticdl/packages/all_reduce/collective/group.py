@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl._core import Ring
-from elasticdl.worker.collective.rounds import Offer, pack, unpack
+from elasticdl.packages.all_reduce.collective.rounds import Offer, pack, unpack
 
 Float32 = NDArray[np.float32]
 Bytes = NDArray[np.uint8]

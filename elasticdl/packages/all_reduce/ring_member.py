@@ -23,12 +23,18 @@ from elasticdl._core import RingListener
 from elasticdl.backends.base import Float32
 from elasticdl.errors import CheckpointError, ElasticdlError, RingError, UnavailableError
 from elasticdl.job import Attendance, Finished, Restore, Seat, Wait
+from elasticdl.packages.all_reduce.collective import Group, WorldView, form_ring
+from elasticdl.packages.all_reduce.collective.rounds import Offer, OfferOutcome
+from elasticdl.packages.all_reduce.replica import Replica
+from elasticdl.packages.all_reduce.round_protocol import (
+    NextStep,
+    Pair,
+    Proposal,
+    Round,
+    RoundProtocol,
+)
+from elasticdl.packages.all_reduce.transfer import ParameterTransfer
 from elasticdl.runtime.ending import DaemonThread
-from elasticdl.worker.collective import Group, WorldView, form_ring
-from elasticdl.worker.collective.rounds import Offer, OfferOutcome
-from elasticdl.worker.replica import Replica
-from elasticdl.worker.round_protocol import NextStep, Pair, Proposal, Round, RoundProtocol
-from elasticdl.worker.transfer import ParameterTransfer
 
 log = logging.getLogger(__name__)
 

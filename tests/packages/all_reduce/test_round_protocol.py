@@ -7,9 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elasticdl.errors import ElasticdlError
-from elasticdl.worker.collective.pending import PendingSums
-from elasticdl.worker.collective.rounds import Marks, Offer, OfferedMinibatch, OfferOutcome
-from elasticdl.worker.round_protocol import NextStep, Proposal, RoundProtocol
+from elasticdl.packages.all_reduce.collective.pending import PendingSums
+from elasticdl.packages.all_reduce.collective.rounds import (
+    Marks,
+    Offer,
+    OfferedMinibatch,
+    OfferOutcome,
+)
+from elasticdl.packages.all_reduce.round_protocol import NextStep, Proposal, RoundProtocol
 
 WORLD = 3
 

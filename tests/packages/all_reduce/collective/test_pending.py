@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from elasticdl.worker.collective.pending import PendingSums, TaskPart, parts_of
-from elasticdl.worker.collective.rounds import OfferedMinibatch
+from elasticdl.packages.all_reduce.collective.pending import PendingSums, TaskPart, parts_of
+from elasticdl.packages.all_reduce.collective.rounds import OfferedMinibatch
 
 
 def arrays(*values):

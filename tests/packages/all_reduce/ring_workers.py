@@ -12,10 +12,10 @@ from elasticdl.backends.base import ModelDescription, OptimizerSpec, VariableDes
 from elasticdl.job import Restore, Wait
 from elasticdl.master.journal import Journal
 from elasticdl.master.parameters.rendezvous import Rendezvous
-from elasticdl.worker.collective.rounds import OfferedMinibatch
-from elasticdl.worker.replica import Replica
-from elasticdl.worker.ring_member import Outdated, OutOfWorld, RingMember
-from elasticdl.worker.round_protocol import Proposal
+from elasticdl.packages.all_reduce.collective.rounds import OfferedMinibatch
+from elasticdl.packages.all_reduce.replica import Replica
+from elasticdl.packages.all_reduce.ring_member import Outdated, OutOfWorld, RingMember
+from elasticdl.packages.all_reduce.round_protocol import Proposal
 
 TOKEN = b"secret of this job"
 ADAM = OptimizerSpec("adam", {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7, "amsgrad": 0.0})

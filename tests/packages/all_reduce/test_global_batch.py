@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.worker.ring_workers import Meeting, RingWorker, finish
+from tests.packages.all_reduce.ring_workers import Meeting, RingWorker, finish
 
 pytestmark = pytest.mark.timeout(120)
 NUM_NUMBERS = 1_000

@@ -20,10 +20,14 @@ from elasticdl.errors import ElasticdlError
 from elasticdl.job import Attendance
 from elasticdl.master.journal import Journal
 from elasticdl.master.parameters.rendezvous import Rendezvous
-from elasticdl.worker.collective.pending import PendingSums
-from elasticdl.worker.collective.rounds import Marks, OfferedMinibatch, OfferOutcome
-from elasticdl.worker.collective.transfer import AT_ONCE_BYTES, TransferWay, way_of_giving
-from elasticdl.worker.round_protocol import NextStep, Proposal, RoundProtocol
+from elasticdl.packages.all_reduce.collective.pending import PendingSums
+from elasticdl.packages.all_reduce.collective.rounds import Marks, OfferedMinibatch, OfferOutcome
+from elasticdl.packages.all_reduce.collective.transfer import (
+    AT_ONCE_BYTES,
+    TransferWay,
+    way_of_giving,
+)
+from elasticdl.packages.all_reduce.round_protocol import NextStep, Proposal, RoundProtocol
 
 NUM_TASKS, MINIBATCHES, RECORDS = 40, 4, 16
 BATCH = 5 * RECORDS  # no number of whole tasks

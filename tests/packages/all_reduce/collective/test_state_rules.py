@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from elasticdl.worker.collective.pending import PendingSums
-from elasticdl.worker.collective.rounds import OfferedMinibatch
-from elasticdl.worker.collective.state_rules import NO_RULES, StateRules
+from elasticdl.packages.all_reduce.collective.pending import PendingSums
+from elasticdl.packages.all_reduce.collective.rounds import OfferedMinibatch
+from elasticdl.packages.all_reduce.collective.state_rules import NO_RULES, StateRules
 
 # A count, a mean of two numbers, a last value, and a variable that training leaves as it is.
 RULES = StateRules.of([(range(0, 1), 1.0), (range(1, 3), 0.9), (range(3, 4), 0.0)])

@@ -14,8 +14,8 @@ from elasticdl.backends.base import (
     VariableDescription,
 )
 from elasticdl.errors import ModelError, ModelMismatchError
-from elasticdl.worker.agreement import check_agreement, described
-from elasticdl.worker.replica import Replica
+from elasticdl.packages.all_reduce.agreement import check_agreement, described
+from elasticdl.packages.all_reduce.replica import Replica
 
 TOKEN = b"a token of this test"
 MODEL = ModelDescription(

@@ -19,8 +19,14 @@ from typing import Protocol
 from elasticdl.backends.base import Float32
 from elasticdl.data.updates import UpdateOrder
 from elasticdl.errors import ElasticdlError
-from elasticdl.worker.collective.pending import PendingSums
-from elasticdl.worker.collective.rounds import Marks, Offer, OfferedMinibatch, OfferOutcome, admit
+from elasticdl.packages.all_reduce.collective.pending import PendingSums
+from elasticdl.packages.all_reduce.collective.rounds import (
+    Marks,
+    Offer,
+    OfferedMinibatch,
+    OfferOutcome,
+    admit,
+)
 
 _IDLE_ROUNDS = 10  # rounds without any minibatch, after which it is looked whether more will come
 

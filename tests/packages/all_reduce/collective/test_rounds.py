@@ -2,7 +2,7 @@
 
 import pytest
 
-from elasticdl.worker.collective.rounds import (
+from elasticdl.packages.all_reduce.collective.rounds import (
     OFFER_BYTES,
     Marks,
     Offer,

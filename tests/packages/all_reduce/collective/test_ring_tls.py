@@ -8,8 +8,8 @@ import pytest
 from elasticdl._core import PsClient, PsServer, RingListener, Store
 from elasticdl.errors import AuthenticationError, RingError, UnavailableError
 from elasticdl.job import Role
+from elasticdl.packages.all_reduce.collective import WorldView, form_ring
 from elasticdl.runtime.credentials.authority import USER, Authority, Identity
-from elasticdl.worker.collective import WorldView, form_ring
 from tests.unit.recording_relay import RecordingRelay
 
 LONG_AGO = -4 * 86_400.0  # more than a clock may be ahead of others

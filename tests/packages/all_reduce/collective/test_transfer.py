@@ -2,7 +2,7 @@
 
 import pytest
 
-from elasticdl.worker.collective.transfer import (
+from elasticdl.packages.all_reduce.collective.transfer import (
     AT_ONCE_BYTES,
     LEAST_PIECE_BYTES,
     Layout,

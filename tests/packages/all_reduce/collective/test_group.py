@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from elasticdl._core import RingListener
-from elasticdl.worker.collective import Group, WorldView, form_ring
-from elasticdl.worker.collective.rounds import Offer, OfferedMinibatch
+from elasticdl.packages.all_reduce.collective import Group, WorldView, form_ring
+from elasticdl.packages.all_reduce.collective.rounds import Offer, OfferedMinibatch
 
 TOKEN = b"secret of this job"
 
@@ -48,7 +48,7 @@ def test_bytes_of_rank_0_come_to_all_as_they_are(num_bytes):
 
 @pytest.mark.timeout(300)
 def test_bytes_in_several_pieces_are_kept_by_those_who_want_them(monkeypatch):
-    monkeypatch.setattr("elasticdl.worker.collective.group._PIECE_BYTES", 100)
+    monkeypatch.setattr("elasticdl.packages.all_reduce.collective.group._PIECE_BYTES", 100)
     data = np.random.default_rng(1).bytes(1_001)
     found = together(3, lambda group, rank: group.give(data if rank == 0 else None, rank == 2))
     assert found == [b"", b"", data]

@@ -15,14 +15,14 @@ from elasticdl.data.base import Metadata
 from elasticdl.errors import GapError, ModelError, StaleParametersError
 from elasticdl.job import Finished, Outcome, TaskKind, Wait
 from elasticdl.model_spec import ModelSpec
-from elasticdl.worker.all_reduce import RingExchange
+from elasticdl.packages.all_reduce.exchange import RingExchange
+from elasticdl.packages.all_reduce.replica import Replica
+from elasticdl.packages.all_reduce.ring_member import RingMember
 from elasticdl.worker.exchange import Exchange
 from elasticdl.worker.loop import Worker
 from elasticdl.worker.records import sample_minibatch
-from elasticdl.worker.replica import Replica
-from elasticdl.worker.ring_member import RingMember
 from elasticdl.worker.stores import StoreExchange
-from tests.unit.worker.ring_workers import TOKEN, Meeting
+from tests.packages.all_reduce.ring_workers import TOKEN, Meeting
 from tests.unit.worker.test_loop import (
     MINIBATCH,
     SHARD_RECORDS,

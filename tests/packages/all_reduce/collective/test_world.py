@@ -9,8 +9,8 @@ import pytest
 from elasticdl._core import RingListener
 from elasticdl.errors import RingError
 from elasticdl.job import Role
+from elasticdl.packages.all_reduce.collective import WorldView, form_ring
 from elasticdl.runtime.credentials.authority import Authority, Identity
-from elasticdl.worker.collective import WorldView, form_ring
 
 TOKEN = b"a secret of thirty-two bytes ...."
 

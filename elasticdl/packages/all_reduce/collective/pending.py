@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticdl.worker.collective.rounds import OfferedMinibatch
-from elasticdl.worker.collective.state_rules import NO_RULES, StateRules
+from elasticdl.packages.all_reduce.collective.rounds import OfferedMinibatch
+from elasticdl.packages.all_reduce.collective.state_rules import NO_RULES, StateRules
 
 Float32 = NDArray[np.float32]
 ALL = 0  # the key of a sum over all that comes

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from elasticdl._core import PsClient, Store
 from elasticdl.errors import ElasticdlError
-from elasticdl.worker.collective.group import Bytes
-from elasticdl.worker.collective.transfer import Layout
+from elasticdl.packages.all_reduce.collective.group import Bytes
+from elasticdl.packages.all_reduce.collective.transfer import Layout
 
 
 class Giver:

@@ -8,11 +8,15 @@ piece it has the parameters.
 from __future__ import annotations
 
 from elasticdl.job import Seat
-from elasticdl.worker.collective import Group
-from elasticdl.worker.collective.rounds import Offer
-from elasticdl.worker.collective.transfer import TransferWay, piece_bytes, way_of_giving
-from elasticdl.worker.replica import Replica
-from elasticdl.worker.staging import Giver, StagedParameters
+from elasticdl.packages.all_reduce.collective import Group
+from elasticdl.packages.all_reduce.collective.rounds import Offer
+from elasticdl.packages.all_reduce.collective.transfer import (
+    TransferWay,
+    piece_bytes,
+    way_of_giving,
+)
+from elasticdl.packages.all_reduce.replica import Replica
+from elasticdl.packages.all_reduce.staging import Giver, StagedParameters
 
 
 class ParameterTransfer:
