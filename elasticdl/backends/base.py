@@ -321,13 +321,18 @@ class KeepsNames(Protocol):
 class RunsCallbacks(Protocol):
     """A trainer of a model file that may have callbacks."""
 
-    def run_callbacks(self, call: CallbackCall) -> CallbackResult:
+    def run_callbacks(self, call: CallbackCall, is_alone: bool) -> CallbackResult:
         """Call the user's callbacks, made anew and given what they remembered.
 
         Asked if `Trainer.callbacks` says that there are some.
 
+        Args:
+            call: The moment, and what callbacks remember.
+            is_alone: No other process would miss what a callback changes in the model file.
+
         Raises:
             ModelError: One raised, or remembers what JSON does not know.
+            SideEffectError: One has changed globals of the model file, and `is_alone` is False.
         """
         ...
 

@@ -18,7 +18,6 @@ from elasticdl.backends.base import (
     StepResult,
     Trainer,
 )
-from elasticdl.backends.python_state import check_unchanged, globals_now
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader
 from elasticdl.data.sources import is_cut_as_it_comes
@@ -223,18 +222,9 @@ class Computation:
         return report
 
     def _called(self, trainer: Trainer, call: CallbackCall) -> CallbackResult:
-        """Call the callbacks. They may change nothing that other processes would not see."""
-        callbacks = trainer.callbacks
         assert isinstance(trainer, RunsCallbacks), "it has said that it has callbacks"
-        # In a Local job no other process exists, so a change cannot be missed.
         is_alone = self._config.training.distribution_strategy is Strategy.LOCAL
-        if is_alone or callbacks is None:
-            return trainer.run_callbacks(call)
-        namespace = callbacks.namespace
-        before = globals_now(namespace)
-        result = trainer.run_callbacks(call)
-        check_unchanged(before, namespace)
-        return result
+        return trainer.run_callbacks(call, is_alone)
 
     def _results(self, lease: Lease) -> dict[str, float]:
         """Turn merged states into numbers; those of training are grouped by range of records."""

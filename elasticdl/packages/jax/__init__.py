@@ -2,4 +2,6 @@
 
 from elasticdl.registry import Package
 
-PACKAGE = Package(needs=("keras",), backends={"jax": "elasticdl.packages.jax.backend:BACKEND"})
+PACKAGE = Package(
+    needs=("frameworks", "keras"), backends={"jax": "elasticdl.packages.jax.backend:BACKEND"}
+)

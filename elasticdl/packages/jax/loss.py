@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from elasticdl.backends.user_code import no_place, user_code
 from elasticdl.data.strings import Array
 from elasticdl.errors import ModelError
+from elasticdl.packages.frameworks.user_code import no_place, user_code
 from elasticdl.packages.jax.placed import only_in_feed
 from elasticdl.packages.keras.feed.minibatch import describe
 from elasticdl.packages.keras.internals import (

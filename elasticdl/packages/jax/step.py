@@ -12,8 +12,8 @@ import numpy as np
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from elasticdl.backends.base import Float32, StepResult
-from elasticdl.backends.momenta import change_of
 from elasticdl.errors import ModelError
+from elasticdl.packages.frameworks.momenta import change_of
 from elasticdl.packages.jax.arrays import FeatureNames, SizesSeen
 from elasticdl.packages.jax.loss import JaxLoss
 from elasticdl.packages.jax.placed import JaxModel, of_32_bits

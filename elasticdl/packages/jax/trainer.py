@@ -11,12 +11,12 @@ import keras
 
 from elasticdl.backends.base import Float32, Minibatch, TellFeedWay, tell_nobody
 from elasticdl.backends.call_order import as_keras
-from elasticdl.backends.parts import ComposedTrainer, Parts
 from elasticdl.data.base import Metadata, Records
 from elasticdl.data.strings import Array
 from elasticdl.errors import ModelError
 from elasticdl.job import Mode
 from elasticdl.model_spec import ModelSpec
+from elasticdl.packages.frameworks.parts import ComposedTrainer, Parts
 from elasticdl.packages.jax.arrays import as_arrays
 from elasticdl.packages.jax.computation import JaxComputation
 from elasticdl.packages.jax.export import JaxExporter

@@ -5,6 +5,7 @@ from elasticdl.registry import Package
 _HERE = "elasticdl.packages.keras"
 
 PACKAGE = Package(
+    needs=("frameworks",),
     backends={"keras": f"{_HERE}.backend:BACKEND"},
     model_files={"keras": f"{_HERE}.deferred:MODEL_FILES"},
     other_flags={"Keras": f"{_HERE}.other_names:FLAGS"},

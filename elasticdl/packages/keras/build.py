@@ -11,10 +11,10 @@ import tensorflow as tf
 
 from elasticdl.backends.average import EvaluationLoss
 from elasticdl.backends.base import Float32, Minibatch, ModelDescription
-from elasticdl.backends.parts import Evaluation, Exporter, Parts
 from elasticdl.errors import ModelError
 from elasticdl.job import Mode
 from elasticdl.model_spec import ModelSpec
+from elasticdl.packages.frameworks.parts import Evaluation, Exporter, Parts
 from elasticdl.packages.keras.computation import KerasComputation
 from elasticdl.packages.keras.description import (
     Untrained,

@@ -8,9 +8,14 @@ import keras
 import numpy as np
 
 from elasticdl.backends.call_order import Tell, told_nobody
-from elasticdl.backends.job_callbacks import JobCallbacks, made_by, needs_of, scheduled_rate
-from elasticdl.callbacks import JobControl, LearningRateScheduler
 from elasticdl.errors import ModelError
+from elasticdl.packages.frameworks.callbacks import JobControl, LearningRateScheduler
+from elasticdl.packages.frameworks.job_callbacks import (
+    JobCallbacks,
+    made_by,
+    needs_of,
+    scheduled_rate,
+)
 from elasticdl.packages.keras.internals import MonitorCallback
 from elasticdl.packages.keras.job_callbacks import MEMORY, KerasHooks, check_callback
 from elasticdl.packages.keras.optimizer import LearningRate

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from elasticdl.backends.base import Float32, Minibatch
-from elasticdl.backends.parts import Lookups, StepPart
 from elasticdl.errors import ModelError
 from elasticdl.job import Mode
+from elasticdl.packages.frameworks.parts import Lookups, StepPart
 from elasticdl.packages.keras.description import Untrained
 from elasticdl.packages.keras.feed.minibatch import KerasMinibatch
 from elasticdl.packages.keras.model.placed import PlacedModel

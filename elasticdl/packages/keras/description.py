@@ -15,11 +15,11 @@ from elasticdl.backends.base import (
     TableDescription,
     VariableDescription,
 )
-from elasticdl.backends.job_callbacks import JobCallbacks
-from elasticdl.backends.model_notes import of_endless, of_frozen, of_moved
 from elasticdl.errors import ModelError
 from elasticdl.layers.row_rules import KeptStatistics
 from elasticdl.model_spec import ModelSpec
+from elasticdl.packages.frameworks.job_callbacks import JobCallbacks
+from elasticdl.packages.frameworks.model_notes import of_endless, of_frozen, of_moved
 from elasticdl.packages.keras.callbacks import is_scheduled, job_callbacks, learning_rate_of
 from elasticdl.packages.keras.model.placed import LayerTable, PlacedModel, takes_training
 from elasticdl.packages.keras.model.placement import MovedEmbedding

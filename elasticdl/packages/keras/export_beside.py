@@ -11,10 +11,10 @@ import numpy as np
 import tensorflow as tf
 
 from elasticdl.backends.base import Float32
-from elasticdl.backends.user_code import no_place, user_code
 from elasticdl.data.strings import Array
 from elasticdl.errors import ModelError
 from elasticdl.layers.lookup import looking_up, serving
+from elasticdl.packages.frameworks.user_code import no_place, user_code
 from elasticdl.packages.keras.export import (
     ASKED,
     named_features,

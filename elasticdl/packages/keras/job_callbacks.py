@@ -12,15 +12,15 @@ from typing import Self
 import keras
 import numpy as np
 
-from elasticdl.backends.callback_memory import CallbackMemory
-from elasticdl.backends.job_callbacks import (
+from elasticdl.errors import ModelError
+from elasticdl.packages.frameworks.callback_memory import CallbackMemory
+from elasticdl.packages.frameworks.callbacks import Callback, JobControl
+from elasticdl.packages.frameworks.job_callbacks import (
     check_monitor,
     check_rate,
     follows_evaluations,
     mode_of,
 )
-from elasticdl.callbacks import Callback, JobControl
-from elasticdl.errors import ModelError
 from elasticdl.packages.keras.internals import MonitorCallback
 
 MEMORY = CallbackMemory("_model", "params", "validation_data")

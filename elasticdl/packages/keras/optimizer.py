@@ -14,9 +14,9 @@ from elasticdl.backends.base import (
     OptimizerSpec,
     VariableDescription,
 )
-from elasticdl.backends.job_callbacks import refuse_counting
-from elasticdl.backends.user_code import user_code
 from elasticdl.errors import ModelError
+from elasticdl.packages.frameworks.job_callbacks import refuse_counting
+from elasticdl.packages.frameworks.user_code import user_code
 from elasticdl.packages.keras.group_ftrl import GroupFtrl
 from elasticdl.packages.keras.model.old_calls import remedy_of
 from elasticdl.packages.keras.own_optimizer import own_program

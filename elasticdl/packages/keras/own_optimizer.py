@@ -13,7 +13,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from elasticdl.backends.user_code import user_code
 from elasticdl.errors import ModelError
 from elasticdl.optimizers.program import (
     GRADIENT,
@@ -24,6 +23,7 @@ from elasticdl.optimizers.program import (
     ProgramBuilder,
     unsupported,
 )
+from elasticdl.packages.frameworks.user_code import user_code
 
 Make = Callable[..., int]
 """Adds the operation of a node of the graph to a builder, given the values that it takes."""

@@ -9,10 +9,10 @@ import numpy as np
 import tensorflow as tf
 
 from elasticdl.backends.base import Float32, Minibatch, TellFeedWay, tell_nobody
-from elasticdl.backends.parts import ComposedPredictor
 from elasticdl.data.base import Metadata
 from elasticdl.errors import ModelError
 from elasticdl.model_spec import ModelSpec
+from elasticdl.packages.frameworks.parts import ComposedPredictor
 from elasticdl.packages.keras.export import Exported
 from elasticdl.packages.keras.feed.minibatch import KerasMinibatch
 from elasticdl.packages.keras.feed.runner import FeedRunner

@@ -12,8 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from elasticdl.backends.base import Float32, Minibatch, ModelDescription, StepResult
-from elasticdl.backends.momenta import change_of
 from elasticdl.errors import ModelError
+from elasticdl.packages.frameworks.momenta import change_of
 from elasticdl.packages.keras.internals import global_seed_generator
 from elasticdl.packages.keras.layers.embedding import Embedding
 from elasticdl.packages.keras.model.function import FlatFunction

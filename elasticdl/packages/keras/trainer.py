@@ -13,12 +13,12 @@ import tensorflow as tf
 
 from elasticdl.backends.base import Minibatch, TellFeedWay, tell_nobody
 from elasticdl.backends.call_order import as_keras
-from elasticdl.backends.parts import ComposedTrainer, Parts
 from elasticdl.data.base import Metadata
 from elasticdl.data.strings import Array
 from elasticdl.errors import ModelError
 from elasticdl.job import Mode
 from elasticdl.model_spec import ModelSpec
+from elasticdl.packages.frameworks.parts import ComposedTrainer, Parts
 from elasticdl.packages.keras.build import Framework, build
 from elasticdl.packages.keras.description import Updates
 from elasticdl.packages.keras.eager import EagerModel

@@ -5,6 +5,7 @@ from elasticdl.registry import Package
 _HERE = "elasticdl.packages.model_servers"
 
 PACKAGE = Package(
+    needs=("frameworks",),
     sections={"model_servers": f"{_HERE}.settings:ModelServersSection"},
     roles={"modelserver": _HERE},
     features={"model_servers": f"{_HERE}.master:features_of"},

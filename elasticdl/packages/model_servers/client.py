@@ -13,8 +13,8 @@ import grpc
 import numpy as np
 
 from elasticdl.backends.base import Float32, Int64
-from elasticdl.backends.towers import Tower
 from elasticdl.errors import AuthenticationError, ElasticdlError, ModelError, UnavailableError
+from elasticdl.packages.frameworks.towers import Tower
 from elasticdl.packages.model_servers.messages import SIZE_LIMITS, check_size, floats_of
 from elasticdl.packages.model_servers.tower_rows import Question, TowerAnswer, TowerGradients
 from elasticdl.packages.model_servers.windows import MAX_IDS

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from elasticdl.backends.base import Float32, Int64, Lookup
-from elasticdl.backends.towers import Tower
 from elasticdl.errors import ModelError
+from elasticdl.packages.frameworks.towers import Tower
 from elasticdl.packages.model_servers.tower_rows import TowerGradients, dense_part
 from elasticdl.worker.row_source import SiteGradient
 

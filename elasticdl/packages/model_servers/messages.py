@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from elasticdl.backends.base import Float32, Int64
-from elasticdl.backends.towers import Tower
 from elasticdl.errors import ModelError
+from elasticdl.packages.frameworks.towers import Tower
 from elasticdl.rpc.codec import MessageError
 
 MAX_BYTES = 256 * 1024 * 1024

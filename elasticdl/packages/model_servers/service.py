@@ -11,8 +11,8 @@ import grpc
 import numpy as np
 
 from elasticdl.backends.base import Float32, Int64
-from elasticdl.backends.towers import Tower
 from elasticdl.errors import ElasticdlError
+from elasticdl.packages.frameworks.towers import Tower
 from elasticdl.packages.model_servers.computer import TowerComputer
 from elasticdl.packages.model_servers.messages import SIZE_LIMITS, dense_of, floats_of, ids_of
 from elasticdl.packages.model_servers.windows import MAX_IDS, RequestWindows, ServerCounts

@@ -27,8 +27,8 @@ from elasticdl.backends.base import (
     StepResult,
     Trainer,
 )
-from elasticdl.backends.towers import HasTowers, Tower
 from elasticdl.errors import ModelError, NonFiniteLossError
+from elasticdl.packages.frameworks.towers import HasTowers, Tower
 from elasticdl.worker.row_source import Site, SiteGradient
 
 

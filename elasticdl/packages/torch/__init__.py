@@ -5,6 +5,7 @@ from elasticdl.registry import Package
 _HERE = "elasticdl.packages.torch"
 
 PACKAGE = Package(
+    needs=("frameworks",),
     backends={"torch": f"{_HERE}.backend:BACKEND"},
     other_names={"torch": f"{_HERE}.other_names:NAMES"},
     checks={"torch": f"{_HERE}.checks:check"},

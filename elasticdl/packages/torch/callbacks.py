@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from elasticdl.backends.callback_memory import CallbackMemory
-from elasticdl.backends.job_callbacks import (
+from elasticdl.errors import ModelError
+from elasticdl.packages.frameworks.callback_memory import CallbackMemory
+from elasticdl.packages.frameworks.callbacks import (
+    Callback,
+    JobControl,
+    LearningRateScheduler,
+    MonitorCallback,
+    ReduceLROnPlateau,
+)
+from elasticdl.packages.frameworks.job_callbacks import (
     JobCallbacks,
     check_monitor,
     check_rate,
@@ -13,14 +21,6 @@ from elasticdl.backends.job_callbacks import (
     mode_of,
     needs_of,
 )
-from elasticdl.callbacks import (
-    Callback,
-    JobControl,
-    LearningRateScheduler,
-    MonitorCallback,
-    ReduceLROnPlateau,
-)
-from elasticdl.errors import ModelError
 
 _HOOKS = frozenset(name for name in vars(Callback) if name.startswith("on_"))
 _MEMORY = CallbackMemory("_control")

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from elasticdl.backends.towers import towers_are_elsewhere
 from elasticdl.errors import ModelError
 from elasticdl.layers.life_cycle import Admission, Expiry, admission_of, expiry_of
 from elasticdl.layers.lookup import (
@@ -18,9 +17,10 @@ from elasticdl.layers.lookup import (
     current_lookup,
     is_served,
 )
-from elasticdl.layers.plain_rows import PlainRows
-from elasticdl.layers.rates import require_rate
 from elasticdl.layers.row_statistics import RowStatistics, statistics_of
+from elasticdl.packages.frameworks.plain_rows import PlainRows
+from elasticdl.packages.frameworks.rates import require_rate
+from elasticdl.packages.frameworks.towers import towers_are_elsewhere
 from elasticdl.packages.torch.table_parameter import Distribution, TableParameter
 
 WIRE_DTYPES = ("float32", "float16", "bfloat16")

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from elasticdl.backends.call_order import Tell, takes_predictions_first, told_nobody
-from elasticdl.backends.user_code import user_code
 from elasticdl.errors import ModelError, place_of
+from elasticdl.packages.frameworks.user_code import user_code
 from elasticdl.packages.torch.device import Device
 from elasticdl.packages.torch.structures import Nested, describe, map_leaves
 

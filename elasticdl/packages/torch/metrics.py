@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from elasticdl.backends.average import Average, mean
 from elasticdl.backends.call_order import Tell, swapped, takes_predictions_first, told_nobody
-from elasticdl.backends.user_code import user_code
 from elasticdl.errors import ModelError
 from elasticdl.job import MetricStates
+from elasticdl.packages.frameworks.user_code import user_code
 from elasticdl.packages.torch.loss import is_of_torch
 from elasticdl.packages.torch.structures import Nested, as_array, leaves
 

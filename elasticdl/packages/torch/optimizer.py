@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from elasticdl.backends.base import ClipSpec, OptimizerSpec
-from elasticdl.backends.user_code import user_code
 from elasticdl.errors import ModelError
 from elasticdl.optimizers.update_rule import UpdateRule
+from elasticdl.packages.frameworks.user_code import user_code
 from elasticdl.packages.torch.clipping import Clipping
 from elasticdl.packages.torch.trial import COUNT_IN_A_BUFFER
 

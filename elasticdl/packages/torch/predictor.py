@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from elasticdl.backends.base import Float32, Minibatch
-from elasticdl.backends.parts import ComposedPredictor
 from elasticdl.data.base import Metadata
 from elasticdl.errors import ModelError
 from elasticdl.model_spec import ModelSpec
+from elasticdl.packages.frameworks.parts import ComposedPredictor
 from elasticdl.packages.torch.device import Device
 from elasticdl.packages.torch.export import read_export
 from elasticdl.packages.torch.feed import Feed, TorchMinibatch

@@ -11,9 +11,9 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from elasticdl.backends.base import Float32, Minibatch, ModelDescription, StepResult
-from elasticdl.backends.model_notes import of_scheduler
-from elasticdl.backends.momenta import change_of
 from elasticdl.errors import ModelError
+from elasticdl.packages.frameworks.model_notes import of_scheduler
+from elasticdl.packages.frameworks.momenta import change_of
 from elasticdl.packages.own_loops.asking import AskingTrainer
 from elasticdl.packages.own_loops.handover import GradientRequest, Handover
 from elasticdl.packages.torch.device import Device

@@ -1,4 +1,4 @@
-"""Training's effect on buffers: moving statistics and counters; see `backends/momenta.py`.
+"""Training's effect on buffers: moving statistics and counters; see `frameworks/momenta.py`.
 
 Some buffers of PyTorch follow no such rule. `BatchNorm1d(momentum=None)` keeps the mean of all
 minibatches, in which one weighs 1 / n. Each step makes the vectors of a spectral norm anew. A
@@ -19,8 +19,8 @@ from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 
 from elasticdl.backends.base import Float32
-from elasticdl.backends.momenta import momentum_of
 from elasticdl.errors import ModelError
+from elasticdl.packages.frameworks.momenta import momentum_of
 from elasticdl.packages.torch.buffers import Buffer
 from elasticdl.packages.torch.feed import TorchMinibatch
 from elasticdl.packages.torch.model import Lookup, PlacedModel

@@ -8,9 +8,9 @@ import torch
 
 from elasticdl.backends.average import EvaluationLoss
 from elasticdl.backends.base import Float32, Minibatch, StepResult
-from elasticdl.backends.momenta import change_of
-from elasticdl.backends.parts import Evaluation
 from elasticdl.errors import ModelError
+from elasticdl.packages.frameworks.momenta import change_of
+from elasticdl.packages.frameworks.parts import Evaluation
 from elasticdl.packages.torch.compiled import CompiledStep
 from elasticdl.packages.torch.feed import TorchMinibatch
 from elasticdl.packages.torch.lookups import GivenRows

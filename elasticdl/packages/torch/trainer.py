@@ -24,14 +24,14 @@ from elasticdl.backends.base import (
     TableSource,
 )
 from elasticdl.backends.exported import may_be_loaded
-from elasticdl.backends.job_callbacks import JobCallbacks, scheduled_rate
-from elasticdl.backends.model_notes import of_endless, of_frozen, of_scheduler
-from elasticdl.backends.parts import ComposedTrainer, Parts
 from elasticdl.data.base import Metadata
 from elasticdl.data.strings import Array
 from elasticdl.errors import ModelError
 from elasticdl.job import Mode
 from elasticdl.model_spec import ModelSpec
+from elasticdl.packages.frameworks.job_callbacks import JobCallbacks, scheduled_rate
+from elasticdl.packages.frameworks.model_notes import of_endless, of_frozen, of_scheduler
+from elasticdl.packages.frameworks.parts import ComposedTrainer, Parts
 from elasticdl.packages.torch.callbacks import job_callbacks
 from elasticdl.packages.torch.compiled import CompiledStep
 from elasticdl.packages.torch.device import Device

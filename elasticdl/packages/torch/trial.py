@@ -15,15 +15,15 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from elasticdl.backends.python_state import (
+from elasticdl.data.strings import Array
+from elasticdl.errors import ModelError
+from elasticdl.packages.frameworks.python_state import (
     MOST_BYTES,
     PythonState,
     compare_steps,
     is_same,
     shown,
 )
-from elasticdl.data.strings import Array
-from elasticdl.errors import ModelError
 from elasticdl.packages.torch.feed import TorchMinibatch
 from elasticdl.packages.torch.structures import map_leaves
 from elasticdl.packages.torch.table_parameter import TableParameter

@@ -8,12 +8,12 @@ import numpy as np
 import tensorflow as tf
 
 from elasticdl.backends.base import ChecksData, ChecksExport, KeepsNames, Minibatch
-from elasticdl.backends.towers import HasTowers
 from elasticdl.data.base import Metadata
 from elasticdl.errors import ModelError
 from elasticdl.job import Mode
 from elasticdl.layers import Embedding
 from elasticdl.model_spec import ModelSpec
+from elasticdl.packages.frameworks.towers import HasTowers
 from elasticdl.packages.jax.trainer import JaxTrainer
 from elasticdl.packages.keras.feed.minibatch import KerasMinibatch, Structure
 

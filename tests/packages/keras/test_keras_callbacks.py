@@ -13,7 +13,7 @@ from elasticdl.callbacks import JobControl
 from elasticdl.errors import ModelError
 from elasticdl.job import Moment, MomentKind
 from elasticdl.packages.keras.callbacks import job_callbacks
-from tests.unit.backends.called import VALUES, call, moments
+from tests.packages.frameworks.called import VALUES, call, moments
 
 pytestmark = pytest.mark.keras
 

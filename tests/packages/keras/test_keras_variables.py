@@ -12,8 +12,8 @@ from keras.src.backend.common import global_state
 from keras.src.utils.naming import reset_uids
 
 from elasticdl import Mode
-from elasticdl.backends.momenta import change_of
 from elasticdl.errors import ModelError
+from elasticdl.packages.frameworks.momenta import change_of
 
 pytestmark = pytest.mark.keras
 

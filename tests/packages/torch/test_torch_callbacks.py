@@ -15,7 +15,7 @@ from elasticdl.callbacks import (
 )
 from elasticdl.errors import ModelError
 from elasticdl.job import CallbackCall, Moment, MomentKind
-from tests.unit.backends.called import VALUES, call, moments
+from tests.packages.frameworks.called import VALUES, call, moments
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; make test-torch has it")
 
@@ -306,7 +306,7 @@ def test_metrics_of_torchmetrics_say_whether_more_is_better(job_with):
     state = ""
     for number, value in enumerate([0.5, 0.4, 0.4]):
         moment = Moment(MomentKind.EVALUATION, number, {"val_error": value})
-        result = job.backend.run_callbacks(CallbackCall(state, None, moment, 20))
+        result = job.backend.run_callbacks(CallbackCall(state, None, moment, 20), True)
         state = result.state
         assert result.stop == ("EarlyStopping" if number == 2 else "")
 
@@ -316,7 +316,7 @@ def test_a_callback_reads_the_learning_rate_of_the_optimizer(job_with):
     state = ""
     for number, rate in enumerate([None, 0.01]):
         moment = Moment(MomentKind.EPOCH_END, number, {"loss": 1.0})
-        result = job.backend.run_callbacks(CallbackCall(state, None, moment, 20))
+        result = job.backend.run_callbacks(CallbackCall(state, None, moment, 20), True)
         state = result.state
         assert result.learning_rate == (rate and pytest.approx(rate))
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from elasticdl.backends.base import FeedWay, TellFeedWay, tell_nobody
-from elasticdl.backends.user_code import user_code
 from elasticdl.data.base import Metadata, columns_there_are
 from elasticdl.errors import ElasticdlError, ModelError
 from elasticdl.job import Mode
+from elasticdl.packages.frameworks.user_code import user_code
 from elasticdl.packages.keras.feed.compile import as_element
 from elasticdl.packages.keras.feed.dataset import OWN_SIZES, Drawing, NotedDataset
 from elasticdl.packages.keras.feed.faults import RUN_ERRORS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from elasticdl.layers.plain_rows import PlainRows
+from elasticdl.packages.frameworks.plain_rows import PlainRows
 from elasticdl.packages.keras.layers.constraint import RowConstraint
 from elasticdl.packages.keras.layers.initializer import describe_initializer
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import keras
 import tensorflow as tf
 
-from elasticdl.backends.towers import towers_are_elsewhere
 from elasticdl.errors import ModelError
 from elasticdl.layers.lookup import Shape, current_lookup
+from elasticdl.packages.frameworks.towers import towers_are_elsewhere
 
 
 @keras.saving.register_keras_serializable(package="elasticdl")

@@ -7,7 +7,7 @@ import math
 import keras
 
 from elasticdl.layers.lookup import Shape
-from elasticdl.layers.rates import require_rate
+from elasticdl.packages.frameworks.rates import require_rate
 
 
 @keras.saving.register_keras_serializable(package="elasticdl")

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 import tensorflow as tf
 
 from elasticdl.backends.call_order import Tell, told_nobody
-from elasticdl.backends.user_code import no_place, user_code
 from elasticdl.errors import ModelError
 from elasticdl.job import MetricStates
+from elasticdl.packages.frameworks.user_code import no_place, user_code
 from elasticdl.packages.keras.feed.minibatch import describe
 from elasticdl.packages.keras.metrics.kinds import Metric, mask_of, with_mask
 from elasticdl.packages.keras.metrics.resolve import Chosen, Outputs, choose, make

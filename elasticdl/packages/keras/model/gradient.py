@@ -10,10 +10,10 @@ import numpy as np
 import tensorflow as tf
 
 from elasticdl.backends.base import Float32, StepResult
-from elasticdl.backends.momenta import change_of
 from elasticdl.errors import ModelError
 from elasticdl.layers.lookup import counting
 from elasticdl.layers.row_statistics import SHOW, RowStatistics, value_of
+from elasticdl.packages.frameworks.momenta import change_of
 from elasticdl.packages.keras.feed.minibatch import KerasMinibatch, Structure
 from elasticdl.packages.keras.model.placed import PlacedModel
 from elasticdl.packages.keras.model.scaling import LossScale

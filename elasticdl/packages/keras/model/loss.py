@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import keras
 import tensorflow as tf
 
-from elasticdl.backends.user_code import no_place, user_code
 from elasticdl.errors import ModelError
+from elasticdl.packages.frameworks.user_code import no_place, user_code
 from elasticdl.packages.keras.feed.minibatch import describe
 from elasticdl.packages.keras.internals import CompileLoss
 from elasticdl.packages.keras.model.user_loss import UserLoss

@@ -16,12 +16,12 @@ import keras
 import tensorflow as tf
 
 from elasticdl.backends.base import ConstraintSpec, Float32, Initializer
-from elasticdl.backends.towers import towers_elsewhere
-from elasticdl.backends.user_code import user_code
 from elasticdl.errors import ElasticdlError, ModelError
 from elasticdl.layers.lookup import looking_up
 from elasticdl.layers.row_rules import AdmissionSpec, ExpirySpec, KeptStatistics
 from elasticdl.layers.row_statistics import RowStatistics
+from elasticdl.packages.frameworks.towers import towers_elsewhere
+from elasticdl.packages.frameworks.user_code import user_code
 from elasticdl.packages.keras.feed.minibatch import KerasMinibatch, describe
 from elasticdl.packages.keras.internals import GLOBAL_SEED_GENERATOR, global_state, reset_uids
 from elasticdl.packages.keras.layers.constraint import describe_constraint

@@ -13,9 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from elasticdl.backends.base import Float32
-from elasticdl.backends.momenta import momentum_of
 from elasticdl.errors import ModelError
 from elasticdl.job import Mode
+from elasticdl.packages.frameworks.momenta import momentum_of
 from elasticdl.packages.keras.feed.minibatch import KerasMinibatch
 from elasticdl.packages.keras.layers.table_variable import TableVariable
 from elasticdl.packages.keras.model.placed import Called, PlacedModel, explaining

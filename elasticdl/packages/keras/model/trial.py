@@ -18,8 +18,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from elasticdl.backends.python_state import MOST_BYTES, PythonState, compare_steps, is_same, shown
 from elasticdl.errors import ModelError
+from elasticdl.packages.frameworks.python_state import (
+    MOST_BYTES,
+    PythonState,
+    compare_steps,
+    is_same,
+    shown,
+)
 from elasticdl.packages.keras.feed.minibatch import KerasMinibatch
 
 log = logging.getLogger(__name__)

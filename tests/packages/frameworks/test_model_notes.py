@@ -9,7 +9,7 @@ from elasticdl.backends.base import (
     TableDescription,
     VariableDescription,
 )
-from elasticdl.backends.model_notes import of_endless, of_frozen, of_moved, of_schedule
+from elasticdl.packages.frameworks.model_notes import of_endless, of_frozen, of_moved, of_schedule
 
 SGD, ADAM = OptimizerSpec("sgd"), OptimizerSpec("adam")
 RANDOM = Initializer("uniform", {"low": -1.0, "high": 2.0})

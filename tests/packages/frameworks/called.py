@@ -9,7 +9,7 @@ def call(callbacks, moments):
     """Call `JobCallbacks` at each moment; yield the results until one stops."""
     state, set_rate = "", None
     for moment in moments:
-        result = callbacks.run(CallbackCall(state, set_rate, moment, num_epochs=20))
+        result = callbacks.run(CallbackCall(state, set_rate, moment, num_epochs=20), is_alone=True)
         state, set_rate = result.state, result.learning_rate
         yield result
         if result.stop:

@@ -4,10 +4,10 @@ import sys
 
 import pytest
 
-from elasticdl.backends.user_code import no_place, user_code
 from elasticdl.config import ModelSection
 from elasticdl.errors import DataError, ModelError
 from elasticdl.model_spec import load_model_spec
+from elasticdl.packages.frameworks.user_code import no_place, user_code
 
 
 def test_error_names_the_function_its_kind_what_it_was_given_and_its_place():

@@ -15,13 +15,13 @@ from typing import Any, Protocol
 
 from elasticdl.backends.base import CallbackNeeds
 from elasticdl.backends.call_order import Tell, told_nobody
-from elasticdl.backends.callback_memory import CallbackMemory
-from elasticdl.backends.model_notes import of_schedule
-from elasticdl.backends.python_state import globals_of
-from elasticdl.backends.user_code import no_place, user_code
-from elasticdl.callbacks import JobControl, LearningRateScheduler
 from elasticdl.errors import ModelError
 from elasticdl.job import CallbackCall, CallbackResult, Moment, MomentKind
+from elasticdl.packages.frameworks.callback_memory import CallbackMemory
+from elasticdl.packages.frameworks.callbacks import JobControl, LearningRateScheduler
+from elasticdl.packages.frameworks.model_notes import of_schedule
+from elasticdl.packages.frameworks.python_state import check_unchanged, globals_now, globals_of
+from elasticdl.packages.frameworks.user_code import no_place, user_code
 
 Rate = Callable[[int], float]
 
@@ -75,12 +75,25 @@ class JobCallbacks:
         self._hooks = hooks
         self._memory = memory
 
-    def run(self, call: CallbackCall) -> CallbackResult:
+    def run(self, call: CallbackCall, is_alone: bool) -> CallbackResult:
         """Call each callback for one moment; return what they remember and have decided.
+
+        Args:
+            call: The moment, and what callbacks remember.
+            is_alone: No other process would miss what a callback changes in the model file.
 
         Raises:
             ModelError: One raised, or remembers what JSON does not know.
+            SideEffectError: One has changed globals of the model file, and `is_alone` is False.
         """
+        if is_alone:
+            return self._called(call)
+        before = globals_now(self.needs.namespace)
+        result = self._called(call)
+        check_unchanged(before, self.needs.namespace)
+        return result
+
+    def _called(self, call: CallbackCall) -> CallbackResult:
         callbacks = list(self._make())
         states = json.loads(call.state) if call.state else [{} for _ in callbacks]
         rate = self._rate if call.learning_rate is None else call.learning_rate

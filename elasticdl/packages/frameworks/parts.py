@@ -26,9 +26,9 @@ from elasticdl.backends.base import (
     StepResult,
     TableSource,
 )
-from elasticdl.backends.job_callbacks import JobCallbacks
 from elasticdl.data.base import Records
 from elasticdl.job import CallbackCall, CallbackResult, MetricStates, Mode
+from elasticdl.packages.frameworks.job_callbacks import JobCallbacks
 
 
 class FeedPart(Protocol):
@@ -282,10 +282,10 @@ class ComposedTrainer(ABC):
         """Return the model's outputs as arrays."""
         return self._parts.step.predict(minibatch, rows, dense, state)
 
-    def run_callbacks(self, call: CallbackCall) -> CallbackResult:
+    def run_callbacks(self, call: CallbackCall, is_alone: bool) -> CallbackResult:
         """Call the user's callbacks; see `RunsCallbacks.run_callbacks`."""
         assert self._parts.callbacks is not None, "the job calls callbacks that there are"
-        return self._parts.callbacks.run(call)
+        return self._parts.callbacks.run(call, is_alone)
 
     def check_export(self, beside: bool) -> None:
         """Look whether the model can be exported; see `ChecksExport`."""

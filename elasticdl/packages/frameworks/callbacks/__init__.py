@@ -4,8 +4,12 @@ Models in PyTorch can use all of these. Models in Keras use Keras' own callbacks
 `LearningRateScheduler`.
 """
 
-from elasticdl.callbacks.base import Callback, JobControl, LearningRateScheduler
-from elasticdl.callbacks.monitors import EarlyStopping, MonitorCallback, ReduceLROnPlateau
+from elasticdl.packages.frameworks.callbacks.base import Callback, JobControl, LearningRateScheduler
+from elasticdl.packages.frameworks.callbacks.monitors import (
+    EarlyStopping,
+    MonitorCallback,
+    ReduceLROnPlateau,
+)
 
 __all__ = [
     "Callback",

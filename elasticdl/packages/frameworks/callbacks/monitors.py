@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from elasticdl.callbacks.base import Callback
 from elasticdl.errors import ModelError
+from elasticdl.packages.frameworks.callbacks.base import Callback
 
 _MODES = ("auto", "min", "max")
 

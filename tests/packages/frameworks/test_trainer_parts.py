@@ -6,8 +6,8 @@ import pytest
 
 from elasticdl.backends.base import ChecksData, ChecksExport, KeepsNames, RunsCallbacks
 from elasticdl.backends.numpy import NumpyTrainer
-from elasticdl.backends.parts import ComposedTrainer, Parts
-from elasticdl.backends.towers import HasTowers
+from elasticdl.packages.frameworks.parts import ComposedTrainer, Parts
+from elasticdl.packages.frameworks.towers import HasTowers
 
 
 class Trainer(ComposedTrainer):
@@ -37,7 +37,7 @@ def parts_with(callbacks=None, need_parameters=False):
 
 
 def test_what_is_known_of_a_model_is_known_once_it_is_built():
-    callbacks = SimpleNamespace(needs="needs", run=lambda call: f"ran {call}")
+    callbacks = SimpleNamespace(needs="needs", run=lambda call, is_alone: f"ran {call}")
     trainer = Trainer(parts_with(callbacks, need_parameters=True))
     assert (trainer.callbacks, trainer.has_schedule, trainer.ids_need_parameters) == (
         None, False, False,
@@ -50,7 +50,7 @@ def test_what_is_known_of_a_model_is_known_once_it_is_built():
     assert (trainer.callbacks, trainer.has_schedule, trainer.ids_need_parameters) == (
         "needs", True, True,
     )  # fmt: skip
-    assert trainer.run_callbacks("call") == "ran call"
+    assert trainer.run_callbacks("call", True) == "ran call"
 
 
 def test_each_call_is_answered_by_its_part():

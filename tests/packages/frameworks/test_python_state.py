@@ -6,8 +6,8 @@ import types
 import numpy as np
 import pytest
 
-from elasticdl.backends.python_state import check_unchanged, globals_now, globals_of
 from elasticdl.errors import SideEffectError
+from elasticdl.packages.frameworks.python_state import check_unchanged, globals_now, globals_of
 
 
 class Variable:
