@@ -66,6 +66,8 @@ class Package:
         rings: What makes the ring of workers that have parameters: a `worker.ring.MakeRing`.
         step_watches: Functions that return watches of a worker's steps: each is a
             `worker.step_watch.MakeWatches`.
+        worlds: What makes the worlds of such workers in the master: a
+            `master.parameters.pair.MakeWorlds`.
         kinds: Kinds of events, by their names in the log: subclasses of `observe.kind.Kind`.
         views: What a package shows of the status of a job: each is a
             `cli.status_views.StatusView`.
@@ -102,6 +104,7 @@ class Package:
     row_sources: Mapping[str, str] = field(default_factory=dict)
     rings: Mapping[str, str] = field(default_factory=dict)
     step_watches: Mapping[str, str] = field(default_factory=dict)
+    worlds: Mapping[str, str] = field(default_factory=dict)
     kinds: Mapping[str, str] = field(default_factory=dict)
     views: Mapping[str, str] = field(default_factory=dict)
     other_names: Mapping[str, str] = field(default_factory=dict)

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Set
 from typing import Any, Protocol
 
+from elasticdl import registry
 from elasticdl.config import JobConfig
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import Attendance, Finished, JointGeneration, PsRoute, Role, Strategy
@@ -52,7 +53,6 @@ from elasticdl.master.parameters.replicas import PsReplicas
 from elasticdl.master.parameters.requests import Requests
 from elasticdl.master.parameters.schedule import CheckpointSchedule
 from elasticdl.master.parameters.works import ParameterWork
-from elasticdl.master.parameters.worlds import WorkerWorlds
 from elasticdl.master.phases import Phase
 from elasticdl.master.progress import Meter
 from elasticdl.master.tasks import JobTasks
@@ -95,6 +95,40 @@ class HoldersOfRole(Protocol):
         ...
 
 
+class Worlds(HoldersOfRole, Protocol):
+    """Worlds of workers that hold parameters, and reduce their gradients; a package brings them."""
+
+    def attend(self, member: Member, said: Attendance, now: float) -> RendezvousAnswer:
+        """A worker comes to the rendezvous."""
+        ...
+
+    def seating(self, member: Member, said: Attendance) -> RendezvousAnswer:
+        """Return what a worker that came to the rendezvous is told now; `Wait`: nothing yet."""
+        ...
+
+    def ended_world(self, member: Member) -> int:
+        """Return the world that a worker is to leave at its next step; 0 if it may stay."""
+        ...
+
+    def advance(self, now: float) -> None:
+        """Have the next world closed if it is time."""
+        ...
+
+    def snapshot(self) -> Snapshot:
+        """Return the state as JSON has it."""
+        ...
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Take over the state of a snapshot."""
+        ...
+
+
+MakeWorlds = Callable[
+    [Journal, Membership, Ledger, JobHistory, Recoveries, Callable[[Action], None]], Worlds
+]
+"""Returns the worlds of a job; the last argument takes what the master is to do."""
+
+
 class JobParameters:
     """The pair, as the core speaks to it."""
 
@@ -125,7 +159,8 @@ class JobParameters:
         def recoveries(role: Role) -> Recoveries:
             return Recoveries(role, config, journal, members, ledger, requests, act)
 
-        self.replicas = self.worlds = None
+        self.replicas: PsReplicas | None = None
+        self.worlds: Worlds | None = None
         self._by_role: dict[Role, HoldersOfRole] = {}
         if config.num_ps:
             requests.moves = moves = Moves(journal, members, config.num_ps)
@@ -133,7 +168,8 @@ class JobParameters:
             self._by_role[Role.PS] = self.replicas
         if config.has_worlds:
             of_workers = recoveries(Role.WORKER)
-            self.worlds = WorkerWorlds(journal, members, ledger, history, of_workers, act)
+            make: MakeWorlds = next(iter(registry.brought("worlds").values()))
+            self.worlds = make(journal, members, ledger, history, of_workers, act)
             self._by_role[Role.WORKER] = self.worlds
 
     # --- members ---------------------------------------------------------------------------------
@@ -149,7 +185,7 @@ class JobParameters:
             raise ElasticdlError(f"this job has {number} ps replicas, none is number {index}")
         return self.replicas
 
-    def worlds_with(self, member: Member) -> WorkerWorlds:
+    def worlds_with(self, member: Member) -> Worlds:
         """Return the worlds, to whose rendezvous a worker has come.
 
         Raises:
@@ -365,7 +401,7 @@ class JobParameters:
     def snapshot(self) -> Snapshot:
         """Return the state as JSON has it."""
         parts = {str(role): part.recoveries.snapshot() for role, part in self._by_role.items()}
-        world = None if self.worlds is None else self.worlds.rendezvous.snapshot()
+        world = None if self.worlds is None else self.worlds.snapshot()
         found = {"requests": self._requests.snapshot(), "recoveries": parts, "rendezvous": world}
         if self.replicas is not None:
             found["moves"] = self.replicas.moves.snapshot()
@@ -381,7 +417,7 @@ class JobParameters:
         if self.replicas is not None:
             self.replicas.moves.restore(snapshot.get("moves"))
         if self.worlds is not None:
-            self.worlds.rendezvous.restore(snapshot["rendezvous"])
+            self.worlds.restore(snapshot["rendezvous"])
 
 
 def _of_earlier(snapshot: Snapshot, roles: Mapping[Role, HoldersOfRole]) -> dict[str, Any]:

@@ -2,4 +2,9 @@
 
 from elasticdl.registry import Package
 
-PACKAGE = Package(rings={"all_reduce": "elasticdl.packages.all_reduce.join:join"})
+_HERE = "elasticdl.packages.all_reduce"
+
+PACKAGE = Package(
+    rings={"all_reduce": f"{_HERE}.join:join"},
+    worlds={"all_reduce": f"{_HERE}.worlds:WorkerWorlds"},
+)

@@ -11,8 +11,8 @@ from elasticdl._core import PsServer, RingListener
 from elasticdl.backends.base import ModelDescription, OptimizerSpec, VariableDescription
 from elasticdl.job import Restore, Wait
 from elasticdl.master.journal import Journal
-from elasticdl.master.parameters.rendezvous import Rendezvous
 from elasticdl.packages.all_reduce.collective.rounds import OfferedMinibatch
+from elasticdl.packages.all_reduce.rendezvous import Rendezvous
 from elasticdl.packages.all_reduce.replica import Replica
 from elasticdl.packages.all_reduce.ring_member import Outdated, OutOfWorld, RingMember
 from elasticdl.packages.all_reduce.round_protocol import Proposal

@@ -19,7 +19,6 @@ from elasticdl.data.updates import UpdateOrder
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import Attendance
 from elasticdl.master.journal import Journal
-from elasticdl.master.parameters.rendezvous import Rendezvous
 from elasticdl.packages.all_reduce.collective.pending import PendingSums
 from elasticdl.packages.all_reduce.collective.rounds import Marks, OfferedMinibatch, OfferOutcome
 from elasticdl.packages.all_reduce.collective.transfer import (
@@ -27,6 +26,7 @@ from elasticdl.packages.all_reduce.collective.transfer import (
     TransferWay,
     way_of_giving,
 )
+from elasticdl.packages.all_reduce.rendezvous import Rendezvous
 from elasticdl.packages.all_reduce.round_protocol import NextStep, Proposal, RoundProtocol
 
 NUM_TASKS, MINIBATCHES, RECORDS = 40, 4, 16

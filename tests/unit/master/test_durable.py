@@ -314,7 +314,9 @@ def test_end_of_a_job_is_read_from_its_journal(master_kit, monkeypatch):
     assert end_of_job(kit.state) == JobEnd("failed", "stopped: enough")
 
 
-@pytest.mark.skipif("kubernetes" not in packages(), reason="they have settings of that package")
+@pytest.mark.skipif(
+    not {"all_reduce", "kubernetes"} <= packages().keys(), reason="they are of jobs of packages"
+)
 @pytest.mark.parametrize("journal", JOURNALS.values(), ids=JOURNALS)
 def test_journal_of_an_earlier_version_is_gone_on_with(master_kit, journal):
     """As that version wrote them, before there were waits, `--keep_best` and evaluations by epoch.

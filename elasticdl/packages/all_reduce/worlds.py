@@ -20,8 +20,9 @@ from elasticdl.master.membership import Member, Membership
 from elasticdl.master.missing_tasks import MissingTasks
 from elasticdl.master.parameters.answers import BeginWith, RendezvousAnswer
 from elasticdl.master.parameters.recoveries import Recoveries
-from elasticdl.master.parameters.rendezvous import Rendezvous
 from elasticdl.observe.kinds import WorldClosed, WorldRestored
+from elasticdl.packages.all_reduce.rendezvous import Rendezvous
+from elasticdl.state.base import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +166,16 @@ class WorkerWorlds:
         self._act(Note(kind, text))
         self._asked = None
         self.advance(now)
+
+    # --- snapshot --------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """Return the state as JSON has it."""
+        return self.rendezvous.snapshot()
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Take over the state of a snapshot."""
+        self.rendezvous.restore(snapshot)
 
     # --- questions -------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ import pytest
 
 from elasticdl.job import Attendance
 from elasticdl.master.journal import Journal
-from elasticdl.master.parameters.rendezvous import Rendezvous
+from elasticdl.packages.all_reduce.rendezvous import Rendezvous
 
 
 class Workers:
