@@ -75,6 +75,8 @@ class Package:
             `cli.other_names.OtherNames`.
         journals: Kinds of journals that are not in a file: each is a `state.base.JournalKind`.
         pages: What makes the page of a job and serves metrics: an `observe.page.Pages`.
+        profilers: What looks for requests of profiles in processes, by role: each is an
+            `observe.page.MakeProfiler`.
         looks: Functions that say what is odd about the data before the job trains: each is a
             `worker.data_check.LookAtData`.
         checks: Functions that check a job before it starts, and return notes, from `JobConfig`.
@@ -110,6 +112,7 @@ class Package:
     other_names: Mapping[str, str] = field(default_factory=dict)
     journals: Mapping[str, str] = field(default_factory=dict)
     pages: Mapping[str, str] = field(default_factory=dict)
+    profilers: Mapping[str, str] = field(default_factory=dict)
     looks: Mapping[str, str] = field(default_factory=dict)
     checks: Mapping[str, str] = field(default_factory=dict)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -16,11 +17,14 @@ from elasticdl.errors import ModelError
 
 if TYPE_CHECKING:
     from elasticdl.backends.base import SavedPredictor, TellFeedWay, Trainer
-    from elasticdl.backends.own_profile import End
     from elasticdl.backends.served import ServedModel
     from elasticdl.config import JobConfig
     from elasticdl.data.base import Metadata
     from elasticdl.model_spec import ModelSpec
+
+
+End = Callable[[], None]
+"""Ends a framework's profile and writes it; called by the thread that began."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

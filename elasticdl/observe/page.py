@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from elasticdl import registry
 from elasticdl.config import JobConfig
@@ -18,6 +18,8 @@ from elasticdl.observe.labels import LabelClock
 from elasticdl.observe.usage import Traffic, measure
 from elasticdl.runtime.credentials.files import TlsFiles
 from elasticdl.runtime.process import ProcessArguments
+
+Recorded = TypeVar("Recorded")
 
 
 class JobPage(Protocol):
@@ -83,6 +85,24 @@ def pages() -> Pages:
             "elasticdl anew"
         )
     return next(iter(found.values()))
+
+
+MakeProfiler = Callable[[Recorded, Path, str], Callable[[], None]]
+"""Returns what looks for requests of profiles, which is called with each heartbeat.
+
+Called with what records the stages of the process, the job's folder and the name of the process.
+"""
+
+
+def profiler(role: Role) -> MakeProfiler[Any]:
+    """Return what makes the profilers of a role; without a package there is no request."""
+    place = registry.places("profilers").get(role)
+    made: MakeProfiler[Any] = _no_profiler if place is None else registry.load(place)
+    return made
+
+
+def _no_profiler(recorded: object, job_dir: Path, name: str) -> Callable[[], None]:
+    return lambda: None
 
 
 def serving(

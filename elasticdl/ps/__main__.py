@@ -27,7 +27,6 @@ from elasticdl.observe.labels import LabelClock
 from elasticdl.observe.usage import kind_of, measure
 from elasticdl.ps import redo_folder
 from elasticdl.ps.departure import PsDeparture
-from elasticdl.ps.profile import PsProfiler
 from elasticdl.rpc.client import GrpcMasterClient
 from elasticdl.runtime import process
 from elasticdl.runtime.addresses import port_of
@@ -89,13 +88,13 @@ def serve(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None
         heartbeats.interval_seconds = master.register_ps(arguments.index, address, os.getpid())
         events = EventLog(arguments.job_dir, Role.PS, arguments.index)
         name = process.process_name(Role.PS, arguments.index)
-        profiler = PsProfiler(server, arguments.job_dir, name)
+        look_for_profiles = page.profiler(Role.PS)(server, arguments.job_dir, name)
 
         heartbeats.wants_checkpoint = RedoLog(server).look
 
         def look() -> None:
             check_rows(server)
-            profiler.look()
+            look_for_profiles()
             process.rotate_log(arguments.config, arguments.job_dir)
 
         stats = partial(stats_of, server)

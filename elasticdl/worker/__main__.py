@@ -10,7 +10,6 @@ if __name__ == "__main__":
 
 from elasticdl import registry
 from elasticdl._core import take_hot_keys, traffic
-from elasticdl.backends import own_profile
 from elasticdl.backends.base import FeedWay
 from elasticdl.job import HeartbeatAnswer, Role
 from elasticdl.observe import page
@@ -25,7 +24,6 @@ from elasticdl.worker.device_seat import take_seat
 from elasticdl.worker.heartbeat import Heartbeat
 from elasticdl.worker.holders import Holders
 from elasticdl.worker.loop import Worker
-from elasticdl.worker.profile import Profiler
 from elasticdl.worker.watch import Watch
 from elasticdl.worker.worker_process import Program, WorkerProcess
 
@@ -98,10 +96,10 @@ class OwnProcess:
         arguments, ring, activity = self._arguments, self._holders.ring, worker.spans.activity
         self._departure.worker = worker
         name = process.process_name(Role.WORKER, arguments.index)
-        profiler = Profiler(worker.spans, arguments.job_dir, name, own_profile.begin)
+        look_for_profiles = page.profiler(Role.WORKER)(worker.spans, arguments.job_dir, name)
 
         def follow(answer: HeartbeatAnswer) -> None:
-            profiler.look()
+            look_for_profiles()
             process.rotate_log(arguments.config, arguments.job_dir)
             activity.recover(answer.is_recovering)
             if ring is not None:

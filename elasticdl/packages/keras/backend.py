@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 from elasticdl.backends.backend import Backend, TrainerSettings, not_compiled
 
 if TYPE_CHECKING:
+    from elasticdl.backends.backend import End
     from elasticdl.backends.base import TellFeedWay, Trainer
-    from elasticdl.backends.own_profile import End
     from elasticdl.config import JobConfig
     from elasticdl.data.base import Metadata
     from elasticdl.model_spec import ModelSpec

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from elasticdl.backends.own_profile import End
+from elasticdl.backends.backend import End
 from elasticdl.packages.keras.model.function import FlatFunction
 
 

@@ -10,5 +10,9 @@ PACKAGE = Package(
         "report": f"{_FOLDER}.report_command:report",
         "profile": f"{_FOLDER}.profile_command:profile",
     },
+    profilers={
+        "worker": f"{_FOLDER}.worker_profile:look_of",
+        "ps": f"{_FOLDER}.ps_profile:look_of",
+    },
     pages={"page": f"{_FOLDER}.made:PAGES"},
 )

@@ -34,8 +34,8 @@ def trace(profiles: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     within the time of the workers are included.
 
     Args:
-        profiles: The name and the spans of each process, as `elasticdl.worker.profile` and
-            `elasticdl.ps.profile` write them.
+        profiles: The name and the spans of each process, as `worker_profile` and `ps_profile`
+            write them.
     """
     profiles = sorted(profiles, key=lambda one: (_is_replica(one), str(one["process"])))
     of_workers = [span for p in profiles if not _is_replica(p) for span in p["spans"]]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from elasticdl.backends.backend import Backend, TrainerSettings
 
 if TYPE_CHECKING:
+    from elasticdl.backends.backend import End
     from elasticdl.backends.base import TellFeedWay
-    from elasticdl.backends.own_profile import End
     from elasticdl.data.base import Metadata
     from elasticdl.model_spec import ModelSpec
     from elasticdl.packages.torch.predictor import ExportedPredictor

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from elasticdl.backends.own_profile import End
+from elasticdl.backends.backend import End
 
 FILE = "torch.json"
 """A Chrome trace."""

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
+from elasticdl.backends.backend import End
 from elasticdl.backends.known import known
-
-End = Callable[[], None]
-"""Ends recording and writes what was recorded; called by the thread that began."""
 
 
 def begin(folder: Path) -> End | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,11 @@ from elasticdl.runtime import process
 _MOST_REQUESTS = 300_000
 
 log = logging.getLogger(__name__)
+
+
+def look_of(server: PsServer, job_dir: Path, name: str) -> Callable[[], None]:
+    """Return what looks for requests to a ps replica; it is a `MakeProfiler` for these."""
+    return PsProfiler(server, job_dir, name).look
 
 
 class PsProfiler:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from elasticdl.packages.page import own_profile
 from elasticdl.runtime import process
 from elasticdl.worker.spans import Span, Spans
 
@@ -25,6 +26,11 @@ OWN = "framework"
 _MOST_SPANS = 1_000_000
 
 log = logging.getLogger(__name__)
+
+
+def look_of(spans: Spans, job_dir: Path, name: str) -> Callable[[], None]:
+    """Return what looks for requests to a worker; it is a `MakeProfiler` for workers."""
+    return Profiler(spans, job_dir, name, own_profile.begin).look
 
 
 class Profiler:

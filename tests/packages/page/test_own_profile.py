@@ -1,6 +1,6 @@
 from types import SimpleNamespace
 
-from elasticdl.backends import own_profile
+from elasticdl.packages.page import own_profile
 
 
 def test_the_profile_is_that_of_the_backend_that_trains(tmp_path, monkeypatch):

@@ -4,9 +4,9 @@ import json
 
 from elasticdl.job import Lease, Shard, Task, TaskKind
 from elasticdl.observe.labels import LabelClock
+from elasticdl.packages.page.worker_profile import Profiler
 from elasticdl.runtime import process
 from elasticdl.worker.activity import Activity
-from elasticdl.worker.profile import Profiler
 from elasticdl.worker.spans import Place, Spans
 
 
