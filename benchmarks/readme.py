@@ -100,7 +100,7 @@ SHOWN = {
         "1,000 members, 1,000,000 tasks: the event loop was held, at most",
     ),
     "master": (
-        "the master's processor: a lease and a report",
+        "the master's processor: a lease and a report in one call, or two",
         "the master's processor: a heartbeat",
     ),
     "connections": ("1,000 clients against 8: memory", "1,000 clients against 8: p99"),

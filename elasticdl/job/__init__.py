@@ -202,6 +202,7 @@ class Lease:
     is_suspect: A worker was lost, and this task may be the cause. The worker that holds such a
         task works on nothing else, one minibatch after the other. It announces each stage before
         the stage begins. So the next death shows the minibatch.
+    report_may_wait: The report that it is done may come with the worker's next request for a task.
     """
 
     task: Task
@@ -213,6 +214,7 @@ class Lease:
     callbacks: CallbackCall | None = None  # CALLBACKS
     late_before: float = 0.0  # TRAINING on a stream: a message with an earlier time is late
     place: int = 0  # TRAINING: number of the task in the order of all epochs
+    report_may_wait: bool = False
 
     @property
     def fence(self) -> int:

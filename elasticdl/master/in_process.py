@@ -119,8 +119,12 @@ class InProcessMaster:
             look = self._features.of(LookAtData)
             self._do(lambda: look.has_looked(worker_id, lines, error, self._now()))
 
-    def lease(self, worker_id: int, is_patient: bool = False) -> Lease | Wait | Finished:
-        """Ask for a task; the answer comes at once."""
+    def lease(
+        self, worker_id: int, is_patient: bool = False, reports: Sequence[TaskReport] = ()
+    ) -> Lease | Wait | Finished:
+        """End leases, then ask for a task; the answer comes at once."""
+        for report in reports:
+            self.report(worker_id, report)
         request = next(self._requests)
         return self._do(lambda: self._core.lease(worker_id, self._session, request, self._now()))
 

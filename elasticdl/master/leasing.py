@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from elasticdl.errors import ElasticdlError
-from elasticdl.job import Finished, Lease, Outcome, Role, Wait
+from elasticdl.job import Finished, Lease, Outcome, Role, TaskKind, Wait
 from elasticdl.master.features.base import Features, JobFeature, JobParts
 from elasticdl.master.membership import Member
 from elasticdl.master.phases import Phase
@@ -114,8 +114,10 @@ class Leasing:
 
     def _completed(self, lease: Lease) -> Lease:
         """Return a lease with all that its worker has to know."""
+        # Where an order is kept, other workers wait for the end of this very task.
+        may_wait = lease.task.kind is TaskKind.TRAINING and not self._ledger.keeps_order
         generation = self._parameters.generation
-        lease = replace(lease, generation=generation) if generation else lease
+        lease = replace(lease, generation=generation, report_may_wait=may_wait)
         return self._features.completed(lease)
 
 

@@ -199,8 +199,14 @@ class Servicer(MasterServicer):
             await self._master.changed(seconds_left)
 
     async def Lease(self, request: pb.LeaseRequest, context: Context) -> pb.LeaseResponse:
-        """A worker asks for a task."""
+        """A worker ends leases, and asks for a task."""
         core, session = self._master.core, request.session
+
+        def begin() -> pb.LeaseResponse:
+            now = self._master.now()
+            for report in request.reports:
+                core.report(request.worker_id, session, messages.REPORT.unpack(report), now)
+            return lease()
 
         def lease(goes_on: bool = False) -> pb.LeaseResponse:
             # An attempt may wait here for long, so the time is read anew each time.
@@ -211,7 +217,7 @@ class Servicer(MasterServicer):
             return messages.ANSWER.pack(answer)  # before the next event changes what is in it
 
         deadline = self._master.now() + _LEASE_SECONDS
-        answer = await self._event(context, lease)
+        answer = await self._event(context, begin)
         while (
             request.is_patient
             and core.leasing.lets_workers_wait

@@ -62,13 +62,16 @@ class MasterClient(Protocol):
         """Tell the master what the look at the data found; an error ends the job."""
         ...
 
-    def lease(self, worker_id: int, is_patient: bool = False) -> Lease | Wait | Finished:
-        """Ask for a task.
+    def lease(
+        self, worker_id: int, is_patient: bool = False, reports: Sequence[TaskReport] = ()
+    ) -> Lease | Wait | Finished:
+        """End leases, then ask for a task.
 
         Args:
             worker_id: The worker that calls.
             is_patient: If there is no task, the answer may come when there is one, or after some
                 seconds.
+            reports: The ends of leases; as in `report`.
         """
         ...
 

@@ -164,8 +164,10 @@ class GrpcMasterClient:
             if answer.complete:
                 return messages.ROUTE.unpack(answer.route)
 
-    def lease(self, worker_id: int, is_patient: bool = False) -> Lease | Wait | Finished:
-        """Ask for a task.
+    def lease(
+        self, worker_id: int, is_patient: bool = False, reports: Sequence[TaskReport] = ()
+    ) -> Lease | Wait | Finished:
+        """End leases, then ask for a task.
 
         All attempts at one call carry the same number. So a master whose answer was lost, or its
         successor, gives the same lease again.
@@ -175,6 +177,7 @@ class GrpcMasterClient:
             session=self.session,
             request=next(self._requests),
             is_patient=is_patient,
+            reports=map(messages.REPORT.pack, reports),
         )
         return messages.ANSWER.unpack(self.connection.call(self._master.Lease, request))
 

@@ -848,11 +848,16 @@ class LeaseRequest(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     REQUEST_FIELD_NUMBER: _builtins.int
     IS_PATIENT_FIELD_NUMBER: _builtins.int
+    REPORTS_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.int
     session: _builtins.str
     request: _builtins.int
     """counts the worker's calls; the same for every attempt at one call"""
     is_patient: _builtins.bool
+    @_builtins.property
+    def reports(self) -> _containers.RepeatedCompositeFieldContainer[Global___TaskReport]:
+        """of leases that have ended since the worker's last request"""
+
     def __init__(
         self,
         *,
@@ -860,10 +865,11 @@ class LeaseRequest(_message.Message):
         session: _builtins.str = ...,
         request: _builtins.int = ...,
         is_patient: _builtins.bool = ...,
+        reports: _abc.Iterable[Global___TaskReport] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_patient", b"is_patient", "request", b"request", "session", b"session", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_patient", b"is_patient", "reports", b"reports", "request", b"request", "session", b"session", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -912,6 +918,7 @@ class Lease(_message.Message):
     CALLBACKS_FIELD_NUMBER: _builtins.int
     LATE_BEFORE_FIELD_NUMBER: _builtins.int
     PLACE_FIELD_NUMBER: _builtins.int
+    REPORT_MAY_WAIT_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     generation: _builtins.int
     """of the PsRoute when it was handed out"""
@@ -923,6 +930,8 @@ class Lease(_message.Message):
     """TRAINING, of a stream: a message of an earlier event time is late"""
     place: _builtins.int
     """TRAINING: in the order of all epochs, in which tasks are handed out"""
+    report_may_wait: _builtins.bool
+    """for the worker's next request, if it is done"""
     @_builtins.property
     def task(self) -> Global___Task: ...
     @_builtins.property
@@ -945,10 +954,11 @@ class Lease(_message.Message):
         callbacks: Global___CallbackCall | None = ...,
         late_before: _builtins.float = ...,
         place: _builtins.int = ...,
+        report_may_wait: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "callbacks", b"callbacks", "learning_rate", b"learning_rate", "task", b"task"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "callbacks", b"callbacks", "generation", b"generation", "is_suspect", b"is_suspect", "late_before", b"late_before", "learning_rate", b"learning_rate", "metric_states", b"metric_states", "number", b"number", "place", b"place", "task", b"task"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "callbacks", b"callbacks", "generation", b"generation", "is_suspect", b"is_suspect", "late_before", b"late_before", "learning_rate", b"learning_rate", "metric_states", b"metric_states", "number", b"number", "place", b"place", "report_may_wait", b"report_may_wait", "task", b"task"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__learning_rate: _TypeAlias = _typing.Literal["learning_rate"]  # noqa: Y015
     _WhichOneofArgType__learning_rate: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate"]  # noqa: Y015

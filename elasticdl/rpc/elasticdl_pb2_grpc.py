@@ -194,15 +194,15 @@ class MasterServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Lease(self, request, context):
-        """Asks for a task. Asked again with the same `request`, it gives the same lease again. A patient
-        worker is answered when there is a task, or after a few seconds.
+        """Ends leases, then asks for a task. Asked again with the same `request`, it gives the same lease
+        again. A patient worker is answered when there is a task, or after a few seconds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Report(self, request, context):
-        """Ends a lease. Harmless when repeated.
+        """Ends a lease at once, without a request for a task. Harmless when repeated.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -51,11 +51,11 @@ class MasterStub:
     GetPsRoute: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.GetPsRouteRequest, _elasticdl_pb2.GetPsRouteResponse]
     """Answers when every ps replica is there, or after a few seconds with `complete` false."""
     Lease: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.LeaseRequest, _elasticdl_pb2.LeaseResponse]
-    """Asks for a task. Asked again with the same `request`, it gives the same lease again. A patient
-    worker is answered when there is a task, or after a few seconds.
+    """Ends leases, then asks for a task. Asked again with the same `request`, it gives the same lease
+    again. A patient worker is answered when there is a task, or after a few seconds.
     """
     Report: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.ReportRequest, _elasticdl_pb2.ReportResponse]
-    """Ends a lease. Harmless when repeated."""
+    """Ends a lease at once, without a request for a task. Harmless when repeated."""
     Announce: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.AnnounceRequest, _elasticdl_pb2.AnnounceResponse]
     """Says where in a task a worker is: before each stage of a suspect task, and where it is stuck."""
     Heartbeat: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.HeartbeatRequest, _elasticdl_pb2.HeartbeatResponse]
@@ -100,11 +100,11 @@ class MasterAsyncStub(MasterStub):
     GetPsRoute: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.GetPsRouteRequest, _elasticdl_pb2.GetPsRouteResponse]  # type: ignore[assignment]
     """Answers when every ps replica is there, or after a few seconds with `complete` false."""
     Lease: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.LeaseRequest, _elasticdl_pb2.LeaseResponse]  # type: ignore[assignment]
-    """Asks for a task. Asked again with the same `request`, it gives the same lease again. A patient
-    worker is answered when there is a task, or after a few seconds.
+    """Ends leases, then asks for a task. Asked again with the same `request`, it gives the same lease
+    again. A patient worker is answered when there is a task, or after a few seconds.
     """
     Report: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.ReportRequest, _elasticdl_pb2.ReportResponse]  # type: ignore[assignment]
-    """Ends a lease. Harmless when repeated."""
+    """Ends a lease at once, without a request for a task. Harmless when repeated."""
     Announce: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.AnnounceRequest, _elasticdl_pb2.AnnounceResponse]  # type: ignore[assignment]
     """Says where in a task a worker is: before each stage of a suspect task, and where it is stuck."""
     Heartbeat: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.HeartbeatRequest, _elasticdl_pb2.HeartbeatResponse]  # type: ignore[assignment]
@@ -194,8 +194,8 @@ class MasterServicer(metaclass=_abc_1.ABCMeta):
         request: _elasticdl_pb2.LeaseRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_elasticdl_pb2.LeaseResponse, _abc.Awaitable[_elasticdl_pb2.LeaseResponse]]:
-        """Asks for a task. Asked again with the same `request`, it gives the same lease again. A patient
-        worker is answered when there is a task, or after a few seconds.
+        """Ends leases, then asks for a task. Asked again with the same `request`, it gives the same lease
+        again. A patient worker is answered when there is a task, or after a few seconds.
         """
 
     @_abc_1.abstractmethod
@@ -204,7 +204,7 @@ class MasterServicer(metaclass=_abc_1.ABCMeta):
         request: _elasticdl_pb2.ReportRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_elasticdl_pb2.ReportResponse, _abc.Awaitable[_elasticdl_pb2.ReportResponse]]:
-        """Ends a lease. Harmless when repeated."""
+        """Ends a lease at once, without a request for a task. Harmless when repeated."""
 
     @_abc_1.abstractmethod
     def Announce(

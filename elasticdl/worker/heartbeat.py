@@ -76,6 +76,8 @@ class Heartbeat(Background):
         self._last_problem = ""  # said once, not with each beat
         self.progress: Callable[[], Progress] = Progress
         """Replaced when there is a worker that has progress."""
+        self.tell_first: Callable[[], None] = lambda: None
+        """Called before each report; replaced when there is a worker that has something to tell."""
         self.waits_for: Callable[[], str] = str
         """Tells for what the sources of the worker wait; replaced when they are open."""
         self.follow: Callable[[HeartbeatAnswer], None] = lambda answer: None
@@ -113,6 +115,7 @@ class Heartbeat(Background):
     def beat(self) -> None:
         """Report once. After an error the worker is still alive, and the next beat says so."""
         try:
+            self.tell_first()
             progress = replace(self.progress(), waits_for=self.waits_for())
             used = usage.measure(self._labels, self._traffic, self._hot_keys())
             self._write(progress, used)

@@ -63,6 +63,7 @@ from elasticdl.worker.records import located
 from elasticdl.worker.running import Item, Running
 from elasticdl.worker.spans import Spans, Work, run_after_others
 from elasticdl.worker.step_watch import StepWatch
+from elasticdl.worker.telling import Telling
 
 log = logging.getLogger(__name__)
 
@@ -103,8 +104,6 @@ class Worker:
             labels: Counts the time of the worker.
             watches: See each step of training that was handed in.
         """
-        self._worker_id = worker_id
-        self._master = master
         self._exchange = exchange
         self._readers = readers
         self._watches = watches
@@ -124,6 +123,7 @@ class Worker:
         )
         self._kept: list[Item] = []  # commit: computed, to be pushed with what follows
         self._landed = threading.Condition(threading.Lock())  # a minibatch is through
+        self._telling = Telling(master, worker_id, self._protocol, self._landed)
         self._pulling = Pulling(
             model,
             exchange,
@@ -166,7 +166,6 @@ class Worker:
         self._prepared: Channel[Item] = Channel(capacity=2)
         self._computed: Channel[Item] = Channel(capacity=2)
         self._error: BaseException | None = None
-        self._held: dict[tuple[int, int], Running] = {}  # leases that have not been reported
         self._committer = self._thread(self._commit)
         self._has_computed = threading.Event()
         self._is_leaving = False
@@ -191,6 +190,7 @@ class Worker:
                 thread.join()
         self._stop.set()
         if self._error is not None:
+            self._telling.tell_kept_at_last()
             raise self._error
 
     def leave(self) -> None:
@@ -214,12 +214,12 @@ class Worker:
             log.warning("the minibatch under way is abandoned: it takes too long")
             self._computed.end()
         self._committer.join()
-        # The list is copied: a report removes its lease from `_held`.
-        for running in list(self._held.values()):
+        for running in self._telling.held():
             if not running.is_over:
                 log.info("task %d: given back", running.lease.task.id)
                 self._report(running, running.returned())
         self._exchange.settle()
+        self._telling.tell_kept()
 
     def _thread(self, stage: Callable[[], None]) -> threading.Thread:
         return DaemonThread(self._beside, stage.__name__, (stage,))
@@ -250,6 +250,10 @@ class Worker:
         """Return the progress so far; for the heartbeat's thread."""
         return replace(self._progress, stage_seconds=self.spans.seconds())
 
+    def tell_kept(self) -> None:
+        """Tell the master which tasks are done, if no request has told it; for the heartbeat."""
+        self._guard(self._telling.tell_kept)
+
     def under_way(self) -> list[Work]:
         """Return which code of the user or of the framework runs now; for the watch's thread."""
         return self.spans.under_way()
@@ -264,31 +268,30 @@ class Worker:
 
     def _feed(self) -> None:
         for lease in self._leases():
-            running = Running(lease, self._readings.of(lease))
-            self._held[lease.task.id, lease.number] = running
-            try:
-                report = self._feeding.feed(running, self._fed.put)
-            except Closed:
-                raise
-            except (Exception, SystemExit) as error:
-                failure = self._failure(Stage.FEED, running, error)
-                if failure is None:
-                    continue
-                report = failure
-            self._fed.put(Item(running, report=report))
-            if self._is_deterministic:
-                self._wait_for_end(running)
+            self._feed_task(Running(lease, self._readings.of(lease)))
         self._fed.end()
 
-    def _wait_for_end(self, running: Running) -> None:
-        """Hold no task ahead: each worker takes only as much of an update as it can compute."""
-        self._wait(lambda: running.is_over)
+    def _feed_task(self, running: Running) -> None:
+        self._telling.begins(running)
+        try:
+            report = self._feeding.feed(running, self._fed.put)
+        except Closed:
+            raise
+        except (Exception, SystemExit) as error:
+            failure = self._failure(Stage.FEED, running, error)
+            if failure is None:
+                return
+            report = failure
+        self._fed.put(Item(running, report=report))
+        if self._is_deterministic:
+            # No task is held ahead: each worker takes only as much of an update as it can compute.
+            self._wait(lambda: running.is_over)
 
     def _leases(self) -> Iterator[Lease]:
         is_waiting = False
         while not self._stop.is_set():
             with self._span("no task" if is_waiting else "lease", None):
-                answer = self._master.lease(self._worker_id, is_waiting)
+                answer = self._telling.ask(is_waiting)
             is_waiting = isinstance(answer, Wait)
             self._exchange.out_of_work(is_waiting)
             match answer:
@@ -445,6 +448,7 @@ class Worker:
                     self._hand_in_kept()
         self._hand_in_kept()
         self._exchange.settle()
+        self._telling.tell_kept()
 
     def _hand_in_kept(self) -> None:
         """Push the minibatches that wait for others of their push; no others will come."""
@@ -524,8 +528,7 @@ class Worker:
 
     def _tell(self, running: Running, report: TaskReport) -> None:
         with self._span("report", None):
-            self._master.report(self._worker_id, report)
-        self._forget(running)
+            self._telling.tell(running, report)
 
     def _wait(self, until: Callable[[], bool]) -> None:
         """Wait until the protocol agrees; it is asked with the lock held."""
@@ -580,10 +583,7 @@ class Worker:
 
     def _lost(self, running: Running, error: Exception) -> None:
         log.info("task %d: %s", running.lease.task.id, error)
-        self._forget(running)
-
-    def _forget(self, running: Running) -> None:
-        self._held.pop((running.lease.task.id, running.lease.number), None)
+        self._telling.forget(running)
 
     def _let_go(self, item: Item) -> None:
         """Free the place of a step, so that the next one can be pulled; no worker waits for it."""

@@ -29,7 +29,7 @@ from elasticdl.errors import (
     StoreError,
     UnavailableError,
 )
-from elasticdl.job import Lease, Outcome, TaskKind, TaskReport
+from elasticdl.job import Finished, Lease, Outcome, TaskKind, TaskReport, Wait
 from elasticdl.worker.running import Running
 
 Pull = TypeVar("Pull")
@@ -123,8 +123,11 @@ class LeaseProtocol(Generic[Pull]):
     in one frame, each as an update of its own. A pull that waits for room has what is kept pushed
     as soon as that makes the room, so that it is made while the rest is computed.
 
-    `may_feed`, `fed`, `may_pull`, `is_to_push`, `allow`, `landed` and `ends` are called under one
-    lock; the others read or set one flag.
+    `may_feed`, `fed`, `may_pull`, `is_to_push`, `allow`, `landed`, `ends` and all that concerns the
+    master are called under one lock; the others read or set one flag.
+
+    A report that may wait is **kept** for the next request for a task, so that both are one call.
+    None is kept while the worker asks or has nothing to feed: the next request may be far away.
 
     A training step is **in flight** from before its pull until its push is acknowledged or the step
     is dropped. `pending` is the pull that waits for room. With at most one step in flight, the push
@@ -144,12 +147,38 @@ class LeaseProtocol(Generic[Pull]):
         self._num_waiting = 0  # steps of the pull that waits for room
         self._is_synchronous = is_synchronous
         self._in_flight: set[tuple[int, int, int]] = set()
+        self._kept_reports: list[TaskReport] = []
+        self._will_ask = False
         self.pending: Pull | None = None
 
     @property
     def num_in_flight(self) -> int:
         """Return the number of training steps in flight."""
         return len(self._in_flight)
+
+    # --- the master ------------------------------------------------------------------------------
+
+    def asks(self) -> list[TaskReport]:
+        """Note that a task is asked for; return the reports that go with the request."""
+        self._will_ask = False
+        return self.take_kept()
+
+    def answered(self, answer: Lease | Wait | Finished) -> None:
+        """Note the answer. After a lease is fed, the worker asks again."""
+        self._will_ask = isinstance(answer, Lease)
+
+    def keeps(self, running: Running, report: TaskReport) -> bool:
+        """Keep a report for the next request; return False if it must be told at once."""
+        may_wait = running.lease.report_may_wait and report.outcome is Outcome.DONE
+        if may_wait and self._will_ask:
+            self._kept_reports.append(report)
+            return True
+        return False
+
+    def take_kept(self) -> list[TaskReport]:
+        """Return the reports that are kept, and keep them no longer."""
+        kept, self._kept_reports = self._kept_reports, []
+        return kept
 
     # --- feed ------------------------------------------------------------------------------------
 

@@ -137,7 +137,7 @@ class WorkerProcess:
 
     def watching(self, worker: Worker) -> Watch:
         """Report the worker's progress with the heartbeats; return the context in which it runs."""
-        self.heartbeat.progress = worker.progress
+        self.heartbeat.progress, self.heartbeat.tell_first = worker.progress, worker.tell_kept
         cluster = self.config.cluster
         return Watch(
             Watchdog(self.config.training.task_timeout_seconds),

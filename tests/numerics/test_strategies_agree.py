@@ -91,7 +91,7 @@ class TwoEpochs:
         self._leases = deque(Lease(task, 1) for task in tasks)
         self.reports = []
 
-    def lease(self, worker_id, is_patient=False):
+    def lease(self, worker_id, is_patient=False, reports=()):
         return self._leases.popleft() if self._leases else Finished()
 
     def report(self, worker_id, report):

@@ -227,7 +227,9 @@ class Worker(Node):
         request = 0
         while True:
             request += 1
-            answer = yield self.job.lease(self, request, is_patient=not self.queue)
+            kept = self.protocol.asks()
+            answer = yield self.job.lease(self, request, not self.queue, kept)
+            self.protocol.answered(answer)
             match answer:
                 case Lease():
                     yield from self.work_off(answer)
@@ -251,6 +253,8 @@ class Worker(Node):
         """Say that it is alive, and learn where the replicas are."""
         while True:
             yield Sleep(1.0)
+            for report in self.protocol.take_kept():
+                yield self.tell(report)
             yield self.ask(
                 lambda core, now: core.heartbeat(Role.WORKER, self.index, self.session, None, now)
             )
@@ -372,10 +376,16 @@ class Worker(Node):
         if report.outcome is Outcome.DONE:
             report = running.trained(report, self.version)
         self.job.before_report()
-        yield self.ask(lambda core, now: core.report(self.index, self.session, report, now))
+        if self.job.settles_before_report and self.protocol.keeps(running, report):
+            return
+        yield self.tell(report)
         if not self.job.settles_before_report:
             with suppress(ElasticdlError):
                 yield from self.exchange.settle(running.lease)
+
+    def tell(self, report):
+        """Return a call to the master that ends a lease."""
+        return self.ask(lambda core, now: core.report(self.index, self.session, report, now))
 
     def settled(self, running, report):
         """Have the replicas hear of all that a report counts; return what is to be reported."""

@@ -270,8 +270,11 @@ class PsJob:
 
         return Call(lambda: self.master, work)
 
-    def lease(self, worker: Worker, request: int, is_patient: bool) -> Call:
-        """Return a call that asks for a task; one that is patient is kept, as the servicer does."""
+    def lease(self, worker: Worker, request: int, is_patient: bool, reports: list) -> Call:
+        """Return a call that ends leases and asks for a task, as the servicer does.
+
+        A patient one is kept.
+        """
         index, session = worker.index, worker.session
 
         def work(master):
@@ -293,7 +296,12 @@ class PsJob:
                 answer = attempt(goes_on=True)
                 return None if isinstance(answer, Wait) else answer
 
-            answer = attempt(goes_on=False)
+            def begin(core, now):
+                for report in reports:
+                    core.report(index, session, report, now)
+                return core.lease(index, session, request, now)
+
+            answer = master.do(begin)
             return Kept(look) if is_patient and isinstance(answer, Wait) else answer
 
         return Call(lambda: self.master, work)

@@ -211,7 +211,6 @@ class _Worker:
 
     def _commits(self) -> Coroutine:
         job, costs = self._job, self._job.costs
-        left = self._left_of_first or costs.minibatches_per_task
         kept = 0
         while True:
             yield self._computed.take
@@ -225,10 +224,6 @@ class _Worker:
             self.taken -= kept
             for _ in range(kept):
                 job.trained()
-            left -= kept
-            if left <= 0:
-                left += costs.minibatches_per_task
-                yield from job.ask_master()
             self._in_flight.leave(kept)
             kept = 0
 
@@ -286,8 +281,8 @@ class _Job:
             self._kill(self._deaths.popleft().worker)
 
     def ask_master(self) -> Coroutine:
-        """Lease or report: half the cost of a task at the master."""
-        seconds = self.costs.master / 2 / self._master_left
+        """Ask for a task, and report the one before in the same call."""
+        seconds = self.costs.master / self._master_left
         if self.machine is not None:
             done = self.machine.work(seconds)
             yield lambda actor, resume: done(_MASTER, resume)

@@ -94,8 +94,8 @@ class LeasingAgain(ScriptedMaster):
         super().__init__(leases)
         self._num_out = 0
 
-    def lease(self, worker_id, is_patient=False):
-        answer = super().lease(worker_id, is_patient)
+    def lease(self, worker_id, is_patient=False, reports=()):
+        answer = super().lease(worker_id, is_patient, reports)
         with self._lock:
             if not isinstance(answer, Finished):
                 self._num_out += 1

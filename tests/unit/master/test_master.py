@@ -44,7 +44,10 @@ from elasticdl.master.master import Master
 from elasticdl.observe.events import read_events
 from elasticdl.observe.kinds import typed
 from elasticdl.observe.usage import kind_of
+from elasticdl.rpc import elasticdl_pb2 as pb
+from elasticdl.rpc import messages
 from elasticdl.rpc.client import GrpcMasterClient, JobClient
+from elasticdl.rpc.elasticdl_pb2_grpc import MasterStub
 from elasticdl.rpc.messages import status_from_json
 from elasticdl.runtime.addresses import Listening
 from elasticdl.runtime.process import STOPPED_EXIT_CODE
@@ -390,6 +393,30 @@ def test_a_patient_worker_is_answered_when_there_is_a_task_or_it_is_to_leave(run
         assert not first.done()
         clients[0].register_ps(0, "host:1", 1)
         assert isinstance(first.result(), Lease)
+
+
+def test_a_request_for_a_task_ends_leases_first_and_may_be_repeated(run, connect):
+    running = run(num_ps=1)
+    running.launcher.wait_for(Role.PS, 0)
+    client = connect(running)
+    client.register_ps(0, "host:1", 1)
+    client.register_worker(0, 2)
+    held = [client.lease(0), client.lease(0)]
+    assert all(lease.report_may_wait for lease in held)
+    reports = [TaskReport(each.task.id, each.number, Outcome.DONE) for each in held]
+    stale = TaskReport(held[0].task.id, 7, Outcome.FAILED)
+    request = pb.LeaseRequest(
+        worker_id=0,
+        session=client.session,
+        request=3,
+        reports=map(messages.REPORT.pack, [*reports, stale]),
+    )
+    stub = client.connection.stub(MasterStub)
+    given = [client.connection.call(stub.Lease, request).lease for _ in range(2)]
+    assert given[0] == given[1]
+    assert given[0].task.id not in [each.task.id for each in held]
+    assert running.master.core.ledger.num_done == 2
+    assert list(running.master.core.ledger.held_by(0)) == [given[0].task.id]
 
 
 def test_restarted_master_goes_on_at_its_port_with_its_leases(run, connect):

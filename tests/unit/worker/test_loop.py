@@ -1,5 +1,6 @@
 """The loop against a real in-process store and a master that plays a script."""
 
+import contextlib
 import dataclasses
 import math
 import re
@@ -7,6 +8,7 @@ import sys
 import threading
 import time
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -43,10 +45,13 @@ class ScriptedMaster:
 
     def __init__(self, leases):
         self._leases = deque(leases)
-        self.reports, self.announced = [], []
+        self.reports, self.announced, self.with_requests = [], [], []
         self._lock = threading.Lock()
 
-    def lease(self, worker_id, is_patient=False):
+    def lease(self, worker_id, is_patient=False, reports=()):
+        self.with_requests.append([report.task_id for report in reports])
+        for report in reports:
+            self.report(worker_id, report)
         with self._lock:
             return self._leases.popleft() if self._leases else Finished()
 
@@ -203,6 +208,47 @@ def test_each_record_of_the_leased_tasks_is_trained_once():
         (1, Outcome.DONE, 20),
         (2, Outcome.DONE, 10),
     ]
+
+
+@pytest.mark.parametrize("way", ["request", "heartbeat", "end of the worker"])
+def test_a_report_that_may_wait_comes_with_the_next_request_or_when_there_is_none(way):
+    is_kept, is_told = threading.Event(), threading.Event()
+
+    class SecondWaits(MemoryReader):
+        def read(self, shard):
+            if shard.start:
+                assert (is_told if way == "heartbeat" else is_kept).wait(100)
+                if way == "end of the worker":
+                    raise UnavailableError("no ps replica answers")
+            return super().read(shard)
+
+    leases = [training(1, 0, 20), training(2, 20, 24)]
+    run = Run(
+        [dataclasses.replace(lease, report_may_wait=True) for lease in leases], reader=SecondWaits()
+    )
+    telling = run.worker._telling
+    tell = telling.tell
+
+    def tell_and_say(running, report):
+        tell(running, report)
+        is_kept.set()
+
+    def beat():
+        assert is_kept.wait(100)
+        assert run.master.reports == []
+        run.worker.tell_kept()
+        is_told.set()
+
+    telling.tell = tell_and_say
+    with ThreadPoolExecutor() as pool:
+        beats = pool.submit(beat) if way == "heartbeat" else None
+        with pytest.raises(UnavailableError) if "end" in way else contextlib.nullcontext():
+            run()
+        if beats is not None:
+            beats.result()
+    told = [report.task_id for report in run.master.reports]
+    assert told == ([1] if "end" in way else [1, 2])
+    assert any(1 in reports for reports in run.master.with_requests) == (way == "request")
 
 
 def test_a_later_lease_goes_on_where_the_replica_stands():

@@ -121,7 +121,7 @@ class PatientMaster:
         self._num_given = 0
         self._changed = threading.Condition()
 
-    def lease(self, worker_id, is_patient=False):
+    def lease(self, worker_id, is_patient=False, reports=()):
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.reports) == self._num_given, timeout=100)
             if self._num_given == len(self._leases):

@@ -13,7 +13,7 @@ from elasticdl.errors import (
     StaleParametersError,
     UnavailableError,
 )
-from elasticdl.job import Lease, Outcome, Shard, Task, TaskKind, TaskReport
+from elasticdl.job import Lease, Outcome, Shard, Task, TaskKind, TaskReport, Wait
 from elasticdl.worker.protocol import Arrival, LeaseProtocol, Ruling, Stage, rule
 from elasticdl.worker.running import Running
 
@@ -30,6 +30,23 @@ def protocol(max_in_flight=2, is_synchronous=False):
 
 def done(lease):
     return TaskReport(lease.lease.task.id, lease.lease.number, Outcome.DONE)
+
+
+def test_a_report_waits_only_for_a_request_that_comes_when_what_is_leased_is_fed():
+    leases = protocol()
+    lease = replace(running().lease, report_may_wait=True)
+    waits, awaited = Running(lease), running()
+    report = done(waits)
+    assert not leases.keeps(waits, report)  # no task was asked for
+    leases.answered(lease)
+    assert not leases.keeps(awaited, report)
+    assert not leases.keeps(waits, waits.returned())
+    assert leases.keeps(waits, report)
+    assert leases.asks() == [report]
+    assert not leases.keeps(waits, report)  # the answer may be long in coming
+    leases.answered(Wait(0.1))
+    assert not leases.keeps(waits, report)
+    assert leases.asks() == []
 
 
 @pytest.mark.parametrize(
