@@ -77,6 +77,8 @@ class Package:
         pages: What makes the page of a job and serves metrics: an `observe.page.Pages`.
         profilers: What looks for requests of profiles in processes, by role: each is an
             `observe.page.MakeProfiler`.
+        first_rows: What reads the rows with which tables begin: a
+            `checkpoints.first_rows.FirstRows`.
         looks: Functions that say what is odd about the data before the job trains: each is a
             `worker.data_check.LookAtData`.
         checks: Functions that check a job before it starts, and return notes, from `JobConfig`.
@@ -113,6 +115,7 @@ class Package:
     journals: Mapping[str, str] = field(default_factory=dict)
     pages: Mapping[str, str] = field(default_factory=dict)
     profilers: Mapping[str, str] = field(default_factory=dict)
+    first_rows: Mapping[str, str] = field(default_factory=dict)
     looks: Mapping[str, str] = field(default_factory=dict)
     checks: Mapping[str, str] = field(default_factory=dict)
 

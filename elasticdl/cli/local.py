@@ -15,7 +15,7 @@ from pathlib import Path
 from elasticdl._core import PsClient, Store
 from elasticdl.backends.base import FeedWay, Trainer
 from elasticdl.checkpoints.dense import begin_from
-from elasticdl.checkpoints.pretrained import begin_with_pretrained
+from elasticdl.checkpoints.first_rows import first_rows
 from elasticdl.checkpoints.remote import Sender
 from elasticdl.checkpoints.versions import resolve
 from elasticdl.cli.display import Display
@@ -233,7 +233,8 @@ def _make_store(config: JobConfig) -> Store:
     source = config.checkpoint.checkpoint_dir_for_init
     if source is None:
         store = Store(disk=config.cluster.ps_room)
-        begin_with_pretrained(store, config.checkpoint.pretrained_rows)
+        if rows := config.checkpoint.pretrained_rows:
+            first_rows().begin(store, rows)
     else:
         store = begin_from(resolve(source), disk=config.cluster.ps_room)
     if config.training.staleness_lr_modulation:

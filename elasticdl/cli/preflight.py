@@ -18,7 +18,7 @@ from pathlib import Path
 from elasticdl import registry
 from elasticdl.backends.exported import backend_of_export, is_export
 from elasticdl.backends.known import known
-from elasticdl.checkpoints.pretrained import sources_of
+from elasticdl.checkpoints.first_rows import first_rows
 from elasticdl.checkpoints.versions import resolve
 from elasticdl.cli.job_folder import holds_job
 from elasticdl.cli.model_file import has_tables, imported_by
@@ -356,7 +356,8 @@ def _check_sources(config: JobConfig) -> None:
     if checkpoint is not None:
         _check_is_no_export(checkpoint, config)
         resolve(checkpoint)
-    sources_of(config.checkpoint.pretrained_rows)
+    if rows := config.checkpoint.pretrained_rows:
+        first_rows().check(rows)
     saved_model = config.checkpoint.saved_model
     if saved_model is not None:
         backend_of_export(saved_model)

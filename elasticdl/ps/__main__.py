@@ -16,6 +16,7 @@ if __name__ == "__main__":
 
 from elasticdl._core import Progress, PsServer, Store, traffic
 from elasticdl.checkpoints.dense import begin_from
+from elasticdl.checkpoints.first_rows import first_rows
 from elasticdl.checkpoints.remote import Sender, restore
 from elasticdl.checkpoints.versions import resolve
 from elasticdl.config import JobConfig
@@ -329,9 +330,7 @@ def _first(
     if source is None:
         store = Store(replica, replicas, config.cluster.ps_room)
         if rows := config.checkpoint.pretrained_rows:
-            from elasticdl.checkpoints.pretrained import begin_with_pretrained
-
-            begin_with_pretrained(store, rows, progress, replica, replicas)
+            first_rows().begin(store, rows, progress, replica, replicas)
         return store
     return begin_from(
         resolve(source),

@@ -1,6 +1,5 @@
 """Checkpoints of real stores, in folders and behind URLs: what is one, and what comes back."""
 
-import io
 import json
 from dataclasses import asdict
 from functools import partial
@@ -18,7 +17,6 @@ from elasticdl.backends.base import (
 )
 from elasticdl.checkpoints import writing
 from elasticdl.checkpoints.exports import SUCCESS, send_model
-from elasticdl.checkpoints.pretrained import begin_with_pretrained
 from elasticdl.checkpoints.remote import Sender, fetch, restore
 from elasticdl.checkpoints.versions import (
     MANIFEST,
@@ -265,17 +263,3 @@ def test_exported_model_is_whole_once_its_mark_is_there(place, tmp_path):
     found = {path.name for path in (place / "model").iterdir()}
     assert found - {"variables"} == {"saved_model.pb", SUCCESS}
     assert not (place / "model" / "variables" / "data").exists()
-
-
-def test_tables_begin_with_rows_behind_a_url(place):
-    place.mkdir(parents=True)
-    keys, rows = np.arange(5), np.ones((5, 3), np.float32)
-    content = io.BytesIO()
-    np.savez(content, keys=keys, rows=rows)
-    (place / "wide.npz").write_bytes(content.getvalue())
-    store = Store()
-    begin_with_pretrained(store, f"wide={place}")
-    client = PsClient.in_process(store)
-    client.declare(json.dumps(asdict(MODEL)), np.zeros(NUM_DENSE, np.float32), NO_STATE)
-    pulled = client.pull([(0, keys)], training=False)
-    np.testing.assert_array_equal(pulled.rows[0], rows)

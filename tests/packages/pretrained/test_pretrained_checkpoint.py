@@ -8,9 +8,9 @@ import pytest
 
 from elasticdl._core import PsClient, Store
 from elasticdl.backends.base import Initializer, ModelDescription, OptimizerSpec, TableDescription
-from elasticdl.checkpoints.pretrained import begin_with_pretrained
 from elasticdl.checkpoints.versions import MANIFEST
 from elasticdl.errors import ConfigError
+from elasticdl.packages.pretrained.rows import begin_with_pretrained
 
 NOTHING = np.zeros(0, np.float32)
 IDS = np.array([3, 2**62, 11])

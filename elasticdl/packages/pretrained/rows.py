@@ -266,3 +266,25 @@ READERS: dict[str, Callable[[Path], Iterator[Chunk]]] = {
     ".parquet": _read_parquet,
     ".safetensors": _read_safetensors,
 }
+
+
+class PretrainedRows:
+    """The `FirstRows` of this package."""
+
+    def check(self, flag: str) -> None:
+        """Look whether there are such files; see `FirstRows`."""
+        sources_of(flag)
+
+    def begin(
+        self,
+        store: Store,
+        flag: str,
+        progress: Progress | None = None,
+        replica: int = 0,
+        num_replicas: int = 1,
+    ) -> None:
+        """Let the tables of a new store begin with the rows; see `FirstRows`."""
+        begin_with_pretrained(store, flag, progress, replica, num_replicas)
+
+
+FIRST_ROWS = PretrainedRows()

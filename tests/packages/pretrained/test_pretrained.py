@@ -1,5 +1,6 @@
 """Tables begin with rows of files, of which every replica keeps its own."""
 
+import io
 import json
 import struct
 from dataclasses import asdict
@@ -16,9 +17,9 @@ from elasticdl.backends.base import (
     OptimizerSpec,
     TableDescription,
 )
-from elasticdl.checkpoints import pretrained
-from elasticdl.checkpoints.pretrained import begin_with_pretrained, read_rows, sources_of
 from elasticdl.errors import ConfigError, DataError, StoreError
+from elasticdl.packages.pretrained import rows as pretrained
+from elasticdl.packages.pretrained.rows import begin_with_pretrained, read_rows, sources_of
 
 DIM = 4
 KEYS = np.array([2**62, *range(300)])
@@ -226,3 +227,15 @@ def test_the_flag_names_files_and_folders_by_table(tmp_path):
     sources = sources_of(f"a={tmp_path}; b={tmp_path / 'rows.npz'};")
     assert sources == {"a": [tmp_path / "rows.npz"], "b": [tmp_path / "rows.npz"]}
     assert sources_of("") == {}
+
+
+def test_tables_begin_with_rows_behind_a_url(place):
+    place.mkdir(parents=True)
+    content = io.BytesIO()
+    np.savez(content, keys=KEYS, rows=ROWS)
+    (place / "user.npz").write_bytes(content.getvalue())
+    store = Store()
+    begin_with_pretrained(store, f"user={place}")
+    client = PsClient.in_process(store)
+    client.declare(model(), NOTHING, NOTHING)
+    np.testing.assert_array_equal(client.pull([(0, KEYS)], training=False).rows[0], ROWS)
