@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use edl_store::{Chunk, ModelSpec, PullMode, StateRules, Statistics, Store, StoreError, TaskAudit};
-use edl_wire::frame::Element;
+use edl_store::{Chunk, ModelSpec, PullMode, Store, StoreError, TaskAudit};
 use edl_wire::op::Step;
 
-use crate::clip::Clipping;
+use self::shape::{Shape, check_len};
+pub use self::steps::{ComputedStep, Pulled, Receipt, StepGradients, Wanted};
 use crate::dedup::{Plan, Planner, Site};
 use crate::elsewhere::Elsewhere;
 use crate::error::{ErrorKind, PsError};
@@ -16,102 +16,11 @@ use crate::hot_keys;
 use crate::local::Local;
 use crate::names::{Batch, NameSite, SentNames};
 use crate::remote::Remote;
-use crate::replicas::{
-    GivenRows, Gradients, Minibatch, OnePush, Pull, Replicas, Vectors, check_given,
-};
-use crate::several::{Sum, kept};
-use crate::tables::element_of;
+use crate::replicas::{GivenRows, Pull, Replicas, Vectors, check_given};
 
-/// The result of one pull.
-#[derive(Debug)]
-pub struct Pulled {
-    /// For each site: a row per id.
-    pub rows: Vec<Vec<f32>>,
-    /// The whole dense vector, or empty if it was not asked for.
-    pub dense: Vec<f32>,
-    /// The whole state vector, or empty if it was not asked for.
-    pub state: Vec<f32>,
-    /// The receipt that the push needs.
-    pub receipt: Receipt,
-}
-
-impl Pulled {
-    /// Splits a pull that was made for several minibatches; each has as many sites. The vectors are
-    /// those of all, and stay here.
-    pub fn split(&mut self, num_minibatches: usize) -> Vec<(Vec<Vec<f32>>, Receipt)> {
-        let each = self.rows.len() / num_minibatches.max(1);
-        let mut rows = std::mem::take(&mut self.rows).into_iter();
-        let parts = (0..num_minibatches).map(|minibatch| {
-            let receipt = Receipt {
-                plan: self
-                    .receipt
-                    .plan
-                    .part(minibatch * each..(minibatch + 1) * each),
-                versions: self.receipt.versions.clone(),
-            };
-            (rows.by_ref().take(each).collect(), receipt)
-        });
-        parts.collect()
-    }
-}
-
-/// The facts of a pull that its push needs. Any number of pulls may be made before it is used.
-#[derive(Debug)]
-pub struct Receipt {
-    pub(crate) plan: Plan,
-    pub(crate) versions: Vec<u64>,
-}
-
-impl Receipt {
-    /// Updates that replica 0 had applied.
-    pub fn version(&self) -> u64 {
-        self.versions.first().copied().unwrap_or(0)
-    }
-
-    /// Says that vectors of an earlier pull are used: staleness counts from that one.
-    pub fn with_vectors_of(mut self, earlier: &Self) -> Self {
-        for (version, earlier) in self.versions.iter_mut().zip(&earlier.versions) {
-            *version = (*version).min(*earlier);
-        }
-        self
-    }
-}
-
-/// The request of a pull.
-#[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
-    /// The ids of every site.
-    pub sites: &'a [Site<'a>],
-    /// Whether rows are made that are missing.
-    pub mode: PullMode,
-    /// Whether the dense and state vectors are wanted too.
-    pub vectors: bool,
-    /// The step of a pull whose gradient will be pushed. With bounded staleness the pull waits
-    /// until that gradient cannot come too late.
-    pub step: Option<Step>,
-}
-
-/// The results of a minibatch's backward pass.
-#[derive(Clone, Copy, Debug)]
-pub struct StepGradients<'a> {
-    /// For each site of the pull, a gradient for each id.
-    pub rows: &'a [&'a [f32]],
-    /// The gradient of the dense vector.
-    pub dense: &'a [f32],
-    /// The change of the state vector.
-    pub state: &'a [f32],
-}
-
-/// A minibatch that has been computed, one of several that are pushed together.
-#[derive(Clone, Copy, Debug)]
-pub struct ComputedStep<'a> {
-    /// Of its pull.
-    pub receipt: &'a Receipt,
-    /// The results of the backward pass.
-    pub gradients: StepGradients<'a>,
-    /// Records in it.
-    pub num_records: u32,
-}
+mod pushing;
+mod shape;
+mod steps;
 
 /// The position of a scan in a table.
 #[derive(Clone, Copy, Debug)]
@@ -128,53 +37,6 @@ impl Cursor {
             table,
             replica: 0,
             next: 0,
-        }
-    }
-}
-
-/// The lengths that calls are checked against, once the model is known.
-struct Shape {
-    /// Names of the tables.
-    names: Vec<String>,
-    dims: Vec<usize>,
-    /// For each table, the type in which its rows travel.
-    elements: Vec<Element>,
-    /// For each table, whether it is trained.
-    trainable: Vec<bool>,
-    /// For each table of statistics, how its rows are added.
-    statistics: Vec<Option<Statistics>>,
-    dense_len: usize,
-    state_len: usize,
-    clipping: Option<Clipping>,
-    state_rules: StateRules,
-}
-
-impl Shape {
-    fn of(model: &ModelSpec) -> Result<Self, StoreError> {
-        Ok(Self {
-            names: model.tables.iter().map(|t| t.name.clone()).collect(),
-            dims: model.tables.iter().map(|t| t.dim as usize).collect(),
-            elements: (model.tables.iter().map(|t| element_of(t.wire_dtype))).collect(),
-            trainable: model.tables.iter().map(|table| table.trainable).collect(),
-            statistics: (model.tables.iter())
-                .map(|table| table.statistics.map(|s| s.parse()).transpose())
-                .collect::<Result<_, _>>()
-                .map_err(StoreError::BadModel)?,
-            dense_len: model.dense_len()?,
-            state_len: model.state_len()?,
-            clipping: Clipping::of(model),
-            state_rules: StateRules::of(model)?,
-        })
-    }
-}
-
-impl Shape {
-    /// Says of each table of a plan how its rows travel, and what is pushed of it.
-    fn treat(&self, plan: &mut Plan) {
-        for table in &mut plan.tables {
-            table.element = self.elements[table.table as usize];
-            table.trainable = self.trainable[table.table as usize];
-            table.statistics = self.statistics[table.table as usize];
         }
     }
 }
@@ -474,227 +336,6 @@ impl PsClient {
         Ok((pulled, told))
     }
 
-    /// Applies one minibatch's gradients exactly once; returns (version, staleness).
-    ///
-    /// `row_grads` has, for each site of the pull, a gradient for each id.
-    ///
-    /// # Errors
-    /// After [`edl_store::StoreError::TooStale`] nothing has changed, and the minibatch may be
-    /// pulled and computed again. Other errors: a lease that is over, arrays that do not fit the
-    /// pull, or an unreachable replica.
-    pub fn push(
-        &self,
-        receipt: &Receipt,
-        row_grads: &[&[f32]],
-        dense: &[f32],
-        state: &[f32],
-        minibatch: &Minibatch,
-    ) -> Result<(u64, u64), PsError> {
-        let gradients = StepGradients {
-            rows: row_grads,
-            dense,
-            state,
-        };
-        self.merged(receipt, &gradients, |replicas, plan, merged, versions| {
-            replicas.push(plan, merged, minibatch, versions)
-        })
-    }
-
-    /// Applies the gradients of several minibatches exactly once, all as one update: the sum of
-    /// their gradients, each clipped by itself if the model says so. Returns (version, staleness).
-    ///
-    /// Args: `minibatch` is the first of those that follow each other; how many there are and how
-    /// many records they have is taken from `steps`.
-    ///
-    /// # Errors
-    /// Those of a push, also if replicas do not apply each gradient as it comes.
-    pub fn push_several(
-        &self,
-        steps: &[ComputedStep<'_>],
-        minibatch: &Minibatch,
-    ) -> Result<(u64, u64), PsError> {
-        let shape = self.shape()?;
-        let num_records: u32 = steps.iter().map(|step| step.num_records).sum();
-        let mut parts = Vec::with_capacity(steps.len());
-        for step in steps {
-            let share = step.num_records as f32 / num_records.max(1) as f32;
-            let part = self.merged(step.receipt, &step.gradients, |_, plan, gradients, _| {
-                Ok(kept(plan, gradients))
-            })?;
-            parts.push((part, share));
-        }
-        let minibatches = Minibatch {
-            num_minibatches: steps.len() as u32,
-            num_records,
-            ..*minibatch
-        };
-        self.asked(|replicas| {
-            let count = replicas.count();
-            let treat = |plan: &mut Plan| shape.treat(plan);
-            let sum = Sum::of(&parts, &shape.dims, treat, &shape.state_rules, count)?;
-            let versions = oldest_of(steps, count);
-            replicas.push(&sum.plan, &sum.gradients(), &minibatches, &versions)
-        })
-    }
-
-    /// Applies the gradients of several minibatches that follow each other exactly once, each as an
-    /// update of its own, with one frame to each replica. Returns (version, staleness) of each.
-    ///
-    /// Args: `minibatches` are those of `steps`.
-    ///
-    /// # Errors
-    /// Those of a push, of the first that is refused: those before it are applied.
-    pub fn push_each(
-        &self,
-        steps: &[ComputedStep<'_>],
-        minibatches: &[Minibatch],
-    ) -> Result<Vec<(u64, u64)>, PsError> {
-        let mut scratches: Vec<_> = steps.iter().map(|_| self.take_scratch()).collect();
-        let pushed = self.push_each_with(&mut scratches, steps, minibatches);
-        for scratch in scratches {
-            self.give_scratch(scratch);
-        }
-        pushed
-    }
-
-    fn push_each_with(
-        &self,
-        scratches: &mut [Scratch],
-        steps: &[ComputedStep<'_>],
-        minibatches: &[Minibatch],
-    ) -> Result<Vec<(u64, u64)>, PsError> {
-        let merged = scratches.iter_mut().zip(steps).map(|(scratch, step)| {
-            let rows = scratch.rows_of(&step.receipt.plan);
-            let clipped = self.merge(step.receipt, &step.gradients, rows)?;
-            Ok((&*rows, clipped, step))
-        });
-        let merged = merged.collect::<Result<Vec<_>, PsError>>()?;
-        self.asked(|replicas| {
-            let cuts = merged.iter();
-            let cuts = cuts.map(|(rows, _, step)| Cut::of(step.receipt, rows, replicas.count()));
-            let cuts: Vec<_> = cuts.collect();
-            let pushes = merged.iter().zip(&cuts).zip(minibatches);
-            let pushes = pushes.map(|(((rows, clipped, step), cut), minibatch)| {
-                let (plan, rows, versions) = cut.parts(step.receipt, rows);
-                OnePush {
-                    plan,
-                    gradients: Gradients {
-                        rows,
-                        dense: clipped.as_deref().unwrap_or(step.gradients.dense),
-                        state: step.gradients.state,
-                    },
-                    minibatch,
-                    versions,
-                }
-            });
-            replicas.push_each(&pushes.collect::<Vec<_>>())
-        })
-    }
-
-    /// Pushes, then pulls for the next step, in one exchange of messages where the order that the
-    /// replicas' synchrony demands allows it.
-    ///
-    /// Nothing is pulled if the pull would have to wait for others, or was refused: the caller then
-    /// pulls by itself, and waits there or learns why.
-    ///
-    /// # Errors
-    /// Those of the push alone.
-    pub fn push_pull(
-        &self,
-        receipt: &Receipt,
-        gradients: &StepGradients<'_>,
-        minibatch: &Minibatch,
-        next: &Wanted<'_>,
-    ) -> Result<((u64, u64), Option<Pulled>), PsError> {
-        self.merged(receipt, gradients, |replicas, plan, merged, versions| {
-            let both = self.pulled_by(replicas, next, |next| {
-                replicas.push_pull(plan, merged, minibatch, versions, next)
-            });
-            match both {
-                Ok((pulled, (pushed, true))) => Ok((pushed, Some(pulled))),
-                Ok((_, (pushed, false))) => Ok((pushed, None)),
-                // The replica does not say which half it refused. A repeated push is recognised, so
-                // it is sent alone.
-                Err(PsError::Remote { .. } | PsError::Invalid(_) | PsError::Store(_)) => {
-                    let pushed = replicas.push(plan, merged, minibatch, versions)?;
-                    Ok((pushed, None))
-                }
-                Err(error) => Err(error),
-            }
-        })
-    }
-
-    /// Checks gradients against their pull, adds the gradients of equal ids, and clips them if the
-    /// model says so. Then cuts them for the present replicas, which may differ from the replicas
-    /// of the pull.
-    fn merged<T>(
-        &self,
-        receipt: &Receipt,
-        gradients: &StepGradients<'_>,
-        push: impl Fn(&dyn Replicas, &Plan, &Gradients<'_>, &[u64]) -> Result<T, PsError>,
-    ) -> Result<T, PsError> {
-        let mut scratch = self.take_scratch();
-        let merged = scratch.rows_of(&receipt.plan);
-        let clipped = self.merge(receipt, gradients, merged);
-        let pushed = clipped.and_then(|clipped| {
-            let dense = clipped.as_deref().unwrap_or(gradients.dense);
-            self.asked(|replicas| {
-                let cut = Cut::of(receipt, merged, replicas.count());
-                let (plan, rows, versions) = cut.parts(receipt, merged);
-                let merged = Gradients {
-                    rows,
-                    dense,
-                    state: gradients.state,
-                };
-                push(replicas, plan, &merged, versions)
-            })
-        });
-        self.give_scratch(scratch);
-        pushed
-    }
-
-    /// Checks gradients against their pull and adds those of equal ids; clips them if the model
-    /// says so, and then returns the dense gradient, clipped.
-    fn merge(
-        &self,
-        receipt: &Receipt,
-        gradients: &StepGradients<'_>,
-        merged: &mut [Vec<f32>],
-    ) -> Result<Option<Vec<f32>>, PsError> {
-        let StepGradients { rows, dense, state } = *gradients;
-        let shape = self.shape()?;
-        let plan = &receipt.plan;
-        if rows.len() != plan.site_elements.len() {
-            return Err(PsError::Invalid(format!(
-                "gradients of {} sites, {} were pulled",
-                rows.len(),
-                plan.site_elements.len()
-            )));
-        }
-        for (site, (grads, &elements)) in rows.iter().zip(&plan.site_elements).enumerate() {
-            check_len(
-                &format!("the gradient of site {site}"),
-                grads.len(),
-                elements,
-            )?;
-        }
-        check_len("the dense gradient", dense.len(), shape.dense_len)?;
-        check_len("the state's change", state.len(), shape.state_len)?;
-
-        for (table, merged) in plan.tables.iter().zip(merged.iter_mut()) {
-            merged.fill(0.0);
-            table.merge(rows, merged);
-        }
-        Ok(shape.clipping.as_ref().map(|clipping| {
-            let mut dense = dense.to_vec();
-            let gradients = plan.tables.iter().zip(merged.iter_mut());
-            let gradients = gradients.filter(|(table, _)| table.statistics.is_none());
-            let mut gradients: Vec<_> = gradients.map(|(_, rows)| rows.as_mut_slice()).collect();
-            clipping.apply(&mut gradients, &mut dense);
-            dense
-        }))
-    }
-
     /// The time that pulls and pushes have spent in the stores of all replicas, as the replicas
     /// measured it. The time of a push includes its wait for a round.
     pub fn store_time(&self) -> Duration {
@@ -865,34 +506,6 @@ impl PsClient {
     }
 }
 
-/// The gradients of a minibatch in the order of the present replicas, if those of its pull were
-/// others.
-struct Cut(Option<(Plan, Vec<Vec<f32>>, Vec<u64>)>);
-
-impl Cut {
-    fn of(receipt: &Receipt, merged: &[Vec<f32>], count: usize) -> Self {
-        if receipt.versions.len() == count {
-            return Self(None);
-        }
-        let (plan, rows) = receipt.plan.ordered_for(count, merged);
-        // A move comes between two updates of all replicas; the oldest is not too new for any.
-        let version = receipt.versions.iter().min().copied().unwrap_or(0);
-        Self(Some((plan, rows, vec![version; count])))
-    }
-
-    /// Returns what is pushed, given what was pulled and merged.
-    fn parts<'c>(
-        &'c self,
-        receipt: &'c Receipt,
-        merged: &'c [Vec<f32>],
-    ) -> (&'c Plan, &'c [Vec<f32>], &'c [u64]) {
-        match &self.0 {
-            None => (&receipt.plan, merged, &receipt.versions),
-            Some((plan, rows, versions)) => (plan, rows, versions),
-        }
-    }
-}
-
 /// Has the replicas of one layout know strings of ids.
 fn name_at(
     replicas: &dyn Replicas,
@@ -918,32 +531,4 @@ fn name_at(
         }
         batch = sent_before.again(sites, &lost);
     }
-}
-
-/// The versions that the oldest of some pulls was of, by replica; of pulls that asked others, the
-/// oldest of all.
-fn oldest_of(steps: &[ComputedStep<'_>], num_replicas: usize) -> Vec<u64> {
-    let mut oldest = vec![u64::MAX; num_replicas];
-    for step in steps {
-        let versions = &step.receipt.versions;
-        let lowest = versions.iter().min().copied().unwrap_or(0);
-        let are_theirs = versions.len() == num_replicas;
-        for (replica, oldest) in oldest.iter_mut().enumerate() {
-            *oldest = (*oldest).min(if are_theirs {
-                versions[replica]
-            } else {
-                lowest
-            });
-        }
-    }
-    oldest
-}
-
-fn check_len(what: &str, found: usize, expected: usize) -> Result<(), PsError> {
-    if found == expected {
-        return Ok(());
-    }
-    Err(PsError::Invalid(format!(
-        "{what} has {found} elements, expected {expected}"
-    )))
 }
