@@ -1,6 +1,6 @@
 //! A client's end of a connection: requests out, answers in.
 
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufReader, IoSlice, Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::frame::{
 };
 use crate::half_rows::widen;
 use crate::op::{Op, Part, Response, error, progress};
-use crate::socket::{Socket, wait_for_any};
+use crate::socket::{For, Socket, wait_for_any};
 
 const READ_BUFFER_BYTES: usize = 16 << 10;
 
@@ -78,6 +78,8 @@ pub struct Connection {
     socket: Arc<Socket>,
     reader: BufReader<SocketReader>,
     sequence: u64,
+    /// How much is written of a request of which a part is left.
+    written: Option<usize>,
     buffer: Buffer,
     /// Rows of 16-bit floats on their way to their place.
     halves: Vec<u16>,
@@ -90,12 +92,14 @@ impl Connection {
             reader: BufReader::with_capacity(READ_BUFFER_BYTES, SocketReader(socket.clone())),
             socket,
             sequence: 0,
+            written: None,
             buffer: Buffer::default(),
             halves: Vec::new(),
         }
     }
 
-    /// Waits until something has come on one of the connections, and says for each whether it has.
+    /// Waits until one of the connections can go on, and says for each whether it can: with its
+    /// request, of which a part is left, or else with an answer.
     ///
     /// # Errors
     /// Those by which systems say that nothing has come in time.
@@ -108,10 +112,14 @@ impl Connection {
             let has_more = connections.iter().map(|connection| connection.has_more());
             return Ok(has_more.collect());
         }
-        wait_for_any(
-            connections.iter().map(|connection| &*connection.socket),
-            longest,
-        )
+        let sockets = connections.iter().map(|connection| {
+            let awaited = match connection.is_sending() {
+                true => For::Room,
+                false => For::Bytes,
+            };
+            (&*connection.socket, awaited)
+        });
+        wait_for_any(sockets, longest)
     }
 
     /// Whether some of what has come is not read yet.
@@ -119,15 +127,51 @@ impl Connection {
         !self.reader.buffer().is_empty()
     }
 
-    /// Sends a request.
+    /// Whether a part of a request is left to be sent.
+    pub fn is_sending(&self) -> bool {
+        self.written.is_some()
+    }
+
+    /// Sends a request, or what is left of it.
     ///
     /// # Errors
     /// [`WireError::Invalid`], before anything is sent, for a frame that is too large; a lost
     /// connection.
     pub fn send(&mut self, request: &Outgoing<'_>) -> Result<(), WireError> {
+        let start = self.begin(request)?;
+        let mut socket = &*self.socket;
+        let write = |slices: &[IoSlice<'_>]| socket.write_vectored(slices);
+        let written = request.write_from(start, self.sequence, write)?;
+        if written < request.frame_bytes() {
+            return Err(io::Error::from(io::ErrorKind::WriteZero).into());
+        }
+        socket.flush()?;
+        self.written = None;
+        Ok(())
+    }
+
+    /// Sends what the system takes now of a request. The next call for the same request goes on
+    /// there. True once all is sent.
+    ///
+    /// # Errors
+    /// Those of [`Self::send`].
+    pub fn send_at_once(&mut self, request: &Outgoing<'_>) -> Result<bool, WireError> {
+        let start = self.begin(request)?;
+        let write = |slices: &[IoSlice<'_>]| self.socket.begin_write(slices);
+        let written = request.write_from(start, self.sequence, write)?;
+        let is_sent = written == request.frame_bytes() && self.socket.flush_at_once()?;
+        self.written = (!is_sent).then_some(written);
+        Ok(is_sent)
+    }
+
+    /// Returns where the rest of a request begins.
+    fn begin(&mut self, request: &Outgoing<'_>) -> Result<usize, WireError> {
+        if let Some(written) = self.written {
+            return Ok(written);
+        }
         request.check_size()?;
         self.sequence += 1;
-        Ok(request.write_to(self.sequence, &mut &*self.socket)?)
+        Ok(0)
     }
 
     /// Reads the header of an answer to `op`. Other methods read the rest of the answer. Frames of

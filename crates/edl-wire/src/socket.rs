@@ -21,6 +21,9 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES: u32 = 3;
 
+/// The most slices that Linux takes in one call.
+const MAX_SLICES: usize = 1024;
+
 /// Bytes that may be under way in a Unix socket.
 const UNIX_SEND_BUFFER_BYTES: usize = 1 << 20;
 
@@ -186,6 +189,7 @@ impl Socket {
             Self::Tls(_) => return Ok(0),
         };
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let slices = &slices[..slices.len().min(MAX_SLICES)];
         match socket.send_vectored_with_flags(slices, flags) {
             Ok(count) => {
                 traffic::sent(count);
@@ -193,6 +197,24 @@ impl Socket {
             }
             Err(error) if timed_out(&error) || error.kind() == io::ErrorKind::Interrupted => Ok(0),
             Err(error) => Err(error),
+        }
+    }
+
+    /// The same, also with TLS: what is encrypted and not sent goes with [`Self::flush_at_once`].
+    pub(crate) fn begin_write(&self, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
+        let Self::Tls(stream) = self else {
+            return self.write_at_once(slices);
+        };
+        let count = stream.write_at_once(slices)?;
+        traffic::sent(count);
+        Ok(count)
+    }
+
+    /// Sends what the system takes now of that which was written; true once all is sent.
+    pub(crate) fn flush_at_once(&self) -> io::Result<bool> {
+        match self {
+            Self::Tls(stream) => stream.flush_at_once(),
+            Self::Tcp(_) | Self::Unix(_) => Ok(true),
         }
     }
 
@@ -252,14 +274,29 @@ impl Socket {
     }
 }
 
-/// Waits until something has come on one of the sockets, and says for each whether it has.
+/// What a socket is waited for.
+#[derive(Clone, Copy)]
+pub(crate) enum For {
+    /// Bytes of the peer.
+    Bytes,
+    /// Room for bytes to it.
+    Room,
+}
+
+/// Waits until one of the sockets has what it is waited for, and says for each whether it has.
 pub(crate) fn wait_for_any<'s, S: AsFd + ?Sized + 's>(
-    sockets: impl Iterator<Item = &'s S>,
+    sockets: impl Iterator<Item = (&'s S, For)>,
     longest: Duration,
 ) -> io::Result<Vec<bool>> {
     use rustix::event::{PollFd, PollFlags, poll};
     let mut polled: Vec<_> = sockets
-        .map(|socket| PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN))
+        .map(|(socket, awaited)| {
+            let flags = match awaited {
+                For::Bytes => PollFlags::IN,
+                For::Room => PollFlags::OUT,
+            };
+            PollFd::from_borrowed_fd(socket.as_fd(), flags)
+        })
         .collect();
     let longest = longest.try_into().map_err(io::Error::other)?;
     while let Err(error) = poll(&mut polled, Some(&longest)) {
@@ -267,9 +304,9 @@ pub(crate) fn wait_for_any<'s, S: AsFd + ?Sized + 's>(
             return Err(error.into());
         }
     }
-    let has_come: Vec<_> = polled.iter().map(|fd| !fd.revents().is_empty()).collect();
-    match has_come.contains(&true) {
-        true => Ok(has_come),
+    let is_ready: Vec<_> = polled.iter().map(|fd| !fd.revents().is_empty()).collect();
+    match is_ready.contains(&true) {
+        true => Ok(is_ready),
         false => Err(io::ErrorKind::TimedOut.into()),
     }
 }
@@ -318,7 +355,10 @@ impl Write for &Socket {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        match self {
+            Socket::Tls(stream) => stream.flush(),
+            Socket::Tcp(_) | Socket::Unix(_) => Ok(()),
+        }
     }
 }
 

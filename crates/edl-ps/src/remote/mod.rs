@@ -1,6 +1,5 @@
 //! The replicas at the other end of sockets: whom to ask, and how often.
 
-use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Once, OnceLock, Weak};
@@ -17,11 +16,13 @@ use crate::elsewhere::Elsewhere;
 use crate::error::PsError;
 
 mod endpoint;
+mod exchange;
 mod gradients;
 mod link;
 mod owed;
 mod questions;
 mod replicas;
+mod sparing;
 
 /// Between attempts, doubled each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
@@ -178,83 +179,6 @@ impl Remote {
         Ok(())
     }
 
-    /// The same, without trying again where a connection is lost.
-    fn ask_once<Q: Question>(
-        &self,
-        links: &mut [Link],
-        replicas: Range<usize>,
-        question: &mut Q,
-        deadline: Instant,
-    ) -> Vec<Result<(), PsError>> {
-        let mut outcomes = Vec::with_capacity(replicas.len());
-        for replica in replicas.clone() {
-            let is_asked = question.concerns(replica);
-            let sent =
-                is_asked.then(|| self.send(&mut links[replica], replica, question, deadline));
-            outcomes.push(sent.unwrap_or(Ok(())));
-        }
-        // Also where one has failed: an answer that is still to come must not meet the next call.
-        self.take_all(links, replicas, question, &mut outcomes);
-        outcomes
-    }
-
-    /// Takes the answers of those to whom the question was sent, large ones in the order in which
-    /// they come.
-    fn take_all<Q: Question>(
-        &self,
-        links: &mut [Link],
-        replicas: Range<usize>,
-        question: &mut Q,
-        outcomes: &mut [Result<(), PsError>],
-    ) {
-        let first = replicas.start;
-        let mut silence = self.silence(question.lane());
-        let mut waiting: Vec<usize> = replicas.collect();
-        waiting.retain(|&at| question.concerns(at) && outcomes[at - first].is_ok());
-        // Small answers lie in their sockets and hold nobody up. Who was asked last answers last, as
-        // a rule: then this thread is woken once for all of them.
-        while question.has_small_answers()
-            && let Some(replica) = waiting.pop()
-        {
-            let taken = self.take(&mut links[replica], replica, question);
-            let is_silent = matches!(&taken,
-                Err(PsError::Wire(WireError::Connection(error))) if timed_out(error));
-            outcomes[replica - first] = taken;
-            if is_silent {
-                silence = Duration::ZERO; // the others had as long
-                break;
-            }
-        }
-        while waiting.len() > 1 || (silence.is_zero() && !waiting.is_empty()) {
-            let connections = waiting
-                .iter()
-                .filter_map(|&replica| links[replica].as_ref());
-            let has_come = match Connection::wait_for_any(connections, silence) {
-                Ok(has_come) => has_come,
-                Err(error) => {
-                    for replica in waiting {
-                        let silent = Err(WireError::from(io::Error::from(error.kind())).into());
-                        outcomes[replica - first] =
-                            self.judged(&mut links[replica], replica, silent);
-                    }
-                    return;
-                }
-            };
-            let mut has_come = has_come.into_iter();
-            waiting.retain(|&replica| {
-                let has_come = has_come.next().unwrap_or(true);
-                if has_come {
-                    outcomes[replica - first] = self.take(&mut links[replica], replica, question);
-                }
-                !has_come
-            });
-        }
-        // One answer is waited for by reading it.
-        for replica in waiting {
-            outcomes[replica - first] = self.take(&mut links[replica], replica, question);
-        }
-    }
-
     /// How long a replica may say nothing while it works on a question.
     fn silence(&self, lane: Lane) -> Duration {
         match lane {
@@ -263,44 +187,17 @@ impl Remote {
         }
     }
 
-    /// Sends a question on a connection, made if need be.
-    fn send<Q: Question>(
-        &self,
-        link: &mut Link,
-        replica: usize,
-        question: &Q,
-        deadline: Instant,
-    ) -> Result<(), PsError> {
-        let connection = self.connected(link, replica, question.lane(), deadline);
-        let sent = connection.and_then(|connection| Ok(question.send(replica, connection)?));
-        self.judged(link, replica, sent)
-    }
-
-    /// Takes the answer to a question that was sent.
-    fn take<Q: Question>(
-        &self,
-        link: &mut Link,
-        replica: usize,
-        question: &mut Q,
-    ) -> Result<(), PsError> {
-        let Some(connection) = link else {
-            let lost = io::Error::from(io::ErrorKind::NotConnected);
-            return Err(WireError::from(lost).into());
-        };
-        let taken = connection
-            .read_header(Q::OP)
-            .and_then(|header| question.take(replica, &header, connection));
-        self.judged(link, replica, taken.map_err(PsError::from))
-    }
-
     /// Names the replica in its errors, and drops a connection that is of no more use.
-    fn judged(
+    fn judged<T>(
         &self,
         link: &mut Link,
         replica: usize,
-        outcome: Result<(), PsError>,
-    ) -> Result<(), PsError> {
-        let Err(error) = outcome else { return Ok(()) };
+        outcome: Result<T, PsError>,
+    ) -> Result<T, PsError> {
+        let error = match outcome {
+            Ok(done) => return Ok(done),
+            Err(error) => error,
+        };
         let address = self.endpoints[replica].address();
         let error = match error {
             PsError::Wire(WireError::Refused { kind, message }) => PsError::Remote {

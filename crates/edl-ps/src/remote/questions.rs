@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use edl_store::PullMode;
-use edl_wire::frame::Header;
+use edl_wire::frame::{Header, Outgoing};
 use edl_wire::op::push::Outcome;
 use edl_wire::op::{
     Op, Request, Response, Round, Step, TableKeys, Wanted, commit, commit_pull, pull, push,
@@ -33,8 +33,8 @@ pub(super) trait Question {
         true
     }
 
-    /// Says it to one replica.
-    fn send(&self, replica: usize, connection: &mut Connection) -> Result<(), WireError>;
+    /// Has the frame for one replica sent; it is the same each time.
+    fn say<T>(&self, replica: usize, send: impl FnOnce(&Outgoing<'_>) -> T) -> T;
 
     /// Takes one replica's answer, again if its connection was lost half-way.
     fn take(
@@ -86,8 +86,8 @@ where
         !matches!(self.lane, Lane::Control)
     }
 
-    fn send(&self, replica: usize, connection: &mut Connection) -> Result<(), WireError> {
-        connection.send(&(self.request)(replica).encode())
+    fn say<T>(&self, replica: usize, send: impl FnOnce(&Outgoing<'_>) -> T) -> T {
+        send(&(self.request)(replica).encode())
     }
 
     fn take(
@@ -169,12 +169,12 @@ impl Question for Pulling<'_, '_> {
         self.pull.has_small_answers()
     }
 
-    fn send(&self, replica: usize, connection: &mut Connection) -> Result<(), WireError> {
+    fn say<T>(&self, replica: usize, send: impl FnOnce(&Outgoing<'_>) -> T) -> T {
         let request = pull::Request {
             step: self.step,
             wanted: self.pull.wanted(replica),
         };
-        connection.send(&request.encode())
+        send(&request.encode())
     }
 
     fn take(
@@ -231,9 +231,9 @@ impl Question for PushingEach<'_> {
         !self.requests[replica].is_empty()
     }
 
-    fn send(&self, replica: usize, connection: &mut Connection) -> Result<(), WireError> {
-        let request = push_each::Request::new(self.requests[replica].clone());
-        connection.send(&request.encode())
+    fn say<T>(&self, replica: usize, send: impl FnOnce(&Outgoing<'_>) -> T) -> T {
+        let request = push_each::Request::new(&self.requests[replica]);
+        send(&request.encode())
     }
 
     fn take(
@@ -269,10 +269,10 @@ impl Question for PushPulling<'_, '_> {
         self.next.has_small_answers()
     }
 
-    fn send(&self, replica: usize, connection: &mut Connection) -> Result<(), WireError> {
+    fn say<T>(&self, replica: usize, send: impl FnOnce(&Outgoing<'_>) -> T) -> T {
         let push = self.push.part(replica);
         let request = push_pull::Request::new(push, self.next.step, self.next.wanted(replica));
-        connection.send(&request.encode())
+        send(&request.encode())
     }
 
     fn take(
@@ -308,14 +308,14 @@ impl Question for CommitPulling<'_, '_> {
         self.next.has_small_answers()
     }
 
-    fn send(&self, replica: usize, connection: &mut Connection) -> Result<(), WireError> {
+    fn say<T>(&self, replica: usize, send: impl FnOnce(&Outgoing<'_>) -> T) -> T {
         let request = commit_pull::Request {
             commit: commit::Request {
                 round: Cow::Borrowed(self.round),
             },
             wanted: self.next.wanted(replica),
         };
-        connection.send(&request.encode())
+        send(&request.encode())
     }
 
     fn take(

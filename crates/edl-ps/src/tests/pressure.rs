@@ -7,7 +7,10 @@ use std::time::Instant;
 use edl_store::PullMode;
 use edl_wire::frame::{Buffer, HEADER_BYTES, Header, parse};
 use edl_wire::handshake::{self, Identity, Place};
-use edl_wire::op::{RowValues, Rows, TableKeys, TableRows, Wanted, pull};
+use edl_wire::op::push::Outcome;
+use edl_wire::op::{
+    Op, Response as _, RowValues, Rows, TableKeys, TableRows, Wanted, pull, push, push_pull,
+};
 use edl_wire::service::PS;
 use edl_wire::{Socket, timed_out};
 
@@ -68,55 +71,69 @@ fn accept(listener: &TcpListener, place: Place) -> [Socket; 2] {
     })
 }
 
-/// Reads a pull of one table; returns what answers it.
-fn answer_to_pull(mut socket: &Socket, dim: u32) -> impl FnOnce() + '_ {
+const WIDE: usize = 512;
+
+/// Reads a frame of one table, with a push, a pull, or both; returns what answers it.
+fn answer(mut socket: &Socket) -> impl FnOnce() + '_ {
     let mut head = [0; HEADER_BYTES];
     std::io::Read::read_exact(&mut socket, &mut head).unwrap();
     let header = Header::decode(head).unwrap();
     let mut payload = Buffer::default();
-    payload
-        .read(&mut socket, header.payload_bytes as usize)
-        .unwrap();
-    let keys = parse(header.num_arrays, payload.bytes()).unwrap()[0]
-        .u64s()
-        .unwrap();
-    let rows = vec![0.5; keys.len() * dim as usize];
+    let bytes = header.payload_bytes as usize;
+    payload.read(&mut socket, bytes).unwrap();
     move || {
+        let arrays = parse(header.num_arrays, payload.bytes()).unwrap();
+        let rows = vec![0.5; arrays[0].u64s().unwrap().len() * WIDE];
         let values = RowValues::Full(&rows);
-        let table = 0;
+        let (table, dim) = (0, WIDE as u32);
         let rows = Rows {
             tables: vec![TableRows { table, dim, values }],
             vectors: None,
         };
-        let answer = pull::Response::Pulled {
-            version: 1,
-            store_nanos: 0,
+        let (version, staleness, now, store_nanos) = (1, 0, true, 0);
+        let outcome = Outcome::Applied {
+            version,
+            staleness,
+            now,
+        };
+        let pulled = Some((version, rows.clone()));
+        let pull = pull::Response::Pulled {
+            version,
+            store_nanos,
             rows,
         };
-        let sent = answer.encode().write_to(header.sequence, &mut &*socket);
-        sent.unwrap();
+        let push = push::Response {
+            outcome: outcome.clone(),
+            store_nanos,
+        };
+        let both = push_pull::Response { outcome, pulled };
+        let frame = match header.op {
+            Op::Pull => pull.encode(),
+            Op::Push => push.encode(),
+            _ => both.encode(),
+        };
+        frame.write_to(header.sequence, &mut &*socket).unwrap();
     }
 }
 
-#[test]
-fn an_answer_that_has_come_is_taken_while_another_is_waited_for() {
-    const DIM: usize = 512;
+/// Has a client ask two replicas with frames, and for answers, that are larger than sockets are.
+/// Replica 0 reads nothing until all of the question to replica 1 has come and is answered.
+fn ask_a_deaf_one_and_another((pushes, pulls): (bool, bool)) {
     let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     let addresses = (listeners.each_ref()).map(|at| at.local_addr().unwrap().to_string());
-    let (sent, is_sent) = mpsc::channel();
-    let [slow, quick] = listeners;
+    let [deaf, other] = listeners;
+    let lane = usize::from(pushes);
+    let (done, is_done) = mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            let [pulls, _pushes] = accept(&slow, Place { number: 0, of: 2 });
-            let answer = answer_to_pull(&pulls, DIM as u32);
-            is_sent.recv_timeout(TIMEOUT).unwrap();
-            answer();
+            let lanes = accept(&deaf, Place { number: 0, of: 2 });
+            is_done.recv_timeout(TIMEOUT).unwrap();
+            answer(&lanes[lane])();
         });
         scope.spawn(move || {
-            let [pulls, _pushes] = accept(&quick, Place { number: 1, of: 2 });
-            // Much more than fits into a socket.
-            answer_to_pull(&pulls, DIM as u32)();
-            sent.send(()).unwrap();
+            let lanes = accept(&other, Place { number: 1, of: 2 });
+            answer(&lanes[lane])();
+            done.send(()).unwrap();
         });
         let remote = connect(&addresses, TOKEN, TIMEOUT, false).unwrap();
         let ids: Vec<u64> = (0..20_000).collect();
@@ -124,9 +141,15 @@ fn an_answer_that_has_come_is_taken_while_another_is_waited_for() {
             table: 0,
             ids: &ids,
         };
-        let plan = Planner::default().plan(&[site], &[DIM], 2).unwrap();
-        let mut rows = [vec![0.0; ids.len() * DIM]];
-        let pull = Pull {
+        let mut plan = Planner::default().plan(&[site], &[WIDE], 2).unwrap();
+        plan.tables[0].trainable = true;
+        let gradients = Gradients {
+            rows: &[vec![0.25; ids.len() * WIDE]],
+            dense: &[],
+            state: &[],
+        };
+        let mut rows = [vec![0.0; ids.len() * WIDE]];
+        let next = Pull {
             plan: &plan,
             mode: PullMode::Create,
             step: None,
@@ -134,9 +157,27 @@ fn an_answer_that_has_come_is_taken_while_another_is_waited_for() {
             vectors: None,
             versions: &mut [0; 2],
         };
-        remote.pull(pull).unwrap();
-        assert!(rows[0].iter().all(|&value| value == 0.5));
+        let minibatch = minibatch(1, 0);
+        let pushed = match (pushes, pulls) {
+            (true, true) => (remote.push_pull(&plan, &gradients, &minibatch, &[0; 2], next))
+                .map(|(pushed, _)| pushed),
+            (true, false) => remote.push(&plan, &gradients, &minibatch, &[0; 2]),
+            (false, _) => remote.pull(next).map(|()| (1, 0)),
+        };
+        assert_eq!(pushed.unwrap(), (1, 0));
+        assert!(
+            rows[0]
+                .iter()
+                .all(|&value| value == if pulls { 0.5 } else { 0.0 })
+        );
     });
+}
+
+#[test]
+fn a_replica_that_neither_reads_nor_answers_holds_up_no_other() {
+    for pushes_and_pulls in [(false, true), (true, false), (true, true)] {
+        ask_a_deaf_one_and_another(pushes_and_pulls);
+    }
 }
 
 #[test]

@@ -130,8 +130,27 @@ impl<'a> Outgoing<'a> {
         Ok(())
     }
 
+    /// Bytes of the whole frame.
+    pub(crate) fn frame_bytes(&self) -> usize {
+        HEADER_BYTES + self.payload_bytes() as usize
+    }
+
     /// Writes the frame with as few system calls as it takes.
     pub fn write_to(&self, sequence: u64, writer: &mut impl Write) -> io::Result<()> {
+        let written = self.write_from(0, sequence, |slices| writer.write_vectored(slices))?;
+        if written < self.frame_bytes() {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        Ok(())
+    }
+
+    /// Writes the frame from a byte on until `write` takes nothing; returns where the rest begins.
+    pub(crate) fn write_from(
+        &self,
+        start: usize,
+        sequence: u64,
+        mut write: impl FnMut(&[IoSlice<'_>]) -> io::Result<usize>,
+    ) -> io::Result<usize> {
         let header = Header {
             op: self.op,
             flags: self.flags,
@@ -152,7 +171,21 @@ impl<'a> Outgoing<'a> {
                 slices.push(IoSlice::new(&PADDING[..padding]));
             }
         }
-        write_all_vectored(writer, &mut slices)
+        let mut written = start;
+        let mut rest = &mut slices[..];
+        IoSlice::advance_slices(&mut rest, start);
+        while !rest.is_empty() {
+            match write(rest) {
+                Ok(0) => break,
+                Ok(count) => {
+                    written += count;
+                    IoSlice::advance_slices(&mut rest, count);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(written)
     }
 
     fn head(&self, header: &Header) -> Vec<u8> {
@@ -168,15 +201,3 @@ impl<'a> Outgoing<'a> {
 }
 
 static PADDING: [u8; ALIGNMENT] = [0; ALIGNMENT];
-
-fn write_all_vectored(writer: &mut impl Write, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
-    while !slices.is_empty() {
-        match writer.write_vectored(slices) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(written) => IoSlice::advance_slices(&mut slices, written),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}

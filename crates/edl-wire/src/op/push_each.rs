@@ -4,6 +4,8 @@
 //! order. If one is refused, those before it are applied: each is known by its own step, so the
 //! frame is as safe to repeat as its parts are.
 
+use std::borrow::Cow;
+
 use super::push::{self, Outcome};
 use super::{Op, exactly};
 use crate::error::WireError;
@@ -12,14 +14,15 @@ use crate::frame::{Array, Header, Kind, Outgoing};
 /// Hands in the gradients of several minibatches.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request<'a> {
-    pushes: Vec<push::Request<'a>>,
+    pushes: Cow<'a, [push::Request<'a>]>,
     /// The operands of each push.
     operands: Vec<[u64; 4]>,
 }
 
 impl<'a> Request<'a> {
     /// A request of these pushes, in the order in which they are to be applied.
-    pub fn new(pushes: Vec<push::Request<'a>>) -> Self {
+    pub fn new(pushes: impl Into<Cow<'a, [push::Request<'a>]>>) -> Self {
+        let pushes = pushes.into();
         Self {
             operands: pushes.iter().map(push::Request::operands).collect(),
             pushes,

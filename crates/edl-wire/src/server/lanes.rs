@@ -28,7 +28,7 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use super::scratch::Scratch;
 use super::{lock, spawn};
 use crate::error::WireError;
-use crate::socket::wait_for_any;
+use crate::socket::{For, wait_for_any};
 
 const EVENTS: usize = 64;
 /// A lane looks so many times in the longest silence for peers that are silent inside a frame.
@@ -419,7 +419,7 @@ impl Lane {
     fn stay(&self, id: u64, connection: &dyn Served, pool: &Pool, scratch: &mut Scratch) -> Turn {
         self.watch(id, connection, epoll::EventFlags::empty());
         while !pool.stopping.load(Ordering::SeqCst)
-            && wait_for_any(iter::once(connection), STAY).is_ok()
+            && wait_for_any(iter::once((connection, For::Bytes)), STAY).is_ok()
         {
             if !connection.begin(false) {
                 break; // the leader had an event of it yet, and another thread serves it

@@ -226,18 +226,54 @@ impl TlsStream {
         slices: &[IoSlice<'_>],
         before_waiting: impl FnOnce(),
     ) -> io::Result<usize> {
-        let mut outgoing = lock(&self.outgoing);
+        let mut outgoing = self.outgoing()?;
+        let count = self.encrypt(slices, &mut outgoing)?;
+        self.send(&mut outgoing, before_waiting)?;
+        Ok(count)
+    }
+
+    /// Encrypts a part of the bytes, whose length it returns, once all before them is sent. Sends
+    /// what the system takes now; [`Self::flush_at_once`] goes on with the rest.
+    pub(crate) fn write_at_once(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        let mut outgoing = self.outgoing()?;
+        if !self.send_at_once(&mut outgoing)? {
+            return Ok(0);
+        }
+        let count = self.encrypt(slices, &mut outgoing)?;
+        self.send_at_once(&mut outgoing)?;
+        Ok(count)
+    }
+
+    /// Sends what the system takes now of that which is encrypted; true once all is sent.
+    pub(crate) fn flush_at_once(&self) -> io::Result<bool> {
+        self.send_at_once(&mut *self.outgoing()?)
+    }
+
+    /// Sends all that is encrypted.
+    pub(crate) fn flush(&self) -> io::Result<()> {
+        self.send(&mut *self.outgoing()?, || ())
+    }
+
+    fn outgoing(&self) -> io::Result<MutexGuard<'_, Outgoing>> {
+        let outgoing = lock(&self.outgoing);
         if outgoing.is_broken {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        let count = {
-            let mut session = lock(&self.session);
-            let count = session.writer().write_vectored(slices)?;
-            encrypted(&mut session, &mut outgoing)?;
-            count
-        };
-        self.send(&mut outgoing, before_waiting)?;
+        Ok(outgoing)
+    }
+
+    fn encrypt(&self, slices: &[IoSlice<'_>], outgoing: &mut Outgoing) -> io::Result<usize> {
+        let mut session = lock(&self.session);
+        let count = session.writer().write_vectored(slices)?;
+        encrypted(&mut session, outgoing)?;
         Ok(count)
+    }
+
+    fn send_at_once(&self, outgoing: &mut Outgoing) -> io::Result<bool> {
+        let sent = send_at_once(&self.tcp, &outgoing.bytes);
+        outgoing.is_broken = sent.is_err();
+        outgoing.bytes.drain(..sent?);
+        Ok(outgoing.bytes.is_empty())
     }
 }
 

@@ -13,7 +13,9 @@ use rcgen::{
 use tempfile::TempDir;
 
 use super::*;
+use crate::connection::Connection;
 use crate::error::{ErrorKind, WireError};
+use crate::frame::{Op, Outgoing};
 use crate::handshake::{self, Caller, Identity, Place};
 use crate::service::PS;
 use crate::socket::{Listener, Socket};
@@ -390,6 +392,47 @@ fn a_writer_says_that_its_peer_takes_nothing_before_it_waits() {
         is_full.recv_timeout(LIMIT).unwrap();
         std::io::copy(&mut &accepted, &mut std::io::sink()).unwrap();
     });
+}
+
+#[test]
+fn a_request_that_does_not_fit_goes_on_where_it_stopped() {
+    let job = Authority::new();
+    let (accepted, connected) = both(&job.credentials("ps"), &job.credentials("worker"));
+    let (one, other) = std::os::unix::net::UnixStream::pair().unwrap();
+    // More slices than a system takes in one call, then more bytes than a socket takes.
+    let few = [0.5; 3];
+    let many: Vec<f32> = (0..4 << 20).map(|at| at as f32).collect();
+    let frame = (0..1500).fold(Outgoing::new(Op::Give), |frame, table| {
+        frame.rows(table, 1, &few)
+    });
+    let frame = frame.dense(&many);
+    let mut expected = Vec::new();
+    frame.write_to(1, &mut expected).unwrap();
+    for (reader, writer) in [
+        (accepted, connected),
+        (Socket::Unix(one), Socket::Unix(other)),
+    ] {
+        writer.set_timeout(LIMIT).unwrap();
+        let mut connection = Connection::new(Arc::new(writer));
+        assert!(!connection.send_at_once(&frame).unwrap());
+        thread::scope(|scope| {
+            let found = scope.spawn(|| {
+                let mut found = vec![0; expected.len()];
+                (&reader).read_exact(&mut found).map(|()| found)
+            });
+            for _ in 0..2 {
+                Connection::wait_for_any([&connection].into_iter(), LIMIT).unwrap();
+                if connection.send_at_once(&frame).unwrap() {
+                    break;
+                }
+            }
+            if connection.is_sending() {
+                connection.send(&frame).unwrap();
+            }
+            assert!(!connection.is_sending());
+            assert!(found.join().unwrap().unwrap() == expected);
+        });
+    }
 }
 
 #[test]
