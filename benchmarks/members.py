@@ -358,9 +358,9 @@ def hold_of_recovery(num_tasks: int) -> float:
     """Return what the event loop computes when a ps replica lacks half of all tasks, ms."""
     job, _ = open_job(MemoryState(), make_config(1), lambda: make_data(num_tasks))
     ledger = job.core.ledger
-    ledger._handed.restore(num_tasks)
+    ledger._waiting.handed.restore(num_tasks)
     # The replica has the updates before its last checkpoint, in the order of the leases.
-    ids = ledger._handed._order_of(0).first(num_tasks // 2)
+    ids = ledger._waiting.handed._order_of(0).first(num_tasks // 2)
     applied = Applied(ids, np.full(len(ids), 10))
     began = time.thread_time()
     lacks = ledger.lacks(applied)

@@ -16,8 +16,6 @@ leased to a worker that holds nothing else and gets nothing else. See docs/desig
 from __future__ import annotations
 
 import itertools
-from bisect import insort
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -31,18 +29,11 @@ from elasticdl.job import Lease, MetricStates, Outcome, Task
 from elasticdl.master.epochs import Epochs
 from elasticdl.master.journal import Journal
 from elasticdl.master.missing_records import NONE_MISSING, Missing, MissingRecords
-from elasticdl.master.missing_tasks import (
-    Applied,
-    Made,
-    MissingTasks,
-    Uneven,
-    lacks_of_epoch,
-    to_edges,
-)
-from elasticdl.master.order import InArrival, TaskCursor
-from elasticdl.master.replays import Replays
+from elasticdl.master.missing_tasks import Applied, MissingTasks, Uneven, lacks_of_epoch, to_edges
 from elasticdl.master.set_aside import SetAside
 from elasticdl.master.tasks import JobTasks
+from elasticdl.master.uneven_tasks import UnevenTasks
+from elasticdl.master.waiting import LeaseRules, WaitingTasks
 from elasticdl.state.base import Snapshot
 
 
@@ -54,18 +45,6 @@ class Held:
     number: int
     request: int
     generation: int  # the ledger's, when it was handed out
-
-
-class LeaseRules:
-    """Rules of other parts about leases. The ledger asks each time; the answers are no facts."""
-
-    def may_begin(self, num_tasks: int) -> int:
-        """Return how many training tasks may be begun by now, of so many."""
-        return num_tasks
-
-    def may_lease(self, task_id: int) -> bool:
-        """Whether a task may be leased beside those that are leased now."""
-        return True
 
 
 class Settled(Enum):
@@ -80,14 +59,7 @@ class Settled(Enum):
 class Ledger:
     """Hands out tasks and takes them back. A lease and a report take constant time.
 
-    Tasks to replay are leased first. Then come queued tasks (evaluation, prediction, metrics,
-    export), then training tasks that came back, then the next task of the order. Queued tasks wait
-    until no task is replayed any more. An epoch begins when all tasks of the epoch before are
-    handed out; they need not be done.
-
-    In a deterministic job the next training task is the first waiting task in the order of the
-    job, and an update cannot be made before all of its tasks are there. In a job that keeps the
-    order of its shards the next one is the first one, too.
+    `WaitingTasks` has those that wait, and says which is next.
 
     generation: counts the calls of `replay`. A lease of an earlier generation cannot end as done,
         because its updates may have been lost since.
@@ -105,29 +77,13 @@ class Ledger:
         rules: LeaseRules | None = None,
     ) -> None:
         self._tasks = tasks
-        self._rules = rules or LeaseRules()
         self._num_training, self._per_epoch = tasks.num_training, tasks.per_epoch
-        self._updates = updates
         self._journal = journal
         self._max_retries = max_retries
-        self._minibatch_size = minibatch_size
         self.generation = 0
-        self._handed: TaskCursor | InArrival = (
-            InArrival(lambda: tasks.epoch_ids(0))
-            if tasks.growing is not None
-            else TaskCursor(tasks.per_epoch, seed, shuffle)
-        )
-        self.keeps_order = tasks.growing is not None and tasks.growing.keeps_order
-        """Whether updates of a shard are made in the order of its tasks."""
-        # The places by which tasks that wait are sorted; None: they wait as they came.
-        self._place_of = updates.place_of if updates else None
-        if self.keeps_order:
-            self._place_of = self._handed.place_of
-        self._returned: deque[int] = deque()  # training tasks that came back and wait
-        self._queued: deque[int] = deque()  # all other tasks, not leased
-        self._replays = Replays(self._place_of)  # training tasks to be done again
-        # Tasks that were done, where `feed` made more or fewer examples than there are records.
-        self.uneven: dict[int, Made] = {}
+        self._waiting = WaitingTasks(tasks, rules or LeaseRules(), seed, shuffle, updates)
+        self.keeps_order = self._waiting.keeps_order
+        self.uneven = UnevenTasks(tasks, minibatch_size)
         self.missing = MissingRecords(lambda task_id: tasks.task(task_id).shard.name)
         self.aside = SetAside(tasks.task)
         self.epochs = Epochs(tasks.num_epochs, tasks.per_epoch)
@@ -136,13 +92,7 @@ class Ledger:
         # Only of tasks that came back: the number of the last lease, less the times that it was
         # replayed.
         self._numbers: dict[int, int] = {}
-        self._suspects: set[int] = set()
-        self._waiting_suspects: deque[int] = deque()  # suspects of any kind that are not leased
-        # Tasks whose worker fell silent. One silence may be a machine out of reach; only the
-        # second one makes the task a suspect.
-        self._silences: set[int] = set()
         self._first_known = 0  # training tasks before it are forgotten
-        self.is_stopped = False  # no training task is begun any more
         self.num_done = 0  # tasks of any kind
         self.done_by_worker: dict[int, int] = {}
         self.training_records_done = 0
@@ -152,12 +102,12 @@ class Ledger:
             "done": self._apply_done,
             "return": self._apply_return,
             "retry": self._apply_retry,
-            "suspect": self._apply_suspect,
-            "silence": self._silences.add,
+            "suspect": self._waiting.suspects.add,
+            "silence": self._waiting.suspects.silence,
             "quarantine": self._apply_quarantine,
             "leave": self._apply_leave,
-            "queue": self._apply_queue,
-            "drop": self._apply_drop,
+            "queue": self._waiting.queue,
+            "drop": self._waiting.drop,
             "replay": self._apply_replay,
             "stop": self._apply_stop,
         }
@@ -189,7 +139,7 @@ class Ledger:
         """
         if task_id >= self._num_training:
             return 0
-        return self._handed.place_of(task_id) * self._tasks.growth
+        return self._waiting.handed.place_of(task_id) * self._tasks.growth
 
     def lease_of_request(self, worker_id: int, request: int) -> tuple[int, int] | None:
         """Return (task id, lease number) that an earlier attempt at the same call was given."""
@@ -230,7 +180,7 @@ class Ledger:
             return Settled.STALE
         if outcome is Outcome.DONE and not self.is_void(task_id):
             self._journal.record(
-                "done", task_id, *self._unevenness(task_id, end_index, num_examples, missing)
+                "done", task_id, *self.uneven.fact_of(task_id, end_index, num_examples, missing)
             )
             return Settled.DONE
         if outcome is Outcome.DONE:
@@ -257,19 +207,20 @@ class Ledger:
             are_suspects: Whether the worker may have died of one of its tasks.
             was_silent: Whether it fell silent. The second time, a task is a suspect.
         """
+        suspects = self._waiting.suspects
         tasks = sorted(self._held.get(worker_id, ()), reverse=True)
         for task_id in tasks:  # each goes to the front, so the lowest id ends up first
-            is_suspect = are_suspects or (was_silent and task_id in self._silences)
+            is_suspect = are_suspects or (was_silent and suspects.was_silent(task_id))
             if was_silent and not is_suspect:
                 self._journal.record("silence", task_id)
-            if is_suspect and task_id not in self._suspects:
+            if is_suspect and task_id not in suspects:
                 self._journal.record("suspect", task_id)
             self._journal.record("return", task_id)
         return tasks[::-1]
 
     def blame(self, task_id: int, message: str) -> Settled:
         """End the lease of a task of which its worker died, as if it had reported a failure."""
-        if task_id not in self._suspects:
+        if not self.is_suspect(task_id):
             self._journal.record("suspect", task_id)
         held = self._doing[task_id]
         return self.report(held.worker_id, task_id, held.number, Outcome.FAILED, message)
@@ -290,31 +241,32 @@ class Ledger:
             applied: Minibatches that these have, by task.
         """
         found = applied if isinstance(applied, Applied) else Applied.of(applied)
-        uneven, positions = Uneven(self.uneven), self._tasks.training.records_of_all()
+        uneven, positions = Uneven(self.uneven.by_task), self._tasks.training.records_of_all()
         parts = []
-        for epoch in range(self._handed.epoch + 1 if self._handed.count else 0):
+        for epoch in range(self._waiting.handed.epoch + 1 if self.num_begun else 0):
             first = self._tasks.epoch_ids(epoch).start
             is_done = self.done_of_epoch(epoch)
             records = positions.copy()
             for task_id in self.missing.of_ranges(np.array([[first, first + len(records)]])):
                 records[task_id - first] -= self.missing.by_task[task_id].positions
             parts.append(
-                lacks_of_epoch(first, records, is_done, self._minibatch_size, found, uneven)
+                lacks_of_epoch(first, records, is_done, self.uneven.minibatch_size, found, uneven)
             )
         return MissingTasks.together(parts)
 
     def done_of_epoch(self, epoch: int) -> NDArray[np.bool_]:
         """Return which tasks of an epoch are done: handed out, not waiting, and not held."""
-        is_done = self._handed.of_epoch(epoch)
+        waiting = self._waiting
+        is_done = waiting.handed.of_epoch(epoch)
         first = self._tasks.epoch_ids(epoch).start
         stop = first + len(is_done)
-        waiting = (self._returned, self._waiting_suspects)
+        aside = self.aside.quarantined, self.aside.left
         for task_id in itertools.chain(
-            self._doing, self.aside.quarantined, self.aside.left, *waiting
+            self._doing, *aside, waiting.returned, waiting.suspects.waiting
         ):
             if first <= task_id < stop:
                 is_done[task_id - first] = False
-        again = self._replays.waiting()
+        again = waiting.replays.waiting()
         if not len(again):
             return is_done
         ranges = np.clip(again, first, stop) - first
@@ -326,7 +278,7 @@ class Ledger:
 
     def is_replayed(self, task_id: int) -> bool:
         """Whether a training task that is leased was done before, and is done again."""
-        return self._replays.is_out(task_id)
+        return self._waiting.replays.is_out(task_id)
 
     def replay(self, task_ids: Iterable[int]) -> None:
         """Go on with parameters that were lost and restored: these tasks are to be done again."""
@@ -344,72 +296,11 @@ class Ledger:
     # --- questions -------------------------------------------------------------------------------
 
     def next_id(self, worker_id: int | None = None) -> int | None:
-        """Return the id of the task that would be leased now, to a worker or to any.
-
-        A suspect goes to a worker that has done another task since it started. A process that
-        dies of its first task looks like a process that dies of itself. If only suspects are
-        left, any worker that holds nothing else gets one.
-        """
-        if self._updates is not None:
-            return self._next_in_order(self._updates.place_of)
-        held = self.held_by(worker_id) if worker_id is not None else ()
-        # A worker with a suspect gets no second task: if it dies, the cause is certain.
-        if any(task_id in self._suspects for task_id in held):
-            return None
-        if self.keeps_order:
-            # The first task of all that wait: those before it are leased, so nobody waits for ever.
-            first = self._next_in_order(self._handed.place_of)
-            is_out = first is None or not self._rules.may_lease(first)
-            return None if is_out or (held and first in self._suspects) else first
-        suspect, usual = self._next_suspect(), self._next_usual()
-        is_proven = worker_id is None or self.done_by_worker.get(worker_id, 0) > 0
-        if suspect is None or not (is_proven or usual is None):
-            return usual
-        return None if held else suspect
-
-    def _next_in_order(self, place_of: Callable[[int], int]) -> int | None:
-        """Return the next task of a deterministic job, or of one that keeps an order.
-
-        In a deterministic job a worker asks when it has nothing to compute. The gradients of other
-        tasks that it holds are computed, and wait for the update. So a suspect need not wait for an
-        idle worker.
-        """
-        others = [task_id for task_id in self._waiting_suspects if task_id >= self._num_training]
-        others += self._queued
-        if others and self._replays.is_over:
-            return others[0]
-        waiting = [task_id for task_id in self._waiting_suspects if task_id < self._num_training]
-        if (replay := self._replays.next_id) is not None:
-            waiting.append(replay)
-        if self._returned:
-            waiting.append(self._returned[0])
-        if self._begins:
-            waiting.append(self._handed.next_id)
-        return min(waiting, key=place_of, default=None)
-
-    def _next_suspect(self) -> int | None:
-        for task_id in self._waiting_suspects:
-            if task_id < self._num_training or self._replays.is_over:
-                return task_id
-        return None
-
-    def _next_usual(self) -> int | None:
-        if self._replays:
-            return self._replays.next_id
-        if self._queued and self._replays.is_over:
-            return self._queued[0]
-        if self._returned:
-            return self._returned[0]
-        return self._handed.next_id if self._begins else None
-
-    @property
-    def _begins(self) -> bool:
-        """Whether a training task may be begun now."""
-        # `num_known` grows while a stream is cut into tasks.
-        count, num_known = self._handed.count, self._tasks.num_known
-        if self.is_stopped or count >= num_known:
-            return False
-        return count < self._rules.may_begin(num_known)
+        """Return the id of the task that would be leased now, to a worker or to any."""
+        if worker_id is None:
+            return self._waiting.next_for((), is_proven=True)
+        is_proven = self.done_by_worker.get(worker_id, 0) > 0
+        return self._waiting.next_for(self.held_by(worker_id), is_proven)
 
     def is_current(self, worker_id: int, task_id: int, number: int) -> bool:
         """Whether a worker holds a task under this lease."""
@@ -426,7 +317,7 @@ class Ledger:
 
     def is_suspect(self, task_id: int) -> bool:
         """Whether a worker may have died of a task."""
-        return task_id in self._suspects
+        return task_id in self._waiting.suspects
 
     def held_by(self, worker_id: int) -> Collection[int]:
         """Return the tasks that a worker holds."""
@@ -447,26 +338,28 @@ class Ledger:
         Only streams use it, since they have few such tasks at a time.
         """
         yield from self._open_begun()
-        yield from range(self._handed.count, self._tasks.num_known)
+        yield from range(self.num_begun, self._tasks.num_known)
 
     def _open_begun(self) -> Iterator[int]:
-        replays = (range(first, stop) for first, stop in self._replays.waiting().tolist())
-        lines = (self._doing, self._returned, self._waiting_suspects, *replays)
-        for task_id in itertools.chain(*lines):
+        for task_id in itertools.chain(self._doing, self._waiting.begun()):
             if task_id < self._num_training:
                 yield task_id
 
     @property
     def num_begun_whole(self) -> int:
         """How many training tasks are begun when each update that has begun has all its tasks."""
-        count = self._handed.count
-        return count if self._updates is None else self._updates.whole(count)
+        return self._waiting.num_begun_whole
 
     @property
     def is_at_rest(self) -> bool:
         """Whether each training task that is begun is done, and so are all tasks of its update."""
-        is_whole = self._handed.count == self.num_begun_whole
+        is_whole = self.num_begun == self.num_begun_whole
         return is_whole and next(self._open_begun(), None) is None
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether no training task is begun any more."""
+        return self._waiting.is_stopped
 
     @property
     def num_doing(self) -> int:
@@ -476,14 +369,12 @@ class Ledger:
     @property
     def num_todo(self) -> int:
         """How many tasks wait to be leased, over all epochs."""
-        fresh = 0 if self.is_stopped else self._tasks.num_known - self._handed.count
-        lines = (self._replays, self._returned, self._queued, self._waiting_suspects)
-        return fresh + sum(len(line) for line in lines)
+        return len(self._waiting)
 
     @property
     def has_fresh(self) -> bool:
         """Whether there are training tasks that were never leased."""
-        return self._handed.count < self._tasks.num_known
+        return self._waiting.has_fresh
 
     @property
     def is_idle(self) -> bool:
@@ -493,19 +384,19 @@ class Ledger:
     @property
     def is_whole(self) -> bool:
         """Whether nothing that was done has to be done again."""
-        return self._replays.is_over
+        return self._waiting.replays.is_over
 
     @property
     def is_trained(self) -> bool:
         """Whether every training task is done or set aside, of those that are begun at all."""
-        wanted = self._handed.count if self.is_stopped else self._num_training
+        wanted = self.num_begun if self.is_stopped else self._num_training
         return self.epochs.num_settled == wanted
 
     def begun(self) -> Callable[[int], bool]:
         """Return a function: whether a training task was ever leased; for the proof at the end."""
-        if self._handed.count == self._num_training:
+        if self.num_begun == self._num_training:
             return lambda task_id: True
-        return self._handed.teller()
+        return self._waiting.handed.teller()
 
     @property
     def held_in_training(self) -> dict[int, int]:
@@ -516,24 +407,12 @@ class Ledger:
     @property
     def num_begun(self) -> int:
         """How many training tasks were begun."""
-        return self._handed.count
+        return self._waiting.handed.count
 
     # --- facts -----------------------------------------------------------------------------------
 
     def _apply_lease(self, task_id: int, worker_id: int, number: int, request: int) -> None:
-        if task_id in self._suspects:
-            self._waiting_suspects.remove(task_id)
-        elif self._replays.next_id == task_id:
-            self._replays.take()
-        elif self._queued and self._queued[0] == task_id:
-            self._queued.popleft()
-        elif self._returned and self._returned[0] == task_id:
-            self._returned.popleft()
-        elif task_id == self._handed.next_id:
-            self._handed.hand_out()
-        else:
-            # Only a journal that does not fit this version's order of tasks leads here.
-            raise ValueError(f"task {task_id} was not the next one")
+        self._waiting.take(task_id)
         self._doing[task_id] = Held(worker_id, number, request, self.generation)
         held = self._held.get(worker_id)
         if held is None:
@@ -545,12 +424,8 @@ class Ledger:
     ) -> None:
         worker_id = self._end(task_id).worker_id
         self.aside.done(task_id)
-        self._suspects.discard(task_id)
-        self._silences.discard(task_id)
-        self._replays.end(task_id)
-        self.uneven.pop(task_id, None)  # of an earlier time, before it was replayed
-        if minibatches >= 0:
-            self.uneven[task_id] = Made(minibatches, examples)
+        self._waiting.end(task_id)
+        self.uneven.done(task_id, minibatches, examples)
         lacking = Missing(*missing)
         self.missing.add(task_id, lacking)
         self.num_done += 1
@@ -565,19 +440,17 @@ class Ledger:
 
     def _apply_return(self, task_id: int) -> None:
         self._come_back(task_id)
-        self._put_back(task_id, first=True)
+        self._waiting.put_back(task_id, first=True)
 
     def _apply_retry(self, task_id: int) -> None:
         self._come_back(task_id)
         self.aside.failed(task_id)
         # A task that failed goes to the end of its line, so that it holds no other task up.
-        self._put_back(task_id, first=False)
+        self._waiting.put_back(task_id, first=False)
 
     def _apply_quarantine(self, task_id: int, message: str) -> None:
         self._come_back(task_id)
-        self._replays.end(task_id)
-        self._suspects.discard(task_id)
-        self._silences.discard(task_id)
+        self._waiting.end(task_id)
         self.aside.quarantine(task_id, message)
         if task_id < self._num_training:
             self.epochs.settle(task_id)
@@ -585,9 +458,7 @@ class Ledger:
     def _apply_leave(self, task_ids: Sequence[int]) -> None:
         for task_id in task_ids:
             self._come_back(task_id)
-            self._replays.end(task_id)
-            self._suspects.discard(task_id)
-            self._silences.discard(task_id)
+            self._waiting.end(task_id)
             self.aside.left.add(task_id)
             self.epochs.settle(task_id)
 
@@ -603,32 +474,17 @@ class Ledger:
         """
         for task_id in sorted(self._doing, reverse=True):
             self._come_back(task_id)
-            self._put_back(task_id, first=True)
-        for line in (self._queued, self._waiting_suspects):
-            kept = [task_id for task_id in line if not is_dropped(task_id)]
-            line.clear()
-            line.extend(kept)
+            self._waiting.put_back(task_id, first=True)
+        self._waiting.drop_others(is_dropped)
         if not tries_again:
             return
         for task_id in self.aside.try_again(self._first_known):
             if task_id < self._num_training:
                 self.epochs.reopen(task_id)
-                self._put_back(task_id, first=False)
-
-    def _apply_suspect(self, task_id: int) -> None:
-        self._suspects.add(task_id)
-
-    def _apply_queue(self, first: int, stop: int) -> None:
-        self._queued.extend(range(first, stop))
-
-    def _apply_drop(self, first: int, stop: int) -> None:
-        self._queued = deque(id for id in self._queued if not first <= id < stop)
-        for task_id in [id for id in self._waiting_suspects if first <= id < stop]:
-            self._waiting_suspects.remove(task_id)
-            self._suspects.discard(task_id)
+                self._waiting.put_back(task_id, first=False)
 
     def _apply_stop(self) -> None:
-        self.is_stopped = True
+        self._waiting.is_stopped = True
 
     def _apply_replay(self, edges: list[int]) -> None:
         # The generation rises even if no task comes back: updates of leases under way may be
@@ -636,7 +492,7 @@ class Ledger:
         self.generation += 1
         ranges = np.array(edges, np.int64).reshape(-1, 2)
         # The lease that ended as done is one above the last that came back: see `_number`.
-        self._replays.add(ranges)
+        self._waiting.replays.add(ranges)
         if not edges:
             return
         first_epoch, counts = self._tasks.count_by_epoch(ranges)
@@ -648,60 +504,27 @@ class Ledger:
 
     def _number(self, task_id: int) -> int:
         """Return the number of the last lease of a task, if it is not under lease now."""
-        return self._numbers.get(task_id, 0) + self._replays.times(task_id)
+        return self._numbers.get(task_id, 0) + self._waiting.replays.times(task_id)
 
     def _come_back(self, task_id: int) -> None:
         """End the lease of a task that is not done."""
-        self._numbers[task_id] = self._end(task_id).number - self._replays.times(task_id)
-
-    def _put_back(self, task_id: int, first: bool) -> None:
-        """Have a task wait to be leased again."""
-        if task_id in self._suspects:
-            line = self._waiting_suspects
-        elif self._replays.is_out(task_id):
-            self._replays.put_back(task_id, first)
-            return
-        elif self._place_of is not None and task_id < self._num_training:
-            insort(self._returned, task_id, key=self._place_of)
-            return
-        else:
-            line = self._returned if task_id < self._num_training else self._queued
-        if first:
-            line.appendleft(task_id)
-        else:
-            line.append(task_id)
+        replayed = self._waiting.replays.times(task_id)
+        self._numbers[task_id] = self._end(task_id).number - replayed
 
     def _end(self, task_id: int) -> Held:
         held = self._doing.pop(task_id)
         self._held[held.worker_id].discard(task_id)
         return held
 
-    def _usual(self, task_id: int) -> Made:
-        """Return what `feed` makes of a task if it makes one example of each record."""
-        num_records = self._tasks.training.num_records_of(task_id % self._per_epoch)
-        return Made(-(-num_records // self._minibatch_size), num_records)
-
-    def _unevenness(
-        self, task_id: int, end_index: int, num_examples: int, missing: Missing
-    ) -> list[int]:
-        """Return what is to be remembered of a task that is done: nothing if it is as usual."""
-        if task_id >= self._num_training or end_index < 0:
-            return []
-        usual = self._usual(task_id)
-        made = Made(end_index, num_examples if num_examples >= 0 else usual.examples)
-        if missing != NONE_MISSING:
-            return [made.minibatches, made.examples, *missing]
-        return [] if made == usual else [made.minibatches, made.examples]
-
     def forget_tasks(self, first: int) -> None:
         """Forget the training tasks before one, which are done for good; a part of a fact."""
         self._first_known = first
         self.aside.forget(first)
         self.missing.forget(first)
-        self._replays.forget(first)
-        self.uneven = {task: made for task, made in self.uneven.items() if task >= first}
+        self._waiting.replays.forget(first)
+        self.uneven.forget(first)
         self._numbers = {task: n for task, n in self._numbers.items() if task >= first}
-        self._silences.difference_update([task for task in self._silences if task < first])
+        self._waiting.suspects.forget(first)
 
     @property
     def first_open(self) -> int:
@@ -722,21 +545,14 @@ class Ledger:
         Copies only: with a million tasks the event loop waits some hundredths of a second for it.
         """
         return {
-            "cursor": self._handed.count,
-            "returned": list(self._returned),
-            "queued": list(self._queued),
-            "replays": self._replays.snapshot(),
-            "uneven": dict(self.uneven),
+            **self._waiting.snapshot(),
+            **self.uneven.snapshot(),
             **self.missing.snapshot(),
             "generation": self.generation,
-            "is_stopped": self.is_stopped,
             "doing": [
                 [i, h.worker_id, h.number, h.request, h.generation] for i, h in self._doing.items()
             ],
             "numbers": dict(self._numbers),
-            "suspects": sorted(self._suspects),
-            "silences": sorted(self._silences),
-            "waiting_suspects": list(self._waiting_suspects),
             **self.aside.snapshot(),
             "first_known": self._first_known,
             "num_done": self.num_done,
@@ -748,23 +564,15 @@ class Ledger:
 
     def restore(self, snapshot: Snapshot) -> None:
         """Take over the state of a snapshot."""
-        self._handed.restore(snapshot["cursor"])
-        self._returned = deque(snapshot["returned"])
-        self._queued = deque(snapshot["queued"])
-        self._replays.restore(snapshot["replays"])
-        self.uneven = {i: Made(*made) for i, made in _by_number(snapshot["uneven"])}
+        self._waiting.restore(snapshot)
+        self.uneven.restore(snapshot)
         self.missing.restore(snapshot)
         self.generation = snapshot["generation"]
-        self.is_stopped = snapshot["is_stopped"]
         self._doing = {i: Held(*held) for i, *held in snapshot["doing"]}
         self._held = {}
         for task_id, held in self._doing.items():
             self._held.setdefault(held.worker_id, set()).add(task_id)
         self._numbers = dict(_by_number(snapshot["numbers"]))
-        self._suspects = set(snapshot["suspects"])
-        self._silences.clear()  # the journal adds to this very set
-        self._silences.update(snapshot["silences"])
-        self._waiting_suspects = deque(snapshot["waiting_suspects"])
         self.aside.restore(snapshot)
         self._first_known = snapshot.get("first_known", 0)
         self.num_done = snapshot["num_done"]

@@ -18,7 +18,7 @@ from elasticdl.master.actions import Action, Note
 from elasticdl.master.evaluation import Evaluations
 from elasticdl.master.history import JobHistory
 from elasticdl.master.journal import Journal
-from elasticdl.master.ledger import LeaseRules, Ledger, Settled
+from elasticdl.master.ledger import Ledger, Settled
 from elasticdl.master.membership import Member, Membership
 from elasticdl.master.parameters.pair import JobParameters
 from elasticdl.master.phase_plan import PhasePlan
@@ -27,6 +27,7 @@ from elasticdl.master.processes import Processes
 from elasticdl.master.progress import Meter
 from elasticdl.master.results import Failure
 from elasticdl.master.tasks import JobTasks
+from elasticdl.master.waiting import LeaseRules
 from elasticdl.observe.kind import Kind
 from elasticdl.state.base import Snapshot
 

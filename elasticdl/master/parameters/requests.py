@@ -427,7 +427,7 @@ class Requests:
             self._config.training.minibatch_size,
             skipped=self._meter.skipped,
             lost=self._asked.lost_tasks,
-            uneven=self._ledger.uneven,
+            uneven=self._ledger.uneven.by_task,
             set_aside=self._ledger.aside.quarantined.keys() | self._ledger.aside.left,
             begun=begun,
             missing={i: n.positions for i, n in self._ledger.missing.by_task.items()},

@@ -165,7 +165,7 @@ class Months:
         ledger = self.core.ledger
         return (
             len(self.core.tasks.training.records_of_all()),
-            len(ledger.missing.by_task) + len(ledger.uneven),
+            len(ledger.missing.by_task) + len(ledger.uneven.by_task),
             len(json.dumps(self.core.snapshot())),
             len(self.marks[0]),
         )

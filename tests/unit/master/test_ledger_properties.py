@@ -268,7 +268,7 @@ class Jobs(RuleBasedStateMachine):
             for replica in self.replicas
         ]
         proof = prove(
-            self.tasks, MINIBATCH, applied, {}, None, self.ledger.uneven, set_aside.keys()
+            self.tasks, MINIBATCH, applied, {}, None, self.ledger.uneven.by_task, set_aside.keys()
         )
         assert "more than once" not in proof.problem
         if not set_aside:

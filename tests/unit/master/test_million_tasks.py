@@ -46,8 +46,8 @@ def lines_of(call):
 
 def hand_out(ledger, count):
     """Have so many tasks done, as a master knows that took them over from a journal."""
-    ledger._handed = TaskCursor(NUM_TASKS, 1, shuffle=True)
-    ledger._handed.restore(count)
+    ledger._waiting.handed = TaskCursor(NUM_TASKS, 1, shuffle=True)
+    ledger._waiting.handed.restore(count)
     ledger.num_done = count
 
 
@@ -66,7 +66,7 @@ def test_the_first_lease_and_the_change_of_an_epoch_take_as_long_as_any_other(le
     hand_out(ledger, NUM_TASKS - 1)
     for _ in range(3):
         assert lines_of(lambda: cycle(ledger)) < MANY
-    assert ledger._handed.epoch == 1
+    assert ledger._waiting.handed.epoch == 1
 
 
 @pytest.mark.parametrize("share", [0.3, 1.0, 1.6])
@@ -82,7 +82,7 @@ def test_a_replica_that_comes_back_empty_costs_no_walk(ledger, share):
     whole = lacks.task_ids
     ledger.epochs.settled = [NUM_TASKS, NUM_TASKS]
     assert lines_of(lambda: ledger.replay(whole)) < MANY
-    assert len(ledger._replays) == len(whole)
+    assert len(ledger._waiting.replays) == len(whole)
     assert lines_of(lambda: ranges.append(ledger.snapshot())) < MANY
     assert lines_of(lambda: cycle(ledger)) < MANY
 

@@ -9,8 +9,8 @@ from elasticdl.job.status import EpochLedger
 from elasticdl.launchers.base import ExitReason
 from elasticdl.master.evaluation import Evaluations, decode_states, encode_states
 from elasticdl.master.journal import Journal
-from elasticdl.master.ledger import Made
 from elasticdl.master.membership import START_TIMEOUT_SECONDS, Membership
+from elasticdl.master.missing_tasks import Made
 from elasticdl.master.parameters.proof import prove
 from elasticdl.master.parameters.schedule import to_delete
 from elasticdl.master.relaunch import (
