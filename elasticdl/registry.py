@@ -77,6 +77,8 @@ class Package:
         pages: What makes the page of a job and serves metrics: an `observe.page.Pages`.
         profilers: What looks for requests of profiles in processes, by role: each is an
             `observe.page.MakeProfiler`.
+        advisers: What looks for unusual things in a job: functions of `JobConfig` and the time
+            that return an `observe.adviser.Adviser`.
         first_rows: What reads the rows with which tables begin: a
             `checkpoints.first_rows.FirstRows`.
         looks: Functions that say what is odd about the data before the job trains: each is a
@@ -115,6 +117,7 @@ class Package:
     journals: Mapping[str, str] = field(default_factory=dict)
     pages: Mapping[str, str] = field(default_factory=dict)
     profilers: Mapping[str, str] = field(default_factory=dict)
+    advisers: Mapping[str, str] = field(default_factory=dict)
     first_rows: Mapping[str, str] = field(default_factory=dict)
     looks: Mapping[str, str] = field(default_factory=dict)
     checks: Mapping[str, str] = field(default_factory=dict)

@@ -128,6 +128,11 @@ def _check_packages(config: JobConfig) -> None:
             f"--distribution_strategy={config.training.distribution_strategy}: no package here "
             "brings all-reduce; install elasticdl anew, or choose another strategy"
         )
+    if config.cluster.ps_autoscale and not registry.places("advisers"):
+        raise ConfigError(
+            "--ps_autoscale: no package here says when a job needs more ps replicas; install "
+            "elasticdl anew"
+        )
     for each in of_packages:
         each.check_machine(config)
 

@@ -51,7 +51,6 @@ from elasticdl.master.interpreter import Effect, Interpreter, Line
 from elasticdl.master.launched import GRACE_SECONDS, LaunchedProcesses
 from elasticdl.master.listening import take_port
 from elasticdl.master.parameters.answers import RestorePoint
-from elasticdl.master.parameters.autoscale import PsAutoscale
 from elasticdl.master.phases import Phase
 from elasticdl.master.reporter import Reporter
 from elasticdl.master.servicer import make_server
@@ -131,7 +130,6 @@ class Master:
         self._reporter = Reporter(self.core, job_dir, tables, self.now)
         self.reports = self._reporter.reports
         self._commit = GroupCommit(job, self._carry_out, self._wake, self._break)
-        self._autoscale = PsAutoscale(self.core.config.cluster.ps_autoscale)
         self._bell = asyncio.Event()  # replaced when it rings
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.has_begun = False
@@ -478,13 +476,8 @@ class Master:
         replicas = self.core.parameters.replicas
         if replicas is None:
             return
-        anomalies, is_moving = self.reports.anomalies, replicas.moves.is_under_way
-        why = self._autoscale.why_more(
-            replicas.number,
-            is_moving,
-            anomalies.has_busy_replica,
-            anomalies.fullest_share,
-            self.now(),
+        why = self.reports.adviser.why_more_replicas(
+            replicas.number, replicas.moves.is_under_way, self.now()
         )
         if why:
             log.info("one more ps replica is asked for: %s", why)

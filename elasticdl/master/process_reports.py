@@ -10,7 +10,7 @@ from dataclasses import asdict
 from elasticdl.job import Event, HotKeys, Progress, Role, Usage
 from elasticdl.master.event_buffer import EventBuffer
 from elasticdl.observe import kinds
-from elasticdl.observe.anomalies import Anomalies
+from elasticdl.observe.adviser import Adviser
 from elasticdl.observe.events import line_of
 from elasticdl.observe.page import JobPage
 from elasticdl.observe.usage import kind_of
@@ -51,15 +51,15 @@ class ProcessReports:
     """Hands the reports to the parts that show them.
 
     events: the events that this master remembers.
-    anomalies: looks for unusual events.
+    adviser: looks for what is unusual.
     hot_keys: counts keys since the master began.
     page: the page of the job, if it is served.
     """
 
-    def __init__(self, memory_limit: int | None = None) -> None:
-        """Begin to listen; `memory_limit`: bytes of rows that a ps replica may hold."""
+    def __init__(self, adviser: Adviser) -> None:
+        """Begin to listen."""
         self.events = EventBuffer()
-        self.anomalies = Anomalies(time.monotonic(), memory_limit)
+        self.adviser = adviser
         self.hot_keys = HotKeySums()
         self.page: JobPage | None = None
 
@@ -68,7 +68,7 @@ class ProcessReports:
     ) -> None:
         """Take in what a process said of itself."""
         now = time.time()
-        self.anomalies.heard(role, index, progress, usage)
+        self.adviser.heard(role, index, progress, usage)
         if progress is not None:
             self.remember(line_of(now, role, index, kinds.WorkerProgress(**asdict(progress))))
         if usage is not None:

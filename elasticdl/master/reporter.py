@@ -20,6 +20,7 @@ from elasticdl.master.pictures import picture_event, tables_event
 from elasticdl.master.process_reports import ProcessReports
 from elasticdl.master.status import learning_rate_of, picture
 from elasticdl.observe import kinds
+from elasticdl.observe.adviser import adviser
 from elasticdl.observe.events import EventLog, newest
 from elasticdl.observe.kind import Kind
 from elasticdl.observe.labels import LabelClock
@@ -79,9 +80,8 @@ class Reporter:
     def __init__(
         self, core: JobCore, job_dir: Path, tables: ReplicaAccess, now: Callable[[], float]
     ) -> None:
-        cluster = core.config.cluster
         self.labels = LabelClock()
-        self.reports = ProcessReports(None if cluster.ps_disk else cluster.ps_memory_limit)
+        self.reports = ProcessReports(adviser(core.config, time.monotonic()))
         self._core = core
         self._job_dir = job_dir
         self._now = now
@@ -146,8 +146,8 @@ class Reporter:
             self._leave_behind(status)
         self._draw(status)
         self._tell_tables()
-        for anomaly, text in self.reports.anomalies.look(time.monotonic(), status.loss):
-            self.note(Note(anomaly, text, is_warning=True))
+        for kind, text in self.reports.adviser.look(time.monotonic(), status.loss):
+            self.note(Note(kind, text, is_warning=True))
 
     def tell_end(self) -> None:
         """Say for the last time how the job is."""
@@ -182,7 +182,7 @@ class Reporter:
         def tell(asked: asyncio.Future[kinds.ParameterTables]) -> None:
             self._asks_tables = False
             if not asked.cancelled() and asked.exception() is None:  # else a replica is gone again
-                self.reports.anomalies.tabled(asked.result())
+                self.reports.adviser.tabled(asked.result())
                 self.write(asked.result())
 
         loop.run_in_executor(self._tables_thread, ask).add_done_callback(tell)

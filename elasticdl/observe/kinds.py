@@ -438,20 +438,6 @@ class Slow(Kind):
     is_overdue: Annotated[bool, "whether the worker ends itself for that"]
 
 
-class Anomaly(Kind):
-    """Something is unusual, and was not at the look before."""
-
-    event: ClassVar[str] = "anomaly"
-    what: Annotated[
-        str,
-        "straggler, rising loss, diverging loss, loss is no number, busy ps replica, "
-        "full ps replica, skewed ps replicas",
-    ]
-    process: Annotated[str, "name of the process; empty if it is about the job"]
-    advice: Annotated[str, "what to do, for people; also in `text`"]
-    stage: Annotated[str, "of a straggler: the stage that takes longer than that of others"] = ""
-
-
 class TrainingMetricsMeasured(Kind):
     """Loss and metrics over training records."""
 
@@ -485,16 +471,6 @@ class BestEvaluation(Kind):
     mode: Annotated[str, "max or min"]
     value: Annotated[float, "of the metric"]
     version: Annotated[int, "model version that was evaluated"]
-
-
-class Overfitting(Kind):
-    """A metric of validation data gets worse while training data are learnt better; said once."""
-
-    event: ClassVar[str] = "overfitting"
-    metric: Annotated[str, "name"]
-    mode: Annotated[str, "max or min: which is better"]
-    best: Annotated[float, "its value in the best evaluation"]
-    value: Annotated[float, "its value now"]
 
 
 class BegunWith(Kind):

@@ -9,11 +9,9 @@ from elasticdl.master.features.base import JobFeature, JobParts
 from elasticdl.master.features.best import KeepsBest
 from elasticdl.master.features.callbacks import Callbacks
 from elasticdl.master.features.data_check import LookAtData
-from elasticdl.master.features.divergence import DivergingLoss
 from elasticdl.master.features.evaluating import Evaluating
 from elasticdl.master.features.model_change import ModelChange
 from elasticdl.master.features.outputs import WaitsForStorage, WrittenPrograms
-from elasticdl.master.features.overfitting import TellsOverfitting
 from elasticdl.master.features.sources import RecordSource
 from elasticdl.master.features.stragglers import LeftStragglers
 from elasticdl.master.features.training_metrics import MeasuredTraining, TrainingMetrics
@@ -33,7 +31,6 @@ def features_of(job: JobParts) -> list[JobFeature]:
     return [
         WaitsForStorage(job),
         LookAtData(job),
-        DivergingLoss(job),
         *of_packages,
         LeftStragglers(job),
         ModelChange(job),
@@ -41,7 +38,6 @@ def features_of(job: JobParts) -> list[JobFeature]:
         Evaluating(job, metrics),
         Callbacks(job),
         *([KeepsBest(job, best)] if best is not None else []),
-        TellsOverfitting(job),
     ]
 
 

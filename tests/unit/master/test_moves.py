@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from elasticdl.errors import ElasticdlError, UnavailableError
+from elasticdl.errors import ConfigError, ElasticdlError, UnavailableError
 from elasticdl.job import Lease, PsRoute, Role
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master.actions import (
@@ -16,7 +16,13 @@ from elasticdl.master.actions import (
     StopProcess,
     WriteCheckpoint,
 )
-from elasticdl.master.moves.leading import do_agree, merged, next_of_tasks
+from elasticdl.master.moves.leading import (
+    MoveRefusedError,
+    check_room,
+    do_agree,
+    merged,
+    next_of_tasks,
+)
 from elasticdl.master.moves.messages import (
     AbandonMove,
     LostInMove,
@@ -462,3 +468,22 @@ def test_what_a_replica_cannot_do_gives_the_move_up(error):
     with pytest.raises(UnavailableError, match=str(error).replace("?", r"\?")):
         mover.prepare(PrepareMove(3, 7, seats, seats), lambda parts: None, lambda *_: None)
     assert asked == ['{"describe": {}}', '{"abandon": {"number": 3}}']
+
+
+def test_a_move_needs_the_room_of_what_a_replica_has_and_is_to_have():
+    check_room([600, 600], 3, None)
+    check_room([600, 600], 3, 1_000)
+    with pytest.raises(MoveRefusedError, match=r"ps replica 1 holds 700 bytes .* about 433 more"):
+        check_room([600, 700], 3, 1_000)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"ps_autoscale": 2, "num_ps": 2}, "expected more than --num_ps_pods=2"),
+        ({"ps_autoscale": 4, "recovery_seconds": 0.0}, "--recovery_seconds=0"),
+    ],
+)
+def test_what_cannot_move_is_refused_before_the_job_starts(master_kit, flags, words):
+    with pytest.raises((ConfigError, ValueError), match=words):
+        master_kit.config(**{"num_ps": 1, **flags})

@@ -8,7 +8,7 @@ from elasticdl.job import FIRST_LOSS, OF_MODEL, Task, TaskKind, TaskReport
 from elasticdl.job.status import JobStatus
 from elasticdl.master.features.base import JobFeature, JobParts
 from elasticdl.master.ledger import Settled
-from elasticdl.observe import kinds
+from elasticdl.packages.advice.events import Anomaly
 
 FACTOR = 100.0
 """A loss above this multiple of the first one is no loss of a model that learns."""
@@ -67,7 +67,7 @@ class DivergingLoss(JobFeature):
     def ended(self, task: Task, report: TaskReport, settled: Settled, now: float) -> None:
         """Compare the loss of a training task."""
         if task.kind is TaskKind.TRAINING and (words := self._divergence.trained(report)):
-            kind = kinds.Anomaly("diverging loss", "", self._divergence.advice)
+            kind = Anomaly("diverging loss", "", self._divergence.advice)
             self._job.note(kind, words, is_warning=True)
 
     def show(self, status: JobStatus) -> JobStatus:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from elasticdl.job import Label, Progress, Role, Usage
-from elasticdl.observe.kinds import Anomaly, ParameterTables
+from elasticdl.observe.kinds import ParameterTables
+from elasticdl.packages.advice.events import Anomaly
 
 SECONDS = 30.0
 """The time between two looks."""

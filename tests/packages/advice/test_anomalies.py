@@ -5,8 +5,8 @@ import math
 import pytest
 
 from elasticdl.job import Label, Progress, Role, Usage
-from elasticdl.observe.anomalies import RISE, SECONDS, SLOW, Anomalies
 from elasticdl.observe.kinds import ParameterTables
+from elasticdl.packages.advice.anomalies import RISE, SECONDS, SLOW, Anomalies
 
 
 class Job:

@@ -7,9 +7,9 @@ import pytest
 from elasticdl.job import Finished, TaskKind
 from elasticdl.master.actions import Note
 from elasticdl.master.evaluation import EvaluationResult
-from elasticdl.master.features.overfitting import overfitting_of
 from elasticdl.master.status import picture
-from elasticdl.observe import kinds
+from elasticdl.packages.advice import events
+from elasticdl.packages.advice.overfitting import overfitting_of
 from elasticdl.settings.best import Best
 
 AUC, LOSS = Best("auc", "max"), Best("loss", "min")
@@ -99,7 +99,7 @@ def test_job_says_once_that_it_overfits_and_what_is_best(master_kit):
             play.work_off(lease)
         if play.core.plan.is_trained and play.core.evaluations.running_id is None:
             break
-    told = [n for n in play.do(Note) if isinstance(n.kind, kinds.Overfitting)]
+    told = [n for n in play.do(Note) if isinstance(n.kind, events.Overfitting)]
     assert [(n.kind.value, n.is_warning) for n in told] == [(0.6, True)]
     status = picture(play.core, 0.0)
     assert "is 0.5 now, while training loss went on from 0.6 to 0.3" in status.overfitting

@@ -6,14 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from elasticdl.job import Task, TaskKind, TaskReport
 from elasticdl.job.status import JobStatus, moment
 from elasticdl.master.evaluation import EvaluationResult
 from elasticdl.master.features.base import JobFeature, JobParts
 from elasticdl.master.features.best import BestSoFar, best_of
-from elasticdl.master.ledger import Settled
-from elasticdl.master.results import Failure
-from elasticdl.observe import kinds
+from elasticdl.packages.advice import events
 from elasticdl.settings.best import Best
 
 LEAST_SINCE_BEST = 2
@@ -119,24 +116,24 @@ class TellsOverfitting(JobFeature):
     def __init__(self, job: JobParts) -> None:
         self._job = job
         self._kept = Best.of(job.config.checkpoint.keep_best)
+        self._num_seen = 0  # evaluations
 
-    def settled(self, task: Task, report: TaskReport, settled: Settled) -> Failure | None:
-        """Say it when it is seen for the first time."""
-        evaluations = self._job.evaluations
-        is_evaluated = task.kind is TaskKind.METRICS and settled is Settled.DONE
-        if not is_evaluated or evaluations.has_told_overfitting:
-            return None
+    def advance(self, now: float) -> None:
+        """Say it when an evaluation shows it for the first time."""
+        evaluations, before = self._job.evaluations, self._num_seen
+        self._num_seen = len(evaluations.results)
+        if self._num_seen == before or evaluations.has_told_overfitting:
+            return
         found = overfitting_of(evaluations.results, self._kept)
         if found is not None:
             evaluations.tell_overfitting()
-            kind = kinds.Overfitting(
+            kind = events.Overfitting(
                 metric=found.metric.metric,
                 mode=found.metric.mode,
                 best=found.best.value,
                 value=found.last,
             )
             self._job.note(kind, found.words, is_warning=True)
-        return None
 
     def show(self, status: JobStatus) -> JobStatus:
         """Show how the model overfits, by the evaluations so far."""

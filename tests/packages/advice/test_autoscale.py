@@ -1,10 +1,6 @@
 """One more ps replica at a time, while they are busy or full, and not before a move has shown."""
 
-import pytest
-
-from elasticdl.errors import ConfigError
-from elasticdl.master.moves.leading import MoveRefusedError, check_room
-from elasticdl.master.parameters.autoscale import PAUSE_SECONDS, PsAutoscale
+from elasticdl.packages.advice.autoscale import PAUSE_SECONDS, PsAutoscale
 
 
 def test_a_busy_replica_is_relieved_one_at_a_time_and_only_after_a_pause():
@@ -32,22 +28,3 @@ def test_a_move_that_comes_to_nothing_is_asked_for_more_and_more_rarely():
 
 def test_without_a_flag_nothing_moves_by_itself():
     assert PsAutoscale(most=0).why_more(1, False, True, 0.9, 10.0) == ""
-
-
-def test_a_move_needs_the_room_of_what_a_replica_has_and_is_to_have():
-    check_room([600, 600], 3, None)
-    check_room([600, 600], 3, 1_000)
-    with pytest.raises(MoveRefusedError, match=r"ps replica 1 holds 700 bytes .* about 433 more"):
-        check_room([600, 700], 3, 1_000)
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        ({"ps_autoscale": 2, "num_ps": 2}, "expected more than --num_ps_pods=2"),
-        ({"ps_autoscale": 4, "recovery_seconds": 0.0}, "--recovery_seconds=0"),
-    ],
-)
-def test_what_cannot_move_is_refused_before_the_job_starts(master_kit, flags, words):
-    with pytest.raises((ConfigError, ValueError), match=words):
-        master_kit.config(**{"num_ps": 1, **flags})
