@@ -30,6 +30,7 @@ from elasticdl.launchers.base import (
     Started,
     tell,
 )
+from elasticdl.launchers.closing import stop_all
 from elasticdl.launchers.last_words import last_words
 from elasticdl.packages.kubernetes import names, process_one, suspension
 from elasticdl.packages.kubernetes.admission import (
@@ -74,7 +75,6 @@ from elasticdl.runtime.addresses import Listening
 if TYPE_CHECKING:
     from elasticdl.runtime.credentials.job_authority import JobAuthority
 
-_GONE_SECONDS = 10.0  # a pod may take so long to be gone after its grace
 # For those of a suspended Job; the master itself is killed after GRACE_SECONDS.
 _SUSPENDED_SECONDS = 25.0
 _FIRST_SHARE = 0.6  # of that time for workers; those that come after them have at least the rest
@@ -192,16 +192,10 @@ class KubernetesLauncher:
         """
         with self._lock:
             self._is_closing = True
-            handles = [pod.handle for pod in self._pods.values()]
-        for handle in handles:
-            self.stop(handle, grace_seconds)
-        deadline = time.monotonic() + grace_seconds + _GONE_SECONDS
-        with self._changed:
-            while self._pods and time.monotonic() < deadline:
-                self._changed.wait(deadline - time.monotonic())
-            left = sorted(self._pods)
+        left = stop_all(self._pods, self._changed, self.stop, grace_seconds)
         if left:
-            log.error("not gone in time, and left to Kubernetes: %s", ", ".join(left))
+            names = ", ".join(sorted(pod.handle.ref for pod in left))
+            log.error("not gone in time, and left to Kubernetes: %s", names)
         self._end()
 
     def leave(self, grace_seconds: float) -> None:

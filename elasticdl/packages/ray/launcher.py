@@ -30,6 +30,7 @@ from elasticdl.launchers.base import (
     Started,
     tell,
 )
+from elasticdl.launchers.closing import stop_all
 from elasticdl.packages.ray import cluster
 from elasticdl.packages.ray.keepers import NODE_IP, RoleKeeper, Surroundings, as_actor
 from elasticdl.packages.ray.resources import (
@@ -50,7 +51,7 @@ _LOOK_SECONDS = 1.0  # between two looks at the nodes
 _PATIENCE_SECONDS = 3.0  # before it is said why an actor waits
 _PLACING_SECONDS = 20.0  # in which Ray places an actor for which there is room
 _WITHDRAW_SECONDS = 2.0  # that an actor which was asked to end gets to say where it is
-_GONE_SECONDS = 10.0  # so long may a process take to be gone after its grace
+_LEAVE_SECONDS = 10.0  # so long may the last look at the actors take
 _NODE_SECONDS = 3.0  # that Ray gets to notice that the node of a lost actor is lost too
 _SPARE_SECONDS = 1.0  # of a node that is taken away, for the end of its actors
 _NAME_BYTES = 3
@@ -182,15 +183,7 @@ class RayLauncher:
         """Stop every process, and wait until each is gone and reported. It may be called again."""
         with self._lock:
             self._is_closing = True
-            handles = [kept.handle for kept in self._kept.values()]
-        for handle in handles:
-            self.stop(handle, grace_seconds)
-        deadline = time.monotonic() + grace_seconds + _GONE_SECONDS
-        with self._changed:
-            while self._kept and time.monotonic() < deadline:
-                self._changed.wait(deadline - time.monotonic())
-            left = list(self._kept.values())
-        for kept in left:
+        for kept in stop_all(self._kept, self._changed, self.stop, grace_seconds):
             log.error("%s has not ended in time, and is killed", kept.handle.ref)
             cluster.library().kill(kept.actor, no_restart=True)
         self.leave(0.0)
@@ -201,7 +194,7 @@ class RayLauncher:
             self._is_closing = True
         self._ends.set()
         if threading.current_thread() is not self._thread:
-            self._thread.join(_GONE_SECONDS)
+            self._thread.join(_LEAVE_SECONDS)
 
     # --- what the actors say ---------------------------------------------------------------------
 
