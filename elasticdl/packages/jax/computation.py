@@ -4,28 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
-import jax
 import keras
 import numpy as np
 
-from elasticdl.backends.base import Float32, Int64, Lookup, Minibatch, StepResult
+from elasticdl.backends.base import Float32, Int64, Lookup, Minibatch
 from elasticdl.packages.jax.arrays import as_arrays
 from elasticdl.packages.jax.lookups import JaxCollector
 from elasticdl.packages.jax.loss import JaxLoss
 from elasticdl.packages.jax.placed import JaxModel
-from elasticdl.packages.jax.step import GivenArrays, JaxInference, JaxOutputs, JaxStep
+from elasticdl.packages.jax.step import GivenArrays, JaxInference, JaxStep
 from elasticdl.packages.jax.variables import seed_of
-from elasticdl.packages.keras.computation import ByStructure
+from elasticdl.packages.keras.computation import ByStructure, Compiled
 from elasticdl.packages.keras.description import Untrained
 from elasticdl.packages.keras.feed.minibatch import KerasMinibatch
 from elasticdl.packages.keras.model.state import VariableRules
 from elasticdl.packages.keras.model.trial import check_steps, leaves_a_trace, note
-from elasticdl.packages.keras.types import Nested
 
 
-class JaxComputation:
+class JaxComputation(Compiled[JaxStep, JaxInference]):
     """A `KerasComputation` by JAX.
 
     Args:
@@ -51,14 +48,12 @@ class JaxComputation:
         make_loss: Callable[[Sequence[str]], JaxLoss],
         sample: KerasMinibatch,
     ) -> None:
+        super().__init__()
         self._placed = placed
         self.rules = rules
-        self.newest: tuple[Float32, ...] = ()
         self._user_loss = loss
         self._make_loss = make_loss
         self.collected = ByStructure(placed, partial(JaxCollector, placed))
-        self._steps: dict[object, JaxStep] = {}
-        self._inferences: dict[object, JaxInference] = {}
         self.tables: Sequence[int] = self.collected(sample).tables
 
     def try_out(self, sample: KerasMinibatch) -> Untrained:
@@ -66,7 +61,7 @@ class JaxComputation:
         functions = self._placed.model, self._user_loss
         given = self._first_given(sample)
         before = note(*functions)
-        step = self._step(sample)
+        step = self.step(sample)
         step.prepare(sample, given)
         if leaves_a_trace(before, note(*functions)):
             check_steps(*functions, (sample, sample), lambda one: [step.prepare(one, given)])
@@ -94,26 +89,6 @@ class JaxComputation:
         taken = self.taken(minibatch)
         return self.collected(taken).ids(taken)
 
-    def train(
-        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
-    ) -> StepResult:
-        """Compute loss and gradients; see `Trainer.train_step`."""
-        taken = self.taken(minibatch)
-        self.newest = dense, state
-        return self._step(taken)(taken, rows, dense, state)
-
-    def infer(
-        self, minibatch: KerasMinibatch, rows: Sequence[Float32], dense: Float32, state: Float32
-    ) -> tuple[Nested, jax.Array]:
-        """Return the outputs, and what the model adds to its loss."""
-        key = minibatch.structure.key
-        inference = self._inferences.get(key)
-        if inference is None:
-            tables = self.collected(minibatch).tables
-            inference = JaxInference(self._placed, tables, minibatch.structure)
-            self._inferences[key] = inference
-        return inference(minibatch, rows, dense, state)
-
     def predict(
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> object:
@@ -121,21 +96,17 @@ class JaxComputation:
         outputs, _ = self.infer(self.taken(minibatch), rows, dense, state)
         return keras.tree.map_structure(np.asarray, outputs)
 
-    def predictions(self, minibatch: KerasMinibatch, outputs: Any) -> Nested:
-        """Return the predictions of a `StepResult` as the model gives them."""
-        assert isinstance(outputs, JaxOutputs), "of a step of this trainer"
-        return self._step(minibatch).predictions(outputs)
+    def make_step(self, minibatch: KerasMinibatch) -> JaxStep:
+        """Return a step for minibatches like one."""
+        tables = self.collected(minibatch).tables
+        model, structure = self._placed, minibatch.structure
+        loss = self._make_loss(model.output_names)
+        # Keras makes variables of its losses in their first call, which must not be within a
+        # trace.
+        loss.prepare(minibatch.labels, model.sample_outputs)
+        return JaxStep(model, loss, self.rules.momenta, tables, structure)
 
-    def _step(self, minibatch: KerasMinibatch) -> JaxStep:
-        key = minibatch.structure.key
-        step = self._steps.get(key)
-        if step is None:
-            tables = self.collected(minibatch).tables
-            model, structure = self._placed, minibatch.structure
-            loss = self._make_loss(model.output_names)
-            # Keras makes variables of its losses in their first call, which must not be within a
-            # trace.
-            loss.prepare(minibatch.labels, model.sample_outputs)
-            step = JaxStep(model, loss, self.rules.momenta, tables, structure)
-            self._steps[key] = step
-        return step
+    def make_inference(self, minibatch: KerasMinibatch) -> JaxInference:
+        """Return an inference for minibatches like one."""
+        tables = self.collected(minibatch).tables
+        return JaxInference(self._placed, tables, minibatch.structure)

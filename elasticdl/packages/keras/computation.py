@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from elasticdl.backends.base import Float32, Minibatch
+from elasticdl.backends.base import Float32, Minibatch, StepResult
 from elasticdl.errors import ModelError
 from elasticdl.job import Mode
 from elasticdl.packages.frameworks.parts import Lookups, StepPart
@@ -45,6 +46,91 @@ class KerasComputation(Lookups, StepPart, Protocol):
     def predictions(self, minibatch: KerasMinibatch, outputs: Any) -> Nested:
         """Return the predictions of a `StepResult` as the model gives them."""
         ...
+
+
+class _Step(Protocol):
+    def __call__(
+        self, minibatch: KerasMinibatch, rows: Sequence[Float32], dense: Float32, state: Float32, /
+    ) -> StepResult: ...
+
+    def predictions(self, outputs: Any) -> Nested: ...
+
+
+class _Inference(Protocol):
+    def __call__(
+        self, minibatch: KerasMinibatch, rows: Sequence[Float32], dense: Float32, state: Float32, /
+    ) -> tuple[Nested, Any]: ...
+
+
+_StepKind = TypeVar("_StepKind", bound=_Step)
+_InferenceKind = TypeVar("_InferenceKind", bound=_Inference)
+
+
+class Computes(ABC):
+    """What the parts of a `KerasComputation` ask of each other."""
+
+    newest: tuple[Float32, ...] = ()
+
+    @abstractmethod
+    def taken(self, minibatch: Minibatch) -> KerasMinibatch:
+        """Return a minibatch as it is computed on."""
+
+    @abstractmethod
+    def infer(
+        self, minibatch: KerasMinibatch, rows: Sequence[Float32], dense: Float32, state: Float32
+    ) -> tuple[Nested, Any]:
+        """Return the outputs, and what the model adds to its loss."""
+
+
+class Compiled(Computes, Generic[_StepKind, _InferenceKind]):
+    """The part of a computation that compiles its steps, once for each structure."""
+
+    def __init__(self) -> None:
+        self._steps: dict[object, _StepKind] = {}
+        self._inferences: dict[object, _InferenceKind] = {}
+
+    @abstractmethod
+    def make_step(self, minibatch: KerasMinibatch) -> _StepKind:
+        """Return a step for minibatches like one."""
+
+    @abstractmethod
+    def make_inference(self, minibatch: KerasMinibatch) -> _InferenceKind:
+        """Return an inference for minibatches like one."""
+
+    def step(self, minibatch: KerasMinibatch) -> _StepKind:
+        """Return the step of minibatches like one."""
+        key = minibatch.structure.key
+        step = self._steps.get(key)
+        if step is None:
+            step = self._steps[key] = self.make_step(minibatch)
+        return step
+
+    def train(
+        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
+    ) -> StepResult:
+        """Compute loss and gradients; see `Trainer.train_step`."""
+        taken = self.taken(minibatch)
+        self.newest = dense, state
+        return self.step(taken)(taken, rows, dense, state)
+
+    def infer(
+        self, minibatch: KerasMinibatch, rows: Sequence[Float32], dense: Float32, state: Float32
+    ) -> tuple[Nested, Any]:
+        """Return the outputs, and what the model adds to its loss."""
+        key = minibatch.structure.key
+        inference = self._inferences.get(key)
+        if inference is None:
+            inference = self._inferences[key] = self.make_inference(minibatch)
+        return inference(minibatch, rows, dense, state)
+
+    def predictions(self, minibatch: KerasMinibatch, outputs: Any) -> Nested:
+        """Return the predictions of a `StepResult` as the model gives them."""
+        return self.step(minibatch).predictions(outputs)
+
+    def forget_compiled(self) -> None:
+        """Compile anew what is needed from now on."""
+        self._steps.clear()
+        self._inferences.clear()
 
 
 class _HasTables(Protocol):

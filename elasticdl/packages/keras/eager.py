@@ -25,6 +25,7 @@ from elasticdl.packages.keras.model.lookups import Pull, check_ids
 from elasticdl.packages.keras.model.placed import PlacedModel, explaining
 from elasticdl.packages.keras.model.state import VariableRules
 from elasticdl.packages.keras.model.trial import check_steps, with_another
+from elasticdl.packages.keras.on_tensorflow import OnTensorFlow
 from elasticdl.packages.keras.types import Nested
 
 _KEPT = 16  # minibatches whose lease was lost are never computed on
@@ -73,10 +74,10 @@ class LiveRows:
         return rows
 
 
-class EagerModel:
+class EagerModel(OnTensorFlow):
     """A `KerasComputation` that computes a minibatch when its ids are asked for.
 
-    It hands out the result afterwards. The arguments and attributes are those of `TracedModel`.
+    It hands out the result afterwards. The arguments are those of `TracedModel`.
     """
 
     need_parameters = True
@@ -94,26 +95,13 @@ class EagerModel:
             raise ModelError(
                 f"--run_eagerly: Embedding {named[0]!r} has keep_names, which needs a traced model"
             )
-        self._placed = placed
-        self.rules = rules
-        self.newest: tuple[Float32, ...] = ()
-        self._gradient = gradient
-        self._user_loss = loss
-        self._pull: Pull | None = None
+        super().__init__(placed, rules, gradient, loss)
         self._done: dict[int, _Done] = {}
         self.begin_again(sample)
 
     def begin_again(self, sample: KerasMinibatch) -> None:
         """Find what the model looks up; it does so at first."""
         self.tables = self._placed.first_lookups()
-
-    def taken(self, minibatch: Minibatch) -> KerasMinibatch:
-        """Return a minibatch as it is computed on."""
-        return KerasMinibatch.of(minibatch)
-
-    def set_lookup(self, pull: Pull) -> None:
-        """Give the lookup of rows and parameters."""
-        self._pull = pull
 
     def ids(self, minibatch: Minibatch) -> list[Int64]:
         """Compute a minibatch; return the ids that each lookup of it was for."""
@@ -166,13 +154,6 @@ class EagerModel:
         outputs = self._done.pop(id(minibatch)).outputs
         assert outputs is not None
         return outputs
-
-    def predict(
-        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
-    ) -> object:
-        """Return the outputs as arrays."""
-        outputs, _ = self.infer(self.taken(minibatch), rows, dense, state)
-        return tf.nest.map_structure(np.asarray, outputs)
 
     def predictions(self, minibatch: KerasMinibatch, outputs: Any) -> Nested:
         """Return the predictions of a `StepResult`, which are as the model gives them."""
