@@ -37,7 +37,6 @@ from elasticdl.model_spec import check_params
 from elasticdl.observe.page import pages
 from elasticdl.settings.section import Needs, Section
 from elasticdl.state.open import check_state, state_file
-from elasticdl.statistics import read_statistics
 
 _TRIES = 20
 _NEEDS_OF_SEEING = (
@@ -82,8 +81,6 @@ def check(config: JobConfig) -> list[str]:
         for flag in ("training_data", "validation_data", "prediction_data"):
             notes += _check_data(flag, config, classes)
         _check_classes(classes)
-    if config.model.statistics is not None:
-        read_statistics(config.model.statistics)
     _check_sources(config)
     _check_destinations(config)
     return notes

@@ -179,7 +179,7 @@ def test_the_files_to_read_first_are_there():
         ("journal", "elasticdl/master/durable.py", r"_FORMAT = (\d)"),
         ("record files", "crates/edl-recordio/src/format.rs", r"VERSION: u16 = (\d)"),
         ("event log", "elasticdl/observe/kind.py", r"SCHEMA = (\d)"),
-        ("statistics", "elasticdl/statistics.py", r"VERSION = (\d)"),
+        ("statistics", "elasticdl/packages/data_tools/statistics.py", r"VERSION = (\d)"),
     ],
 )
 def test_the_page_of_releases_has_the_numbers_of_formats(row, file, number):

@@ -6,5 +6,10 @@ _FOLDER = "elasticdl.packages.data_tools"
 
 PACKAGE = Package(
     commands={"data": f"{_FOLDER}.command:data"},
+    modules={
+        "elasticdl.data.example": f"{_FOLDER}.example",
+        "elasticdl.preprocessing.statistics": f"{_FOLDER}.model_statistics",
+    },
+    checks={"statistics": f"{_FOLDER}.statistics:check_statistics"},
     looks={"data": f"{_FOLDER}.look:look_at_data"},
 )

@@ -10,6 +10,13 @@ from typing import Any, Literal
 import numpy as np
 
 from elasticdl.errors import ConfigError, DataError
+from elasticdl.packages.data_tools.statistics import (
+    Column,
+    Distinct,
+    Source,
+    Statistics,
+    Vocabulary,
+)
 from elasticdl.packages.data_tools.summary import (
     NUM_QUANTILES,
     SummaryLimits,
@@ -19,7 +26,6 @@ from elasticdl.packages.data_tools.summary import (
     vocabulary_of,
 )
 from elasticdl.packages.data_tools.tables import TABLE, Database
-from elasticdl.statistics import Column, Distinct, Source, Statistics, Vocabulary
 
 SAMPLE_RECORDS = 200_000
 HYPERLOGLOG_ERROR = 0.026

@@ -26,8 +26,8 @@ from elasticdl.packages.data_tools.convert_command import (
 from elasticdl.runtime.process import write_whole
 
 if TYPE_CHECKING:
+    from elasticdl.packages.data_tools.statistics import Column, Number, Statistics
     from elasticdl.packages.data_tools.summary import SummaryLimits
-    from elasticdl.statistics import Column, Number, Statistics
 
 
 @click.command()

@@ -251,7 +251,7 @@ def _readable_all(records: Records) -> list[str]:
 
 def _readable(record: bytes) -> str:
     """Show a record as the Example or the text that it is, or else its first bytes."""
-    from elasticdl.data.example import decode_example
+    from elasticdl.packages.data_tools.example import decode_example
 
     features = decode_example(record)
     if features is not None:

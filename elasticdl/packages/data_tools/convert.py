@@ -19,11 +19,11 @@ import numpy as np
 from elasticdl._core import RecordWriter, TFRecordWriter
 from elasticdl.data.base import DataReader, Records
 from elasticdl.data.csv_columns import find_kinds, require_kinds, require_names
-from elasticdl.data.example import encode_examples
 from elasticdl.data.files import num_cores
 from elasticdl.data.strings import Array
 from elasticdl.data.text import TextReader
 from elasticdl.errors import ConfigError, DataError
+from elasticdl.packages.data_tools.example import encode_examples
 
 Encode = Callable[[Records, str], list[bytes]]
 RECORDS_PER_ROW_GROUP = 8192

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from elasticdl.data.base import DataReader, HasHoles, Metadata, Records
-from elasticdl.data.example import decode_example
 from elasticdl.job import Shard
+from elasticdl.packages.data_tools.example import decode_example
 
 Words = list[str | None]
 """The values of a column as text; None: a value is missing."""

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from elasticdl import _core
 from elasticdl.data.base import DataReader, Records, chunks_of
-from elasticdl.data.example import decode_example
 from elasticdl.data.in_order import in_order
 from elasticdl.data.parquet import import_pyarrow
 from elasticdl.data.strings import Column, Strings
 from elasticdl.errors import ConfigError, DataError
+from elasticdl.packages.data_tools.example import decode_example
 
 if TYPE_CHECKING:
     import pyarrow

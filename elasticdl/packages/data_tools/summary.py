@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticdl.statistics import Column, Distinct, Number, Vocabulary
+from elasticdl.packages.data_tools.statistics import Column, Distinct, Number, Vocabulary
 
 NUM_QUANTILES = 101
 

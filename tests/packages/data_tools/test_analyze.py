@@ -8,8 +8,8 @@ import pytest
 
 from elasticdl._core import RecordWriter
 from elasticdl.cli.main import run_command
-from elasticdl.data.example import encode_examples
-from elasticdl.statistics import read_statistics
+from elasticdl.packages.data_tools.example import encode_examples
+from elasticdl.packages.data_tools.statistics import read_statistics
 
 pytest.importorskip("duckdb")
 pa = pytest.importorskip("pyarrow")

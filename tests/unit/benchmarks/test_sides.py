@@ -8,7 +8,6 @@ import pytest
 from benchmarks.readme import FOLDER
 from elasticdl import Mode
 from elasticdl.data.base import Metadata
-from elasticdl.data.example import encode_examples
 
 
 @pytest.fixture
@@ -32,6 +31,8 @@ def test_each_model_in_pytorch_and_keras_is_compared_with_sides_that_take_turns(
 @pytest.mark.parametrize("model_def", ["criteo.deepfm", "mnist.model"])
 def test_a_pipeline_by_hand_gives_what_feed_gives(on_path, model_def):
     import tensorflow as tf
+
+    from elasticdl.data.example import encode_examples
 
     by_hand = importlib.import_module("by_hand")
     module = importlib.import_module(model_def)

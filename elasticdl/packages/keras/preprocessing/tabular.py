@@ -42,7 +42,6 @@ from elasticdl.packages.keras.preprocessing.records import ColumnType, parser_of
 from elasticdl.packages.keras.preprocessing.sparse_embedding import SparseEmbedding
 from elasticdl.packages.keras.preprocessing.structures import ConcatenateWithOffset, ToRagged
 from elasticdl.packages.keras.preprocessing.words import refused
-from elasticdl.preprocessing import statistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,6 +393,8 @@ def _number(column: Number, value: keras.KerasTensor) -> keras.KerasTensor:
 
 def _scale(column: Number) -> tuple[float, float]:
     """Return the mean and the deviation of a column; (0, 1) if they are unknown."""
+    from elasticdl.preprocessing import statistics  # another package has it
+
     has_statistics = not column.log
     mean, stddev = column.mean, column.stddev
     if mean is None:
@@ -412,6 +413,8 @@ def _is_as_it_is(column: Number) -> bool:
 def _boundaries(column: Bucket) -> list[float]:
     if column.boundaries is not None:
         return [float(boundary) for boundary in column.boundaries]
+    from elasticdl.preprocessing import statistics  # another package has it
+
     found = [float(boundary) for boundary in statistics.get_bucket_boundaries(column.name, [])]
     if not found:
         raise ModelError(

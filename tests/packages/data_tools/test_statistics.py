@@ -3,7 +3,7 @@ import json
 import pytest
 
 from elasticdl.errors import ConfigError, DataError
-from elasticdl.statistics import Statistics, read_statistics
+from elasticdl.packages.data_tools.statistics import Statistics, read_statistics
 
 WRITTEN = {
     "format": "elasticdl-statistics",

@@ -10,6 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError, DataError
 
 VERSION = 1
@@ -137,3 +138,10 @@ def read_statistics(path: str | Path) -> Statistics:
             f"{path}: not a file of `elasticdl data analyze` (version {VERSION}): "
             f"{place}: {first['msg']}"
         ) from error
+
+
+def check_statistics(config: JobConfig) -> list[str]:
+    """Check that the file of `--statistics` can be read, if the processes see what is here."""
+    if config.model.statistics is not None and config.launcher.sees_files:
+        read_statistics(config.model.statistics)
+    return []
