@@ -23,7 +23,7 @@ from elasticdl.worker.loop import Worker
 from elasticdl.worker.records import sample_minibatch
 from elasticdl.worker.stores import StoreExchange
 from tests.packages.all_reduce.ring_workers import TOKEN, Meeting
-from tests.unit.worker.test_loop import (
+from tests.unit.worker.scripted_run import (
     MINIBATCH,
     SHARD_RECORDS,
     MemoryReader,

@@ -3,7 +3,6 @@
 from types import SimpleNamespace
 
 import pytest
-from tests.unit.master.test_worlds import BeginWith, Worlds, _done
 
 from elasticdl.job import Role, Shard
 from elasticdl.job.status import PartitionStatus
@@ -13,6 +12,7 @@ from elasticdl.master.parameters.answers import Watermarks
 from elasticdl.master.phases import Phase
 from elasticdl.master.status import picture
 from elasticdl.master.tasks import draws_order, growth_of
+from tests.packages.all_reduce.test_worlds import BeginWith, Worlds, _done
 
 
 def test_workers_that_can_restore_nothing_fail_a_job_that_has_forgotten_tasks(master_kit):
