@@ -10,7 +10,7 @@ around a ring: then each worker has them. So a job has a pair of which either ma
 
 In a job with both, a minibatch has two halves, and each half is counted once: the stores count by
 watermarks, the ring by marks. The dense half is pushed first (`push`). Its verdict says whether the
-step must be computed again. So a row gradient is sent only for a step that counts (`push_rows`).
+step must be computed again. So a row gradient is sent only for a step that counts (`Halves`).
 
 A worker may be lost between the two halves. The ring then has minibatches that the stores lack. The
 next lease of the task begins at the first minibatch that either of them lacks. A holder that has a
@@ -28,7 +28,7 @@ dense parameters of the step, so it is asked when these are known. Before the pu
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -51,6 +51,40 @@ _NONE = np.zeros(0, np.float32)
 _REACH_SECONDS = 60.0
 
 
+@dataclass(frozen=True, slots=True)
+class Halves:
+    """Both holders of a job whose minibatches have two halves, one for each of the pair."""
+
+    stores: StoreExchange
+    ring: Ring
+
+    def push_rows(
+        self,
+        given: Parameters,
+        result: StepResult,
+        learning_rate: float,
+        lease: Lease,
+        index: int,
+        num_records: int,
+        pending: PendingPull | None = None,
+    ) -> int:
+        """Send the rows' half of a minibatch after an update has applied its dense half.
+
+        A holder drops a half that it has already. So both halves are repeated together, by this
+        worker or another, until both are applied.
+
+        Returns:
+            The staleness of the rows.
+
+        Raises:
+            StaleLeaseError: Another worker has the task.
+            GapError: A ps replica has lost minibatches before this one.
+        """
+        rows = replace(result, dense_grad=_NONE, state_delta=_NONE)
+        numbers = (learning_rate, lease, index, num_records)
+        return self.stores.push(given.stored, rows, *numbers, pending).staleness
+
+
 class Exchange:
     """The pair of stores and ring, as the loop of a worker uses it.
 
@@ -66,11 +100,18 @@ class Exchange:
         self.stores = stores
         self.ring = ring
         self._sources = sources
+        self.halves = None if stores is None or ring is None else Halves(stores, ring)
 
     @property
     def has_halves(self) -> bool:
         """Whether a minibatch has two halves, one for each of the pair."""
-        return self.stores is not None and self.ring is not None
+        return self.halves is not None
+
+    @property
+    def _stores(self) -> StoreExchange:
+        """The stores, for what is asked only in jobs that have some."""
+        assert self.stores is not None, "a saved model is not trained"
+        return self.stores
 
     @property
     def may_pull_with_push(self) -> bool:
@@ -206,9 +247,9 @@ class Exchange:
 
     def pull_several(self, ids: Sequence[Sequence[Int64]], first: Step) -> list[Parameters]:
         """Fetch parameters for training steps that follow each other, given the ids of each."""
-        assert self.stores is not None, "settings are refused that would have no stores here"
-        pulled = zip(self.stores.pull_several(ids, first), ids, strict=True)
-        given = [Parameters(each, sites=self.stores.sites(own)) for each, own in pulled]
+        stores = self._stores
+        pulled = zip(stores.pull_several(ids, first), ids, strict=True)
+        given = [Parameters(each, sites=stores.sites(own)) for each, own in pulled]
         return [self._with_rest(each, True) for each in given]
 
     def take_dense(self, given: Parameters, step: Step) -> Parameters:
@@ -251,10 +292,8 @@ class Exchange:
             left = {at: site for at, site in left.items() if at not in each.rows}
         row_grads = [result.row_grads[at] for at in left] + [each.gradient for each in within]
         if within:
-            assert self.stores is not None
-            assert given.of_stores is not None
             sites = [*left.values(), *((each.table, each.ids) for each in within)]
-            given = replace(given, of_stores=self.stores.with_sites(given.of_stores, sites))
+            given = replace(given, of_stores=self._stores.with_sites(given.stored, sites))
         result = replace(result, row_grads=row_grads, dense_grad=dense)
         return replace(minibatch, given=given, result=result)
 
@@ -279,106 +318,22 @@ class Exchange:
         """
         numbers = (learning_rate, lease, index, num_records)
         if self.ring is not None:
-            assert given.of_ring is not None
-            return Committed(self.ring.push(given.of_ring, result, *numbers), 0)
-        assert self.stores is not None, "a saved model is not trained"
-        assert given.of_stores is not None
-        return self.stores.push(given.of_stores, result, *numbers, pending)
-
-    def push_several(
-        self,
-        minibatches: Sequence[ComputedMinibatch],
-        learning_rate: float,
-        lease: Lease,
-        index: int,
-    ) -> Committed:
-        """Hand in the sum of the gradients of minibatches that follow each other, exactly once.
-
-        Args:
-            minibatches: One after the other.
-            learning_rate: The learning rate of the update.
-            lease: The lease of the minibatches.
-            index: The number of the first one.
-
-        Raises:
-            StaleLeaseError: Another worker has the task.
-            GapError: A holder has lost minibatches before these.
-        """
-        assert self.stores is not None, "settings are refused that would have no stores here"
-        return self.stores.push_several(minibatches, learning_rate, lease, index)
-
-    def push_each(
-        self,
-        minibatches: Sequence[ComputedMinibatch],
-        learning_rates: Sequence[float],
-        lease: Lease,
-        index: int,
-    ) -> list[Committed]:
-        """Hand in the gradients of minibatches that follow each other, each exactly once.
-
-        Each is an update of its own. If one is refused, those before it are applied.
-
-        Args:
-            minibatches: One after the other.
-            learning_rates: The learning rate of each.
-            lease: The lease of the minibatches.
-            index: The number of the first one.
-
-        Raises:
-            StaleLeaseError: Another worker has the task.
-            GapError: A holder has lost minibatches before one of these.
-        """
-        assert self.stores is not None, "settings are refused that would have no stores here"
-        return self.stores.push_each(minibatches, learning_rates, lease, index)
-
-    def push_rows(
-        self,
-        given: Parameters,
-        result: StepResult,
-        learning_rate: float,
-        lease: Lease,
-        index: int,
-        num_records: int,
-        pending: PendingPull | None = None,
-    ) -> int:
-        """Send the rows' half of a minibatch after an update has applied its dense half.
-
-        A holder drops a half that it has already. So both halves are repeated together, by this
-        worker or another, until both are applied.
-
-        Returns:
-            The staleness of the rows.
-
-        Raises:
-            StaleLeaseError: Another worker has the task.
-            GapError: A ps replica has lost minibatches before this one.
-        """
-        assert self.stores is not None
-        assert given.of_stores is not None
-        rows = replace(result, dense_grad=_NONE, state_delta=_NONE)
-        numbers = (learning_rate, lease, index, num_records)
-        return self.stores.push(given.of_stores, rows, *numbers, pending).staleness
+            return Committed(self.ring.push(given.own, result, *numbers), 0)
+        return self._stores.push(given.stored, result, *numbers, pending)
 
     def skip(self, lease: Lease, index: int) -> None:
         """Leave a minibatch out for good, of two halves the dense one; raises what `push` does."""
-        holder = self.ring or self.stores
-        assert holder is not None, "a saved model is not trained"
+        holder = self.ring or self._stores
         holder.skip(lease, index)
-
-    def skip_rows(self, lease: Lease, index: int) -> None:
-        """Leave the rows' half of a minibatch out for good; raises what `push_rows` does."""
-        assert self.stores is not None
-        self.stores.skip(lease, index)
 
     # --- all -------------------------------------------------------------------------------------
 
     @property
     def client(self) -> PsClient:
         """Return the client that reads whole tables, from the stores or from this worker."""
-        if self.stores is not None:
-            return self.stores.client
-        assert self.ring is not None, "a saved model has its own parameters"
-        return self.ring.client
+        holder = self.stores or self.ring
+        assert holder is not None, "a saved model has its own parameters"
+        return holder.client
 
 
 def half_of_stores(model: ModelDescription) -> ModelDescription:

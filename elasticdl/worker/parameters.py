@@ -43,6 +43,18 @@ class Parameters:
     computed: Sequence[ComputedRows] = ()
 
     @property
+    def stored(self) -> Pulled:
+        """What the stores gave for a step that is pushed to them."""
+        assert self.of_stores is not None, "it was pulled from no store"
+        return self.of_stores
+
+    @property
+    def own(self) -> OwnParameters:
+        """What the worker has itself of a step that is pushed around a ring."""
+        assert self.of_ring is not None, "it was taken from no ring"
+        return self.of_ring
+
+    @property
     def rows(self) -> list[Float32]:
         """The rows of each id site, shape `ids.shape + (dim,)`."""
         stored = [] if self.of_stores is None else self.of_stores.rows

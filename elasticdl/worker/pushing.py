@@ -7,11 +7,12 @@ from dataclasses import replace
 
 from elasticdl.backends.base import Trainer
 from elasticdl.config import JobConfig
-from elasticdl.worker.exchange import Exchange
+from elasticdl.worker.exchange import Exchange, Halves
 from elasticdl.worker.parameters import Committed, ComputedMinibatch, PendingPull
 from elasticdl.worker.protocol import LeaseProtocol
 from elasticdl.worker.running import Item, Running
 from elasticdl.worker.spans import Place, Span
+from elasticdl.worker.stores import StoreExchange
 
 
 class Pushing:
@@ -43,12 +44,16 @@ class Pushing:
 
         A minibatch that the compute stage has pushed is not pushed again, but its rows' half is.
         """
-        if len(items) > 1:
-            return self._push_several(items)
-        done = items[0].committed or self.push(items[0])
-        if self._exchange.has_halves:
-            done = replace(done, staleness=self._push_rows(items[0]))
-        return [done]
+        stores, halves = self._exchange.stores, self._exchange.halves
+        if len(items) > 1 and stores is not None:
+            return self._push_several(stores, items)
+        pushed = []
+        for item in items:
+            done = item.committed or self.push(item)
+            if halves is not None:
+                done = replace(done, staleness=self._push_rows(halves, item))
+            pushed.append(done)
+        return pushed
 
     def push(self, item: Item) -> Committed:
         """Push a step or its dense half, or report that it is left out."""
@@ -80,37 +85,35 @@ class Pushing:
             ComputedMinibatch(item.parameters, item.result, num_records)
         )
 
-    def _push_several(self, items: Sequence[Item]) -> Sequence[Committed]:
+    def _push_several(self, stores: StoreExchange, items: Sequence[Item]) -> Sequence[Committed]:
         """Push the gradients of minibatches together; return what became of each.
 
         With `--push_steps` it is their sum, with the learning rate of the last one.
         """
-        running, minibatches, exchange = items[0].running, [], self._exchange
+        running, minibatches = items[0].running, []
         lease, index = running.lease, items[0].index
         with self._span("push", items[0].place):
             for item in items:
                 assert item.minibatch is not None
-                if (stores := exchange.stores) is not None:
-                    stores.name(item.minibatch, item.ids)
+                stores.name(item.minibatch, item.ids)
                 minibatches.append(self._completed(item))
             if self._sums:
                 rate = self._learning_rate(running, minibatches[-1].given.version)
-                return [exchange.push_several(minibatches, rate, lease, index)] * len(items)
+                return [stores.push_several(minibatches, rate, lease, index)] * len(items)
             rates = [self._learning_rate(running, each.given.version) for each in minibatches]
-            return exchange.push_each(minibatches, rates, lease, index)
+            return stores.push_each(minibatches, rates, lease, index)
 
-    def _push_rows(self, item: Item) -> int:
+    def _push_rows(self, halves: Halves, item: Item) -> int:
         """Push the rows' half of a step or leave it out; return its staleness."""
-        exchange, lease = self._exchange, item.running.lease
-        assert exchange.stores is not None
+        lease = item.running.lease
         assert item.minibatch is not None
         with self._span("push", item.place):
             if item.result is None:
-                exchange.skip_rows(lease, item.index)
+                halves.stores.skip(lease, item.index)
                 return 0
             assert item.computed is not None
-            exchange.stores.name(item.minibatch, item.ids)
-            return exchange.push_rows(
+            halves.stores.name(item.minibatch, item.ids)
+            return halves.push_rows(
                 item.computed.given,
                 item.computed.result,
                 item.learning_rate,

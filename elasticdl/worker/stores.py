@@ -277,11 +277,10 @@ class StoreExchange:
         """Return of each minibatch its pull, its gradients and its records, as the client asks."""
         steps = []
         for at, each in enumerate(minibatches):
-            assert each.given.of_stores is not None
             result = each.result
             row_grads = self._row_grads(result, lease, index + at)
             gradients = (row_grads, result.dense_grad, result.state_delta)
-            steps.append((each.given.of_stores, *gradients, each.num_records))
+            steps.append((each.given.stored, *gradients, each.num_records))
         return steps
 
     def _row_grads(self, result: StepResult, lease: Lease, index: int) -> Sequence[Float32]:

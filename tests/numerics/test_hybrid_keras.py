@@ -81,7 +81,7 @@ class OfBoth(Ours):
             result = self.backend.train_step(minibatch, pulled.rows, pulled.dense, pulled.state)
             numbers = (self.backend.learning_rate(pulled.version), LEASE, index, BATCH)
             self._exchange.push(pulled, result, *numbers)
-            self._exchange.push_rows(pulled, result, *numbers)
+            self._exchange.halves.push_rows(pulled, result, *numbers)
             losses.append(result.loss)
         return losses
 

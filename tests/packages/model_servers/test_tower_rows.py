@@ -177,7 +177,7 @@ def test_dense_parameters_of_the_worker_are_brought_and_their_gradients_go_elsew
     done = completed(job, given)
     job.push(done.given, done.result, 1.0, LEASE, 0, 1)
     assert ring.pushed == [[1, 1, 1, 4, 4]]
-    job.push_rows(done.given, done.result, 1.0, LEASE, 0, 1)
+    job.halves.push_rows(done.given, done.result, 1.0, LEASE, 0, 1)
     inner = job.client.pull([(INNER, ids(5, 7))], training=False)
     assert inner.rows[0].tolist() == [[-2, -2], [-2, -2]]
     assert inner.dense.size == 0
@@ -196,7 +196,7 @@ def test_a_minibatch_that_is_pushed_again_is_counted_once(job):
 def test_several_minibatches_are_pushed_as_one_update(job):
     job.start_index(LEASE)
     pulled = [job.pull(SITES, Step(LEASE, index)) for index in (0, 1)]
-    job.push_several([completed(job, one) for one in pulled], 1.0, LEASE, 0)
+    job.stores.push_several([completed(job, one) for one in pulled], 1.0, LEASE, 0)
     assert job.client.pull([], training=False).dense.tolist() == [-1, 0, 1, 2, 12]
 
 
