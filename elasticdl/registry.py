@@ -77,6 +77,10 @@ class Package:
         pages: What makes the page of a job and serves metrics: an `observe.page.Pages`.
         profilers: What looks for requests of profiles in processes, by role: each is an
             `observe.page.MakeProfiler`.
+        process_starts: Functions that a process of a job calls when it starts, with the folder and
+            the secret of the job, unless its launcher makes the secret.
+        job_folders: Functions that are called when the folder of a job is filled, with the
+            settings, the folder and the secret of the job.
         advisers: What looks for unusual things in a job: functions of `JobConfig` and the time
             that return an `observe.adviser.Adviser`.
         first_rows: What reads the rows with which tables begin: a
@@ -117,6 +121,8 @@ class Package:
     journals: Mapping[str, str] = field(default_factory=dict)
     pages: Mapping[str, str] = field(default_factory=dict)
     profilers: Mapping[str, str] = field(default_factory=dict)
+    process_starts: Mapping[str, str] = field(default_factory=dict)
+    job_folders: Mapping[str, str] = field(default_factory=dict)
     advisers: Mapping[str, str] = field(default_factory=dict)
     first_rows: Mapping[str, str] = field(default_factory=dict)
     looks: Mapping[str, str] = field(default_factory=dict)

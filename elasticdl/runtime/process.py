@@ -27,7 +27,7 @@ from elasticdl import registry
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError, ElasticdlError
 from elasticdl.job import Role
-from elasticdl.runtime import functions_file, log_lines, open_files
+from elasticdl.runtime import log_lines, open_files
 from elasticdl.runtime.addresses import LOOPBACK, Listening, is_loopback
 from elasticdl.runtime.credentials import job as credentials
 from elasticdl.runtime.credentials.files import TlsFiles
@@ -181,7 +181,9 @@ def start(role: Role, argv: Sequence[str] | None = None) -> ProcessArguments:
     makes_own = role is Role.MASTER and words.tls_dir is not None
     token = read_token(words.token_file)
     if config.launcher.sees_files:  # else the master makes the secret, later than the command
-        functions_file.trust(words.job_dir, token)
+        starts: dict[str, Callable[[Path, bytes], None]] = registry.brought("process_starts")
+        for has_started in starts.values():
+            has_started(words.job_dir, token)
     return ProcessArguments(
         config=config,
         token=token,

@@ -13,18 +13,19 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TextIO
 
+from elasticdl import registry
 from elasticdl.checkpoints.in_use import NO_LOCKS
 from elasticdl.checkpoints.versions import resolve
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError, LaunchError
 from elasticdl.launchers.process.pids import parse_ref, ref_of
-from elasticdl.runtime import functions_file, process
+from elasticdl.runtime import process
 from elasticdl.runtime.credentials import job as credentials
 from elasticdl.runtime.credentials.files import FOLDER as TLS_FOLDER
 from elasticdl.runtime.locks import lock_holders
@@ -102,7 +103,9 @@ def _fill(config: JobConfig, job_dir: Path) -> None:
     if settled != before:
         # The settings may have a password of --data_reader_params.
         process.write_whole(path, settled.model_dump_json(indent=2), 0o600)
-    functions_file.prove(settled.model.model_zoo, job_dir, process.read_token(token))
+    kept: dict[str, Callable[[JobConfig, Path, bytes], None]] = registry.brought("job_folders")
+    for fill in kept.values():
+        fill(settled, job_dir, process.read_token(token))
 
 
 def new_folder(config: JobConfig) -> Path:

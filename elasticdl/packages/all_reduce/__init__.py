@@ -6,5 +6,9 @@ _HERE = "elasticdl.packages.all_reduce"
 
 PACKAGE = Package(
     rings={"all_reduce": f"{_HERE}.join:join"},
+    kinds={
+        "world": f"{_HERE}.events:WorldClosed",
+        "world restored": f"{_HERE}.events:WorldRestored",
+    },
     worlds={"all_reduce": f"{_HERE}.worlds:WorkerWorlds"},
 )

@@ -20,7 +20,7 @@ from elasticdl.master.membership import Member, Membership
 from elasticdl.master.missing_tasks import MissingTasks
 from elasticdl.master.parameters.answers import BeginWith, RendezvousAnswer
 from elasticdl.master.parameters.recoveries import Recoveries
-from elasticdl.observe.kinds import WorldClosed, WorldRestored
+from elasticdl.packages.all_reduce.events import WorldClosed, WorldRestored
 from elasticdl.packages.all_reduce.rendezvous import Rendezvous
 from elasticdl.state.base import Snapshot
 

@@ -19,7 +19,7 @@ from typing import IO, Any
 import cloudpickle
 from cloudpickle.cloudpickle import _make_function
 
-from elasticdl.runtime.functions_file import (
+from elasticdl.packages.notebooks.functions_file import (
     missing,
     module_of,
     namespace,

@@ -26,7 +26,7 @@ from elasticdl.packages.notebooks.by_value import (
     TooLargeError,
     own_modules_by_value,
 )
-from elasticdl.runtime.functions_file import PYTHON
+from elasticdl.packages.notebooks.functions_file import PYTHON
 from elasticdl.runtime.secret_files import private_opener
 
 _FRAMEWORKS = {"jax", "keras", "tensorflow", "torch"}

@@ -13,8 +13,7 @@ import types
 import pytest
 
 from elasticdl.errors import ModelError
-from elasticdl.packages.notebooks import by_value, functions
-from elasticdl.runtime import functions_file
+from elasticdl.packages.notebooks import by_value, functions, functions_file
 
 HELPERS = """
 import threading
