@@ -18,7 +18,7 @@ from elasticdl.runtime.process import ProcessArguments
 from elasticdl.worker.parameters import OwnParameters, Step
 
 
-class Member(Protocol):
+class WorldPart(Protocol):
     """A worker's part in a world, as other threads of the worker use it."""
 
     @property
@@ -64,7 +64,7 @@ class Ring(Protocol):
     """A worker's exchange with the others of a world; `Exchange` says when what is called."""
 
     @property
-    def member(self) -> Member:
+    def member(self) -> WorldPart:
         """The worker's part in a world."""
         ...
 

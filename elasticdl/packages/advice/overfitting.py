@@ -20,7 +20,7 @@ _LOSS = Best("loss", "min")
 
 
 @dataclass(frozen=True, slots=True)
-class Overfitting:
+class OverfitMetric:
     """A metric that gets worse on validation data, and one that gets better on training data.
 
     metric: of validation. best: its best evaluation. last: its value now. training: what got
@@ -61,7 +61,7 @@ class Overfitting:
 
 def overfitting_of(
     results: Sequence[EvaluationResult], kept: Best | None = None
-) -> Overfitting | None:
+) -> OverfitMetric | None:
     """Return the first metric that shows overfitting; None if no metric does.
 
     The validation metric has been worse than its best in each evaluation since. Its distance from
@@ -82,7 +82,7 @@ def overfitting_of(
     return None
 
 
-def _of_metric(results: Sequence[EvaluationResult], metric: Best) -> Overfitting | None:
+def _of_metric(results: Sequence[EvaluationResult], metric: Best) -> OverfitMetric | None:
     best, last = best_of(results, metric), metric.value_in(results[-1].metrics)
     if best is None or last is None or not math.isfinite(last) or not math.isfinite(best.value):
         return None
@@ -93,7 +93,7 @@ def _of_metric(results: Sequence[EvaluationResult], metric: Best) -> Overfitting
         before, now = (_training_value(r, training) for r in (best.result, results[-1]))
         if before is not None and now is not None:
             if training.is_better(now, before):
-                return Overfitting(metric, best, last, training, before, now)
+                return OverfitMetric(metric, best, last, training, before, now)
             return None
     return None
 

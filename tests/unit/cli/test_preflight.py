@@ -89,8 +89,6 @@ def test_a_package_may_hold_the_functions_itself(place):
         ({"feed": "fed"}, ModelError, r"expected a function 'fed' or 'dataset_fn' .--feed."),
         ({"optimizer": "sgd"}, ModelError, r"expected a function 'sgd' .--optimizer."),
         ({"model_params": "units"}, ModelError, "--model_params: expected name=value"),
-        ({"statistics": "nowhere"}, DataError, "nowhere: cannot be read: No such file"),
-        ({"statistics": "data.csv"}, DataError, "data.csv: not a file of `elasticdl data analyze`"),
         ({"training_data": "nowhere"}, DataError, "--training_data: nowhere: no such file"),
         ({"training_data": "*.rec"}, DataError, r"--training_data: \*.rec: no file matches"),
         ({"training_data": "none"}, DataError, "--training_data: none: this folder has no data"),
@@ -260,19 +258,6 @@ TABLES = {
 def test_tables_of_a_model_are_seen_in_its_file_where_they_are_sure(tmp_path, source):
     (tmp_path / "model.py").write_text(source)
     assert has_tables(tmp_path / "model.py", "forward") is TABLES[source]
-
-
-def test_a_strategy_that_does_not_suit_the_tables_is_refused_at_once(place):
-    model = place / "zoo" / "mnist" / "model.py"
-    with_table = "from elasticdl.layers import *\ndef forward(): Embedding(1)\n"
-    model.write_text(MODEL + with_table)
-    with pytest.raises(ModelError, match=r"has embedding tables.*HybridStrategy"):
-        check(config(distribution_strategy="AllreduceStrategy"))
-    check(config(distribution_strategy="HybridStrategy"))
-    model.write_text(MODEL + "import numpy\ndef forward(): return numpy.zeros(1)\n")
-    with pytest.raises(ModelError, match=r"has no embedding tables.*AllreduceStrategy"):
-        check(config(distribution_strategy="HybridStrategy"))
-    check(config(distribution_strategy="AllreduceStrategy"))
 
 
 @pytest.mark.parametrize(
