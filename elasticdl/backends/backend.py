@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -94,6 +95,10 @@ class Backend(ABC):
 
     def prepare(self, seed: int, num_threads: int) -> None:  # noqa: B027  # many need nothing
         """Make the framework ready for a call of the model function."""
+
+    def building(self) -> AbstractContextManager[None]:
+        """Return a context in which the model function is called."""
+        return nullcontext()
 
     @abstractmethod
     def trainer(self, spec: ModelSpec, model: object, settings: TrainerSettings) -> Trainer:

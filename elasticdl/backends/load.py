@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import NoReturn
 
 from elasticdl.backends.backend import Backend, TrainerSettings
 from elasticdl.backends.base import SavedPredictor, TellFeedWay, Trainer, tell_nobody
@@ -13,7 +13,6 @@ from elasticdl.backends.exported import backend_of_export
 from elasticdl.backends.known import known, listed, with_article
 from elasticdl.data.base import Metadata
 from elasticdl.errors import ModelError
-from elasticdl.layers.lookup import looking_up
 from elasticdl.model_spec import ModelSpec
 
 
@@ -76,7 +75,9 @@ def _call(spec: ModelSpec, seed: int, num_threads: int | None) -> object:
     If no number of threads is given, nothing is prepared: the process has its own.
     """
     others = [backend for backend in known().values() if not backend.is_imported()]
-    with looking_up(_no_rows_yet):
+    with ExitStack() as building:
+        for backend in known().values():
+            building.enter_context(backend.building())
         _prepare([each for each in known().values() if each not in others], seed, num_threads)
         model = spec.model()
         # The function may import its framework.
@@ -96,13 +97,6 @@ def _prepare(backends: Iterable[Backend], seed: int, num_threads: int | None) ->
     if num_threads is not None:
         for backend in backends:
             backend.prepare(seed, num_threads)
-
-
-def _no_rows_yet(layer: object, ids: object) -> NoReturn:
-    raise ModelError(
-        f"the model function calls {type(layer).__name__} itself; its rows come when the model "
-        "that it returns is called"
-    )
 
 
 def has_tables() -> bool:

@@ -304,3 +304,25 @@ def _lengths(array: pyarrow.Array) -> list[int | None]:
 
     found: list[int | None] = pyarrow.compute.list_value_length(array).to_pylist()
     return found
+
+
+def read_stream(content: bytes) -> pyarrow.Table:
+    """Return the rows of a stream of Arrow's record batches, as a table that is sound.
+
+    Raises:
+        DataError: The bytes are not such a stream.
+    """
+    import pyarrow as arrow
+
+    # They come from anybody, such as who may write to a topic, so nothing in them is trusted.
+    source = arrow.BufferReader(content)
+    try:
+        with arrow.ipc.open_stream(source) as reader:
+            found = reader.read_all()
+            left = len(content) - source.tell()
+        found.validate(full=True)  # else what it says of lengths and places is believed
+    except (arrow.ArrowException, OSError, ValueError) as error:
+        raise DataError(f"no stream of Arrow: {error}") from error
+    if left:
+        raise DataError(f"no stream of Arrow: {left} bytes follow after its end")
+    return found

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
+
+from elasticdl.errors import ModelError
 
 Shape: TypeAlias = tuple[int | None, ...]
 """The shape of a tensor; None in place of a size that depends on the minibatch."""
@@ -72,3 +74,15 @@ def looking_up(lookup: Lookup) -> Iterator[None]:
         yield
     finally:
         _lookup.reset(token)
+
+
+def building() -> AbstractContextManager[None]:
+    """Return a context for the model function, which may call no distributed layer itself."""
+    return looking_up(_no_rows_yet)
+
+
+def _no_rows_yet(layer: object, ids: object) -> NoReturn:
+    raise ModelError(
+        f"the model function calls {type(layer).__name__} itself; its rows come when the model "
+        "that it returns is called"
+    )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from elasticdl.backends.backend import Backend, TrainerSettings, not_compiled
+from elasticdl.packages.frameworks import lookup
 
 if TYPE_CHECKING:
     from elasticdl.backends.backend import End
@@ -34,6 +36,10 @@ class KerasBackend(Backend):
     def loads(self, config: JobConfig) -> str:
         """Return TensorFlow, unless the job computes by JAX."""
         return "" if config.model.keras_backend == "jax" else "TensorFlow"
+
+    def building(self) -> AbstractContextManager[None]:
+        """Return a context in which a layer with rows says that it has none yet."""
+        return lookup.building()
 
     def trainer(self, spec: ModelSpec, model: object, settings: TrainerSettings) -> Trainer:
         """See `Backend`; raises the error for a model function that returns no Keras model, too."""

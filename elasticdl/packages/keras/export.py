@@ -14,7 +14,7 @@ import tensorflow as tf
 from elasticdl.backends.base import Float32, TableSource
 from elasticdl.backends.served import outputs_by_name
 from elasticdl.errors import ModelError
-from elasticdl.layers.lookup import looking_up, serving
+from elasticdl.packages.frameworks.lookup import looking_up, serving
 from elasticdl.packages.frameworks.user_code import no_place, user_code
 from elasticdl.packages.keras.feed.minibatch import KerasMinibatch, Structure, describe
 from elasticdl.packages.keras.metrics.kinds import mask_of

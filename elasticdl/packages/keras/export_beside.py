@@ -13,7 +13,7 @@ import tensorflow as tf
 from elasticdl.backends.base import Float32
 from elasticdl.data.strings import Array
 from elasticdl.errors import ModelError
-from elasticdl.layers.lookup import looking_up, serving
+from elasticdl.packages.frameworks.lookup import looking_up, serving
 from elasticdl.packages.frameworks.user_code import no_place, user_code
 from elasticdl.packages.keras.export import (
     ASKED,

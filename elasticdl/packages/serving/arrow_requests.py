@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl.backends.served import FeatureSpec
-from elasticdl.data.arrow_messages import read_stream
+from elasticdl.data.arrow_columns import read_stream
 from elasticdl.errors import DataError, RequestTooLargeError
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from elasticdl.data.arrow_columns import read_stream
 from elasticdl.data.parquet import import_pyarrow
 from elasticdl.data.strings import Column, Strings
 from elasticdl.errors import DataError
@@ -52,28 +53,6 @@ def parser(kinds: Mapping[str, str], event_time: str = "") -> Callable[[Sequence
         return columns, why, [table.num_rows for table in tables], times
 
     return parse
-
-
-def read_stream(content: bytes) -> pyarrow.Table:
-    """Return the rows of a stream of Arrow's record batches, as a table that is sound.
-
-    Raises:
-        DataError: The bytes are not such a stream.
-    """
-    import pyarrow as arrow
-
-    # A message comes from anybody who may write to the topic, so nothing in it is trusted.
-    source = arrow.BufferReader(content)
-    try:
-        with arrow.ipc.open_stream(source) as reader:
-            found = reader.read_all()
-            left = len(content) - source.tell()
-        found.validate(full=True)  # else what it says of lengths and places is believed
-    except (arrow.ArrowException, OSError, ValueError) as error:
-        raise DataError(f"no stream of Arrow: {error}") from error
-    if left:
-        raise DataError(f"no stream of Arrow: {left} bytes follow after its end")
-    return found
 
 
 def _table(arrow: ModuleType, schema: pyarrow.Schema, found: pyarrow.Table) -> pyarrow.Table:

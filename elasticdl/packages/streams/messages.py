@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl._core import CsvFields, check_csv, decode_examples, json_columns
-from elasticdl.data import arrow_messages
 from elasticdl.data.base import Aside, Metadata, Records
 from elasticdl.data.csv_columns import KINDS, CsvColumns, require_names
 from elasticdl.data.params import Params
 from elasticdl.data.strings import Array, Column
 from elasticdl.errors import ConfigError, DataError
+from elasticdl.packages.streams import arrow_messages
 from elasticdl.packages.streams.event_time import seconds_of, shown
 
 _FORMATS = ("bytes", "csv", "json", "arrow", "example")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elasticdl.backends.backend import Backend, TrainerSettings
+from elasticdl.packages.frameworks import lookup
 
 if TYPE_CHECKING:
     from elasticdl.backends.backend import End
@@ -33,6 +35,10 @@ class TorchBackend(Backend):
         from elasticdl.packages.torch.device import prepare
 
         prepare(seed, num_threads)
+
+    def building(self) -> AbstractContextManager[None]:
+        """Return a context in which a layer with rows says that it has none yet."""
+        return lookup.building()
 
     def trainer(self, spec: ModelSpec, model: object, settings: TrainerSettings) -> TorchTrainer:
         """See `Backend`."""

@@ -24,7 +24,7 @@ from elasticdl.backends.base import Float32, Initializer, TableSource
 from elasticdl.backends.exported import may_be_loaded
 from elasticdl.distribution import install
 from elasticdl.errors import ModelError
-from elasticdl.layers.lookup import looking_up, serving
+from elasticdl.packages.frameworks.lookup import looking_up, serving
 from elasticdl.packages.frameworks.user_code import user_code
 from elasticdl.packages.torch.feed import TorchMinibatch
 from elasticdl.packages.torch.layers import Embedding, EmbeddingBag, StatisticsTable

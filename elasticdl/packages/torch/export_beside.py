@@ -17,7 +17,7 @@ from torch import nn
 from elasticdl.backends.base import Initializer
 from elasticdl.data.strings import Array
 from elasticdl.errors import ModelError
-from elasticdl.layers.lookup import looking_up, serving
+from elasticdl.packages.frameworks.lookup import looking_up, serving
 from elasticdl.packages.frameworks.user_code import user_code
 from elasticdl.packages.torch.export import export_weights, twice
 from elasticdl.packages.torch.feed import TorchMinibatch

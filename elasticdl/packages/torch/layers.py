@@ -12,12 +12,12 @@ from torch.nn import functional as F
 
 from elasticdl.errors import ModelError
 from elasticdl.layers.life_cycle import Admission, Expiry, admission_of, expiry_of
-from elasticdl.layers.lookup import (
+from elasticdl.layers.row_statistics import RowStatistics, statistics_of
+from elasticdl.packages.frameworks.lookup import (
     current_count,
     current_lookup,
     is_served,
 )
-from elasticdl.layers.row_statistics import RowStatistics, statistics_of
 from elasticdl.packages.frameworks.plain_rows import PlainRows
 from elasticdl.packages.frameworks.rates import require_rate
 from elasticdl.packages.frameworks.towers import towers_are_elsewhere

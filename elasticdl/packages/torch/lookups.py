@@ -11,8 +11,8 @@ from torch import nn
 from elasticdl.backends.base import Float32, Int64, Lookup, Minibatch
 from elasticdl.errors import IdError, ModelError
 from elasticdl.job import Mode
-from elasticdl.layers.lookup import counting
 from elasticdl.layers.row_statistics import SHOW, RowStatistics, value_of
+from elasticdl.packages.frameworks.lookup import counting
 from elasticdl.packages.torch.device import Device, from_numpy
 from elasticdl.packages.torch.feed import TorchMinibatch
 from elasticdl.packages.torch.model import Enough, LayerTable, PlacedModel, TowerOutputs

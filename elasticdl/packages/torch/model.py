@@ -20,9 +20,9 @@ from elasticdl.backends.base import (
     VariableDescription,
 )
 from elasticdl.errors import ElasticdlError, ModelError, place_of
-from elasticdl.layers.lookup import looking_up
 from elasticdl.layers.row_rules import AdmissionSpec, ExpirySpec, KeptStatistics
 from elasticdl.layers.row_statistics import table_name
+from elasticdl.packages.frameworks.lookup import looking_up
 from elasticdl.packages.frameworks.towers import towers_elsewhere
 from elasticdl.packages.torch.buffers import sorted_buffers
 from elasticdl.packages.torch.device import Device

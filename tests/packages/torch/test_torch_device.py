@@ -12,9 +12,9 @@ from torch import nn  # noqa: E402  # after the skip
 from torch.nn import functional as F  # noqa: E402  # as above
 
 from elasticdl.data.base import Metadata  # noqa: E402  # as above
-from elasticdl.layers.lookup import looking_up  # noqa: E402  # as above
 from elasticdl.layers.torch import Embedding, EmbeddingBag  # noqa: E402  # as above
 from elasticdl.optimizers.torch import clip_grad_norm  # noqa: E402  # as above
+from elasticdl.packages.frameworks.lookup import looking_up  # noqa: E402  # as above
 from elasticdl.packages.torch.device import Device, open_device  # noqa: E402  # as above
 from elasticdl.packages.torch.model import PlacedModel  # noqa: E402  # as above
 from elasticdl.packages.torch.trainer import TorchTrainer  # noqa: E402  # as above

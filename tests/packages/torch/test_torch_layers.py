@@ -7,7 +7,7 @@ import pytest
 
 from elasticdl import CountAdmission, Initializer
 from elasticdl.errors import ModelError
-from elasticdl.layers.lookup import looking_up
+from elasticdl.packages.frameworks.lookup import looking_up
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; make test-torch has it")
 

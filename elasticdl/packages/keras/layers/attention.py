@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import keras
 
-from elasticdl.layers.lookup import Shape
+from elasticdl.packages.frameworks.lookup import Shape
 
 ops = keras.ops
 

@@ -7,8 +7,8 @@ import tensorflow as tf
 
 from elasticdl.errors import ModelError
 from elasticdl.layers.life_cycle import Admission, Expiry, admission_of, config_of, expiry_of
-from elasticdl.layers.lookup import Shape, current_count, current_lookup, is_served
 from elasticdl.layers.row_statistics import RowStatistics, statistics_of, table_name
+from elasticdl.packages.frameworks.lookup import Shape, current_count, current_lookup, is_served
 from elasticdl.packages.keras.layers.constraint import describe_constraint
 from elasticdl.packages.keras.layers.plain_table import PlainTable
 from elasticdl.packages.keras.layers.table_variable import TableVariable

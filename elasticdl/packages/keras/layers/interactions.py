@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import keras
 
 from elasticdl.errors import ModelError
-from elasticdl.layers.lookup import Shape
+from elasticdl.packages.frameworks.lookup import Shape
 
 ops = keras.ops
 

@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from elasticdl.errors import ModelError
-from elasticdl.layers.lookup import Shape, current_lookup
+from elasticdl.packages.frameworks.lookup import Shape, current_lookup
 from elasticdl.packages.frameworks.towers import towers_are_elsewhere
 
 

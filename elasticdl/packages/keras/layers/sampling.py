@@ -6,7 +6,7 @@ import math
 
 import keras
 
-from elasticdl.layers.lookup import Shape
+from elasticdl.packages.frameworks.lookup import Shape
 from elasticdl.packages.frameworks.rates import require_rate
 
 

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from elasticdl.backends.base import Float32, StepResult
 from elasticdl.errors import ModelError
-from elasticdl.layers.lookup import counting
 from elasticdl.layers.row_statistics import SHOW, RowStatistics, value_of
+from elasticdl.packages.frameworks.lookup import counting
 from elasticdl.packages.frameworks.momenta import change_of
 from elasticdl.packages.keras.feed.minibatch import KerasMinibatch, Structure
 from elasticdl.packages.keras.model.placed import PlacedModel

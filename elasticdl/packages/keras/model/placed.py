@@ -17,9 +17,9 @@ import tensorflow as tf
 
 from elasticdl.backends.base import ConstraintSpec, Float32, Initializer
 from elasticdl.errors import ElasticdlError, ModelError
-from elasticdl.layers.lookup import looking_up
 from elasticdl.layers.row_rules import AdmissionSpec, ExpirySpec, KeptStatistics
 from elasticdl.layers.row_statistics import RowStatistics
+from elasticdl.packages.frameworks.lookup import looking_up
 from elasticdl.packages.frameworks.towers import towers_elsewhere
 from elasticdl.packages.frameworks.user_code import user_code
 from elasticdl.packages.keras.feed.minibatch import KerasMinibatch, describe

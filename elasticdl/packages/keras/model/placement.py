@@ -14,7 +14,7 @@ import tensorflow as tf
 from elasticdl.backends.base import Float32
 from elasticdl.data.strings import Array
 from elasticdl.errors import ModelError
-from elasticdl.layers.lookup import current_lookup
+from elasticdl.packages.frameworks.lookup import current_lookup
 from elasticdl.packages.keras.layers.constraint import describe_constraint
 from elasticdl.packages.keras.layers.initializer import has_array
 from elasticdl.packages.keras.layers.table_variable import TableVariable

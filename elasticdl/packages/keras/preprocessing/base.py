@@ -8,7 +8,7 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
-from elasticdl.layers.lookup import Shape
+from elasticdl.packages.frameworks.lookup import Shape
 
 
 class RawLayer(keras.layers.Layer):  # type: ignore[misc]  # keras has no types

@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from elasticdl.errors import ModelError
-from elasticdl.layers.lookup import Shape
+from elasticdl.packages.frameworks.lookup import Shape
 from elasticdl.packages.keras.preprocessing.base import (
     ElementLayer,
     RawLayer,

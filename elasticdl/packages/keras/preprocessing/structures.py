@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from elasticdl.errors import ModelError
-from elasticdl.layers.lookup import Shape
+from elasticdl.packages.frameworks.lookup import Shape
 from elasticdl.packages.keras.preprocessing.base import RawLayer, as_tensor, map_values
 from elasticdl.packages.keras.preprocessing.numbers import positive
 
