@@ -6,7 +6,12 @@ import types
 import numpy as np
 import pytest
 
+from elasticdl.backends.base import CallbackNeeds
 from elasticdl.errors import SideEffectError
+from elasticdl.job import CallbackCall, Moment, MomentKind
+from elasticdl.packages.frameworks.callback_memory import CallbackMemory
+from elasticdl.packages.frameworks.callbacks import Callback
+from elasticdl.packages.frameworks.job_callbacks import JobCallbacks
 from elasticdl.packages.frameworks.python_state import check_unchanged, globals_now, globals_of
 
 
@@ -110,3 +115,23 @@ def test_what_a_callback_remembers_is_its_own():
 def test_the_globals_are_those_of_the_file_of_a_function():
     assert globals_of(names)["Settings"] is Settings
     assert globals_of(None) == {}
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_a_callback_may_change_the_model_file_where_no_other_process_would_miss_it(is_alone):
+    namespace = names()
+
+    class Changing(Callback):
+        def on_train_begin(self):
+            namespace["another"] = 1
+
+    needs = CallbackNeeds("", namespace=namespace)
+    called = JobCallbacks(
+        lambda: [Changing()], 0.1, lambda callback, job: callback, CallbackMemory(), needs
+    )
+    call = CallbackCall("", None, Moment(MomentKind.TRAIN_BEGIN), 1)
+    if is_alone:
+        assert called.run(call, is_alone=True).stop == ""
+    else:
+        with pytest.raises(SideEffectError, match=r"changes .*another of the model file"):
+            called.run(call, is_alone=False)
