@@ -136,7 +136,7 @@ impl PsServer {
 }
 
 /// A request with less keys and rows is answered in a moment.
-const SMALL_BYTES: u64 = 32 << 10;
+const SMALL_BYTES: u64 = 64 << 10;
 
 /// Clients are told of progress this often at most. Little enough that it fits into a socket for
 /// hours, while its client reads the answers of other replicas.

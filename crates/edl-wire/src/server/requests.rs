@@ -23,6 +23,9 @@ pub(super) struct Incoming {
     /// Of a frame that does not come at once.
     header: Option<Header>,
     payload: Buffer,
+    /// The last frame was large. So is the next one as a rule: its arrays are not read together
+    /// with its header, but to where they are used.
+    after_large: bool,
 }
 
 /// The next thing that has come on a connection.
@@ -59,7 +62,12 @@ impl Incoming {
                 let (header, is_whole) = match found {
                     Some(found) => found,
                     None => loop {
-                        match socket.read_at_once(scratch.0.room())? {
+                        let missing = HEADER_BYTES.saturating_sub(scratch.0.bytes().len());
+                        let room = match scratch.0.room() {
+                            room if self.after_large && missing > 0 => &mut room[..missing],
+                            room => room,
+                        };
+                        match socket.read_at_once(room)? {
                             None => {
                                 self.before.extend_from_slice(scratch.0.bytes());
                                 return Ok(Received::Nothing);
@@ -76,6 +84,7 @@ impl Incoming {
                     },
                 };
                 let after = &scratch.0.bytes()[HEADER_BYTES..];
+                self.after_large = header.payload_bytes > SMALL_BYTES;
                 if is_whole {
                     let (payload, rest) = after.split_at(header.payload_bytes as usize);
                     self.before.extend_from_slice(rest);
