@@ -20,6 +20,7 @@ mod exchange;
 mod gradients;
 mod link;
 mod owed;
+mod pushed;
 mod questions;
 mod replicas;
 mod sparing;

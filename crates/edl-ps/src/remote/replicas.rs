@@ -18,17 +18,14 @@ use edl_wire::{ErrorKind, WireError};
 
 use super::endpoint::Endpoint;
 use super::gradients::{Push, ranges_of};
+use super::pushed::{Pushed, pushed_each, pushed_of};
 use super::questions::{CommitPulling, Pulling, PushPulling, Whole};
-use super::sparing::pushed_each;
 use super::{Lane, Remote};
 use crate::dedup::Plan;
 use crate::elsewhere::Elsewhere;
 use crate::error::PsError;
 use crate::names::{self, Batch};
 use crate::replicas::{GivenRows, Gradients, Minibatch, OnePush, Pull, Replicas};
-
-/// The version and staleness that a push is answered with.
-pub(super) type Pushed = (u64, u64);
 
 impl Replicas for Remote {
     fn count(&self) -> usize {
@@ -443,18 +440,6 @@ fn joined(outcomes: Vec<Outcome>) -> Result<Option<(Arc<Round>, u64)>, PsError> 
             Err(WireError::malformed("a round without its parts").into())
         }
     }
-}
-
-/// Replica 0's version and the largest staleness.
-pub(super) fn pushed_of<'o>(
-    outcomes: impl IntoIterator<Item = &'o Outcome>,
-) -> Result<Pushed, PsError> {
-    let not_yet = || WireError::malformed("a push waits where no rounds are made");
-    let pushed: Option<Vec<Pushed>> = outcomes.into_iter().map(Outcome::applied).collect();
-    let pushed = pushed.ok_or_else(not_yet)?;
-    let version = pushed.first().map_or(0, |(version, _)| *version);
-    let staleness = pushed.iter().map(|(_, staleness)| *staleness).max();
-    Ok((version, staleness.unwrap_or(0)))
 }
 
 fn audit_of(audit: audit::Response) -> Result<Vec<TaskAudit>, PsError> {

@@ -12,8 +12,8 @@ use edl_wire::op::{Step, push, push_each};
 use super::endpoint::lock;
 use super::gradients::Push;
 use super::owed::Mark;
+use super::pushed::{Pushed, pushed_each};
 use super::questions::PushingEach;
-use super::replicas::{Pushed, pushed_of};
 use super::{Lane, Remote};
 use crate::error::PsError;
 
@@ -144,16 +144,6 @@ impl Remote {
             }
         });
     }
-}
-
-/// The same of the last pushes of frames, of which replica 0 has answered the first one.
-pub(super) fn pushed_each(answers: &[Vec<Outcome>], count: usize) -> Result<Vec<Pushed>, PsError> {
-    let of_push = |push| {
-        answers
-            .iter()
-            .map(move |told| &told[told.len() - count + push])
-    };
-    (0..count).map(|push| pushed_of(of_push(push))).collect()
 }
 
 fn requests_of(owed: &[Vec<Mark>]) -> Vec<Vec<push::Request<'static>>> {
