@@ -58,10 +58,14 @@ class Telling:
         return list(self._held.values())
 
     def tell(self, running: Running, report: TaskReport) -> None:
-        """End a lease: at once, or with the next request."""
+        """End a lease: at once, or with the next request.
+
+        The master hears of the ends in their order: what was kept is told before what fails.
+        """
         with self._lock:
             is_kept = self._protocol.keeps(running, report)
         if not is_kept:
+            self.tell_kept()
             self._master.report(self._worker_id, report)
         self.forget(running)
 

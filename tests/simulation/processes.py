@@ -253,8 +253,7 @@ class Worker(Node):
         """Say that it is alive, and learn where the replicas are."""
         while True:
             yield Sleep(1.0)
-            for report in self.protocol.take_kept():
-                yield self.tell(report)
+            yield from self.tell_kept()
             yield self.ask(
                 lambda core, now: core.heartbeat(Role.WORKER, self.index, self.session, None, now)
             )
@@ -378,10 +377,15 @@ class Worker(Node):
         self.job.before_report()
         if self.job.settles_before_report and self.protocol.keeps(running, report):
             return
+        yield from self.tell_kept()
         yield self.tell(report)
         if not self.job.settles_before_report:
             with suppress(ElasticdlError):
                 yield from self.exchange.settle(running.lease)
+
+    def tell_kept(self):
+        for report in self.protocol.take_kept():
+            yield self.tell(report)
 
     def tell(self, report):
         """Return a call to the master that ends a lease."""

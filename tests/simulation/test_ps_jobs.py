@@ -274,7 +274,7 @@ SABOTAGES = {
     "the order of marks": (WithMarksAtLast, PROCESS_FAULTS, 20),
     "keys of a whole frame": (SparedByTheFirst, PROCESS_FAULTS, 50),
     "marks before reports": (WithMarksAfterReports, ["kill worker", "pause worker"], 80),
-    "fences": (WithoutFences, ["pause worker", "cut off worker"], 80),
+    "fences": (WithoutFences, ["pause worker", "cut off worker"], 310),
     "generations": (WithoutGenerations, ["cut off ps", "pause ps", "kill worker"], 20),
     "watermarks of a checkpoint": (WithoutWatermarks, PROCESS_FAULTS, 0),
     "replay": (no_replay, PROCESS_FAULTS, 0),
@@ -282,16 +282,16 @@ SABOTAGES = {
     "files synced before they are renamed": (WithoutSyncs, ["power fails"], 0),
     "the journal synced before deletions": (no_sync_before_deletions, ["power fails"], 300),
     "the proof of a hand-over": (no_proof_of_hand_overs, ["ask ps to end", "kill ps"], 160),
-    "silence while a hand-over is written": (WithoutStop, ["ask ps to end"], 190),
+    "silence while a hand-over is written": (WithoutStop, ["ask ps to end"], 370),
     "the refusal of earlier leases": (WithoutRefusal, PROCESS_FAULTS, 0),
     "the order of what comes back": (WithoutSorting, ["kill ps", "kill worker"], 60),
     "late attempts": (no_late_attempts, PROCESS_FAULTS, 40),
     "agreement before a move": (no_agreement, ["kill worker"], 60),
     "hold in a move": (WithoutHold, ["kill worker"], 60),
-    "one instant of a move's checkpoint": (no_instant, ["kill ps"], 130),
+    "one instant of a move's checkpoint": (no_instant, ["kill ps"], 2500),
     "one layout that all serve": (WithoutOneLayout, a_move_at_the_end, 10),
     "the layout of a hand-over": (no_look_at_the_layout_of_a_hand_over, asked_to_end_in_a_move, 80),
-    "deletions decided late": (deletions_decided_too_early, asked_to_end_again, 550),
+    "deletions decided late": (deletions_decided_too_early, asked_to_end_again, 740),
 }
 
 

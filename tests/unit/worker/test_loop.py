@@ -22,8 +22,11 @@ from elasticdl.errors import (
 )
 from elasticdl.job import Lease, Outcome, Position, Shard, Task, TaskKind
 from elasticdl.worker.measuring import MeasuringBudget
+from elasticdl.worker.protocol import LeaseProtocol
 from elasticdl.worker.records import sample_minibatch, task_seed
+from elasticdl.worker.running import Running
 from elasticdl.worker.stores import StoreExchange
+from elasticdl.worker.telling import Telling
 from tests.unit.worker.scripted_run import (
     MINIBATCH,
     NAN_GRAD_SPEC,
@@ -31,6 +34,7 @@ from tests.unit.worker.scripted_run import (
     SPEC,
     MemoryReader,
     Run,
+    ScriptedMaster,
     UnevenTrainer,
     counting_model,
     dense_model,
@@ -87,6 +91,18 @@ def test_a_report_that_may_wait_comes_with_the_next_request_or_when_there_is_non
     told = [report.task_id for report in run.master.reports]
     assert told == ([1] if "end" in way else [1, 2])
     assert any(1 in reports for reports in run.master.with_requests) == (way == "request")
+
+
+def test_the_master_hears_of_what_was_done_before_it_hears_of_a_failure():
+    master, protocol = ScriptedMaster([]), LeaseProtocol(1, is_synchronous=False)
+    telling = Telling(master, 0, protocol, threading.Lock())
+    leases = [dataclasses.replace(training(n, 0, 20), report_may_wait=True) for n in (1, 2)]
+    done, failed = (Running(lease).returned() for lease in leases)
+    protocol.answered(leases[1])
+    telling.tell(Running(leases[0]), dataclasses.replace(done, outcome=Outcome.DONE))
+    assert master.reports == []
+    telling.tell(Running(leases[1]), failed)
+    assert [report.task_id for report in master.reports] == [1, 2]
 
 
 def test_a_later_lease_goes_on_where_the_replica_stands():

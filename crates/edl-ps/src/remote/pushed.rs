@@ -20,7 +20,7 @@ pub(super) fn pushed_of<'o>(
     Ok((version, staleness.unwrap_or(0)))
 }
 
-/// The same of the last pushes of frames, of which replica 0 has answered the first one.
+/// The same for each of the last `count` pushes of frames; replica 0 has answered first.
 pub(super) fn pushed_each(answers: &[Vec<Outcome>], count: usize) -> Result<Vec<Pushed>, PsError> {
     let of_push = |push| {
         answers
