@@ -36,10 +36,12 @@ class Telling:
 
     def ask(self, is_patient: bool) -> Lease | Wait | Finished:
         """Ask for a task, and tell the reports that were kept."""
-        # After the answer to wait nothing is kept, and a patient call may last.
-        with contextlib.nullcontext() if is_patient else self._telling:
+        with contextlib.ExitStack() as telling:
+            telling.enter_context(self._telling)
             with self._lock:
                 kept = self._protocol.asks()
+            if not kept:
+                telling.close()  # a call that tells nothing holds up nobody, however long it lasts
             answer = self._master.lease(self._worker_id, is_patient, kept)
             with self._lock:
                 self._protocol.answered(answer)
