@@ -49,8 +49,10 @@ class Leasing:
         # that it holds already, to give it back.
         again = self._ledger.lease_of_request(worker_id, request)
         if again is not None and self._ledger.is_void(again[0]):
-            # No worker has begun this lease. Replicas that came back after it would refuse it.
+            # Replicas that came back after it would refuse it. The worker asks anew: an earlier
+            # attempt was answered with it, and that answer may be the one that is heard.
             self._ledger.report(worker_id, *again, Outcome.RETURNED)
+            is_new = False
         elif again is not None:
             task_id, number = again
             is_suspect = self._ledger.is_suspect(task_id)

@@ -65,6 +65,19 @@ def test_exactly_what_a_replica_lacks_is_trained_again_before_all_else(game):
     assert is_exact(job.finish())
 
 
+def test_a_lease_from_before_a_loss_is_given_up_and_not_replaced_in_answer_to_its_request(game):
+    job = game()
+    void = job.core.lease(0, "s", 1, 0.0)
+    job.lose()
+    job.back(minibatches=[0])
+    job.master_restarts()
+    # The answer of before may still be the one that the worker hears.
+    assert isinstance(job.core.lease(0, "s", 1, 0.0), Wait)
+    assert not job.core.ledger.held_by(0)
+    anew = job.core.lease(0, "s", 2, 0.0)
+    assert (anew.task.id, anew.number) == (void.task.id, void.number + 1)
+
+
 def test_nothing_is_leased_while_a_replica_is_missing(game):
     job = game()
     job.lose()
