@@ -159,6 +159,11 @@ def brought(kind: str) -> dict[str, Any]:
     return {name: load(place) for name, place in places(kind).items()}
 
 
+def only(kind: str) -> Any:
+    """Return the part of a kind of which one package brings one; None if none does."""
+    return next(iter(brought(kind).values()), None)
+
+
 @cache
 def packages() -> Mapping[str, Package]:
     """Return all packages by their names, those of this distribution first.

@@ -44,7 +44,7 @@ def first_rows() -> FirstRows:
     Raises:
         ConfigError: No package brings it.
     """
-    found: dict[str, FirstRows] = registry.brought("first_rows")
-    if not found:
+    found: FirstRows | None = registry.only("first_rows")
+    if found is None:
         raise ConfigError("--pretrained_rows: no package here reads rows; install elasticdl anew")
-    return next(iter(found.values()))
+    return found

@@ -36,8 +36,8 @@ class WaitingTasks:
     handed out; they need not be done.
 
     In a deterministic job the next training task is the first waiting task in the order of the
-    job, and an update cannot be made before all of its tasks are there. In a job that keeps the
-    order of its shards the next one is the first one, too.
+    job. No update is made before all of its tasks are there. In a job that keeps the order of its
+    shards the next one is the first one, too.
 
     Attributes:
         handed: The cursor in the order of the training tasks. All before it were leased once.

@@ -61,5 +61,5 @@ class _NoAdviser:
 
 def adviser(config: JobConfig, now: float) -> Adviser:
     """Return what advises a job; it says nothing if no package brings it."""
-    makers: dict[str, Callable[[JobConfig, float], Adviser]] = registry.brought("advisers")
-    return next((make(config, now) for make in makers.values()), _NoAdviser())
+    make: Callable[[JobConfig, float], Adviser] | None = registry.only("advisers")
+    return _NoAdviser() if make is None else make(config, now)

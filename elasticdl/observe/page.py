@@ -78,13 +78,13 @@ def pages() -> Pages:
     Raises:
         ConfigError: No package brings it.
     """
-    found: dict[str, Pages] = registry.brought("pages")
-    if not found:
+    found: Pages | None = registry.only("pages")
+    if found is None:
         raise ConfigError(
             "--dashboard_port, --metrics_port: no package here brings a page and metrics; install "
             "elasticdl anew"
         )
-    return next(iter(found.values()))
+    return found
 
 
 MakeProfiler = Callable[[Recorded, Path, str], Callable[[], None]]

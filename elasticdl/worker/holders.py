@@ -5,13 +5,14 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+from elasticdl import registry
 from elasticdl._core import PsClient
 from elasticdl.backends.base import Trainer
 from elasticdl.job import PsRoute
 from elasticdl.rpc.client import GrpcMasterClient
 from elasticdl.runtime.process import ProcessArguments
 from elasticdl.worker.exchange import Exchange
-from elasticdl.worker.ring import Ring, make_ring
+from elasticdl.worker.ring import MakeRing, Ring
 from elasticdl.worker.route import Route, connect
 from elasticdl.worker.row_source import sources_of
 from elasticdl.worker.stores import StoreExchange
@@ -46,7 +47,8 @@ class Holders:
             stores = StoreExchange(client, trainer, self.route, steps, per_task)
         sources = sources_of(trainer, self._arguments, self._master)
         if config.has_worlds:
-            self.ring = make_ring()(trainer, self._arguments, self._master)
+            make: MakeRing = registry.only("rings")  # the command has checked that there is one
+            self.ring = make(trainer, self._arguments, self._master)
         return Exchange(stores, self.ring, sources)
 
     def leave(self) -> None:

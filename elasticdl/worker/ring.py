@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from elasticdl import registry
 from elasticdl._core import PsClient
 from elasticdl.backends.base import ModelDescription, StepResult, Trainer
 from elasticdl.job import Lease
@@ -139,9 +138,3 @@ class Ring(Protocol):
 
 MakeRing = Callable[[Trainer, ProcessArguments, GrpcMasterClient], Ring]
 """Returns the ring of a worker, which is in no world before a model is declared."""
-
-
-def make_ring() -> MakeRing:
-    """Return what makes the rings of jobs; the command has checked that a package brings it."""
-    makers: dict[str, MakeRing] = registry.brought("rings")
-    return next(iter(makers.values()))

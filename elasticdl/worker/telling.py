@@ -31,7 +31,7 @@ class Telling:
         self._master, self._worker_id = master, worker_id
         self._protocol, self._lock = protocol, lock
         self._held: dict[tuple[int, int], Running] = {}
-        # Held by who tells what was kept: whoever finds nothing kept knows that it is told.
+        # Held while kept reports are told. So whoever finds nothing kept knows that all are told.
         self._telling = threading.Lock()
 
     def ask(self, is_patient: bool) -> Lease | Wait | Finished:

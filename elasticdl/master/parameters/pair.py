@@ -168,7 +168,7 @@ class JobParameters:
             self._by_role[Role.PS] = self.replicas
         if config.has_worlds:
             of_workers = recoveries(Role.WORKER)
-            make: MakeWorlds = next(iter(registry.brought("worlds").values()))
+            make: MakeWorlds = registry.only("worlds")
             self.worlds = make(journal, members, ledger, history, of_workers, act)
             self._by_role[Role.WORKER] = self.worlds
 
