@@ -3,8 +3,8 @@
 Everything that happens is an entry of one queue, ordered by time and then by arrival, and every
 choice comes from a seed or from a list of faults. So the same seed and faults give the same run.
 
-A node runs **coroutines**: generators that yield `Sleep` or `Call`. A call sends a message to
-another node, which answers with what a function returned or raised there. Messages are numbered;
+A node runs **coroutines**: generators that yield `Sleep`, `Call` or `Until`. A call sends a message
+to another node, which answers with what a function returned or raised there. Messages are numbered;
 a fault names the one that it drops, delays or delivers twice.
 """
 
@@ -22,14 +22,21 @@ LATENCY = 0.002
 LOOK_SECONDS = 0.05  # between two looks whether a request that is kept can be answered
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class Sleep:
     """Go on after so many seconds."""
 
     seconds: float
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
+class Until:
+    """Go on after somebody has called `wake`."""
+
+    wake: Callable[[], None] = lambda: None
+
+
+@dataclass(slots=True, eq=False)
 class Call:
     """Have `work` done by the node that `find` returns then; sent again until it answers.
 
@@ -45,7 +52,7 @@ class Call:
     is_in_order: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class Kept:
     """What `work` returns that does not answer yet. `look`: the answer, or None: still not."""
 
@@ -105,9 +112,10 @@ class Scheduler:
         self.now = 0.0
         self.random = random.Random(seed)
         self.story: list[str] = []
-        self._faults = {
-            (fault.kind, fault.at): fault for fault in faults if isinstance(fault.at, int)
-        }
+        self._faults: dict[str, dict[int, Fault]] = {}
+        for fault in faults:
+            if isinstance(fault.at, int):
+                self._faults.setdefault(fault.kind, {})[fault.at] = fault
         self._counts: dict[str, int] = {}
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._number = 0
@@ -138,14 +146,13 @@ class Scheduler:
 
     def count(self, what: str) -> int:
         """Return how many things of a kind there were before."""
-        self._counts[what] = self._counts.get(what, -1) + 1
-        return self._counts[what]
+        number = self._counts[what] = self._counts.get(what, -1) + 1
+        return number
 
     def fault(self, kind: str, number: int) -> Fault | None:
         """Return the fault that is to happen to the thing of this number."""
-        if not self._faults:
-            return None
-        found = self._faults.get((kind, number))
+        of_kind = self._faults.get(kind)
+        found = None if of_kind is None else of_kind.get(number)
         if found is not None:
             self.tell(f"{kind} {number}")
         return found
@@ -202,8 +209,14 @@ class Scheduler:
                 wanted.seconds,
                 lambda: self.on(node, lambda: self._go_on(node, steps, None, None)),
             )
+        elif isinstance(wanted, Until):
+            wanted.wake = partial(self._wake, wanted, node, steps)
         else:
             _Calling(self, node, steps, wanted).attempt()
+
+    def _wake(self, until: Until, node: Node, steps: Generator) -> None:
+        until.wake = lambda: None
+        self.at(0.0, lambda: self.on(node, lambda: self._go_on(node, steps, None, None)))
 
     # --- the network -----------------------------------------------------------------------------
 

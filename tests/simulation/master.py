@@ -25,13 +25,13 @@ from elasticdl.master.moves.steps import RedoLogPlace, Settle, decoded
 from elasticdl.master.parameters.answers import CheckpointFailed
 from elasticdl.state.memory import MemoryState
 from tests.simulation.clockwork import (
-    LATENCY,
     LOOK_SECONDS,
     Call,
     Died,
     Node,
     Scheduler,
     Sleep,
+    Until,
 )
 from tests.simulation.disk import Disk
 
@@ -111,6 +111,7 @@ class Master(Node):
         self._lines: dict[object, float] = {}
         self._is_new = is_new
         self._lost: set[str] = set()  # sessions of those who were lost in moves
+        self._told = Until()  # a replica answers in a move, or is lost
         self._in_line: deque[Generator] = deque()  # what takes time and asks replicas
         self._staged: tuple[Path, list[str]] | None = None  # parts of a checkpoint, and entries
 
@@ -143,6 +144,7 @@ class Master(Node):
                     self._enqueue(self._lead(leading.abandon(action, self.clock)))
                 case LostInMove(session):
                     self._lost.add(session)
+                    self._told.wake()
                 case _:
                     self.interpreter.carry_out(action)
         if self.core.has_ended:
@@ -262,7 +264,7 @@ class Master(Node):
             here = [seated for seated in steps if seated.session not in self._lost]
             if all(seated in answers for seated in here):
                 return {seated: answers[seated] for seated in here}
-            yield Sleep(LATENCY)
+            yield self._told
 
     def _ask_one(self, seated, step, answers):
         is_settle = isinstance(step, Settle)
@@ -284,6 +286,7 @@ class Master(Node):
             answers[seated] = UnavailableError(str(error))
         else:
             answers[seated] = told
+        self._told.wake()
 
     def _run(self, effect, line):
         """Run an effect a little later, those of one line one after the other."""

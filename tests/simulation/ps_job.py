@@ -15,7 +15,7 @@ import shutil
 from collections import Counter
 from collections.abc import Generator, Iterable
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -54,6 +54,20 @@ _REASONS = {
 }
 
 
+class Config(JobConfig):
+    """Settings of many jobs; they are shown at each start of a master."""
+
+    @cached_property
+    def as_shown(self) -> dict:
+        return super().shown()
+
+    def shown(self) -> dict:
+        return self.as_shown
+
+
+_CONFIGS: dict[tuple, Config] = {}  # by what they depend on
+
+
 class PsJob:
     """A job, what surrounds it, and what goes wrong."""
 
@@ -89,7 +103,14 @@ class PsJob:
                 self.scheduler.at(fault.at, lambda fault=fault: self.strike(fault))
 
     def _config(self, folder: Path) -> JobConfig:
-        return JobConfig(
+        drawn = self.training_data, self.num_workers, self.num_ps, self.recovery_seconds
+        key = type(self), drawn, folder
+        if key not in _CONFIGS:
+            _CONFIGS[key] = self._new_config(folder)
+        return _CONFIGS[key]
+
+    def _new_config(self, folder: Path) -> JobConfig:
+        return Config(
             command="train",
             model=ModelSection(model_def="zoo.counting.forward"),
             data=DataSection(training_data=self.training_data),
