@@ -127,7 +127,8 @@ def test_a_job_outlives_the_time_limit_of_all_its_tasks(tmp_path, slurm):
         job.until_times("resumed", 1)
         job.until_event("ps recovered", also=lambda e: e["replica"] == 0)
         job.until_event("ps recovered", also=lambda e: e["replica"] == 1)
-        job.until_here("worker", 5)
+        # Three others come; one of them may have to leave its place to a ps replica.
+        job.until(lambda _: len(job.workers_here()) >= 6)
         job.until(lambda _: not set(first) & set(job.roster.running()))
         summary = job.check()
     assert [found["is_handed_over"] for found in summary["recoveries"]] == [True, True]
@@ -158,7 +159,7 @@ def test_a_lost_node_is_replaced_by_another(tmp_path, slurm):
         assert place_of(job, job.tasks("worker")[0]).environ()["SLURMD_NODENAME"] == "n2"
         slurm.lose_node("n2")
         job.until_event("lost", "worker 0")  # by its silence, or by Slurm's word, which is slower
-        job.until(lambda _: len(job.workers_here()) == 6)
+        job.until(lambda _: len(job.workers_here()) >= 6)
         slurm.start_node("n2")
         job.check()
 
