@@ -1,5 +1,6 @@
 """Configurations and a worker played by the test, for the master's tests."""
 
+import contextlib
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +28,8 @@ from elasticdl.master.missing_tasks import Applied
 from elasticdl.master.parameters.answers import Audited, CheckpointWritten, Watermarks
 from elasticdl.master.status import picture
 from elasticdl.master.tasks import make_tasks
+from elasticdl.rpc.client import GrpcMasterClient
+from tests.unit.master.running_master import TOKEN, Running
 
 MINIBATCH, MINIBATCHES = 10, 3
 NUM_TASKS_TO_LOSE = 4  # of `Game`
@@ -228,3 +231,33 @@ def master_kit():
         play=lambda config, **shards: Play(make_core(config, **shards)),
         Role=Role,
     )
+
+
+@pytest.fixture
+def run(tmp_path, master_kit):
+    with contextlib.ExitStack() as stack:
+
+        def start(state=None, replicas=None, **settings):
+            running = Running(master_kit.config(**settings), tmp_path, state, replicas)
+
+            def end():
+                with contextlib.suppress(RuntimeError):  # its loop is closed already
+                    running._loop.call_soon_threadsafe(running._run_task.cancel)
+                running.join()
+
+            stack.callback(end)
+            return running
+
+        yield start
+
+
+@pytest.fixture
+def connect():
+    with contextlib.ExitStack() as stack:
+
+        def make(running, kind=GrpcMasterClient):
+            client = kind(running.address, TOKEN)
+            stack.callback(client.close)
+            return client
+
+        yield make

@@ -1,26 +1,13 @@
 """The master's event loop over real sockets, with processes and ps replicas played by the test."""
 
-import asyncio
-import contextlib
 import json
 import math
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
-import numpy as np
 import pytest
 
-from elasticdl.errors import (
-    CheckpointError,
-    ConfigError,
-    ElasticdlError,
-    LaunchError,
-    StateError,
-    TakenOverError,
-    UnavailableError,
-)
+from elasticdl.errors import ConfigError, ElasticdlError
 from elasticdl.job import (
     Finished,
     Label,
@@ -29,190 +16,21 @@ from elasticdl.job import (
     Progress,
     PsRoute,
     Role,
-    Shard,
     TaskKind,
     TaskReport,
     Usage,
     Wait,
 )
-from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
-from elasticdl.master import master as master_module
-from elasticdl.master import patience, reporter
-from elasticdl.master.durable import JobData, open_job
-from elasticdl.master.effects import ReplicaAccess
-from elasticdl.master.master import Master
+from elasticdl.launchers.base import ExitReason
+from elasticdl.master import patience
 from elasticdl.observe.events import read_events
 from elasticdl.observe.kinds import typed
 from elasticdl.observe.usage import kind_of
 from elasticdl.rpc import elasticdl_pb2 as pb
 from elasticdl.rpc import messages
-from elasticdl.rpc.client import GrpcMasterClient, JobClient
+from elasticdl.rpc.client import JobClient
 from elasticdl.rpc.elasticdl_pb2_grpc import MasterStub
 from elasticdl.rpc.messages import status_from_json
-from elasticdl.runtime.addresses import Listening
-from elasticdl.runtime.process import STOPPED_EXIT_CODE
-from elasticdl.state.memory import MemoryState
-
-TOKEN = b"t" * 32
-DATA = JobData(training=(Shard("a", 0, 300),))
-
-
-class FakeLauncher:
-    """Starts nothing; the test says when a process ends."""
-
-    listening = Listening()
-
-    def __init__(self, on_event):
-        self._on_event = on_event
-        self._lock = threading.Condition()
-        self.running = {}
-        self.adopted = []
-        self.refuses = False
-
-    def start(self, spec):
-        if self.refuses:
-            raise LaunchError("no more processes on this machine")
-        handle = ProcessHandle(spec.role, spec.index, f"{spec.role}-{spec.index}")
-        with self._lock:
-            self.running[spec.role, spec.index] = handle
-            self._lock.notify_all()
-        return handle
-
-    def adopt(self, handle):
-        self.adopted.append(handle)
-        self.running[handle.role, handle.index] = handle
-
-    def stop(self, handle, grace_seconds):
-        self.exits(handle.role, handle.index)
-
-    def close(self, grace_seconds):
-        for role, index in list(self.running):
-            self.exits(role, index)
-
-    leave = close
-
-    def exits(self, role, index, reason=ExitReason.KILLED, code=-9):
-        with self._lock:
-            handle = self.running.pop((role, index), None)
-        if handle is not None:
-            self._on_event(Exited(handle, reason, code))
-
-    def wait_for(self, role, index):
-        with self._lock:
-            assert self._lock.wait_for(lambda: (role, index) in self.running, timeout=100)
-
-
-class FakeReplicas:
-    """What the replicas would say."""
-
-    def __init__(self):
-        self.applied = {}
-        self.problem = None
-
-    def audit(self, first=0):
-        rows = [(id, n, records) for id, (n, records) in self.applied.items()]
-        return [np.array(rows, np.int64).reshape(-1, 3)]
-
-    def stats(self):
-        return json.dumps([{"watermarks": {"duplicates": 2, "stale_leases": 1, "gaps": 0}}] * 2)
-
-    def expire(self, now_seconds):
-        return json.dumps([[{"rows": 1, "candidates": 0}]])
-
-    def checkpoint(self, directory):
-        if self.problem:
-            raise CheckpointError(self.problem)
-        (Path(directory) / "rows").write_text("rows")
-        return ['{"replica": 0}']
-
-
-class Running:
-    """A master in a thread of its own."""
-
-    def __init__(self, config, job_dir, state=None, replicas=None):
-        self.job_dir = job_dir
-        self.state = state or MemoryState()
-        self.replicas = replicas or FakeReplicas()
-        self.code = self.error = None
-        self._config = config
-        self._made = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
-        self._thread.start()
-        self._made.wait()
-
-    async def _run(self):
-        try:
-            job, is_new = open_job(self.state, self._config, lambda: DATA)
-
-            def make_launcher(on_event):
-                self.launcher = FakeLauncher(on_event)
-                return self.launcher
-
-            self.master = Master(
-                job,
-                is_new,
-                self.job_dir,
-                TOKEN,
-                make_launcher,
-                lambda route, _: ReplicaAccess(route, lambda *_: self.replicas),
-            )
-            self._loop = asyncio.get_running_loop()
-            self._run_task = asyncio.ensure_future(self.master.run())
-            self._address_task = asyncio.ensure_future(self._wait_for_address())
-            self.code = await self._run_task
-        except asyncio.CancelledError:
-            pass
-        except ElasticdlError as error:
-            self.error = error
-        finally:
-            self._made.set()
-
-    async def _wait_for_address(self):
-        while not (self.job_dir / "master.json").exists():
-            await asyncio.sleep(0.001)
-        self.address = json.loads((self.job_dir / "master.json").read_text())["address"]
-        self._made.set()
-
-    def crash(self):
-        """End it without a word to anybody, as far as one process can."""
-        self.launcher.running.clear()
-        (self.job_dir / "master.json").unlink()
-        self._loop.call_soon_threadsafe(self._run_task.cancel)
-        self.join()
-
-    def join(self):
-        self._thread.join()
-        return self.code
-
-
-@pytest.fixture
-def run(tmp_path, master_kit):
-    with contextlib.ExitStack() as stack:
-
-        def start(state=None, replicas=None, **settings):
-            running = Running(master_kit.config(**settings), tmp_path, state, replicas)
-
-            def end():
-                with contextlib.suppress(RuntimeError):  # its loop is closed already
-                    running._loop.call_soon_threadsafe(running._run_task.cancel)
-                running.join()
-
-            stack.callback(end)
-            return running
-
-        yield start
-
-
-@pytest.fixture
-def connect():
-    with contextlib.ExitStack() as stack:
-
-        def make(running, kind=GrpcMasterClient):
-            client = kind(running.address, TOKEN)
-            stack.callback(client.close)
-            return client
-
-        yield make
 
 
 def work_off(client, worker_id, running, until=lambda done: False):
@@ -485,125 +303,6 @@ def test_process_that_cannot_be_started_fails_the_job(run, connect, master_kit):
     running.launcher.exits(Role.WORKER, 0, ExitReason.FAILED, 1)
     last = list(connect(running, JobClient).watch())[-1]
     assert "no more processes on this machine" in last.message
-
-
-def test_master_whose_journal_cannot_be_written_ends(run, connect):
-    running = run(num_ps=1)
-
-    def full(_):
-        raise StateError("state.sqlite: the job's journal cannot be written: disk full")
-
-    running.state.append = full
-    client = connect(running)
-
-    def register():
-        # The answer would come from the next master; there is none, and the test ends the call.
-        with contextlib.suppress(UnavailableError):
-            client.register_worker(0, 1)
-
-    worker = threading.Thread(target=register)
-    worker.start()
-    running.join()
-    client.close()
-    worker.join()
-    assert isinstance(running.error, StateError)
-
-
-def test_picture_is_not_shown_before_it_is_written(run, connect):
-    running = run(num_ps=1)
-    running.launcher.wait_for(Role.PS, 0)
-    client, may_write, append = connect(running, JobClient), threading.Event(), running.state.append
-
-    def slow(facts):
-        may_write.wait()
-        append(facts)
-
-    running.state.append = slow
-    stopped = threading.Thread(target=client.stop, args=("enough",), daemon=True)
-    stopped.start()
-    pictures = connect(running, JobClient).watch()
-    first = threading.Thread(target=lambda: shown.extend(pictures), daemon=True)
-    shown = []
-    first.start()
-    while not running.master.core.has_ended:
-        time.sleep(0.001)
-    assert not any(picture.status == "failed" for picture in shown)
-    assert running.launcher.running  # nor is anything done about it
-    may_write.set()
-    stopped.join()
-    first.join()
-    assert shown[-1].message == "stopped: enough"
-    assert running.join() == 1
-
-
-def test_journal_that_is_away_is_told_and_waited_for(run, connect, monkeypatch, tmp_path):
-    monkeypatch.setattr(reporter, "PATIENCE_WITH_JOURNAL_SECONDS", 0.05)
-    running = run(num_ps=1, heartbeat_timeout_seconds=0.2)
-    running.launcher.wait_for(Role.PS, 0)
-    worker, may_write, append = connect(running), threading.Event(), running.state.append
-
-    def away(facts):
-        running.state.trouble = "etcd at host:1: connection refused"
-        may_write.wait()
-        running.state.append, running.state.trouble = append, ""
-        append(facts)
-
-    running.state.append = away
-    registered = threading.Thread(target=worker.register_worker, args=(0, 1), daemon=True)
-    registered.start()
-
-    def notes():
-        return [e["text"] for e in read_events(tmp_path) if e["event"] == "journal"]
-
-    while not notes():
-        time.sleep(0.01)
-    assert "(etcd at host:1: connection refused); still trying" in notes()[0]
-    may_write.set()
-    registered.join()
-    while notes()[-1] != "the job's journal is back":
-        time.sleep(0.01)
-    assert not running.master.core.members.find(Role.WORKER, 0).gone
-
-
-def test_master_of_a_job_that_another_has_taken_over_leaves_its_processes_alone(run, connect):
-    running = run(num_ps=1)
-    running.launcher.wait_for(Role.WORKER, 0)
-    running.launcher.wait_for(Role.PS, 0)
-
-    def taken_over(_):
-        raise TakenOverError("etcd://host/job: another master has taken over the job")
-
-    running.state.append = taken_over
-    client = connect(running)
-    caller = threading.Thread(target=suppressed, args=(client.register_worker, 0, 1), daemon=True)
-    caller.start()
-    running.join()
-    assert isinstance(running.error, TakenOverError)
-    assert set(running.launcher.running) == {(Role.WORKER, 0), (Role.PS, 0)}
-    client.close()
-    caller.join()
-
-
-def suppressed(call, *arguments):
-    with contextlib.suppress(UnavailableError):
-        call(*arguments)
-
-
-def test_master_can_leave_while_its_journal_is_away(run, connect, monkeypatch):
-    monkeypatch.setattr(master_module, "_LEAVE_JOURNAL_SECONDS", 0.05)
-    running = run(num_ps=1)
-    running.launcher.wait_for(Role.PS, 0)
-    client, may_write = connect(running), threading.Event()
-    running.state.append = lambda _: may_write.wait()
-    caller = threading.Thread(target=suppressed, args=(client.register_worker, 0, 1), daemon=True)
-    caller.start()
-    while not running.master._commit.is_behind:
-        time.sleep(0.001)
-    running._loop.call_soon_threadsafe(running.master.leave, "asked to")
-    assert running.join() == STOPPED_EXIT_CODE
-    may_write.set()
-    client.close()
-    caller.join()
 
 
 def test_port_that_is_taken_is_named(run, connect):
