@@ -23,7 +23,7 @@ class CountAdmission:
 
     Args:
         count: The number of minibatches, at least 2.
-        sketch_bytes: Count in a sketch of so many bytes (over all ps replicas) instead of 16 to 24
+        sketch_bytes: Count in a sketch of this size (over all ps replicas), instead of 21 to 27
             bytes for each waiting id. The sketch never counts too few, but too many for some ids:
             after n occurrences, more than `10.9 n / sketch_bytes` too many for at most 1 id in 54.
             It never forgets, so an id whose row has expired is admitted again at once. With a

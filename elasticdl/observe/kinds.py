@@ -47,12 +47,12 @@ class WorkerProgress(Kind):
     writer: ClassVar[str] = WORKER
     is_beat: ClassVar[bool] = True
     num_records: Annotated[int, "examples trained since the process began"]
-    loss_sum: Annotated[float, "sum over these of the loss"]
+    loss_sum: Annotated[float, "sum of the loss over these examples"]
     num_minibatches: Annotated[int, "minibatches trained since the process began"]
     model_version: Annotated[int, "updates that the parameters had"]
     stage_seconds: Annotated[Mapping[str, float], "seconds in each stage since the process began"]
     learning_rate: Annotated[float | None, "of its last step"] = None
-    waits_for: Annotated[str, "what it can read nothing of for a while, and why"] = ""
+    waits_for: Annotated[str, "the data that it cannot read for a while, and why"] = ""
 
 
 class FeedPath(Kind):
@@ -134,7 +134,7 @@ class ParameterTables(Kind):
         "of each table: keys that training asked for, each once a minibatch, since the ps replicas "
         "began",
     ] = ()
-    found: Annotated[Sequence[int], "of each table: those of them that had a row"] = ()
+    found: Annotated[Sequence[int], "of each table: how many of these keys had a row"] = ()
     hot_keys: Annotated[
         Sequence[Sequence[tuple[str, float]]],
         "of each table: the most frequent keys and their shares of the ids, from a sample of the "

@@ -1635,7 +1635,7 @@ class Progress(_message.Message):
     learning_rate: _builtins.float
     """of the last step"""
     waits_for: _builtins.str
-    """what it can read nothing of for a while, and why"""
+    """the data that it cannot read for a while, and why"""
     @_builtins.property
     def stage_seconds(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
     def __init__(

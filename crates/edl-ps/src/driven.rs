@@ -283,4 +283,36 @@ mod tests {
         step("release");
         assert!(matches!(push(&replica, 1), Answer::InRound(..)));
     }
+
+    #[test]
+    fn no_update_after_a_move_is_made_again_by_a_successor_that_lacks_one_of_the_move() {
+        let declared = || {
+            let store = Store::new(0, 1);
+            let model = edl_store::ModelSpec::from_json(MODEL).unwrap();
+            store.declare(model, &[], &[]).unwrap();
+            store
+        };
+        let redo_dir = tempfile::tempdir().unwrap();
+        let replica = Driven::new(Arc::new(declared()), Synchrony::Asynchronous, 0, false);
+        let step = |step: serde_json::Value| {
+            let told = replica.move_step(&step.to_string(), HashMap::new());
+            told.unwrap()
+        };
+        step(
+            serde_json::json!({"begin": {"number": 1, "replica": 0, "num_replicas": 1,
+            "model": MODEL, "is_restored": false, "num_rows": [0], "memory_limit": null}}),
+        );
+        step(
+            serde_json::json!({"ready": {"number": 1, "marks": {"version": 1, "first_task": 0,
+            "watermarks": [[1, 1, 1, 1]], "rests": [], "times": [], "periods": [0]},
+            "redo_log": {"folder": redo_dir.path(), "limit": 1 << 20}}}),
+        );
+        step(serde_json::json!({"switch": {"number": 1, "leaves": false, "addresses": []}}));
+        replica.begin_task(2, 2, 1).unwrap();
+        push(&replica, 2);
+        // The checkpoint of the move has not the update of task 1, which came while rows were given.
+        let successor = declared();
+        let redone = successor.redo(redo_dir.path(), 1 << 20, &unseen).unwrap();
+        assert_eq!((redone.num_updates, successor.version()), (0, 0));
+    }
 }

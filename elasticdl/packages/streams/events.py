@@ -9,7 +9,10 @@ from elasticdl.observe.kind import Kind
 
 
 class Unreadable(Kind):
-    """Messages cannot be read, and were set aside; told of the first, and when there are twice."""
+    """Messages could not be read, and were set aside.
+
+    Told at the first one, and each time that their number has doubled.
+    """
 
     event: ClassVar[str] = "unreadable"
     num_messages: Annotated[int, "messages that were set aside so far"]
@@ -17,7 +20,10 @@ class Unreadable(Kind):
 
 
 class MessagesLate(Kind):
-    """Messages came late; told of the first, and when there are twice."""
+    """Messages came late.
+
+    Told at the first one, and each time that their number has doubled.
+    """
 
     event: ClassVar[str] = "messages late"
     num_messages: Annotated[int, "messages that came late so far"]
@@ -25,9 +31,10 @@ class MessagesLate(Kind):
 
 
 class MessagesGone(Kind):
-    """The broker deleted messages before they were read; told of the first, and of twice as many.
+    """The broker deleted messages before they were read.
 
-    They were left out, as `--on_gap=skip` says.
+    They were left out, as `--on_gap=skip` says. Told at the first one, and each time that their
+    number has doubled.
     """
 
     event: ClassVar[str] = "messages gone"
@@ -42,6 +49,6 @@ class WindowScored(Kind):
     start: Annotated[float, "when the window begins, seconds since 1970 of event time"]
     seconds: Annotated[float, "how long it is"]
     num_messages: Annotated[int, "messages of the window"]
-    num_measured: Annotated[int, "records that the metrics are of"]
+    num_measured: Annotated[int, "records that were measured for the metrics"]
     loss: Annotated[float | None, "mean loss of the minibatches of the window"]
     metrics: Annotated[Mapping[str, float], "metrics by name"]

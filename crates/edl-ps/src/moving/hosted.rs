@@ -372,11 +372,13 @@ impl Hosted {
         redo_log: Option<&RedoLog>,
         progress: Progress<'_>,
     ) -> Result<(), PsError> {
+        let store = self.lock().host.filled(number)?;
+        // First, since a log begins with the version of its store.
+        store.take_moved_marks(marks)?;
         if let Some(RedoLog { folder, limit }) = redo_log {
-            let store = self.lock().host.filled(number)?;
             store.redo(folder, *limit, progress)?;
         }
-        self.lock().host.ready(number, marks)
+        self.lock().host.ready(number)
     }
 
     fn release(&self, number: u64, hold: u64) {

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use edl_store::{ModelSpec, MovedMarks, Store};
+use edl_store::{ModelSpec, Store};
 
 use self::gate::Gate;
 use crate::error::PsError;
@@ -195,12 +195,12 @@ impl Host {
         self.gate.release(hold_of(number, hold));
     }
 
-    /// The store that has been filled has all that there is, with these marks.
+    /// The store that has been filled has all that there is, marks too.
     ///
     /// # Errors
     /// No store is being filled for that layout.
-    pub fn ready(&mut self, number: u64, marks: &MovedMarks) -> Result<(), PsError> {
-        self.filled(number)?.take_moved_marks(marks)?;
+    pub fn ready(&mut self, number: u64) -> Result<(), PsError> {
+        self.filled(number)?;
         if let Some(next) = &mut self.next {
             next.is_ready = true;
         }
@@ -269,6 +269,8 @@ fn over(number: u64) -> PsError {
 
 #[cfg(test)]
 mod tests {
+    use edl_store::MovedMarks;
+
     use super::*;
 
     const MODEL: &str = r#"{"tables": [{"name": "t", "dim": 1,
@@ -319,7 +321,8 @@ mod tests {
             version: 9,
             ..MovedMarks::default()
         };
-        host.ready(2, &marks).unwrap();
+        host.filled(2).unwrap().take_moved_marks(&marks).unwrap();
+        host.ready(2).unwrap();
         assert!(host.filled(2).is_err());
         host.switch(2, false, "there").unwrap();
         assert_eq!(host.store().unwrap().version(), 9);
@@ -351,7 +354,7 @@ mod tests {
         let mut host = Host::new(None, layout(1));
         assert_eq!(host.admits(2, &[]), Entrance::Later);
         host.begin(layout(2), MODEL, false, &[]).unwrap();
-        host.ready(2, &MovedMarks::default()).unwrap();
+        host.ready(2).unwrap();
         assert_eq!(host.admits(2, &[]), Entrance::Later);
         host.switch(2, false, "there").unwrap();
         assert_eq!(host.admits(2, &[]), Entrance::Now);

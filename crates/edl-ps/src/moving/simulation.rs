@@ -392,7 +392,12 @@ impl Job {
             return self.give_up(number, after);
         };
         for replica in 0..after as usize {
-            self.hosts[replica].ready(number, &marks).unwrap();
+            let host = &mut self.hosts[replica];
+            host.filled(number)
+                .unwrap()
+                .take_moved_marks(&marks)
+                .unwrap();
+            host.ready(number).unwrap();
             self.go_on();
         }
         self.moved(number, after, folder);

@@ -316,12 +316,13 @@ fn segments_in(folder: &Path) -> io::Result<Vec<Segment>> {
     Ok(found)
 }
 
-/// Call `take` with the bytes of each whole record in a folder, in order; the folder is created. A
-/// segment is read up to its first torn record, and sealed there.
+/// Call `take` with the bytes of each whole record in a folder, in order; the folder is created.
+/// `take` says whether a record counts. A segment is read up to its first record that is torn or
+/// does not count, and sealed there.
 ///
 /// # Errors
 /// Files that cannot be read or renamed.
-pub(crate) fn read_and_seal(folder: &Path, mut take: impl FnMut(&[u8])) -> io::Result<()> {
+pub(crate) fn read_and_seal(folder: &Path, mut take: impl FnMut(&[u8]) -> bool) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     let _ = fs::remove_file(folder.join(SPARE)); // a predecessor's
     forget_other_boots(folder)?;
@@ -335,11 +336,15 @@ pub(crate) fn read_and_seal(folder: &Path, mut take: impl FnMut(&[u8])) -> io::R
             left: segment.counts.map_or(size, |counts| counts.min(size)),
             at: 0,
         };
+        let mut counted = 0;
         while let Some(len) = from.next(&mut words)? {
-            take(&bytemuck::cast_slice(&words)[..len]);
+            if !take(&bytemuck::cast_slice(&words)[..len]) {
+                break;
+            }
+            counted = from.at;
         }
-        if segment.counts.is_none() {
-            let sealed = format!("{:08}-{}.redo", segment.number, from.at);
+        if segment.counts != Some(counted) {
+            let sealed = format!("{:08}-{counted}.redo", segment.number);
             fs::rename(segment.path, folder.join(sealed))?;
         }
     }

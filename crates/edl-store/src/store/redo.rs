@@ -29,8 +29,9 @@ impl Store {
     /// A change counts if it is the next of its task, as it did the first time. Whatever is missing
     /// in the log is missing in the watermarks as well. A log that has reached its limit, or that a
     /// disk does not take, goes on with the next checkpoint; updates do not wait for it. Without
-    /// that checkpoint, updates are missing before those of the next segment. Then these are not
-    /// made either: one of a partition that keeps its order may come after a missing one.
+    /// that checkpoint, updates are missing before those of the next segment. Then nothing of this
+    /// segment counts, also for later processes: an update of a partition that keeps its order may
+    /// come after a missing one.
     ///
     /// # Errors
     /// Files that cannot be read or made; the store is that of some part of the log then.
@@ -45,15 +46,14 @@ impl Store {
             problem: format!("a redo log cannot be kept in it: {error}"),
         };
         let mut redone = Redone::default();
-        let mut lacks_updates = false;
         read_and_seal(folder, |record| {
+            let mut counts = true;
             // A change that does not fit is left out here, and is not in the watermarks.
             let made = decode(record).and_then(|change| match change {
                 Change::Segment { version } => {
-                    lacks_updates = self.version() < version;
+                    counts = version <= self.version();
                     Ok(0)
                 }
-                Change::Update { .. } if lacks_updates => Ok(0),
                 change => self.make_again(&change),
             });
             if let Ok(num_minibatches) = made {
@@ -61,6 +61,7 @@ impl Store {
                 redone.num_updates += u64::from(num_minibatches > 0);
             }
             progress();
+            counts
         })
         .map_err(failed)?;
         let log = Log::open(folder, limit, self.version()).map_err(failed)?;
