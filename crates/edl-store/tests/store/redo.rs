@@ -273,9 +273,8 @@ fn a_log_at_its_limit_goes_on_with_the_next_checkpoint() {
     assert_eq!(held(&job.restored("first")), held(&store));
 }
 
-#[test]
-fn no_update_is_made_after_a_missing_one_until_a_process_goes_on_without_it() {
-    let job = Job::new();
+/// The successor of a process whose log lacks an update of task 1 before one of task 2.
+fn after_a_missing_update(job: &Job) -> Store {
     let store = job.begun(2600);
     declare(&store);
     store.begin_task(1, 1).unwrap();
@@ -290,10 +289,29 @@ fn no_update_is_made_after_a_missing_one_until_a_process_goes_on_without_it() {
     push(&store, 2, 1, 0).unwrap();
     let successor = job.begun(LIMIT);
     assert_eq!(successor.version(), num_noted);
-    let index = u32::try_from(num_noted).unwrap();
+    successor
+}
+
+#[test]
+fn no_update_is_made_after_a_missing_one_until_a_process_goes_on_without_it() {
+    let job = Job::new();
+    let successor = after_a_missing_update(&job);
+    let index = u32::try_from(successor.version()).unwrap();
     push(&successor, 1, 1, index).unwrap();
     push(&successor, 2, 1, 0).unwrap();
     assert_eq!(held(&job.begun(LIMIT)), held(&successor));
+}
+
+#[test]
+fn no_update_is_made_after_a_missing_one_by_a_process_that_has_as_many_others() {
+    let job = Job::new();
+    let successor = after_a_missing_update(&job);
+    successor.begin_task(3, 1).unwrap();
+    for index in 0..2 {
+        push(&successor, 3, 1, index).unwrap();
+    }
+    job.checkpoint(&successor, "second")();
+    assert_eq!(held(&job.restored("second")), held(&successor));
 }
 
 #[test]
