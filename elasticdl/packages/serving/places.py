@@ -63,8 +63,12 @@ class Places:
     def grow(self, transfer: Transfer, num_bytes: int, now: float) -> bool:
         """Let a transfer hold more bytes; return whether there is room.
 
-        To make room, the longest transfers that are older than a second are ended.
+        To make room, the longest transfers that are older than a second are ended. A transfer that
+        was ended gets no more room.
         """
+        # It may still read what came before its task hears of the end. No `end` would take it off.
+        if transfer not in self._transfers:
+            return False
         grown = replace(transfer, num_bytes=transfer.num_bytes + num_bytes)
         more = grown.counted - transfer.counted
         # The oldest come first: a slow client has had its time.

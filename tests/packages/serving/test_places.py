@@ -30,6 +30,23 @@ def test_the_longest_transfer_goes_for_another_one_and_small_ones_always_have_ro
     assert (cut.names, places.num_bytes) == (["a"], 0)
 
 
+def test_a_transfer_that_was_ended_for_another_takes_no_more_room():
+    cut, places = Cut(), Places(1000)
+    old, new = cut.transfer("a", 0.0), cut.transfer("b", 5.0)
+    places.begin(old)
+    places.begin(new)
+    assert places.grow(old, FREE_BYTES + 900, 5.0)
+    assert places.grow(new, FREE_BYTES + 800, 5.0)
+    assert cut.names == ["a"]
+
+    assert not places.grow(old, 100, 5.0)  # its task has not heard of the end yet
+
+    for each in (old, new):
+        each.cut = None
+        places.end(each)
+    assert places.num_bytes == 0
+
+
 def test_what_is_computed_with_stays():
     places, computed = Places(1000), Transfer("a", 0.0)
     places.begin(computed)
