@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import rich_click as click
 from rich.table import Table
+from rich.text import Text
 
 from elasticdl.cli.terminal import Terminal
 from elasticdl.distribution import install
@@ -175,7 +176,8 @@ def _print(history: History, found: dict[str, Any]) -> None:
     table.add_row("all", f"{workers['seconds']:,.1f}", "100.0%")
     console.print(table)
     if found["bound"]:
-        console.print(f"{found['bound']['text']} {found['bound']['advice']}\n", soft_wrap=True)
+        bound = f"{found['bound']['text']} {found['bound']['advice']}\n"
+        console.print(bound, soft_wrap=True, markup=False)
     if found["overfitting"]:
         console.print(f"{found['overfitting']}\n", soft_wrap=True, markup=False)
     if found["dips"]:
@@ -186,6 +188,6 @@ def _print(history: History, found: dict[str, Any]) -> None:
             begin = dip["begin"] - (history.bins.began or 0.0)
             seconds = dip["end"] - dip["begin"]
             dips.add_row(
-                f"{begin:,.0f} s", f"{seconds:,.0f} s", f"{dip['share']:.0%}", dip["cause"]
+                f"{begin:,.0f} s", f"{seconds:,.0f} s", f"{dip['share']:.0%}", Text(dip["cause"])
             )
         console.print(dips)

@@ -4,11 +4,14 @@ import json
 import re
 from dataclasses import replace
 
+from click.testing import CliRunner
+
 from elasticdl.job.status import no_status
 from elasticdl.packages.page.document import html
 from elasticdl.packages.page.history.board import board
 from elasticdl.packages.page.history.fold import History
-from elasticdl.packages.page.report_command import with_end
+from elasticdl.packages.page.report_command import report, with_end
+from tests.packages.page.test_history import BEGAN, beats, fact
 
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">'
 
@@ -51,3 +54,17 @@ def test_a_job_whose_processes_wrote_no_end_is_shown_as_it_ended():
     assert with_end(log, None) is log  # it goes on
     over = {**log, "ended": 6.0}
     assert with_end(over, stopped) is over
+
+
+def test_brackets_in_what_a_job_says_are_printed_as_they_are(tmp_path):
+    failed = "worker 1 failed a task: [/data/a.csv] has no column [user_id]"
+    cause = fact(BEGAN + 20.2, "lost", failed, process="worker 1", reason="killed")
+    slow = beats(60, lambda s: "wait for parameters" if 21 <= s <= 25 else "train")
+    (tmp_path / "events").mkdir()
+    lines = [json.dumps(event) for event in (*slow, cause)]
+    (tmp_path / "events" / "worker-0.jsonl").write_text("\n".join(lines) + "\n")
+
+    told = CliRunner().invoke(report, [str(tmp_path)], terminal_width=300, env={"COLUMNS": "300"})
+
+    assert told.exit_code == 0, told.exception
+    assert failed in told.output
