@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -36,7 +36,7 @@ def write_plots(board: Mapping[str, Any], folder: Path, formats: Sequence[Format
         formats: The formats of each picture.
 
     Raises:
-        ConfigError: Matplotlib is not installed.
+        ConfigError: Matplotlib is not installed, or a file cannot be written.
     """
     try:
         import matplotlib
@@ -67,7 +67,8 @@ def write_plots(board: Mapping[str, Any], folder: Path, formats: Sequence[Format
                 path = folder / f"{name}.{format}"
                 # A date would make each file different.
                 metadata = {"Date": None} if format == "svg" else None
-                figure.savefig(path, dpi=_DOTS_PER_INCH, metadata=metadata)
+                with _writing(path):
+                    figure.savefig(path, dpi=_DOTS_PER_INCH, metadata=metadata)
                 written.append(path)
     return written
 
@@ -103,7 +104,8 @@ def report(name: str, as_html: bool, svg: bool, png: bool, output: Path | None) 
         raise ConfigError(f"{name}: expected the event log of a job, found no event")
     found = with_end(board(history, config=config), end)
     place = output or folder
-    place.mkdir(parents=True, exist_ok=True)
+    with _writing(place):
+        place.mkdir(parents=True, exist_ok=True)
     written = [_write_page(found, place / PAGE)] if as_html else []
     formats = [f for f, is_wanted in (("svg", svg), ("png", png)) if is_wanted]
     written += write_plots(found, place, formats) if formats else []  # type: ignore[arg-type]
@@ -123,11 +125,22 @@ def with_end(found: dict[str, Any], end: JobStatus | None) -> dict[str, Any]:
 def _write_page(found: dict[str, Any], path: Path) -> Path:
     from elasticdl.packages.page.document import html
 
-    try:
+    with _writing(path):
         path.write_text(html(found), "utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
     return path
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Name a file or folder if it cannot be written within the block.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def _job(

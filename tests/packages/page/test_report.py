@@ -4,8 +4,10 @@ import json
 import re
 from dataclasses import replace
 
+import pytest
 from click.testing import CliRunner
 
+from elasticdl.errors import ConfigError
 from elasticdl.job.status import no_status
 from elasticdl.packages.page.document import html
 from elasticdl.packages.page.history.board import board
@@ -68,3 +70,20 @@ def test_brackets_in_what_a_job_says_are_printed_as_they_are(tmp_path):
 
     assert told.exit_code == 0, told.exception
     assert failed in told.output
+
+
+@pytest.mark.parametrize("flag", ["--html", "--svg"])
+def test_a_place_that_cannot_be_written_is_named(tmp_path, flag):
+    pytest.importorskip("matplotlib")
+    (tmp_path / "events").mkdir()
+    lines = [json.dumps(event) for event in beats(20)]
+    (tmp_path / "events" / "worker-0.jsonl").write_text("\n".join(lines) + "\n")
+    (tmp_path / "folder" / "loss.svg").mkdir(parents=True)
+    (tmp_path / "folder" / "report.html").mkdir()
+    (tmp_path / "file").touch()
+
+    for output in (tmp_path / "folder", tmp_path / "file" / "below"):
+        told = CliRunner().invoke(report, [str(tmp_path), flag, f"--output={output}"])
+
+        assert isinstance(told.exception, ConfigError)
+        assert f"{output}" in str(told.exception)
