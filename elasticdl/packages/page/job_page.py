@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from elasticdl.config import JobConfig
+from elasticdl.errors import ConfigError
 from elasticdl.job import Event, Role
 from elasticdl.observe.events import FOLDER, newest, read_events
 from elasticdl.packages.page.dashboard import Dashboard, page_url
@@ -63,7 +64,14 @@ class ServedPage:
         Raises:
             ConfigError: The port is taken, or a package is missing.
         """
-        self._dashboard.start(port or self._port_before())
+        before = 0 if port else self._port_before()
+        try:
+            self._dashboard.start(port or before)
+        except ConfigError:
+            if not before:
+                raise
+            # Another process may have the port of the master before. Any port will do.
+            self._dashboard.start(0)
         address = self._dashboard.address
         words = {"address": address, "url": page_url(address, self._token)}
         with contextlib.suppress(OSError):  # then it is not printed with its token

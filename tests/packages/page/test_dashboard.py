@@ -6,12 +6,16 @@ import json
 import socket
 import time
 import urllib.request
+from functools import partialmethod
+from types import SimpleNamespace
 
 import pytest
 
 from elasticdl.errors import ConfigError
 from elasticdl.packages.page.dashboard import Dashboard
+from elasticdl.packages.page.job_page import ServedPage
 from elasticdl.packages.page.token_server import page_token
+from elasticdl.runtime import process
 
 pytest.importorskip("aiohttp", reason="the page needs elasticdl-train[dashboard]")
 pytest.importorskip("prometheus_client", reason="the page needs elasticdl-train[dashboard]")
@@ -147,6 +151,25 @@ def test_next_master_takes_the_port_of_the_one_before():
     second.start(port)
     second.close()
     assert second.port == port
+
+
+def test_next_master_takes_any_port_if_another_process_has_the_one_before(tmp_path, monkeypatch):
+    at_once = partialmethod(Dashboard.start, patience_seconds=0.0)
+    monkeypatch.setattr(Dashboard, "start", at_once)
+    config = SimpleNamespace(shown=dict, launcher=SimpleNamespace(metrics=""))
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        before = {"address": f"http://127.0.0.1:{taken}"}
+        (tmp_path / process.PAGE_FILE).write_text(json.dumps(before))
+        page = ServedPage(tmp_path, b"secret", config)
+
+        address = page.start(0)
+
+        page.close()
+        assert address != before["address"]
+        assert json.loads((tmp_path / process.PAGE_FILE).read_text())["address"] == address
+        with pytest.raises(ConfigError, match="choose another one"):
+            ServedPage(tmp_path, b"secret", config).start(taken)
 
 
 def test_metrics_are_those_of_the_history(page):
