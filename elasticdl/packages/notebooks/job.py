@@ -27,6 +27,7 @@ from elasticdl.errors import ConfigError, JobFailedError, UnavailableError
 from elasticdl.job import Strategy
 from elasticdl.job.status import EpochScores, JobStatus, no_status
 from elasticdl.launchers.base import SubmittedJob
+from elasticdl.locations import Location, is_remote
 from elasticdl.packages.notebooks import inputs, models, notebook, tables
 from elasticdl.packages.notebooks.models import Model, ModelPlace
 
@@ -110,8 +111,16 @@ class Job:
         self, config: JobConfig, words: Mapping[str, str], submitted: SubmittedJob
     ) -> None:
         """Keep the configuration and the handle of a started job."""
+        assert config.checkpoint.output is not None, "train sets one"
         self._config = config
-        self._words = words
+        # The program may change its working directory while the job trains.
+        here = Path.cwd()
+        output = config.checkpoint.output
+        self._output = output if is_remote(output) else here / output
+        self._model_zoo = here / config.model.model_zoo
+        self._words = {
+            name: str(here / word) if name == "statistics" else word for name, word in words.items()
+        }
         self._job = submitted
         self._began = time.time()
         self._model: LoadedModel | None = None
@@ -122,9 +131,9 @@ class Job:
         return self._job.name
 
     @property
-    def output(self) -> Path:
-        """The folder of the trained model, once the job has finished."""
-        return Path(str(self._config.checkpoint.output))
+    def output(self) -> Location:
+        """The folder or URL of the trained model, once the job has finished."""
+        return self._output
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -213,33 +222,40 @@ class Job:
 
         Raises:
             JobFailedError: The job has not finished, or the predictions have failed.
+            ConfigError: The trained model is behind a URL.
         """
+        output = self.output
+        if is_remote(output):
+            raise ConfigError(
+                f"predict: expected a trained model in a folder, found it at {output}: fetch it, "
+                "and use elasticdl predict --saved_model=FOLDER"
+            )
         if self.status().status != "finished":
             raise JobFailedError(f"the job {self.name} is {self.status().status}: wait for its end")
         with tempfile.TemporaryDirectory(prefix="elasticdl-") as scratch:
             folder = Path(scratch)
             words = {
                 **settings_of_prediction(self._words, data, data_reader_params),
-                **_words_of_model(ModelPlace(self._config.model.model_zoo, self._model_def)),
+                **_words_of_model(ModelPlace(self._model_zoo, self._model_def)),
                 "prediction_data": tables.place_of(data, folder, "prediction_data"),
-                "saved_model": str(self.output),
+                "saved_model": str(output),
                 "distribution_strategy": Strategy.PARAMETER_SERVER,
                 "output": str(folder / "predictions"),
                 "job_dir": str(folder / "job"),
             }
             config = build_config("predict", words)
-            model = self._loaded()
+            model = self._loaded(output)
             if model is not None:
                 model.predict(config, folder / "predictions")
             else:
                 _predict_by_job(config)
             return _read_predictions(folder / "predictions")
 
-    def _loaded(self) -> LoadedModel | None:
+    def _loaded(self, output: Path) -> LoadedModel | None:
         """Return the trained model in this program, if it can be loaded here."""
         from elasticdl.packages.notebooks import predictor  # and with it the whole worker
 
-        if self._model is None and predictor.may_load(self.output):
+        if self._model is None and predictor.may_load(output):
             self._model = predictor.LoadedModel()
         return self._model
 

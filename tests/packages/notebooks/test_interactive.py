@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from elasticdl.cli.flags import build_config
 from elasticdl.config import ModelSection
 from elasticdl.data.parquet import ParquetReader
 from elasticdl.errors import ConfigError, DataError, LaunchError, ModelError
@@ -15,7 +16,7 @@ from elasticdl.job.status import EpochScores, no_status
 from elasticdl.launchers.process.folder import held
 from elasticdl.model_spec import load_model_spec
 from elasticdl.packages.notebooks import inputs, models, notebook, tables
-from elasticdl.packages.notebooks.job import history_of, settings_of_prediction, train
+from elasticdl.packages.notebooks.job import Job, history_of, settings_of_prediction, train
 from elasticdl.packages.notebooks.predictor import imports_of
 
 
@@ -191,6 +192,47 @@ def test_how_files_are_read_is_not_said_of_a_table_that_is_predicted():
     assert settings_of_prediction({}, "new.csv", "delimiter=tab") == {
         "data_reader_params": "delimiter=tab"
     }
+
+
+class Finished:
+    """A job that has finished."""
+
+    name = "job"
+
+    def end(self, timeout_seconds):
+        return replace(no_status("job", 0), status="finished")
+
+
+def finished(output, **more):
+    words = {"model_zoo": "zoo", "model_def": "m.forward", "training_data": "data", **more}
+    return Job(build_config("train", {**words, "output": output}), words, Finished())
+
+
+def test_a_program_may_change_its_folder_between_training_and_predicting(tmp_path, monkeypatch):
+    class Model:
+        def predict(self, config, output):
+            self.config = config
+            output.mkdir(parents=True)
+            np.savez(output / "predictions-00000000.npz", output=np.ones(2))
+
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    job = finished("jobs/model", statistics="statistics.json")
+    model = job._model = Model()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+
+    assert job.predict(str(tmp_path / "data")).tolist() == [1.0, 1.0]
+
+    assert job.output == model.config.checkpoint.saved_model == tmp_path / "jobs" / "model"
+    assert model.config.model.model_zoo == tmp_path / "zoo"
+    assert str(model.config.model.statistics) == str(tmp_path / "statistics.json")
+
+
+def test_a_model_behind_a_url_is_named_as_it_is():
+    job = finished("s3://bucket/model")
+    assert str(job.output) == "s3://bucket/model"
+    with pytest.raises(ConfigError, match="in a folder, found it at s3://bucket/model"):
+        job.predict("data")
 
 
 def test_the_history_has_a_value_for_each_epoch():
