@@ -56,7 +56,13 @@ class Places:
     # --- bytes -----------------------------------------------------------------------------------
 
     def begin(self, transfer: Transfer) -> None:
-        """Note that a request begins to come, or an answer to go."""
+        """Note that a request begins to come, or an answer to go.
+
+        To make room, the longest transfers that are older than a second are ended. An answer is in
+        memory already, so it goes even if there is no room.
+        """
+        if transfer.counted:
+            self._make_room(transfer, transfer.counted, transfer.since)
         self._transfers[transfer] = None
         self.num_bytes += transfer.counted
 
@@ -71,12 +77,7 @@ class Places:
             return False
         grown = replace(transfer, num_bytes=transfer.num_bytes + num_bytes)
         more = grown.counted - transfer.counted
-        # The oldest come first: a slow client has had its time.
-        for other in list(self._transfers):
-            if self.num_bytes + more <= self._most_bytes:
-                break
-            if other is not transfer and other.counted and other.may_go(now):
-                self.end(other)
+        self._make_room(transfer, more, now)
         if more and self.num_bytes + more > self._most_bytes:
             return False
         transfer.num_bytes = grown.num_bytes
@@ -91,6 +92,14 @@ class Places:
         self.num_bytes -= transfer.counted
         if transfer.cut is not None:
             transfer.cut()
+
+    def _make_room(self, transfer: Transfer, more: int, now: float) -> None:
+        # The oldest come first: a slow client has had its time.
+        for other in list(self._transfers):
+            if self.num_bytes + more <= self._most_bytes:
+                break
+            if other is not transfer and other.counted and other.may_go(now):
+                self.end(other)
 
     # --- places ----------------------------------------------------------------------------------
 

@@ -47,6 +47,19 @@ def test_a_transfer_that_was_ended_for_another_takes_no_more_room():
     assert places.num_bytes == 0
 
 
+def test_an_answer_ends_slow_transfers_if_it_finds_no_room():
+    cut, places = Cut(), Places(1000)
+    answers = [cut.transfer(name, since) for name, since in [("a", 0.0), ("b", 0.9), ("c", 1.5)]]
+    for answer in answers:
+        answer.num_bytes = FREE_BYTES + 700
+
+        places.begin(answer)
+
+    assert (cut.names, places.num_bytes) == (["a"], 1400)  # nobody else is older than a second
+    places.begin(cut.transfer("d", 5.0))  # it needs no room
+    assert cut.names == ["a"]
+
+
 def test_what_is_computed_with_stays():
     places, computed = Places(1000), Transfer("a", 0.0)
     places.begin(computed)
