@@ -312,7 +312,7 @@ class Server:
         unpack = Unpacking(request.headers.get("Content-Encoding", ""), most)
         try:
             async with asyncio.timeout(_BODY_SECONDS) as limit:
-                transfer.cut = functools.partial(limit.reschedule, 0.0)
+                transfer.cut = functools.partial(end_at_once, limit)
                 async for packed in request.content.iter_any():
                     piece = unpack(packed, len(content))
                     if len(content) + len(piece) > most:
@@ -335,7 +335,7 @@ class Server:
         transfer = Transfer(request.protocol, time.monotonic(), num_bytes=size)
         try:
             async with asyncio.timeout(_BODY_SECONDS) as limit:
-                transfer.cut = functools.partial(limit.reschedule, 0.0)
+                transfer.cut = functools.partial(end_at_once, limit)
                 self._places.begin(transfer)
                 await response.prepare(request)
                 await response.write_eof()
@@ -432,6 +432,12 @@ def _hang_up(connection: Any) -> None:
     """Close a connection at once, with all that is still to be sent."""
     if connection is not None and (transport := connection.transport) is not None:
         transport.abort()
+
+
+def end_at_once(limit: asyncio.Timeout) -> None:
+    """Let a time-out end now, unless its time is over already and its task does not know yet."""
+    if not limit.expired():
+        limit.reschedule(0.0)
 
 
 def _too_large(most: int) -> RequestTooLargeError:

@@ -20,7 +20,7 @@ from elasticdl.backends.served import FeatureSpec
 from elasticdl.packages.serving import model
 from elasticdl.packages.serving.chain import folder_of
 from elasticdl.packages.serving.publishing import Publisher, point_to
-from elasticdl.packages.serving.server import RequestLimits, Server
+from elasticdl.packages.serving.server import RequestLimits, Server, end_at_once
 from elasticdl.packages.serving.versions import Versions
 from tests.packages.serving.exporting_job import PROGRAM, Job, program_at, publish
 
@@ -325,3 +325,27 @@ def test_a_request_whose_body_does_not_come_is_answered_so(exporting, monkeypatc
     with socket.create_connection(("127.0.0.1", exporting.server.port), timeout=30) as connection:
         connection.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
         assert b" 408 " in connection.recv(100)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 100.0])
+def test_a_transfer_is_ended_for_another_also_as_its_time_is_over(seconds):
+    ended = []
+
+    async def another(limit):
+        # This task has its turn between the end of the time and the task that hears of it.
+        while not limit.expired() and seconds == 0.0:
+            await asyncio.sleep(0.0)
+        end_at_once(limit)
+        ended.append(seconds)
+
+    async def run():
+        async with asyncio.timeout(None) as limit:
+            task = asyncio.create_task(another(limit))
+            limit.reschedule(asyncio.get_running_loop().time() + seconds)
+            await asyncio.Event().wait()
+        await task
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(run())
+
+    assert ended == [seconds]
