@@ -136,6 +136,9 @@ def profile(
     from elasticdl.launchers import choose
     from elasticdl.runtime import process
 
+    # The recording takes a minute or more, and would be lost.
+    if not output.parent.is_dir():
+        raise ConfigError(f"--output={output}: expected a folder {output.parent}, found none")
     job = choose.find(name)
     places = job.places
     if "job_dir" not in places:
@@ -189,9 +192,13 @@ def profile(
     # Ps replicas answer once the file of the request is removed.
     found = answers({*found, *replicas}, _REPLICA_SECONDS)
     profiles = [json.loads(path.read_text()) for path in found.values()]
-    output.write_text(json.dumps(trace(profiles)))
-    for path in found.values():
-        path.unlink()
+    try:
+        output.write_text(json.dumps(trace(profiles)))
+    except OSError as error:
+        raise ConfigError(f"{output}: cannot be written: {error.strerror or error}") from error
+    finally:
+        for path in found.values():
+            path.unlink()
     echo(f"{output}: {steps} steps of {', '.join(sorted(found))}")
     if missing := ", ".join(sorted((wanted | replicas) - found.keys())):
         echo(f"not in it, because they made fewer steps or have not answered: {missing}")

@@ -1,0 +1,64 @@
+"""What `elasticdl profile` does with the place of its file."""
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner
+
+from elasticdl.errors import ConfigError
+from elasticdl.job.status import no_status
+from elasticdl.launchers import choose
+from elasticdl.packages.page.profile_command import profile
+from elasticdl.runtime import process
+
+
+class Job:
+    """A job with one recording, which is there before it is asked for."""
+
+    def __init__(self, job_dir):
+        self.places = {"job_dir": str(job_dir)}
+        self.folder = job_dir / process.PROFILE_FOLDER
+        self.folder.mkdir()
+        self.num_asked = 0
+
+    def connect(self, timeout_seconds):
+        return SimpleNamespace(close=lambda: None, status=self.status)
+
+    def status(self, timeout_seconds, with_members):
+        self.num_asked += 1
+        recording = self.folder / "abcdefabcdef.worker-0.json"
+        recording.write_text(json.dumps({"process": "worker-0", "spans": []}))
+        return replace(no_status("job", 0), members=())
+
+    def end(self, timeout_seconds):
+        return None
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    job = Job(tmp_path)
+    monkeypatch.setattr(choose, "find", lambda name: job)
+    request = SimpleNamespace(hex="abcdefabcdef")
+    monkeypatch.setattr("elasticdl.packages.page.profile_command.uuid.uuid4", lambda: request)
+    return job
+
+
+def test_the_folder_of_the_file_is_looked_for_before_anything_is_recorded(job, tmp_path):
+    output = tmp_path / "nowhere" / "trace.json"
+    told = CliRunner().invoke(profile, ["job", f"--output={output}"])
+    assert isinstance(told.exception, ConfigError)
+    assert f"expected a folder {output.parent}" in str(told.exception)
+    assert job.num_asked == 0
+
+
+def test_a_file_that_cannot_be_written_is_named_and_leaves_no_recordings(job, tmp_path):
+    told = CliRunner().invoke(profile, ["job", "--output=/dev/full"])
+    assert isinstance(told.exception, ConfigError)
+    assert "/dev/full: cannot be written: No space left" in str(told.exception)
+    assert not list(job.folder.iterdir())
+
+    told = CliRunner().invoke(profile, ["job", f"--output={tmp_path / 'trace.json'}"])
+    assert (told.exit_code, (tmp_path / "trace.json").exists()) == (0, True), told.exception
+    assert not list(job.folder.iterdir())
