@@ -102,7 +102,8 @@ class TokenServer:
             patience_seconds: How long the port may still be taken by another process.
 
         Raises:
-            ConfigError: The port is taken, or a package is missing.
+            ConfigError: The port is taken, a package is missing, or it cannot be served for another
+                reason.
         """
         started: queue.SimpleQueue[BaseException | int] = queue.SimpleQueue()
         self._thread = threading.Thread(
@@ -135,22 +136,25 @@ class TokenServer:
         started: queue.SimpleQueue[BaseException | int],
     ) -> None:
         try:
-            import aiohttp.web  # noqa: F401 - said here, because it is an extra
-            import prometheus_client  # noqa: F401
-        except ImportError as error:
-            started.put(
-                ConfigError(
-                    f"{self._flag} needs a package that is missing ({error.name}): "
-                    f"{install('dashboard')}"
-                )
-            )
-            return
-        try:
+            self._check_packages()
             asyncio.run(self._serve(bind, port, patience_seconds, started))
         except ConfigError as error:
             started.put(error)
-        except Exception:
+        except Exception as error:
             log.exception("what %s asks for is no longer served; the job goes on", self._flag)
+            # `start` waits for this if the error came before the port was open.
+            why = f"{type(error).__name__}: {error}"
+            started.put(ConfigError(f"{self._flag}={port}: cannot be served: {why}"))
+
+    def _check_packages(self) -> None:
+        try:
+            import aiohttp.web  # noqa: F401 - said here, because it is an extra
+            import prometheus_client  # noqa: F401
+        except ImportError as error:
+            raise ConfigError(
+                f"{self._flag} needs a package that is missing ({error.name}): "
+                f"{install('dashboard')}"
+            ) from error
 
     async def _serve(
         self,

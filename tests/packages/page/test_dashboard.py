@@ -14,7 +14,7 @@ import pytest
 from elasticdl.errors import ConfigError
 from elasticdl.packages.page.dashboard import Dashboard
 from elasticdl.packages.page.job_page import ServedPage
-from elasticdl.packages.page.token_server import page_token
+from elasticdl.packages.page.token_server import TokenServer, page_token
 from elasticdl.runtime import process
 
 pytest.importorskip("aiohttp", reason="the page needs elasticdl-train[dashboard]")
@@ -140,6 +140,15 @@ def test_port_that_is_taken_is_named():
         page = Dashboard(TOKEN, {})
         with pytest.raises(ConfigError, match=f"--dashboard_port={port}: cannot listen"):
             page.start(port, patience_seconds=0.0)
+
+
+def test_a_server_that_cannot_begin_says_so_and_does_not_wait():
+    def add_routes(app):
+        raise MemoryError("no room for the page")
+
+    server = TokenServer("--dashboard_port", TOKEN, add_routes)
+    with pytest.raises(ConfigError, match=r"--dashboard_port=7: cannot be served: MemoryError: no"):
+        server.start("127.0.0.1", 7)
 
 
 def test_next_master_takes_the_port_of_the_one_before():
