@@ -108,7 +108,9 @@ def _of_job(history: History) -> Iterator[Metric]:
 
 
 def _of_training(history: History, picture: Mapping[str, Any]) -> Iterator[Metric]:
-    sums = history.progress.amounts.sum(axis=0)
+    # Cells have parts of records. The rounding error of their sum changes when cells are added
+    # together, and a counter that falls, however little, has begun anew for Prometheus.
+    sums = history.progress.amounts.sum(axis=0).round()
     yield _counter(
         "elasticdl_records_trained", "Records trained, also those again.", float(sums[RECORDS])
     )

@@ -1,0 +1,25 @@
+"""A counter that Prometheus reads never falls: otherwise all of it would count once more."""
+
+import pytest
+
+pytest.importorskip("prometheus_client", reason="metrics need elasticdl-train[dashboard]")
+
+from elasticdl.packages.page.history.fold import History
+from elasticdl.packages.page.metrics import JobCollector
+from tests.packages.page.test_history import BEGAN, fact, progress
+
+
+def value(collector, name):
+    (metric,) = [each for each in collector.collect() if each.name == name]
+    return metric.samples[0].value
+
+
+@pytest.mark.parametrize("name", ["elasticdl_records_trained", "elasticdl_records_with_loss"])
+@pytest.mark.parametrize("records", [50, 64, 77, 149])
+def test_records_are_as_many_when_cells_are_added_together(name, records):
+    history = History.of([fact(BEGAN, "opened", schema=1, pid=1)])
+    for beat in range(1, 190):
+        history.add(progress(BEGAN + 3.13 * beat, records * beat))
+    for seconds in (600, 700, 1300, 2500):  # each but the first makes the cells longer
+        history.add(fact(BEGAN + seconds, "phase", phase="evaluating"))
+        assert value(JobCollector(history), name) == records * 189
