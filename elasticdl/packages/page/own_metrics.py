@@ -13,7 +13,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -51,10 +51,17 @@ class OwnMetrics(Collector):
     usage: Callable[[], Usage]
     progress: Callable[[], Progress] | None = None
     stats: Callable[[], str] | None = None
+    # By label, as they were given last.
+    _seconds: dict[str, float] = field(default_factory=dict, init=False, compare=False)
 
     def collect(self) -> Iterable[Metric]:
         """Yield every metric of the process, but those of `ProcessCollector`."""
-        yield from _of_usage(self.usage())
+        usage = self.usage()
+        for label, seconds in usage.label_seconds.items():
+            # A heartbeat of a ps replica moves seconds from one label to another. For Prometheus a
+            # counter that falls has begun anew, and all of it would count once more.
+            self._seconds[label] = max(seconds, self._seconds.get(label, 0.0))
+        yield from _of_usage(replace(usage, label_seconds=dict(self._seconds)))
         if self.progress is not None:
             yield from _of_progress(self.progress())
         if self.stats is not None:
@@ -110,10 +117,10 @@ def _of_stats(stats: Mapping[str, Any]) -> Iterator[Metric]:
         (CounterMetricFamily, "disk_reads", "elasticdl_own_table_disk_reads", "Rows read there."),
         (CounterMetricFamily, "disk_writes", "elasticdl_own_table_disk_writes", "Rows written."),
     )
-    for family, field, name, words in families:
+    for family, key, name, words in families:
         metric: Any = family(name, words, labels=["table"])  # type: ignore[call-arg]
         for table in islice(stats["tables"], _MOST_NAMES):
-            metric.add_metric([table["name"]], table[field])
+            metric.add_metric([table["name"]], table[key])
         yield metric
 
 

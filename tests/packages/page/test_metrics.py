@@ -4,8 +4,12 @@ import pytest
 
 pytest.importorskip("prometheus_client", reason="metrics need elasticdl-train[dashboard]")
 
+from elasticdl.job import Label
+from elasticdl.observe.labels import LabelClock
+from elasticdl.observe.usage import measure
 from elasticdl.packages.page.history.fold import History
 from elasticdl.packages.page.metrics import JobCollector
+from elasticdl.packages.page.own_metrics import OwnMetrics
 from tests.packages.page.test_history import BEGAN, fact, progress
 
 
@@ -23,3 +27,23 @@ def test_records_are_as_many_when_cells_are_added_together(name, records):
     for seconds in (600, 700, 1300, 2500):  # each but the first makes the cells longer
         history.add(fact(BEGAN + seconds, "phase", phase="evaluating"))
         assert value(JobCollector(history), name) == records * 189
+
+
+def test_seconds_that_a_ps_replica_moves_to_another_label_stay_until_more_have_passed():
+    now = [0.0]
+    labels = LabelClock(lambda: now[0], seconds_before=0.0)
+    labels.enter(Label.IDLE)
+    metrics = OwnMetrics(lambda: measure(labels))
+
+    def seconds():
+        (metric,) = [each for each in metrics.collect() if each.name == "elasticdl_own_seconds"]
+        return {sample.labels["label"]: sample.value for sample in metric.samples}
+
+    now[0] = 10.0
+    assert seconds()["idle"] == 10.0
+    labels.move(Label.IDLE, 4.0, to=Label.TRAIN)  # as a heartbeat does
+
+    assert (seconds()["idle"], seconds()["train"]) == (10.0, 4.0)
+
+    now[0] = 17.0
+    assert seconds()["idle"] == 13.0
