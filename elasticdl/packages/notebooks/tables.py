@@ -66,13 +66,14 @@ def place_of(data: object, folder: Path, name: str) -> str:
 def _table_of(data: Any, name: str) -> pa.Table:
     import pyarrow as pa
 
-    library = type(data).__module__.partition(".")[0]
-    if library == "polars":
+    # A program may have a class of its own for tables of a library.
+    libraries = {kind.__module__.partition(".")[0] for kind in type(data).__mro__}
+    if "polars" in libraries:
         for column, kind in getattr(data, "schema", {}).items():
             if str(kind) == "Object":  # Arrow is given the addresses of the objects
                 raise _not_written(name, f"column {column!r} has objects of Python")
     try:
-        if library == "pandas":
+        if "pandas" in libraries:
             # The index is no column of the data.
             table = pa.Table.from_pandas(data, preserve_index=False)
         else:

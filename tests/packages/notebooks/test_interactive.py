@@ -125,6 +125,14 @@ def test_a_table_is_written_as_its_columns_and_no_index(library, tmp_path):
     assert [str(field.type) for field in written.schema] == ["int64", "string"]
 
 
+def test_a_table_of_a_class_of_the_program_is_written_without_its_index_too(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    frame = type("Frame", (pandas.DataFrame,), {})({"id": [1, 2]}, index=[5, 7])
+    reader = ParquetReader([tables.place_of(frame, tmp_path, "training_data")])
+    (records,) = [records for shard in reader.shards() for records in reader.read(shard)]
+    assert list(records.columns) == ["id"]
+
+
 def test_durations_and_vectors_of_a_table_are_read_as_such(tmp_path):
     pa = pytest.importorskip("pyarrow")
     words = pa.array(["b", "a"], pa.string_view())
