@@ -151,6 +151,11 @@ class Server:
             for pool in (self._compute, self._load):
                 pool.shutdown(wait=False, cancel_futures=True)
 
+    def join(self) -> None:
+        """Wait, after `run`, until a version that is being loaded needs its files no more."""
+        for pool in (self._compute, self._load):
+            pool.shutdown(wait=True)
+
     async def _hang_up(self, handler: web.Server) -> None:
         """Close connections that hold a place without sending requests, again and again."""
         while True:
@@ -467,3 +472,5 @@ def serve(server: Server, host: str, port: int, when_ready: Callable[[], Any]) -
             await server.run(host, port, when_ready)
 
     asyncio.run(run())
+    # The event loop has given the signals back, so a second one ends this wait.
+    server.join()

@@ -5,7 +5,9 @@ import contextlib
 import gzip
 import http.client
 import json
+import os
 import re
+import signal
 import socket
 import threading
 import time
@@ -20,7 +22,7 @@ from elasticdl.backends.served import FeatureSpec
 from elasticdl.packages.serving import model
 from elasticdl.packages.serving.chain import folder_of
 from elasticdl.packages.serving.publishing import Publisher, point_to
-from elasticdl.packages.serving.server import RequestLimits, Server, end_at_once
+from elasticdl.packages.serving.server import RequestLimits, Server, end_at_once, serve
 from elasticdl.packages.serving.versions import Versions
 from tests.packages.serving.exporting_job import PROGRAM, Job, program_at, publish
 
@@ -349,3 +351,22 @@ def test_a_transfer_is_ended_for_another_also_as_its_time_is_over(seconds):
         asyncio.run(run())
 
     assert ended == [seconds]
+
+
+def test_a_server_that_is_asked_to_end_waits_for_the_version_that_is_loaded():
+    released, ended = threading.Event(), []
+
+    class Loading:
+        def next(self, loaded):
+            os.kill(os.getpid(), signal.SIGTERM)
+            released.wait(30)
+            ended.append("its files are needed no more")
+
+    # The scratch folder is removed after `serve`, so the load must be over by then.
+    timer = threading.Timer(1.0, released.set)
+    try:
+        serve(Server(Loading()), "127.0.0.1", 0, timer.start)
+        assert ended
+    finally:
+        released.set()
+        timer.join()
