@@ -128,10 +128,15 @@ class Publisher:
             self._look()
         assert self._last_number is not None
         # A version without its program could not be served.
-        if program is None or not (self._directory / program.name / MANIFEST).exists():
+        if program is None:
             raise CheckpointError(
                 f"{self._directory}: no worker has written the model's program so far; the version "
                 "is written when it is there"
+            )
+        if not (self._directory / program.name / MANIFEST).exists():
+            raise CheckpointError(
+                f"{self._directory / program.name}: a worker has written the model's program here, "
+                "and it has been removed: put it back from a copy; only a new job writes it again"
             )
         head = self._head
         # Rows of another program may have other shapes; and a long chain takes long to load.

@@ -209,6 +209,8 @@ def test_a_version_that_is_held_stays_and_the_job_goes_on(job, publisher, direct
 
 def test_no_version_before_the_program(job, directory, tmp_path):
     with pytest.raises(CheckpointError, match="no worker has written the model's program"):
+        Publisher(directory, "job").publish(1, None, job.client.export)
+    with pytest.raises(CheckpointError, match=rf"{PROGRAM.name}: .* has been removed: put it back"):
         publish(Publisher(directory, "job"), job)
 
 
