@@ -1,10 +1,12 @@
 """What events add up to: seconds by label, throughput, goodput, dips. All from made-up events."""
 
 import json
+import re
 
 import pytest
 
-from elasticdl.job import Label
+from elasticdl.job import Label, Role
+from elasticdl.packages.page.document import asset
 from elasticdl.packages.page.history.bins import NUM_CELLS
 from elasticdl.packages.page.history.board import board
 from elasticdl.packages.page.history.dips import dips_of
@@ -82,6 +84,14 @@ def test_each_second_is_in_the_cell_of_its_time():
     row = lane(history, "worker-0").row.amounts
     waits = row[:10, LABELS.index("wait for data")]
     assert waits.tolist() == pytest.approx([0, 0, 0, 1, 0, 0, 0, 0, 0, 0])
+
+
+def test_the_page_has_the_lanes_of_all_roles_in_the_order_of_the_history():
+    history = History.of(usage(BEGAN + 1, {"train": 1.0}, role=role) for role in Role)
+    (order,) = re.findall(r"const order = \{(.*?)\}", asset("store.js"))
+    places = dict(re.findall(r"(\w+): (\d)", order))
+    roles = [lane.role for lane in history.lanes]
+    assert sorted(places, key=places.get) == roles
 
 
 def test_long_job_keeps_all_seconds_and_records_in_as_many_cells():

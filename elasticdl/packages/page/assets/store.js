@@ -40,7 +40,7 @@ const store = {
 
   // Lanes in the order of roles and numbers.
   ordered() {
-    const order = { master: 0, ps: 1, worker: 2 };
+    const order = { master: 0, ps: 1, modelserver: 2, worker: 3 };
     return [...this.lanes.values()].sort((a, b) => order[a.role] - order[b.role] || a.index - b.index);
   },
 
