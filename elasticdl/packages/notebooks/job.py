@@ -341,8 +341,14 @@ def _new_folder() -> Path:
 
 
 def _read_predictions(folder: Path) -> Predictions:
+    paths = sorted(folder.glob("predictions-*.npz"))
+    if not paths:
+        raise JobFailedError(
+            "predict: expected predictions, found none: the data have no records, or the model "
+            "file has a PredictionOutputsProcessor, which has taken the predictions"
+        )
     found: dict[str, list[NDArray[Any]]] = {}
-    for path in sorted(folder.glob("predictions-*.npz")):
+    for path in paths:
         with np.load(path, allow_pickle=False) as arrays:
             for name in arrays.files:
                 if name not in ("source", "record"):

@@ -11,7 +11,7 @@ import pytest
 from elasticdl.cli.flags import build_config
 from elasticdl.config import ModelSection
 from elasticdl.data.parquet import ParquetReader
-from elasticdl.errors import ConfigError, DataError, LaunchError, ModelError
+from elasticdl.errors import ConfigError, DataError, JobFailedError, LaunchError, ModelError
 from elasticdl.job.status import EpochScores, no_status
 from elasticdl.launchers.process.folder import held
 from elasticdl.model_spec import load_model_spec
@@ -234,6 +234,14 @@ def test_a_program_may_change_its_folder_between_training_and_predicting(tmp_pat
     assert job.output == model.config.checkpoint.saved_model == tmp_path / "jobs" / "model"
     assert model.config.model.model_zoo == tmp_path / "zoo"
     assert str(model.config.model.statistics) == str(tmp_path / "statistics.json")
+
+
+def test_predictions_that_the_model_file_takes_itself_are_not_returned_as_none(monkeypatch):
+    job = finished("model")
+    monkeypatch.setattr(job, "_loaded", lambda output: None)  # another framework is loaded
+    monkeypatch.setattr("elasticdl.packages.notebooks.job._predict_by_job", lambda config: None)
+    with pytest.raises(JobFailedError, match="has a PredictionOutputsProcessor"):
+        job.predict("data")
 
 
 def test_a_model_behind_a_url_is_named_as_it_is():
