@@ -318,6 +318,7 @@ class Server:
         try:
             async with asyncio.timeout(_BODY_SECONDS) as limit:
                 transfer.cut = functools.partial(end_at_once, limit)
+                await _say_go_on(request)
                 async for packed in request.content.iter_any():
                     piece = unpack(packed, len(content))
                     if len(content) + len(piece) > most:
@@ -437,6 +438,15 @@ def _hang_up(connection: Any) -> None:
     """Close a connection at once, with all that is still to be sent."""
     if connection is not None and (transport := connection.transport) is not None:
         transport.abort()
+
+
+async def _say_go_on(request: web.BaseRequest) -> None:
+    """Tell a client that waits for it to send the body, as curl does with a large one."""
+    # An application of aiohttp would say it; a server of it alone does not.
+    expected = request.headers.get("Expect", "").lower()
+    if expected == "100-continue" and request.version >= (1, 1):
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # the answer has not begun
 
 
 def end_at_once(limit: asyncio.Timeout) -> None:

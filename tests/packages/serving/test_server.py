@@ -297,6 +297,22 @@ def test_bodies_that_do_not_end_make_room(exporting, limits, monkeypatch):
     exporting.wait_for(lambda: not places.num_bytes)
 
 
+@pytest.mark.parametrize("limits", [RequestLimits(request_bytes=1000)])
+def test_who_asks_before_the_body_is_told_to_go_on_or_that_it_is_too_large(exporting, limits):
+    exporting.export()
+    exporting.wait_for_version(1)
+    body = json.dumps({"inputs": {"id": [3]}}).encode()
+    head = HEAD.replace(b"\r\n\r\n", b"\r\nExpect: 100-continue\r\n\r\n")
+    with socket.create_connection(("127.0.0.1", exporting.server.port), timeout=10) as connection:
+        connection.sendall(head % len(body))
+        assert connection.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(body)
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
+    with socket.create_connection(("127.0.0.1", exporting.server.port), timeout=10) as connection:
+        connection.sendall(head % 1001)
+        assert connection.recv(1000).startswith(b"HTTP/1.1 413 ")
+
+
 def test_clients_that_leave_or_speak_no_http_fill_no_log(exporting, caplog):
     exporting.export()
     exporting.wait_for_version(1)
