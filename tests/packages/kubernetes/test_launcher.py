@@ -203,6 +203,25 @@ def test_a_watch_that_ends_goes_on_where_it_was(cluster, server):
     assert cluster.next() == Started(handle)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"type": "MODIFIED", "object": {"metada',
+        b"<html>bad gateway</html>\n",
+        b'{"type": "MODIFIED", "object": {"metadata": {"resourceVersion": "1"}}}\n',
+        b'["an array"]\n',
+    ],
+)
+def test_a_watch_goes_on_after_a_line_that_cannot_be_read(cluster, server, line):
+    handle = cluster.start()
+    cluster.is_there(handle)
+    server.watch_lines.append(line)
+    server.forget_history()
+    server.wait_until(lambda: not server.watch_lines)
+    server.set_status(handle.ref, **RUNNING)
+    assert cluster.told.get(timeout=10) == Started(handle)
+
+
 def test_stop_deletes_a_pod_with_its_grace(cluster, server):
     handle = cluster.start()
     cluster.is_there(handle)
