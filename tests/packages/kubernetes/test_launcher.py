@@ -356,6 +356,19 @@ def test_a_worker_that_waits_for_replicas_can_be_withdrawn(cluster, server):
     assert (end.handle, end.reason) == (worker, ExitReason.KILLED)
 
 
+@pytest.mark.parametrize("ends", ["stop", "close"])
+def test_a_pod_that_waits_for_its_quota_can_be_withdrawn(cluster, server, ends):
+    server.faults.extend([(403, 'pods "a" is forbidden: exceeded quota: team')] * 100)
+    handle = cluster.start()
+    assert isinstance(cluster.next(), PendingProcess)
+    if ends == "stop":
+        cluster.launcher.stop(handle, 5.0)
+    else:
+        cluster.launcher.close(0.0)
+    assert cluster.told.get(timeout=10) == Exited(handle, ExitReason.KILLED, None)
+    assert not server.pods()
+
+
 def test_only_some_of_the_pods_that_ended_are_kept(cluster, server):
     for index in range(12):
         handle = cluster.start(index=index)
