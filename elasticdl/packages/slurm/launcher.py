@@ -471,7 +471,10 @@ class SlurmLauncher:
             if self._processes.pop(one.handle.ref, None) is None:
                 return
             self._changed.notify_all()
-        self._roster.forget(one.handle.ref, one.occupied)
+        try:
+            self._roster.forget(one.handle.ref, one.occupied)
+        except OSError as error:  # the job must hear of the end, whatever is left of it
+            log.warning("the files of %s are left: %s", one.handle.ref, error)
         tell(self._on_event, end)
 
 

@@ -1,6 +1,7 @@
 """The launcher with a Slurm that is played; tests/contract has it with a real one."""
 
 import dataclasses
+import errno
 import itertools
 import signal
 import threading
@@ -193,6 +194,18 @@ def test_a_process_that_nobody_knows_is_cancelled_again_if_slurm_was_away(
     launcher._roster.take(Role.WORKER, Occupied("1_0", 0))
     launcher.start(SPEC)
     assert cancelled.wait(SECONDS)
+
+
+def test_an_end_is_told_though_its_files_cannot_be_removed(launcher, heard, monkeypatch):
+    def forget(ref, occupied):
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(launcher._roster, "forget", forget)
+    handle = launcher.start(SPEC)
+    until(heard, PendingProcess)
+    launcher._roster.take(Role.WORKER, Occupied("1_0", 0))
+    launcher._roster.tell_end(Exited(handle, ExitReason.FAILED, 1, "a word"))
+    assert until(heard, Exited) == [Exited(handle, ExitReason.FAILED, 1, "a word")]
 
 
 def test_a_process_that_an_unknown_master_wanted_has_no_place_any_more(launcher, heard, tmp_path):
