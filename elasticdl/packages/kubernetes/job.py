@@ -10,8 +10,9 @@ import math
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
+from http import HTTPStatus
 
 from elasticdl.errors import LaunchError, UnavailableError
 from elasticdl.job import Event, Role
@@ -254,27 +255,59 @@ class KubernetesJob:
                 raise LaunchError(f"the job {self.name} has no pod of {name}")
             if pod is not None and pod["metadata"]["name"] not in told:
                 if not isinstance(observe(pod), Waiting):
-                    told.add(pod["metadata"]["name"])
-                    yield from self._log(pod["metadata"]["name"], follow)
+                    found = str(pod["metadata"]["name"])
+                    told.add(found)
+                    yield from self._followed(found) if follow else self._log(found)
                 elif not follow:
                     raise LaunchError(f"{name} has not begun")
             if has_ended or not follow:
                 return
             time.sleep(_LOOK_SECONDS)
 
-    def _log(self, pod_name: str, follow: bool) -> Iterator[str]:
-        query: dict[str, str | bool] = {"container": names.CONTAINER}
-        if follow:
-            query["follow"] = True
+    def _log(self, pod_name: str) -> Iterator[str]:
         try:
-            stream = self._api.stream(
-                f"{self._api.path('pods', pod_name)}/log", _SILENCE_SECONDS, **query
-            )
-            yield from stream
+            yield from self._stream(pod_name, container=names.CONTAINER)
         except ApiError as error:
-            if not follow:
-                raise LaunchError(f"the log of {pod_name} cannot be read: {error}") from error
-            # The pod or its node is gone; the events after it tell the reason.
+            raise LaunchError(f"the log of {pod_name} cannot be read: {error}") from error
+
+    def _followed(self, pod_name: str) -> Iterator[str]:
+        """Yield the log of a pod up to its end.
+
+        The API server, or a proxy before it, ends a stream now and then. Then the log is read again
+        from the second of the last line.
+        """
+        query: dict[str, str | bool] = {"container": names.CONTAINER, "timestamps": True}
+        last = ""
+        while True:
+            runs = self._runs(pod_name)  # if it has ended, this stream has the whole rest
+            is_new = not last
+            try:
+                for line in self._stream(pod_name, follow=True, **query):
+                    stamp, _, words = line.partition(" ")
+                    is_new = is_new or stamp > last
+                    if is_new:
+                        last = query["sinceTime"] = stamp
+                        yield words
+            except ApiError as error:
+                if error.code == HTTPStatus.FORBIDDEN:
+                    raise LaunchError(f"the log of {pod_name} cannot be read: {error}") from error
+                # If the pod or its node is gone, the events after it tell the reason.
+                log.debug("the log of %s broke off: %s", pod_name, error)
+            if not runs:
+                return
+            time.sleep(_LOOK_SECONDS)
+
+    def _stream(self, pod_name: str, **query: str | bool) -> Iterable[str]:
+        path = f"{self._api.path('pods', pod_name)}/log"
+        return self._api.stream(path, _SILENCE_SECONDS, **query)
+
+    def _runs(self, pod_name: str) -> bool:
+        """Return whether a pod may print more."""
+        try:
+            pods = [pod for pod in self._pods() if pod["metadata"]["name"] == pod_name]
+        except ApiError:
+            return True  # nobody knows
+        return any(isinstance(observe(pod), PodRunning) for pod in pods)
 
     def events(self, follow: bool, since: float = 0.0, with_beats: bool = False) -> Iterator[Event]:
         """Yield the events that the master remembers, and why the master's pod does not start.
