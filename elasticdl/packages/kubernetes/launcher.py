@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
-from elasticdl.errors import LaunchError
+from elasticdl.errors import ElasticdlError, LaunchError
 from elasticdl.job import Role
 from elasticdl.launchers.base import (
     END_ORDER,
@@ -250,12 +250,16 @@ class KubernetesLauncher:
             return
         self._wait_for_replicas(pod)
         self._remove_strays(pod.handle)
-        with self._lock:
-            if pod.was_asked:
-                self._forget(pod)
-                manifest = None
-            else:
-                manifest = self._manifest(pod)
+        try:
+            with self._lock:
+                if pod.was_asked:
+                    self._forget(pod)
+                    manifest = None
+                else:
+                    manifest = self._manifest(pod)
+        except ElasticdlError as error:  # of the user's --cluster_spec
+            self._fail(pod, str(error))
+            return
         if manifest is None:
             self._tell(Exited(pod.handle, ExitReason.KILLED, None))
             return

@@ -16,6 +16,7 @@ from elasticdl.launchers.base import (
     Started,
 )
 from elasticdl.packages.kubernetes.client import Api
+from elasticdl.packages.kubernetes.cluster_spec import ClusterSpec
 from elasticdl.packages.kubernetes.launcher import KubernetesLauncher
 from elasticdl.packages.kubernetes.pods import Plan, owners
 from elasticdl.packages.kubernetes.settle import settle
@@ -178,6 +179,16 @@ def test_a_pod_that_is_refused_has_failed(cluster, server):
     assert (exited.handle, exited.reason, exited.code) == (handle, ExitReason.FAILED, None)
     assert "cannot create resource" in exited.last_words
     assert "elasticdl rbac prints the rights" in exited.last_words
+
+
+def test_a_pod_that_the_users_file_cannot_change_has_failed(cluster, tmp_path):
+    file = tmp_path / "spec.py"
+    file.write_text("def with_pod(pod):\n    return pod.spec.node_selector['pool']\n")
+    cluster.launcher._spec = ClusterSpec.read(file)
+    handle = cluster.start()
+    exited = cluster.told.get(timeout=10)
+    assert (exited.handle, exited.reason) == (handle, ExitReason.FAILED)
+    assert "with_pod: TypeError" in exited.last_words
 
 
 def test_a_pod_that_goes_away_while_nobody_watches_is_noticed(cluster, server):
