@@ -249,8 +249,12 @@ class KubernetesJob:
         name = process.process_name(role, index)
         told: set[str] = set()
         while True:
-            has_ended = self._has_ended(self._job())
-            pod = self._newest(role, index)
+            try:
+                has_ended = self._has_ended(self._job())
+                pod = self._newest(role, index)
+            except ApiError as error:
+                self._wait_after(error, follow)
+                continue
             if pod is None and not told and (has_ended or not follow):
                 raise LaunchError(f"the job {self.name} has no pod of {name}")
             if pod is not None and pod["metadata"]["name"] not in told:
@@ -316,8 +320,10 @@ class KubernetesJob:
         log.
         """
         yield from self._until_it_begins(follow)
-        while not self._has_ended(self._job()):
+        while True:
             try:
+                if self._has_ended(self._job()):
+                    break
                 with contextlib.closing(self.connect(self._connect_seconds)) as client:
                     for event in client.events(follow, since, self._connect_seconds, with_beats):
                         since = math.nextafter(event["time"], math.inf)
@@ -327,7 +333,16 @@ class KubernetesJob:
                 log.debug("the events go on with the next master: %s", error)
                 if not follow:
                     break
+            except ApiError as error:
+                self._wait_after(error, follow)
         yield from self._logged_events(since)
+
+    def _wait_after(self, error: ApiError, follow: bool) -> None:
+        """Wait before the API server is asked again, if its failure may pass; else raise it."""
+        if not follow or not error.is_transient:
+            raise error
+        log.debug("what the job does is asked again: %s", error)
+        time.sleep(_LOOK_SECONDS)
 
     def _logged_events(self, since: float) -> Iterator[Event]:
         try:
@@ -341,7 +356,11 @@ class KubernetesJob:
     def _until_it_begins(self, follow: bool) -> Iterator[Event]:
         told = ""
         while True:
-            job, pod = self._job(), self._newest(Role.MASTER, 0)
+            try:
+                job, pod = self._job(), self._newest(Role.MASTER, 0)
+            except ApiError as error:
+                self._wait_after(error, follow)
+                continue
             observed = observe(pod) if pod is not None else Waiting(self._refusal())
             if not isinstance(observed, Waiting):
                 return

@@ -62,3 +62,17 @@ def test_who_may_not_read_a_log_is_told_so():
     api = LoggedApi(itertools.repeat(ApiError(403, "forbidden"), 3))
     with pytest.raises(LaunchError, match="cannot be read: forbidden"):
         list(KubernetesJob(api, "a").logs(Role.MASTER, 0, follow=True))
+
+
+def test_a_log_goes_on_after_the_api_server_was_away(monkeypatch):
+    api = LoggedApi([])
+    get, faults = api.get, iter([ApiError(503, "away"), ApiError(0, "reset")] * 2)
+
+    def get_or_fail(path, **query):
+        if (fault := next(faults, None)) is not None:
+            raise fault
+        return get(path, **query)
+
+    monkeypatch.setattr(api, "get", get_or_fail)
+    said = list(KubernetesJob(api, "a").logs(Role.MASTER, 0, follow=True))
+    assert said == [f"line {number}" for number in range(len(LINES))]
