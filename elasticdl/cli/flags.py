@@ -207,12 +207,14 @@ def _near(name: str, known: Sequence[str]) -> list[str]:
 
 
 def _complaints(error: ValidationError) -> Iterator[str]:
+    known = {flag.name for flag in flags()}
     for item in error.errors():
         flag = str(item["loc"][-1]) if item["loc"] else ""
         if item["type"] == "missing":
             yield f"--{flag} is needed"
         elif item["type"] == "value_error":
-            yield str(item["ctx"]["error"])
+            text = str(item["ctx"]["error"])
+            yield text if "--" in text or flag not in known else f"--{flag}: {text}"
         else:
             expected = item["msg"].removeprefix("Input should be ").split(", unable to")[0]
             if expected.startswith(("greater", "less")):

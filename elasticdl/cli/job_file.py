@@ -22,6 +22,18 @@ _WIDTH = 98
 _PLAIN = str | int | float | bool
 
 
+class _Words(yaml.SafeLoader):
+    """Reads each value as the word that is written, and null as nothing.
+
+    YAML itself makes a number of 12:00:00, a date of 2024-01-31, and false of off.
+    """
+
+    yaml_implicit_resolvers = {
+        first: [(tag, form) for tag, form in resolvers if tag == "tag:yaml.org,2002:null"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
 def read(path: Path, command: Command) -> dict[str, str]:
     """Return the flags of a file as words of a command line.
 
@@ -29,7 +41,7 @@ def read(path: Path, command: Command) -> dict[str, str]:
         ConfigError: The file cannot be read, or has a name that is no flag of the command.
     """
     try:
-        found = yaml.safe_load(path.read_text())
+        found = yaml.load(path.read_text(), _Words)  # noqa: S506 - it makes texts alone
     except OSError as error:
         raise ConfigError(f"--config={path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -74,10 +86,8 @@ def write(path: Path, command: Command, config: JobConfig, given: Mapping[str, s
 
 
 def _word(path: Path, name: str, value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, _PLAIN):
-        return str(value)
+    if isinstance(value, str):
+        return value
     raise ConfigError(
         f"--config={path}: {name}: expected a text, a number, true or false, found {value!r}"
     )

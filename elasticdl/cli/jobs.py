@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import rich_click as click
 
 from elasticdl.cli.terminal import Terminal, echo
-from elasticdl.errors import ConfigError, ElasticdlError, JobFailedError, UnavailableError
+from elasticdl.errors import (
+    ConfigError,
+    ElasticdlError,
+    JobFailedError,
+    LaunchError,
+    UnavailableError,
+)
 from elasticdl.job import Role
 from elasticdl.job.status import JobStatus, no_status
 
@@ -265,13 +271,21 @@ def _process(word: str) -> tuple[Role, int]:
 def _all_logs(
     job: SubmittedJob, wanted: list[tuple[Role, int]], follow: bool
 ) -> Iterator[tuple[str, str]]:
-    """Yield (process, line) of several logs; if all logs are wanted, logs of new processes too."""
+    """Yield (process, line) of several logs; if all logs are wanted, logs of new processes too.
+
+    Of all logs, one that cannot be read is told on stderr: its process may not have begun.
+    """
     if not follow:
         for role, index in wanted or job.processes():
-            for line in job.logs(role, index, follow=False):
-                yield f"{role}-{index}", line
+            try:
+                for line in job.logs(role, index, follow=False):
+                    yield f"{role}-{index}", line
+            except LaunchError as error:
+                if wanted:
+                    raise
+                echo(f"{role}-{index}: {error}", err=True)
         return
-    lines: queue.SimpleQueue[tuple[str, str] | ElasticdlError] = queue.SimpleQueue()
+    lines: queue.SimpleQueue[tuple[str, str | ElasticdlError]] = queue.SimpleQueue()
     readers: dict[tuple[Role, int], threading.Thread] = {}
 
     def read(role: Role, index: int) -> None:
@@ -279,7 +293,7 @@ def _all_logs(
             for line in job.logs(role, index, follow=True):
                 lines.put((f"{role}-{index}", line))
         except ElasticdlError as error:
-            lines.put(error)
+            lines.put((f"{role}-{index}", error))
 
     next_look = 0.0
     while True:
@@ -292,14 +306,17 @@ def _all_logs(
             next_look = time.monotonic() + _LOOK_SECONDS
         is_last = has_ended and not any(reader.is_alive() for reader in readers.values())
         try:
-            item = lines.get(timeout=0.0 if is_last else _LOOK_SECONDS)
+            who, item = lines.get(timeout=0.0 if is_last else _LOOK_SECONDS)
         except queue.Empty:
             if is_last:
                 return
             continue
-        if isinstance(item, ElasticdlError):
+        if isinstance(item, str):
+            yield who, item
+        elif wanted or not isinstance(item, LaunchError):
             raise item
-        yield item
+        else:
+            echo(f"{who}: {item}", err=True)
 
 
 def _event_line(event: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from elasticdl.config import JobConfig
 from elasticdl.errors import ElasticdlError
 from elasticdl.launchers.base import Launcher, OnEvent
 from elasticdl.packages.kubernetes import names, suspension
-from elasticdl.packages.kubernetes.client import Api
+from elasticdl.packages.kubernetes.client import Api, ApiError
 from elasticdl.packages.kubernetes.launcher import KubernetesLauncher
 from elasticdl.packages.kubernetes.pods import Plan, owners
 from elasticdl.packages.kubernetes.resource import Resource
@@ -74,15 +74,35 @@ def tell_end(config: JobConfig, job_dir: Path, code: int) -> None:
         api = Api.connect()
         path = api.path("jobs", config.cluster.job_name)
         with given_up_after(_TELL_SECONDS) as given_up:
-            persistently(
-                lambda: api.patch(path, change),
-                given_up,
-                lambda error: log.warning("the Job cannot be told how it ended yet: %s", error),
-            )
+            _store(api, path, change, given_up)
             if has_ended:
                 _delete_leftovers(api, config, given_up)
     except ElasticdlError as error:
         log.error("the Job was not told how it ended, or things of it are left: %s", error)
+
+
+def _store(api: Api, path: str, change: Resource, given_up: threading.Event) -> None:
+    """Change a Job; without the picture if that is refused, for it may be too large.
+
+    Raises:
+        ApiError: The Job cannot be changed.
+    """
+
+    def patch(change: Resource) -> None:
+        persistently(
+            lambda: api.patch(path, change),
+            given_up,
+            lambda error: log.warning("the Job cannot be told how it ended yet: %s", error),
+        )
+
+    try:
+        patch(change)
+    except ApiError as error:
+        if error.is_transient:
+            raise
+        log.error("the last picture is not stored with the Job: %s", error)
+        if "spec" in change:
+            patch({"spec": change["spec"]})
 
 
 def _delete_leftovers(api: Api, config: JobConfig, given_up: threading.Event) -> None:

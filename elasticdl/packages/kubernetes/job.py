@@ -10,8 +10,9 @@ import math
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
+from http import HTTPStatus
 
 from elasticdl.errors import LaunchError, UnavailableError
 from elasticdl.job import Event, Role
@@ -248,33 +249,69 @@ class KubernetesJob:
         name = process.process_name(role, index)
         told: set[str] = set()
         while True:
-            has_ended = self._has_ended(self._job())
-            pod = self._newest(role, index)
+            try:
+                has_ended = self._has_ended(self._job())
+                pod = self._newest(role, index)
+            except ApiError as error:
+                self._wait_after(error, follow)
+                continue
             if pod is None and not told and (has_ended or not follow):
                 raise LaunchError(f"the job {self.name} has no pod of {name}")
             if pod is not None and pod["metadata"]["name"] not in told:
                 if not isinstance(observe(pod), Waiting):
-                    told.add(pod["metadata"]["name"])
-                    yield from self._log(pod["metadata"]["name"], follow)
+                    found = str(pod["metadata"]["name"])
+                    told.add(found)
+                    yield from self._followed(found) if follow else self._log(found)
                 elif not follow:
                     raise LaunchError(f"{name} has not begun")
             if has_ended or not follow:
                 return
             time.sleep(_LOOK_SECONDS)
 
-    def _log(self, pod_name: str, follow: bool) -> Iterator[str]:
-        query: dict[str, str | bool] = {"container": names.CONTAINER}
-        if follow:
-            query["follow"] = True
+    def _log(self, pod_name: str) -> Iterator[str]:
         try:
-            stream = self._api.stream(
-                f"{self._api.path('pods', pod_name)}/log", _SILENCE_SECONDS, **query
-            )
-            yield from stream
+            yield from self._stream(pod_name, container=names.CONTAINER)
         except ApiError as error:
-            if not follow:
-                raise LaunchError(f"the log of {pod_name} cannot be read: {error}") from error
-            # The pod or its node is gone; the events after it tell the reason.
+            raise LaunchError(f"the log of {pod_name} cannot be read: {error}") from error
+
+    def _followed(self, pod_name: str) -> Iterator[str]:
+        """Yield the log of a pod up to its end.
+
+        The API server, or a proxy before it, ends a stream now and then. Then the log is read again
+        from the second of the last line.
+        """
+        query: dict[str, str | bool] = {"container": names.CONTAINER, "timestamps": True}
+        last = ""
+        while True:
+            runs = self._runs(pod_name)  # if it has ended, this stream has the whole rest
+            is_new = not last
+            try:
+                for line in self._stream(pod_name, follow=True, **query):
+                    stamp, _, words = line.partition(" ")
+                    is_new = is_new or stamp > last
+                    if is_new:
+                        last = query["sinceTime"] = stamp
+                        yield words
+            except ApiError as error:
+                if error.code == HTTPStatus.FORBIDDEN:
+                    raise LaunchError(f"the log of {pod_name} cannot be read: {error}") from error
+                # If the pod or its node is gone, the events after it tell the reason.
+                log.debug("the log of %s broke off: %s", pod_name, error)
+            if not runs:
+                return
+            time.sleep(_LOOK_SECONDS)
+
+    def _stream(self, pod_name: str, **query: str | bool) -> Iterable[str]:
+        path = f"{self._api.path('pods', pod_name)}/log"
+        return self._api.stream(path, _SILENCE_SECONDS, **query)
+
+    def _runs(self, pod_name: str) -> bool:
+        """Return whether a pod may print more."""
+        try:
+            pods = [pod for pod in self._pods() if pod["metadata"]["name"] == pod_name]
+        except ApiError:
+            return True  # nobody knows
+        return any(isinstance(observe(pod), PodRunning) for pod in pods)
 
     def events(self, follow: bool, since: float = 0.0, with_beats: bool = False) -> Iterator[Event]:
         """Yield the events that the master remembers, and why the master's pod does not start.
@@ -283,8 +320,10 @@ class KubernetesJob:
         log.
         """
         yield from self._until_it_begins(follow)
-        while not self._has_ended(self._job()):
+        while True:
             try:
+                if self._has_ended(self._job()):
+                    break
                 with contextlib.closing(self.connect(self._connect_seconds)) as client:
                     for event in client.events(follow, since, self._connect_seconds, with_beats):
                         since = math.nextafter(event["time"], math.inf)
@@ -294,7 +333,16 @@ class KubernetesJob:
                 log.debug("the events go on with the next master: %s", error)
                 if not follow:
                     break
+            except ApiError as error:
+                self._wait_after(error, follow)
         yield from self._logged_events(since)
+
+    def _wait_after(self, error: ApiError, follow: bool) -> None:
+        """Wait before the API server is asked again, if its failure may pass; else raise it."""
+        if not follow or not error.is_transient:
+            raise error
+        log.debug("what the job does is asked again: %s", error)
+        time.sleep(_LOOK_SECONDS)
 
     def _logged_events(self, since: float) -> Iterator[Event]:
         try:
@@ -308,7 +356,11 @@ class KubernetesJob:
     def _until_it_begins(self, follow: bool) -> Iterator[Event]:
         told = ""
         while True:
-            job, pod = self._job(), self._newest(Role.MASTER, 0)
+            try:
+                job, pod = self._job(), self._newest(Role.MASTER, 0)
+            except ApiError as error:
+                self._wait_after(error, follow)
+                continue
             observed = observe(pod) if pod is not None else Waiting(self._refusal())
             if not isinstance(observed, Waiting):
                 return

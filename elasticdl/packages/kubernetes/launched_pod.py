@@ -37,6 +37,7 @@ class LaunchedPod:
 
     handle: ProcessHandle
     is_there: bool = False  # it was created, or seen
+    has_no_room: bool = False  # the last answer to the request was that a quota is used up
     is_adopted: bool = False  # an earlier master has asked for it
     is_started: bool = False  # `Started` was told
     has_certificate: bool = False  # it was made, or is being made

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
-from elasticdl.errors import LaunchError
+from elasticdl.errors import ElasticdlError, LaunchError
 from elasticdl.job import Role
 from elasticdl.launchers.base import (
     END_ORDER,
@@ -181,8 +181,12 @@ class KubernetesLauncher:
                 return
             pod.was_asked = True
             pod.grace_seconds = grace_seconds
+            has_no_room = pod.has_no_room
             self._changed.notify_all()
-        self._submit(lambda: self._delete(handle.ref, grace_seconds))
+        if has_no_room:
+            self._submit(lambda: self._withdraw(pod))
+        else:
+            self._submit(lambda: self._delete(handle.ref, grace_seconds))
 
     def close(self, grace_seconds: float) -> None:
         """Delete every pod that runs, and wait until all are gone.
@@ -246,21 +250,27 @@ class KubernetesLauncher:
             return
         self._wait_for_replicas(pod)
         self._remove_strays(pod.handle)
-        with self._lock:
-            if pod.was_asked:
-                self._forget(pod)
-                manifest = None
-            else:
-                manifest = self._manifest(pod)
+        try:
+            with self._lock:
+                if pod.was_asked:
+                    self._forget(pod)
+                    manifest = None
+                else:
+                    manifest = self._manifest(pod)
+        except ElasticdlError as error:  # of the user's --cluster_spec
+            self._fail(pod, str(error))
+            return
         if manifest is None:
             self._tell(Exited(pod.handle, ExitReason.KILLED, None))
             return
         try:
-            persistently(
-                lambda: self._api.create(self._api.path("pods"), manifest),
+            is_requested = persistently(
+                lambda: self._request(pod, manifest),
                 self._closed,
-                lambda error: self._tell_waiting(pod, error.words, error.is_over_quota),
+                lambda error: self._take_problem(pod, error),
             )
+            if not is_requested:
+                return
         except ApiError as error:
             if self._closed.is_set():
                 return
@@ -276,6 +286,32 @@ class KubernetesLauncher:
         if is_unwanted:
             self._delete(pod.handle.ref, grace_seconds)
         self._look_at(pod.handle.ref, or_gone=False)
+
+    def _request(self, pod: LaunchedPod, manifest: Manifest) -> bool:
+        """Request a pod once; return False if the pod was withdrawn."""
+        with self._lock:
+            if self._pods.get(pod.handle.ref) is not pod:
+                return False
+            pod.has_no_room = False  # the answer may be another one now
+        self._api.create(self._api.path("pods"), manifest)
+        return True
+
+    def _take_problem(self, pod: LaunchedPod, error: ApiError) -> None:
+        """Take in why a pod was not made, for a reason that may pass."""
+        self._tell_waiting(pod, error.words, error.is_over_quota)
+        with self._lock:
+            pod.has_no_room = error.is_over_quota
+            is_unwanted = pod.has_no_room and pod.was_asked
+        if is_unwanted:
+            self._withdraw(pod)
+
+    def _withdraw(self, pod: LaunchedPod) -> None:
+        """Request a pod no more for which the quota has no room."""
+        with self._lock:
+            if self._pods.get(pod.handle.ref) is not pod or not pod.has_no_room:
+                return
+            self._forget(pod)
+        self._tell(Exited(pod.handle, ExitReason.KILLED, None))
 
     def _wait_for_replicas(self, pod: LaunchedPod) -> None:
         """Delay a worker's pod until the pods that it would wait for have been accepted.

@@ -75,6 +75,10 @@ class PodWatch:
                     continue
                 log.warning("the pods cannot be watched: %s", error)
                 backoff.pause(error.retry_after)
+            except Exception:  # of a line that was cut short, or a pod of a form never seen
+                log.exception("what the API server says of pods cannot be read; they are listed")
+                version = ""
+                backoff.pause()
 
     def _list(self) -> str:
         before = self._before_list()

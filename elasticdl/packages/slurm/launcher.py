@@ -12,7 +12,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -266,7 +266,8 @@ class SlurmLauncher:
         for ref, occupied in self._roster.running().items():
             if ref.startswith(prefix) and ref not in known and ref not in ended:
                 log.warning("nobody knows %s, which ends", ref)
-                self._strays.append(occupied.task)
+                with self._lock:
+                    self._strays.append(occupied.task)
 
     # --- the thread ------------------------------------------------------------------------------
 
@@ -353,7 +354,7 @@ class SlurmLauncher:
         with self._lock:
             asked = [one for one in self._processes.values() if one.was_asked]
             strays, self._strays = self._strays, []
-        requests: list[list[str]] = [[], [], strays]
+        requests: list[list[_Process]] = [[], [], []]
         for one in asked:
             if one.occupied is None:
                 if self._roster.unwant(one.handle.ref):
@@ -361,22 +362,18 @@ class SlurmLauncher:
             elif one.num_requests < len(requests):
                 # SIGTERM; then SIGINT, by which its place kills it; then all of the task.
                 if now >= (0.0, one.kill_at, one.kill_at + _KILLED_SECONDS)[one.num_requests]:
-                    requests[one.num_requests].append(one.occupied.task)
-                    one.num_requests += 1
+                    requests[one.num_requests].append(one)
             elif now >= one.kill_at + _KILLED_SECONDS + _GONE_SECONDS:
                 words = f"its task {one.occupied.task} does not end"
                 self._report(one, Exited(one.handle, ExitReason.NODE_LOST, None, words))
-        ask, kill, cancel = requests
-        for request, tasks in (
-            (partial(commands.send, signal.SIGTERM), ask),
-            (partial(commands.send, signal.SIGINT), kill),
-            (commands.cancel, cancel),
-        ):
-            if tasks:
-                try:
-                    request(tasks)
-                except LaunchError as error:
-                    log.info("%s: %s", ", ".join(tasks), error)  # they may be gone by now
+        ways = partial(commands.send, signal.SIGTERM), partial(commands.send, signal.SIGINT)
+        for request, several in zip((*ways, commands.cancel), requests, strict=True):
+            if _has_taken(request, [one.occupied.task for one in several if one.occupied]):
+                for one in several:
+                    one.num_requests += 1
+        if not _has_taken(commands.cancel, strays):
+            with self._lock:
+                self._strays += strays
 
     def _read(self) -> None:
         """Tell the changes in the files."""
@@ -474,7 +471,10 @@ class SlurmLauncher:
             if self._processes.pop(one.handle.ref, None) is None:
                 return
             self._changed.notify_all()
-        self._roster.forget(one.handle.ref, one.occupied)
+        try:
+            self._roster.forget(one.handle.ref, one.occupied)
+        except OSError as error:  # the job must hear of the end, whatever is left of it
+            log.warning("the files of %s are left: %s", one.handle.ref, error)
         tell(self._on_event, end)
 
 
@@ -482,6 +482,17 @@ def _ask(one: _Process, grace_seconds: float) -> None:
     kill_at = time.monotonic() + grace_seconds
     one.kill_at = min(kill_at, one.kill_at) if one.was_asked else kill_at
     one.was_asked = True
+
+
+def _has_taken(request: Callable[[list[str]], None], tasks: list[str]) -> bool:
+    """Make a request for tasks; return False if Slurm is away, so that it is to be made again."""
+    try:
+        if tasks:
+            request(tasks)
+    except LaunchError as error:
+        log.info("%s: %s", ", ".join(tasks), error)
+        return not isinstance(error, SlurmAwayError)  # else they may be gone by now
+    return True
 
 
 def _why(arrays: Mapping[str, Role], tasks: Mapping[str, SlurmTask], role: Role) -> str:

@@ -11,6 +11,7 @@ from elasticdl.errors import LaunchError
 from elasticdl.packages.slurm import commands
 from elasticdl.packages.slurm.commands import SlurmTask
 from elasticdl.packages.slurm.roster import Occupied
+from elasticdl.runtime.addresses import is_loopback
 
 HOST = "$(SLURM_NODE)"
 """Stands for the address of the node where a process of the job starts."""
@@ -63,6 +64,12 @@ def address() -> str:
     except LaunchError:  # Slurm does not say now
         name = socket.gethostname()
     try:
-        return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError:
         return name
+    # Processes listen at 0.0.0.0, so IPv4 comes first.
+    hosts = [str(each[4][0]) for each in sorted(found, key=lambda each: each[0] != socket.AF_INET)]
+    if is_loopback(name):
+        return hosts[0]
+    # A node may know itself by its loopback address alone; others find it by its name.
+    return next((host for host in hosts if not is_loopback(host)), name)

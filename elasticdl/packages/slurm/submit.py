@@ -68,6 +68,7 @@ class _MasterTask:
     is_tied = False
 
     def __init__(self, job_dir: Path) -> None:
+        self._ends = tuple(job_dir / name for name in (process.PICTURE_FILE, folder.END_FILE))
         self._roster = Roster(job_dir)
         self._job = ""
         self._lock = threading.Lock()
@@ -117,7 +118,8 @@ class _MasterTask:
                     self._found = commands.own_tasks().get(self._job)
                 except LaunchError as error:
                     _log.debug("%s", error)
-                    return False
+                    self._has_ended = any(path.exists() for path in self._ends)
+                    return self._has_ended
                 # A master that leaves has asked for its successor before it ended.
                 is_last = self._roster.master() == self._job
                 self._has_ended = is_last and (self._found is None or self._found.has_ended)

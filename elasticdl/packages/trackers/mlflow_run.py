@@ -6,6 +6,7 @@ one of its tags. A master does not send a number twice; a successor sends the pr
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ JOB_TAG = "elasticdl.job"
 _SECONDS_BETWEEN = 2.0
 _MOST_PARAMETERS = 100  # that the server takes at once
 _LONGEST = 500  # letters of a parameter
+_REFUSED = re.compile(r"[^\w./: -]")  # letters of the name of a metric
 _ENDS = {"finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
 
 
@@ -122,4 +124,10 @@ class MlflowRun:
 def _metric(name: str, value: float, step: int) -> Metric:
     from mlflow.entities import Metric
 
-    return Metric(name, value, int(time.time() * 1000), step)
+    return Metric(_taken(name), value, int(time.time() * 1000), step)
+
+
+def _taken(name: str) -> str:
+    """Return a name that the server takes; it refuses all metrics if it refuses one name."""
+    parts = _REFUSED.sub("_", name).split("/")
+    return "/".join(part for part in parts if part not in ("", ".", ".."))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import queue
@@ -52,8 +53,8 @@ Picture = tuple[JobStatus, float | None]
 class Outbox(Generic[Item]):
     """Gives items to a thread of its own, one after another.
 
-    The caller never waits. At most a hundred items wait to be sent; items that come then are
-    dropped.
+    The caller never waits. At most a hundred items wait to be sent. Of items that may be left out,
+    none is taken then; for any other item the oldest one is dropped.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Outbox(Generic[Item]):
         self._seconds_between, self._is_sent_again = seconds_between, is_sent_again
         self._next = 0.0
         self._is_away = False
+        self._give_up_at: float | None = None  # monotonic time; None: there is no end yet
         self._items: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=flag.strip("-"), daemon=True)
         self._thread.start()
@@ -91,18 +93,23 @@ class Outbox(Generic[Item]):
             may_be_left_out: Whether a similar item comes soon.
         """
         now = time.monotonic()
-        # A server that is away must not fill the memory.
-        if (may_be_left_out and now < self._next) or self._items.qsize() > _MOST_WAITING:
+        is_full = self._items.qsize() > _MOST_WAITING
+        if may_be_left_out and (is_full or now < self._next):
             return
         if may_be_left_out:
             self._next = now + self._seconds_between
+        elif is_full:
+            # A server that is away must not fill the memory, and the end of a job must come there.
+            with contextlib.suppress(queue.Empty):
+                self._items.get_nowait()
         self._items.put(item)
 
     def close(self, seconds: float) -> None:
         """Send the rest; what is not sent in this time is dropped."""
+        self._give_up_at = time.monotonic() + seconds
         self._items.put(None)
         self._thread.join(seconds)
-        if self._thread.is_alive():
+        if self._thread.is_alive() or self._is_away:
             log.warning(
                 "%s: no answer for %.0f s; what came last is missing there", self._flag, seconds
             )
@@ -112,12 +119,19 @@ class Outbox(Generic[Item]):
             while (item := self._items.get()) is not None:
                 is_sent = self._try(item)
                 # A newer item contains the numbers of this one, so it is sent in its place.
-                while not is_sent and self._items.empty():
+                while not is_sent and not self._is_followed():
                     time.sleep(_AGAIN_SECONDS)
                     is_sent = self._try(item)
             self._end()
         except Exception as error:  # of any library below
             log.warning("%s: %s; nothing more is written there", self._flag, error)
+
+    def _is_followed(self) -> bool:
+        """Return whether a newer item waits, or the time for the last one is over."""
+        if self._give_up_at is None:
+            return not self._items.empty()
+        is_late = time.monotonic() >= self._give_up_at
+        return is_late or self._items.qsize() > 1  # beside the mark of the end
 
     def _try(self, item: Item) -> bool:
         """Send an item; return whether it was sent."""

@@ -27,6 +27,7 @@ class FakeApiServer:
         self.requests = []
         self.num_lists = 0
         self.watches = 0
+        self.watch_lines = deque()  # that the next watches get as they are; then they end
         handler = type("Handler", (_Handler,), {"api": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
@@ -167,6 +168,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         begun = self.api.oldest
+        if self.api.watch_lines:
+            self._send_chunk(self.api.watch_lines.popleft())
+            self._chunk(None)
+            return
         if since < begun:
             gone = {"kind": "Status", "code": 410, "message": "too old resource version"}
             self._chunk({"type": "ERROR", "object": gone})
@@ -192,7 +197,9 @@ class _Handler(BaseHTTPRequestHandler):
             return [event for event in api.events if event[0] > since], is_over()
 
     def _chunk(self, event):
-        line = b"" if event is None else json.dumps(event).encode() + b"\n"
+        self._send_chunk(b"" if event is None else json.dumps(event).encode() + b"\n")
+
+    def _send_chunk(self, line):
         try:
             self.wfile.write(f"{len(line):x}\r\n".encode() + line + b"\r\n")
         except OSError:

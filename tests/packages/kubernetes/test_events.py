@@ -5,6 +5,7 @@ The API is played, because a pod's life is told by the test; the masters are rea
 
 import base64
 import contextlib
+import itertools
 import json
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,6 +13,7 @@ import grpc
 import pytest
 
 from elasticdl.packages.kubernetes import names
+from elasticdl.packages.kubernetes.client import ApiError
 from elasticdl.packages.kubernetes.job import KubernetesJob
 from elasticdl.rpc import elasticdl_pb2 as pb
 from elasticdl.rpc.elasticdl_pb2_grpc import MasterServicer, add_MasterServicer_to_server
@@ -121,6 +123,22 @@ def test_the_next_master_goes_on_where_the_one_before_was_lost(api, serve):
     first.when_said = lambda: len(api.pods) == 1 and serve(api, [event(2.0), event(3.0)])
     job = KubernetesJob(api, "a", CONNECT_SECONDS)
     assert list(job.events(follow=True)) == [event(t) for t in (1.0, 2.0, 3.0)]
+
+
+@pytest.mark.parametrize("fault", [ApiError(503, "away"), ApiError(0, "reset")])
+@pytest.mark.parametrize("number", range(5))
+def test_events_go_on_after_the_api_server_was_away(api, serve, monkeypatch, fault, number):
+    serve(api, [event(1.0), event(2.0)])
+    get, calls = api.get, itertools.count()
+
+    def get_or_fail(path, **query):
+        if next(calls) == number:
+            raise fault
+        return get(path, **query)
+
+    monkeypatch.setattr(api, "get", get_or_fail)
+    job = KubernetesJob(api, "a", CONNECT_SECONDS)
+    assert list(job.events(follow=True)) == [event(1.0), event(2.0)]
 
 
 TEXT_LOG = [

@@ -1,10 +1,13 @@
 """What a master leaves behind when its job has ended."""
 
+import pytest
 from kubernetes import client
 
-from elasticdl.packages.kubernetes.client import Api
-from elasticdl.packages.kubernetes.in_master import leftovers
+from elasticdl.packages.kubernetes import in_master, names
+from elasticdl.packages.kubernetes.client import Api, ApiError
+from elasticdl.packages.kubernetes.in_master import leftovers, tell_end
 from elasticdl.packages.kubernetes.settle import settle
+from elasticdl.runtime import process
 from tests.packages.kubernetes.fake_api_server import FakeApiServer
 
 
@@ -28,3 +31,39 @@ def test_keys_settings_and_service_are_of_no_use_after_the_end(make_config):
         "configmaps/test-edl-model",
         "services/test-edl",
     ]
+
+
+class PlayedApi(Api):
+    """Takes annotations of the size that Kubernetes takes."""
+
+    def __init__(self):
+        super().__init__(None, "team")
+        self.spec, self.annotations, self.deleted = {}, {}, []
+
+    def get(self, path, **query):
+        return {"items": []}
+
+    def patch(self, path, body):
+        annotations = body.get("metadata", {}).get("annotations", {})
+        if sum(map(len, annotations.values())) > 256 * 1024:
+            raise ApiError(422, "metadata.annotations: Too long: may not be more than 262144 bytes")
+        self.annotations |= annotations
+        self.spec |= body.get("spec", {})
+        return {}
+
+    def delete(self, path, grace_seconds=None):
+        self.deleted.append(path)
+
+
+@pytest.mark.parametrize("size", [1_000, 300_000])
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_failed_master_has_no_successor_however_large_its_picture(
+    make_config, tmp_path, monkeypatch, size, code
+):
+    api = PlayedApi()
+    monkeypatch.setattr(in_master.Api, "connect", lambda: api)
+    (tmp_path / process.PICTURE_FILE).write_text("x" * size)
+    tell_end(settle(make_config()), tmp_path, code)
+    assert api.spec == ({"backoffLimit": 0} if code else {})
+    assert (names.PICTURE_ANNOTATION in api.annotations) is (size == 1_000)
+    assert api.path("secrets", "test-edl") in api.deleted

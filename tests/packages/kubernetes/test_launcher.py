@@ -16,6 +16,7 @@ from elasticdl.launchers.base import (
     Started,
 )
 from elasticdl.packages.kubernetes.client import Api
+from elasticdl.packages.kubernetes.cluster_spec import ClusterSpec
 from elasticdl.packages.kubernetes.launcher import KubernetesLauncher
 from elasticdl.packages.kubernetes.pods import Plan, owners
 from elasticdl.packages.kubernetes.settle import settle
@@ -180,6 +181,16 @@ def test_a_pod_that_is_refused_has_failed(cluster, server):
     assert "elasticdl rbac prints the rights" in exited.last_words
 
 
+def test_a_pod_that_the_users_file_cannot_change_has_failed(cluster, tmp_path):
+    file = tmp_path / "spec.py"
+    file.write_text("def with_pod(pod):\n    return pod.spec.node_selector['pool']\n")
+    cluster.launcher._spec = ClusterSpec.read(file)
+    handle = cluster.start()
+    exited = cluster.told.get(timeout=10)
+    assert (exited.handle, exited.reason) == (handle, ExitReason.FAILED)
+    assert "with_pod: TypeError" in exited.last_words
+
+
 def test_a_pod_that_goes_away_while_nobody_watches_is_noticed(cluster, server):
     handle = cluster.start()
     cluster.is_there(handle)
@@ -201,6 +212,25 @@ def test_a_watch_that_ends_goes_on_where_it_was(cluster, server):
     server.wait_until(lambda: server.watches >= 2)
     server.set_status(handle.ref, **RUNNING)
     assert cluster.next() == Started(handle)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"type": "MODIFIED", "object": {"metada',
+        b"<html>bad gateway</html>\n",
+        b'{"type": "MODIFIED", "object": {"metadata": {"resourceVersion": "1"}}}\n',
+        b'["an array"]\n',
+    ],
+)
+def test_a_watch_goes_on_after_a_line_that_cannot_be_read(cluster, server, line):
+    handle = cluster.start()
+    cluster.is_there(handle)
+    server.watch_lines.append(line)
+    server.forget_history()
+    server.wait_until(lambda: not server.watch_lines)
+    server.set_status(handle.ref, **RUNNING)
+    assert cluster.told.get(timeout=10) == Started(handle)
 
 
 def test_stop_deletes_a_pod_with_its_grace(cluster, server):
@@ -335,6 +365,19 @@ def test_a_worker_that_waits_for_replicas_can_be_withdrawn(cluster, server):
     while not isinstance(end := cluster.next(), Exited):
         pass
     assert (end.handle, end.reason) == (worker, ExitReason.KILLED)
+
+
+@pytest.mark.parametrize("ends", ["stop", "close"])
+def test_a_pod_that_waits_for_its_quota_can_be_withdrawn(cluster, server, ends):
+    server.faults.extend([(403, 'pods "a" is forbidden: exceeded quota: team')] * 100)
+    handle = cluster.start()
+    assert isinstance(cluster.next(), PendingProcess)
+    if ends == "stop":
+        cluster.launcher.stop(handle, 5.0)
+    else:
+        cluster.launcher.close(0.0)
+    assert cluster.told.get(timeout=10) == Exited(handle, ExitReason.KILLED, None)
+    assert not server.pods()
 
 
 def test_only_some_of_the_pods_that_ended_are_kept(cluster, server):

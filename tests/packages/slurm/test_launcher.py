@@ -1,7 +1,9 @@
 """The launcher with a Slurm that is played; tests/contract has it with a real one."""
 
 import dataclasses
+import errno
 import itertools
+import signal
 import threading
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from elasticdl.cli.flags import build_config
 from elasticdl.errors import LaunchError
 from elasticdl.job import Role
-from elasticdl.launchers.base import Exited, ExitReason, PendingProcess, ProcessSpec
+from elasticdl.launchers.base import Exited, ExitReason, PendingProcess, ProcessSpec, Started
 from elasticdl.packages.slurm import commands
 from elasticdl.packages.slurm import launcher as room
 from elasticdl.packages.slurm.commands import SlurmAwayError
@@ -153,6 +155,57 @@ def test_a_place_that_was_cancelled_in_the_queue_is_asked_for_again(
     monkeypatch.setattr(commands, "submit", lambda *words: (has_asked.set(), submit(*words))[1])
     assert has_asked.wait(SECONDS)  # Slurm lists no task of it
     assert slurm_played.arrays == ["--array=0-0"] * 2
+
+
+def test_a_process_is_asked_to_end_again_if_slurm_was_away(launcher, heard, monkeypatch):
+    refusals, sent, news = [SlurmAwayError("scancel: Unable to contact")] * 2, [], threading.Event()
+
+    def send(number, tasks):
+        if refusals:
+            raise refusals.pop()
+        sent.append((number, list(tasks)))
+        news.set()
+
+    monkeypatch.setattr(commands, "send", send)
+    handle = launcher.start(SPEC)
+    until(heard, PendingProcess)
+    launcher._roster.take(Role.WORKER, Occupied("1_0", 0))
+    until(heard, Started)
+    launcher.stop(handle, 3600.0)
+    assert news.wait(SECONDS)
+    assert sent == [(signal.SIGTERM, ["1_0"])]
+    launcher._roster.tell_end(Exited(handle, ExitReason.PREEMPTED, -15))
+    until(heard, Exited)
+
+
+def test_a_process_that_nobody_knows_is_cancelled_again_if_slurm_was_away(
+    launcher, heard, monkeypatch
+):
+    refusals, cancelled = [SlurmAwayError("scancel: Unable to contact")] * 2, threading.Event()
+
+    def cancel(tasks, is_waiting=False):
+        if refusals:
+            raise refusals.pop()
+        if list(tasks) == ["1_0"]:
+            cancelled.set()
+
+    monkeypatch.setattr(commands, "cancel", cancel)
+    launcher._roster.want("worker-0-stray", ["run"])
+    launcher._roster.take(Role.WORKER, Occupied("1_0", 0))
+    launcher.start(SPEC)
+    assert cancelled.wait(SECONDS)
+
+
+def test_an_end_is_told_though_its_files_cannot_be_removed(launcher, heard, monkeypatch):
+    def forget(ref, occupied):
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(launcher._roster, "forget", forget)
+    handle = launcher.start(SPEC)
+    until(heard, PendingProcess)
+    launcher._roster.take(Role.WORKER, Occupied("1_0", 0))
+    launcher._roster.tell_end(Exited(handle, ExitReason.FAILED, 1, "a word"))
+    assert until(heard, Exited) == [Exited(handle, ExitReason.FAILED, 1, "a word")]
 
 
 def test_a_process_that_an_unknown_master_wanted_has_no_place_any_more(launcher, heard, tmp_path):

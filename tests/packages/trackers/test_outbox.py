@@ -2,6 +2,7 @@
 
 import dataclasses
 import queue
+import threading
 
 from elasticdl.cli.flags import build_config
 from elasticdl.errors import ConfigError
@@ -40,6 +41,56 @@ def test_what_cannot_be_sent_is_sent_again_and_what_came_meanwhile_after_it(monk
     box.close(10)
     assert tries.get(timeout=10) == "b"
     assert ends == [1]
+
+
+def test_what_came_last_is_sent_again_while_there_is_time(monkeypatch, caplog):
+    monkeypatch.setattr(outbox, "_AGAIN_SECONDS", 0.01)
+    closing, sent = threading.Event(), []
+    answers = iter((OSError("away"), OSError("away"), None))
+
+    def send(item):
+        closing.wait(10)
+        if (error := next(answers)) is not None:
+            raise error
+        sent.append(item)
+
+    box = Outbox("--to", send, seconds_between=0.0, is_sent_again=True)
+    box.put("the end")
+    threading.Timer(0.1, closing.set).start()
+    box.close(10)
+    assert sent == ["the end"]
+    assert "is missing there" not in caplog.text
+
+
+def test_what_came_last_is_given_up_when_its_time_is_over(monkeypatch, caplog):
+    monkeypatch.setattr(outbox, "_AGAIN_SECONDS", 0.01)
+
+    def send(_):
+        raise OSError("away")
+
+    box = Outbox("--to", send, seconds_between=0.0, is_sent_again=True)
+    box.put("the end")
+    box.close(0.1)
+    box._thread.join(10)
+    assert not box._thread.is_alive()
+    assert "what came last is missing there" in caplog.text
+
+
+def test_what_may_not_be_left_out_is_sent_though_many_others_wait():
+    goes_on, sent = threading.Event(), []
+
+    def send(item):
+        goes_on.wait(10)
+        sent.append(item)
+
+    box = Outbox("--to", send, seconds_between=0.0, is_sent_again=True)
+    for number in range(300):
+        box.put(number, may_be_left_out=True)
+    box.put("the end")
+    goes_on.set()
+    box.close(10)
+    assert sent[-1] == "the end"
+    assert len(sent) < 110
 
 
 def test_what_nobody_can_send_ends_the_outbox_and_no_one_waits_for_it(caplog):

@@ -401,3 +401,14 @@ def test_a_path_in_which_the_job_could_open_no_file_is_refused(words, said):
         build_config("train", TRAIN | words)
     shorter = {name: word[: -len(word) // 2] for name, word in words.items() if name == "job_dir"}
     build_config("train", TRAIN | shorter)
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "predict"])
+@pytest.mark.parametrize("word", ["?", "-7", "a=1;b"])
+def test_an_error_of_a_value_names_a_flag(command, word):
+    for flag in flags(command):
+        try:
+            build_config(command, {"model_def": "a.forward", flag.name: word})
+        except ConfigError as error:
+            for line in str(error).splitlines():
+                assert "--" in line or line.startswith("elasticdl "), line

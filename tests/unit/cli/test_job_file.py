@@ -3,6 +3,7 @@
 import pytest
 
 from elasticdl.cli.main import run_command
+from elasticdl.packages.slurm.settings import SlurmSection
 
 NEEDED = ["--model_def=m.model.forward", "--training_data=data.csv"]
 
@@ -36,12 +37,27 @@ def test_flags_come_from_a_file_and_the_command_line_wins(ran, file):
     assert stay == "detach"
 
 
+def test_a_value_is_what_is_written_whatever_yaml_makes_of_such_words(ran, file):
+    file.write_text(
+        "launcher: slurm\nslurm_time_limit: 12:00:00\ntls: off\ninsecure: yes\nuse_async: True\n"
+        "job_name: 2024-01-31\nnum_workers: 1_0\nvalidation_data: ~\nvalidation_split: null\n"
+        "model_params: 'null'\noutput: no\n"
+    )
+    assert run_command(["train", f"--config={file}", *NEEDED]) == 0
+    ((config, _),) = ran
+    assert config.of(SlurmSection).slurm_time_limit == "12:00:00"
+    assert (config.cluster.tls, config.cluster.insecure) == ("off", True)
+    assert (config.cluster.job_name, config.cluster.num_workers) == ("2024-01-31", 10)
+    assert (config.training.use_async, config.data.validation_data) == (True, "")
+    assert (config.model.model_params, str(config.checkpoint.output)) == ("null", "no")
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
         ("num_epoch: 3", "unknown flag --num_epoch; did you mean --num_epochs?"),
         ("saved_model: m", "--saved_model has no meaning for elasticdl train"),
-        ("num_epochs: [3]", "num_epochs: expected a text, a number, true or false, found [3]"),
+        ("num_epochs: [3]", "num_epochs: expected a text, a number, true or false, found ['3']"),
         ("- num_epochs", "expected lines of the form NAME: VALUE, found list"),
         ("a: b: c", "expected YAML"),
         ("num_epochs: many", "--num_epochs: expected a valid integer"),

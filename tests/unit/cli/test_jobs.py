@@ -1,12 +1,15 @@
-"""What a command says of a job that ends while it is asked something."""
+"""What commands say of a job that ends while it is asked something, or of which a log is missing."""
 
 from dataclasses import replace
 
 import pytest
 
 from elasticdl.cli.jobs import ask, picture_now
-from elasticdl.errors import UnavailableError
+from elasticdl.cli.main import run_command
+from elasticdl.errors import LaunchError, UnavailableError
+from elasticdl.job import Role
 from elasticdl.job.status import no_status
+from elasticdl.launchers import choose
 
 
 class EndingJob:
@@ -57,3 +60,32 @@ def test_the_picture_of_a_suspended_master_is_the_last_one_that_it_has_written()
     assert goes_on
     assert (found.status, found.records_done) == ("pending", 7_000)
     assert found.message == "the master is SUSPENDED in Slurm"
+
+
+class PendingWorkerJob(EndingJob):
+    """A job with a log of its master and of a replica, and a worker that has not begun."""
+
+    def processes(self):
+        return [(Role.MASTER, 0), (Role.WORKER, 0), (Role.PS, 0)]
+
+    def logs(self, role, index, follow):
+        if role is Role.WORKER:
+            raise LaunchError("worker 0 has not begun")
+        yield f"the {role} runs"
+
+
+@pytest.mark.parametrize("flags", [[], ["--follow"]])
+def test_all_logs_are_printed_though_one_cannot_be_read(monkeypatch, capsys, flags):
+    monkeypatch.setattr(choose, "find", lambda name: PendingWorkerJob(ends=True))
+    assert run_command(["logs", "clicks", *flags]) == 0
+    printed = capsys.readouterr()
+    lines = ["master-0 | the master runs", "ps-0 | the ps runs"]
+    assert sorted(printed.out.splitlines()) == lines
+    assert printed.err == "worker-0: worker 0 has not begun\n"
+
+
+@pytest.mark.parametrize("flags", [[], ["--follow"]])
+def test_a_log_that_was_asked_for_and_cannot_be_read_is_an_error(monkeypatch, capsys, flags):
+    monkeypatch.setattr(choose, "find", lambda name: PendingWorkerJob(ends=True))
+    assert run_command(["logs", "clicks", "worker-0", "ps-0", *flags]) == 1
+    assert "error: worker 0 has not begun" in capsys.readouterr().err

@@ -1,0 +1,70 @@
+"""The task of a master that was asked to end has a successor, or says why there is none."""
+
+import json
+
+import pytest
+
+from elasticdl.errors import LaunchError
+from elasticdl.launchers.process.folder import END_FILE
+from elasticdl.packages.slurm import __main__ as room
+from elasticdl.packages.slurm.commands import SlurmAwayError
+from elasticdl.packages.slurm.own_task import Request
+from elasticdl.packages.slurm.roster import Occupied, Roster
+
+
+@pytest.fixture
+def job_dir(tmp_path, monkeypatch):
+    """The folder of a job whose processes were stopped."""
+    monkeypatch.setattr(room, "own_task", lambda: Occupied("1", 0))
+    monkeypatch.setattr(room, "submit_master", lambda config, job_dir: "2")
+    monkeypatch.setattr(room, "_AGAIN_SECONDS", 0.0)
+    Roster(tmp_path).prepare()
+    (tmp_path / END_FILE).write_text(json.dumps({"status": "stopped", "message": "by SIGTERM"}))
+    return tmp_path
+
+
+def answering(*answers):
+    """Return a function that gives these answers, of which errors are raised."""
+    left = list(answers)
+
+    def answer(*_):
+        found = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    return answer
+
+
+def end_of(job_dir):
+    return json.loads((job_dir / END_FILE).read_text())
+
+
+def test_slurm_is_asked_again_why_a_task_is_to_end(job_dir, monkeypatch):
+    away = SlurmAwayError("squeue: Unable to contact slurm controller")
+    monkeypatch.setattr(room, "why_asked", answering(away, away, Request.NOTICE))
+    room._come_back(job_dir, None)
+    assert Roster(job_dir).master() == "2"
+    assert not (job_dir / END_FILE).exists()
+
+
+def test_a_job_that_was_cancelled_stays_stopped(job_dir, monkeypatch):
+    monkeypatch.setattr(room, "why_asked", answering(Request.CANCELLED))
+    room._come_back(job_dir, None)
+    assert end_of(job_dir)["message"] == "by SIGTERM"
+
+
+def test_a_job_without_a_successor_says_why(job_dir, monkeypatch):
+    monkeypatch.setattr(room, "why_asked", answering(Request.NOTICE))
+    monkeypatch.setattr(room, "submit_master", answering(LaunchError("sbatch: no such account")))
+    room._come_back(job_dir, None)
+    end = end_of(job_dir)
+    assert end["status"] == "stopped"
+    assert "no task of Slurm takes over: sbatch: no such account" in end["message"]
+
+
+def test_a_job_is_stopped_if_slurm_stays_away(job_dir, monkeypatch):
+    monkeypatch.setattr(room, "_AWAY_SECONDS", 0.05)
+    monkeypatch.setattr(room, "why_asked", answering(SlurmAwayError("squeue: Unable to contact")))
+    room._come_back(job_dir, None)
+    assert "no task of Slurm takes over: squeue: Unable to contact" in end_of(job_dir)["message"]
