@@ -201,7 +201,7 @@ def _estimated(
     common["distinct"] = Distinct(
         count=num_distinct, is_exact=False, relative_error=HYPERLOGLOG_ERROR
     )
-    sample = _sample(values.source, num_values, is_infinite)
+    sample = _sample(values, num_values, is_infinite)
     if values.kind != "float":
         common["vocabulary"] = _frequent(database, values.source, sample, limits)
     if values.kind == "text":
@@ -242,14 +242,15 @@ def _frequent(
     return _counted(database, limits, is_all=False)
 
 
-def _sample(source: str, num_values: int, is_infinite: str) -> str:
-    """Return a query for the values and counts of a sample of rows, always the same ones."""
+def _sample(values: _Values, num_values: int, is_infinite: str) -> str:
+    """Return a query for the values and counts of a sample, always the same one."""
     # The rows are chosen by a hash of their number: a random sample would give other statistics
-    # each time.
+    # each time. The values of one list may resemble each other, so each is chosen by itself.
     every = max(1, num_values // SAMPLE_RECORDS)
+    chosen = "hash(r, v)" if values.is_list else "hash(r)"
     return (
-        f"SELECT v, count(*) AS n FROM {source} WHERE v IS NOT NULL AND NOT {is_infinite} "
-        f"AND hash(r) % {every} = 0 GROUP BY v"
+        f"SELECT v, count(*) AS n FROM {values.source} WHERE v IS NOT NULL AND NOT {is_infinite} "
+        f"AND {chosen} % {every} = 0 GROUP BY v"
     )
 
 

@@ -21,6 +21,7 @@ from elasticdl.packages.data_tools.convert_command import (
     missing_option,
     parse_types,
     reader_params,
+    told_to_end,
     types_option,
 )
 from elasticdl.runtime.process import write_whole
@@ -116,6 +117,7 @@ def _compute(
 
     reader = open_reader(source, params)
     with (
+        told_to_end(),  # the copy of the data would stay
         open_database(reader, source, types, missing, num_cores()) as database,
         record_progress("analyzing columns", len(database.columns)) as on_progress,
     ):

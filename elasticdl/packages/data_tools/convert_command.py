@@ -159,7 +159,7 @@ def convert(
         raise ConfigError(f"{flag} {'does not go' if raw_format else 'goes only'} with --from")
     for name in _ONLY_RECORDS if raw_format else _ONLY_RAW:
         del words[name]
-    with _told_to_end():
+    with told_to_end():
         if raw_format is None:
             _convert_records(source, destination, **words)
         else:
@@ -167,16 +167,23 @@ def convert(
 
 
 @contextmanager
-def _told_to_end() -> Iterator[None]:
-    """Let SIGTERM end the command as an error does: the files written so far are removed."""
+def told_to_end() -> Iterator[None]:
+    """Let SIGTERM end a command as an error does: the files written so far are removed."""
+    told: list[int] = []
 
     def end(number: int, _: object) -> None:
+        told.append(number)
         # The shell's exit code for a program that a signal has ended.
         raise SystemExit(128 + number)
 
     before = signal.signal(signal.SIGTERM, end)
     try:
         yield
+    except KeyboardInterrupt:
+        # DuckDB tells of each signal in one way, see `tables.py`.
+        if told:
+            raise SystemExit(128 + told[0]) from None
+        raise
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -6,7 +6,7 @@ The functions are pure: `data_check.py` takes the samples. If nothing can be see
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -160,7 +160,7 @@ def _check_positive(data: DataSet, table: WantedTable) -> None:
             f"{data.flag}: the label {table.label!r} is empty in all "
             f"{data.sample.num_looked_at:,} records that were looked at"
         )
-    if not set(found).isdisjoint(table.positive):
+    if _has_positive(data, table, found):
         return
     near = {_plain(word) for word in found} & {_plain(word) for word in table.positive}
     if near or data.sample.is_all:
@@ -353,7 +353,7 @@ def _positive_warnings(data: DataSet, table: WantedTable) -> Iterator[str]:
             "leave them out of the data"
         )
     present = {word.strip() for word in words if word is not None}
-    if table.positive and present and present.isdisjoint(table.positive):
+    if table.positive and present and not _has_positive(data, table, present):
         yield (
             f"{data.flag}: the label {table.label!r} is never {_some(table.positive, ' or ')} "
             f"in {data.sample.num_looked_at:,} records that were looked at; found "
@@ -466,6 +466,16 @@ def _share(
     found = sum(count for word, count in counts.items() if word in known)
     unknown = [word for word, _ in counts.most_common() if word not in known]
     return found / len(values), unknown
+
+
+def _has_positive(data: DataSet, table: WantedTable, found: Iterable[str]) -> bool:
+    """Return whether a label is 1: a word of the data is positive, or `feed` gave a 1.
+
+    In a column of numbers or truth values, `feed` writes the words as `positive` has them: True is
+    "1" then, or "true".
+    """
+    is_fed = any((labels == 1).any() for labels in data.fed.labels.values())
+    return is_fed or not set(table.positive).isdisjoint(found)
 
 
 def _distinct(words: Words) -> list[str]:

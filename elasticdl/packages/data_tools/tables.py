@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 TABLE = "data"
 ROW = "row_number"
 _FILE_ROW = "file_row_number"
+_INTERRUPTED = "Query interrupted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,11 @@ def open_database(
                 yield Database(connection, ROW, columns, places, len(_names(reader)))
             except duckdb.Error as error:  # also of what is fetched later
                 raise DataError(_first_line(error)) from error
+            except RuntimeError as error:
+                # A signal ends a query by this error, in place of what its handler has raised.
+                if str(error) == _INTERRUPTED:
+                    raise KeyboardInterrupt from None
+                raise
 
 
 def _names(reader: DataReader) -> list[str]:

@@ -11,6 +11,7 @@ from decimal import Decimal
 from functools import cached_property
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
+from uuid import UUID
 
 import numpy as np
 
@@ -329,8 +330,8 @@ def _require_file(url: sqlalchemy.URL) -> None:
 def _array(values: Sequence[Any], dtype: np.dtype[np.generic]) -> Array:
     if dtype.kind == "O":
         out = np.empty(len(values), dtype=object)
-        # NumPy has no type for a time of day, so it becomes text.
-        words = (str(value) if isinstance(value, time) else value for value in values)
+        # NumPy has no type for a time of day or a UUID, so it becomes text.
+        words = (str(value) if isinstance(value, time | UUID) else value for value in values)
         out[:] = ["" if word is None else word for word in words]
         return out
     if dtype.kind == "f":

@@ -200,6 +200,15 @@ def test_lists_count_by_their_values(analyze):
     assert (vocabulary.values, vocabulary.counts) == (["b", "a"], [2, 1])
 
 
+def test_a_few_long_lists_are_estimated_within_what_is_said(analyze):
+    low, high = np.linspace(0, 1, 300_000), np.linspace(100, 101, 300_000)
+    pq.write_table(pa.table({"x": [low, high]}), "x.parquet")
+    assert analyze("x.parquet", "--distinct_limit=1000")[0] == 0
+    column = read_statistics("s.json").column("x")
+    ranks = [np.mean(np.concatenate([low, high]) <= value) for value in column.quantiles]
+    assert np.abs(ranks - np.linspace(0, 1, 101)).max() <= column.quantile_error
+
+
 def test_infinite_and_missing_numbers_are_told_apart(analyze):
     pq.write_table(pa.table({"x": [1.0, np.inf, -np.inf, np.nan, None, 3.0]}), "x.parquet")
     analyze("x.parquet")

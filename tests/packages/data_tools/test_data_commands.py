@@ -1,6 +1,8 @@
 import os
 import signal
+from functools import partial
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
@@ -138,6 +140,56 @@ def test_a_conversion_that_is_told_to_end_leaves_nothing(run, options, monkeypat
     assert ended.value.code == 128 + signal.SIGTERM
     assert files() == before
     assert signal.getsignal(signal.SIGTERM) == handler
+
+
+@pytest.fixture
+def copies(tmp_path, monkeypatch):
+    """The folder that temporary copies are made in."""
+    folder = tmp_path / "copies"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    return folder
+
+
+def killed(database, *_, by=signal.SIGTERM):
+    os.kill(os.getpid(), by)
+    raise AssertionError("the signal has ended the analysis")
+
+
+def killed_in_a_query(database, *_, by=signal.SIGTERM):
+    Timer(0.5, os.kill, (os.getpid(), by)).start()
+    database.ask("SELECT count(*) FROM range(1000000000) a WHERE hash(a.range) = 0").fetchone()
+    raise AssertionError("the signal has ended the query")
+
+
+@pytest.mark.parametrize("analyze", [killed, killed_in_a_query])
+def test_an_analysis_that_is_told_to_end_leaves_no_copy_of_the_data(
+    run, monkeypatch, copies, analyze
+):
+    pytest.importorskip("duckdb", reason="this needs elasticdl-train[statistics]")
+    monkeypatch.setattr("elasticdl.packages.data_tools.analyze.analyze", analyze)
+    Path("in.csv").write_text("a,b\n1,2\n")
+    handler = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            run("analyze", "in.csv", "--output=s.json", "--data_reader_params=skip_header=true")
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert not list(copies.iterdir())
+
+
+@pytest.mark.parametrize("analyze", [killed, killed_in_a_query])
+def test_an_analysis_that_is_interrupted_ends_as_other_commands_do(
+    run, monkeypatch, copies, analyze
+):
+    pytest.importorskip("duckdb", reason="this needs elasticdl-train[statistics]")
+    by_key = partial(analyze, by=signal.SIGINT)
+    monkeypatch.setattr("elasticdl.packages.data_tools.analyze.analyze", by_key)
+    Path("in.csv").write_text("a,b\n1,2\n")
+    words = ["analyze", "in.csv", "--output=s.json", "--data_reader_params=skip_header=true"]
+    assert run(*words)[0] == 128 + signal.SIGINT
+    assert not list(copies.iterdir())
 
 
 @pytest.mark.parametrize("content", ["", "a,b\n"])

@@ -188,6 +188,27 @@ def test_a_label_that_is_never_positive_is_refused_with_what_was_found(
         look(TABLE, training)
 
 
+@pytest.mark.parametrize(
+    ("positive", "written"),
+    [("True", ("TRUE", "FALSE")), ("true", (True, False)), ("1", (True, False)), ("1", (1.0, 0.0))],
+)
+def test_a_label_that_feed_writes_as_its_positive_word_is_not_refused(
+    look, tmp_path, positive, written
+):
+    columns = rows(400, 1, written)
+    if isinstance(written[0], str):
+        training = write(tmp_path / "t.csv", columns)
+    else:
+        pa = pytest.importorskip("pyarrow", reason="this needs elasticdl-train[parquet]")
+        pq = pytest.importorskip("pyarrow.parquet")
+        training = tmp_path / "t.parquet"
+        columns |= {name: columns[name].astype(object) for name in ("flag", "city")}
+        pq.write_table(pa.table(columns), training)
+    said = look(TABLE.replace("Yes", positive), training)
+    assert [line for line in said if line.startswith("labels: 0 in ") and ", 1 in " in line]
+    assert not [line for line in said if "is never" in line]
+
+
 def test_a_number_of_a_table_that_nothing_scales_is_told(look, tmp_path):
     columns = rows(400, 1)
     columns["a"] = 1000 * columns["a"]

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from elasticdl import preprocessing
+from elasticdl.errors import ModelError
 from elasticdl.job import Mode
 from elasticdl.layers import Embedding
 
@@ -151,3 +152,28 @@ def test_ragged_and_sparse_features_of_feed_reach_the_layers(new_job, tmp_path):
     loaded = tf.saved_model.load(str(tmp_path))
     served = loaded.serve(minibatch.features)
     np.testing.assert_allclose(served, job.predict(words, 2), rtol=1e-6)
+
+
+def test_a_file_of_words_has_one_word_a_line_whatever_is_in_the_word(tmp_path):
+    words = tmp_path / "words.txt"
+    words.write_bytes("\ufeffcat\r\nwild\u2028 dog\r\nsea\x85lion\r\ncow".encode())
+    assert preprocessing.IndexLookup(words).vocabulary == [
+        "cat",
+        "wild\u2028 dog",
+        "sea\x85lion",
+        "cow",
+    ]
+
+
+def test_a_file_that_is_no_text_is_no_vocabulary(tmp_path):
+    words = tmp_path / "words.txt"
+    words.write_bytes("k\xf8benhavn\n".encode("latin-1"))
+    with pytest.raises(ModelError, match=r"IndexLookup .*words\.txt.*give a file of text in UTF-8"):
+        preprocessing.IndexLookup(words)
+
+
+@pytest.mark.timeout(30)
+def test_a_word_that_is_twice_at_the_end_of_a_large_vocabulary_is_found_at_once():
+    words = [f"word-{number}" for number in range(200_000)]
+    with pytest.raises(ModelError, match="'word-199999' more than once"):
+        preprocessing.IndexLookup([*words, "word-199999"])

@@ -152,6 +152,21 @@ def test_words_of_a_label_are_classes():
         batch_of(one, ["1,odl"], names=("x", "kind"))
 
 
+@pytest.mark.parametrize(
+    ("label", "wanted", "given"),
+    [
+        (Label("y", positive=2), ("2",), [0.0, 1.0]),
+        (Label("y", positive=[2, 3]), ("2", "3"), [0.0, 1.0]),
+        (Label("y", classes=[1, 2]), (), [0, 1]),
+    ],
+)
+def test_numbers_of_a_label_are_its_words(label, wanted, given):
+    one = Table([Number("x")], label)
+    assert one.wanted().positive == wanted
+    _, labels = batch_of(one, [b"3,1", b"4,2"], names=("x", "y"))
+    assert labels.numpy().ravel().tolist() == given
+
+
 def test_columns_of_any_name_have_layers_of_their_own():
     one = Table(
         [Category("城市", 5), Tags("爱好", 9), Tags("年/龄", 9), Category("a b", ["x"])], Label("y")

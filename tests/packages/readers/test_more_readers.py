@@ -350,3 +350,17 @@ def test_numbers_of_a_database_that_would_meet_are_refused(database, kind, value
 
 def test_numbers_with_places_are_the_nearest(database):
     assert numeric(database, "NUMERIC(10, 2)", [1.25, 7]).tolist() == [1.25, 7.0]
+
+
+def test_a_uuid_of_a_table_is_text(monkeypatch):
+    sqlalchemy = pytest.importorskip("sqlalchemy", reason="this needs elasticdl-train[sql]")
+    from sqlalchemy.dialects.sqlite import base
+
+    # SQLite has no type of this name; what PostgreSQL gives for its own is the same.
+    monkeypatch.setitem(base.ischema_names, "UUID", sqlalchemy.types.Uuid)
+    with closing(sqlite3.connect("data.db")) as connection:
+        connection.execute("CREATE TABLE visits (id INTEGER PRIMARY KEY, visitor UUID)")
+        connection.execute("INSERT INTO visits VALUES (1, ?), (2, NULL)", ("ab" * 16,))
+        connection.commit()
+    (records,) = read_all(open_reader("sqlite:///data.db", "table=visits"))
+    assert list(records.columns["visitor"]) == ["abababab-abab-abab-abab-abababababab", ""]

@@ -6,6 +6,7 @@ has it as `tf.strings.to_hash_bucket_fast`, and Rust in `crates/edl-store/src/fi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -155,11 +156,24 @@ def _words(vocabulary: str | Path | Iterable[object], layer: str) -> list[str]:
                 f"IndexLookup {layer!r}: vocabulary is {str(path)!r}, and there is no such file; "
                 "give a file of one word a line, or a list of words"
             )
-        vocabulary = path.read_text(encoding="utf-8").splitlines()
+        vocabulary = _lines(path, layer)
     words = [word if isinstance(word, str) else str(word) for word in vocabulary]
     if not words:
         raise ModelError(f"IndexLookup {layer!r}: vocabulary has no word")
     if len(set(words)) < len(words):
-        double = next(word for word in words if words.count(word) > 1)
+        double = next(word for word, count in Counter(words).items() if count > 1)
         raise ModelError(f"IndexLookup {layer!r}: vocabulary has {double!r} more than once")
     return words
+
+
+def _lines(path: Path, layer: str) -> list[str]:
+    """Return the lines of a file, as `open` does: `splitlines` also cuts inside of words."""
+    try:
+        # Some programs begin a text file with a byte order mark. It is no part of the first word.
+        with path.open(encoding="utf-8-sig") as file:
+            return [line.removesuffix("\n") for line in file]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelError(
+            f"IndexLookup {layer!r}: vocabulary is {str(path)!r}, which cannot be read: {error}; "
+            "give a file of text in UTF-8, one word a line"
+        ) from error

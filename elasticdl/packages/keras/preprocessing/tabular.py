@@ -124,15 +124,15 @@ class Label:
     A record without a label is an error. So is a word that differs from `positive` only by its
     case.
 
-    positive: The words that mean 1.0; all other words mean 0.0.
+    positive: The words that mean 1.0; all other words mean 0.0. A number is its word: 1 is "1".
     classes: The words that mean 0, 1, 2, ... (int64); another word is an error.
     dtype: The type of a column of numbers; used without `positive` and `classes`.
     """
 
     name: str
-    positive: str | Sequence[str] | None = None
+    positive: str | int | Sequence[str] | Sequence[int] | None = None
     dtype: Literal["float32", "int64"] = "float32"
-    classes: Sequence[str] | None = None
+    classes: Sequence[str] | Sequence[int] | None = None
 
 
 class Table:
@@ -214,8 +214,7 @@ class Table:
             elif isinstance(column, Number):
                 known = described[column.name]
                 described[column.name] = replace(known, is_as_it_is=_is_as_it_is(column))
-        positive = self.label.positive
-        words = (positive,) if isinstance(positive, str) else tuple(positive or ())
+        words = () if self.label.positive is None else _label_words(self.label)
         return WantedTable(
             tuple(described.values()), self.label.name, words, self._file_columns, self._missing
         )
@@ -274,7 +273,7 @@ class Table:
     def _label_of(self, columns: dict[str, tf.Tensor]) -> tf.Tensor:
         value, positive = columns[self.label.name], self.label.positive
         if self.label.classes is not None:
-            return _class_of(tf.strings.strip(value), list(self.label.classes))[None]
+            return _class_of(tf.strings.strip(value), list(_label_words(self.label)))[None]
         if positive is None:
             return value[None]
         return _is_positive(tf.strings.strip(value), list(_label_words(self.label)))[None]
