@@ -28,7 +28,7 @@ class _Words(yaml.SafeLoader):
     YAML itself makes a number of 12:00:00, a date of 2024-01-31, and false of off.
     """
 
-    yaml_implicit_resolvers = {
+    yaml_implicit_resolvers = {  # noqa: RUF012 - as its base has it
         first: [(tag, form) for tag, form in resolvers if tag == "tag:yaml.org,2002:null"]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
@@ -41,7 +41,7 @@ def read(path: Path, command: Command) -> dict[str, str]:
         ConfigError: The file cannot be read, or has a name that is no flag of the command.
     """
     try:
-        found = yaml.load(path.read_text(), _Words)  # noqa: S506 - it makes texts alone
+        found = yaml.load(path.read_text(), _Words)
     except OSError as error:
         raise ConfigError(f"--config={path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:

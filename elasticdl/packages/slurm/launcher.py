@@ -366,8 +366,12 @@ class SlurmLauncher:
             elif now >= one.kill_at + _KILLED_SECONDS + _GONE_SECONDS:
                 words = f"its task {one.occupied.task} does not end"
                 self._report(one, Exited(one.handle, ExitReason.NODE_LOST, None, words))
-        ways = partial(commands.send, signal.SIGTERM), partial(commands.send, signal.SIGINT)
-        for request, several in zip((*ways, commands.cancel), requests, strict=True):
+        ways: list[Callable[[list[str]], None]] = [
+            partial(commands.send, signal.SIGTERM),
+            partial(commands.send, signal.SIGINT),
+            commands.cancel,
+        ]
+        for request, several in zip(ways, requests, strict=True):
             if _has_taken(request, [one.occupied.task for one in several if one.occupied]):
                 for one in several:
                     one.num_requests += 1

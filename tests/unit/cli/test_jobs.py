@@ -1,4 +1,4 @@
-"""What commands say of a job that ends while it is asked something, or of which a log is missing."""
+"""What commands say of a job that ends while it is asked something, or that lacks a log."""
 
 from dataclasses import replace
 
