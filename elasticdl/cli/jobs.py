@@ -273,7 +273,8 @@ def _all_logs(
 ) -> Iterator[tuple[str, str]]:
     """Yield (process, line) of several logs; if all logs are wanted, logs of new processes too.
 
-    Of all logs, one that cannot be read is told on stderr: its process may not have begun.
+    A log that cannot be read ends this only if it was named. Otherwise stderr tells of it: its
+    process may not have begun.
     """
     if not follow:
         for role, index in wanted or job.processes():

@@ -12,8 +12,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -66,7 +65,7 @@ from elasticdl.packages.kubernetes.pods import (
     WantedPod,
     replica_pod,
 )
-from elasticdl.packages.kubernetes.retry import persistently
+from elasticdl.packages.kubernetes.retry import RequestThreads, persistently
 from elasticdl.packages.kubernetes.settings import KubernetesSection
 from elasticdl.packages.kubernetes.watch import Pod, PodWatch
 from elasticdl.runtime import process
@@ -78,9 +77,6 @@ if TYPE_CHECKING:
 # For those of a suspended Job; the master itself is killed after GRACE_SECONDS.
 _SUSPENDED_SECONDS = 25.0
 _FIRST_SHARE = 0.6  # of that time for workers; those that come after them have at least the rest
-_CREATORS = 8  # threads that ask for pods of one role
-_SIGNERS = 4  # threads that make Secrets
-_OTHERS = 4  # threads for all else
 _NAME_BYTES = 3
 _REPLICAS_FIRST_SECONDS = 30.0  # that a worker's pod lets those of replicas be accepted first
 _ADMISSION_SECONDS = 1.0  # until a pod that waits for it is looked at again
@@ -130,13 +126,7 @@ class KubernetesLauncher:
         self._is_handing_over = False
         self._closed = threading.Event()
         self._listed_once = threading.Event()
-        # A role that waits for room must delay neither other roles nor the ending of pods.
-        self._creators = {
-            role: ThreadPoolExecutor(_CREATORS, thread_name_prefix=f"create-{role}")
-            for role in names.REPLICAS
-        }
-        self._signers = ThreadPoolExecutor(_SIGNERS, thread_name_prefix="certificates")
-        self._others = ThreadPoolExecutor(_OTHERS, thread_name_prefix="kubernetes")
+        self._threads = RequestThreads()
         self._watch = PodWatch(
             api,
             names.selector_of_replicas(plan.config.cluster.job_name),
@@ -160,7 +150,7 @@ class KubernetesLauncher:
             if self._is_closing:
                 raise LaunchError(f"{name}: not started, because the job is ending")
             pod = self._pods[handle.ref] = LaunchedPod(handle)
-        self._submit(lambda: self._create(pod), self._creators[spec.role])
+        self._threads.submit(lambda: self._create(pod), self._threads.creators[spec.role])
         return handle
 
     def adopt(self, handle: ProcessHandle) -> None:
@@ -171,7 +161,7 @@ class KubernetesLauncher:
             self._pods[handle.ref] = LaunchedPod(handle, is_there=True, is_adopted=True)
             is_late = self._listed_once.is_set()
         if is_late:
-            self._submit(lambda: self._look_at(handle.ref))
+            self._threads.submit(lambda: self._look_at(handle.ref))
 
     def stop(self, handle: ProcessHandle, grace_seconds: float) -> None:
         """Delete a pod: SIGTERM now, SIGKILL after the grace period."""
@@ -181,12 +171,11 @@ class KubernetesLauncher:
                 return
             pod.was_asked = True
             pod.grace_seconds = grace_seconds
-            has_no_room = pod.has_no_room
+            ends = partial(self._delete, handle.ref, grace_seconds)
+            if pod.has_no_room:
+                ends = partial(self._withdraw, pod)
             self._changed.notify_all()
-        if has_no_room:
-            self._submit(lambda: self._withdraw(pod))
-        else:
-            self._submit(lambda: self._delete(handle.ref, grace_seconds))
+        self._threads.submit(ends)
 
     def close(self, grace_seconds: float) -> None:
         """Delete every pod that runs, and wait until all are gone.
@@ -224,22 +213,9 @@ class KubernetesLauncher:
         self._watch.close()
         if self._admission is not None:
             self._admission.close()
-        for pool in (self._others, self._signers, *self._creators.values()):
-            pool.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
     # --- requests --------------------------------------------------------------------------------
-
-    def _submit(self, work: Callable[[], None], pool: ThreadPoolExecutor | None = None) -> None:
-        try:
-            (pool or self._others).submit(self._guarded, work)
-        except RuntimeError:  # it was shut down
-            log.debug("nothing is asked of Kubernetes any more")
-
-    def _guarded(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except Exception:
-            log.exception("a request to Kubernetes failed")
 
     def _create(self, pod: LaunchedPod) -> None:
         """Request a pod until it exists."""
@@ -252,16 +228,12 @@ class KubernetesLauncher:
         self._remove_strays(pod.handle)
         try:
             with self._lock:
-                if pod.was_asked:
-                    self._forget(pod)
-                    manifest = None
-                else:
-                    manifest = self._manifest(pod)
+                manifest = None if pod.was_asked else self._manifest(pod)
         except ElasticdlError as error:  # of the user's --cluster_spec
             self._fail(pod, str(error))
             return
         if manifest is None:
-            self._tell(Exited(pod.handle, ExitReason.KILLED, None))
+            self._ends(pod, Exited(pod.handle, ExitReason.KILLED, None))
             return
         try:
             is_requested = persistently(
@@ -275,7 +247,7 @@ class KubernetesLauncher:
             if self._closed.is_set():
                 return
             if error.code != 409:  # else an answer was lost, and it is there
-                self._refuse(pod, error)
+                self._fail(pod, refusal(pod.handle, error, "pod"))
                 return
         with self._lock:
             pod.is_there = True
@@ -301,7 +273,7 @@ class KubernetesLauncher:
         self._tell_waiting(pod, error.words, error.is_over_quota)
         with self._lock:
             pod.has_no_room = error.is_over_quota
-            is_unwanted = pod.has_no_room and pod.was_asked
+            is_unwanted = pod.was_asked
         if is_unwanted:
             self._withdraw(pod)
 
@@ -369,7 +341,8 @@ class KubernetesLauncher:
                 return
             pod.has_certificate = True
         authority = self._authority
-        self._submit(lambda: self._make_secret(pod, found, authority), self._signers)
+        work = partial(self._make_secret, pod, found, authority)
+        self._threads.submit(work, self._threads.signers)
 
     def _make_secret(self, pod: LaunchedPod, found: Pod, authority: JobAuthority) -> None:
         role, index = pod.handle.role, pod.handle.index
@@ -383,7 +356,7 @@ class KubernetesLauncher:
         except ApiError as error:
             if self._closed.is_set() or error.code == 409:  # a master before this one has made it
                 return
-            self._refuse(pod, error, "Secret")
+            self._fail(pod, refusal(pod.handle, error, "Secret"))
             self._delete(pod.handle.ref, 0)
 
     def _priority(self, role: Role) -> str:
@@ -423,15 +396,16 @@ class KubernetesLauncher:
         except ApiError as error:
             log.error("the pod %s is not deleted: %s", name, error)
 
-    def _refuse(self, pod: LaunchedPod, error: ApiError, what: str = "pod") -> None:
-        self._fail(pod, refusal(pod.handle, error, what))
-
     def _fail(self, pod: LaunchedPod, words: str) -> None:
+        self._ends(pod, Exited(pod.handle, ExitReason.FAILED, None, last_words=words))
+
+    def _ends(self, pod: LaunchedPod, end: Exited) -> None:
+        """Tell the end of a pod, unless it was told."""
         with self._lock:
             if self._pods.get(pod.handle.ref) is not pod:
-                return  # its end was told
+                return
             self._forget(pod)
-        self._tell(Exited(pod.handle, ExitReason.FAILED, None, last_words=words))
+        self._tell(end)
 
     # --- its queue -------------------------------------------------------------------------------
 
@@ -498,7 +472,7 @@ class KubernetesLauncher:
                 return
             self._is_handing_over = True
         log.warning("the queue takes the minimum back: the processes hand over and go")
-        self._submit(partial(self._hand_over, len(END_ORDER) * GRACE_SECONDS))
+        self._threads.submit(partial(self._hand_over, len(END_ORDER) * GRACE_SECONDS))
 
     def _hand_over(self, seconds: float) -> None:
         """Make all pods end in order: workers hand over to ps replicas."""
@@ -517,7 +491,7 @@ class KubernetesLauncher:
                 if is_last:  # also those that are being asked for
                     self.stop(handle, grace_seconds)
                 else:
-                    self._submit(partial(self._delete, name, grace_seconds))
+                    self._threads.submit(partial(self._delete, name, grace_seconds))
             with self._changed:
                 self._changed.wait_for(partial(self._are_gone, set(found)), grace_seconds + 1.0)
         with self._lock:
@@ -589,10 +563,8 @@ class KubernetesLauncher:
             return
         with self._lock:
             pod = self._pods.get(name)
-            if pod is None:
-                return
-            self._forget(pod)
-        self._tell(Exited(pod.handle, ExitReason.UNKNOWN, None))
+        if pod is not None:
+            self._ends(pod, Exited(pod.handle, ExitReason.UNKNOWN, None))
 
     def _look_at(self, name: str, or_gone: bool = True) -> None:
         """Take in what was seen of a pod before the launcher knew its name."""
@@ -613,7 +585,7 @@ class KubernetesLauncher:
     def _keep(self, handle: ProcessHandle) -> None:
         """Keep a pod that has ended, and delete the oldest pods that have ended."""
         if oldest := self._kept.add(handle):
-            self._submit(lambda: self._delete(oldest, 0))
+            self._threads.submit(lambda: self._delete(oldest, 0))
 
     # --- telling ---------------------------------------------------------------------------------
 
@@ -624,6 +596,5 @@ class KubernetesLauncher:
             self._tell(news)
 
     def _tell(self, event: PendingProcess | Started | Exited) -> None:
-        if self._closed.is_set():
-            return
-        tell(self._on_event, event)
+        if not self._closed.is_set():
+            tell(self._on_event, event)

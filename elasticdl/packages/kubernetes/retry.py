@@ -1,19 +1,63 @@
-"""Repeats calls that the API server could not answer, with growing pauses."""
+"""Makes requests in threads; repeats those that the API server could not answer, with pauses."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import random
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from elasticdl.packages.kubernetes import names
 from elasticdl.packages.kubernetes.client import ApiError
 
 T = TypeVar("T")
 
+_CREATORS = 8  # threads that ask for pods of one role
+_SIGNERS = 4  # threads that make Secrets
+_OTHERS = 4  # threads for all else
+
 _FIRST_SECONDS = 0.2
 _LONGEST_SECONDS = 10.0
+
+log = logging.getLogger(__name__)
+
+
+class RequestThreads:
+    """The threads that make requests.
+
+    A role that waits for room must delay neither other roles nor the ending of pods.
+    """
+
+    def __init__(self) -> None:
+        """Start no thread before there is work for it."""
+        self.creators = {
+            role: ThreadPoolExecutor(_CREATORS, thread_name_prefix=f"create-{role}")
+            for role in names.REPLICAS
+        }
+        self.signers = ThreadPoolExecutor(_SIGNERS, thread_name_prefix="certificates")
+        self._others = ThreadPoolExecutor(_OTHERS, thread_name_prefix="kubernetes")
+
+    def submit(self, work: Callable[[], None], pool: ThreadPoolExecutor | None = None) -> None:
+        """Do work in a thread of a pool; `None`: of the pool for all else."""
+        try:
+            (pool or self._others).submit(_guarded, work)
+        except RuntimeError:  # it was shut down
+            log.debug("nothing is asked of Kubernetes any more")
+
+    def close(self) -> None:
+        """Begin no more work; do not wait for what was begun."""
+        for pool in (self._others, self.signers, *self.creators.values()):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _guarded(work: Callable[[], None]) -> None:
+    try:
+        work()
+    except Exception:
+        log.exception("a request to Kubernetes failed")
 
 
 class Backoff:

@@ -16,6 +16,7 @@ import rich_click as click
 from elasticdl.cli.terminal import echo
 from elasticdl.errors import ConfigError, UnavailableError
 from elasticdl.job import Role
+from elasticdl.packages.page.report_command import writing
 
 _JOINED = {
     "Pull": "pull",
@@ -193,9 +194,8 @@ def profile(
     found = answers({*found, *replicas}, _REPLICA_SECONDS)
     profiles = [json.loads(path.read_text()) for path in found.values()]
     try:
-        output.write_text(json.dumps(trace(profiles)))
-    except OSError as error:
-        raise ConfigError(f"{output}: cannot be written: {error.strerror or error}") from error
+        with writing(output):
+            output.write_text(json.dumps(trace(profiles)))
     finally:
         for path in found.values():
             path.unlink()

@@ -67,7 +67,7 @@ def write_plots(board: Mapping[str, Any], folder: Path, formats: Sequence[Format
                 path = folder / f"{name}.{format}"
                 # A date would make each file different.
                 metadata = {"Date": None} if format == "svg" else None
-                with _writing(path):
+                with writing(path):
                     figure.savefig(path, dpi=_DOTS_PER_INCH, metadata=metadata)
                 written.append(path)
     return written
@@ -104,7 +104,7 @@ def report(name: str, as_html: bool, svg: bool, png: bool, output: Path | None) 
         raise ConfigError(f"{name}: expected the event log of a job, found no event")
     found = with_end(board(history, config=config), end)
     place = output or folder
-    with _writing(place):
+    with writing(place):
         place.mkdir(parents=True, exist_ok=True)
     written = [_write_page(found, place / PAGE)] if as_html else []
     formats = [f for f, is_wanted in (("svg", svg), ("png", png)) if is_wanted]
@@ -125,13 +125,13 @@ def with_end(found: dict[str, Any], end: JobStatus | None) -> dict[str, Any]:
 def _write_page(found: dict[str, Any], path: Path) -> Path:
     from elasticdl.packages.page.document import html
 
-    with _writing(path):
+    with writing(path):
         path.write_text(html(found), "utf-8")
     return path
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def writing(path: Path) -> Iterator[None]:
     """Name a file or folder if it cannot be written within the block.
 
     Raises:

@@ -58,7 +58,7 @@ class Places:
     def begin(self, transfer: Transfer) -> None:
         """Note that a request begins to come, or an answer to go.
 
-        To make room, the longest transfers that are older than a second are ended. An answer is in
+        The longest transfers that are older than a second are ended to make room. An answer is in
         memory already, so it goes even if there is no room.
         """
         if transfer.counted:
@@ -69,7 +69,7 @@ class Places:
     def grow(self, transfer: Transfer, num_bytes: int, now: float) -> bool:
         """Let a transfer hold more bytes; return whether there is room.
 
-        To make room, the longest transfers that are older than a second are ended. A transfer that
+        The longest transfers that are older than a second are ended to make room. A transfer that
         was ended gets no more room.
         """
         # It may still read what came before its task hears of the end. No `end` would take it off.
