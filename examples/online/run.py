@@ -24,6 +24,7 @@ from pathlib import Path
 from subprocess import Popen
 
 import numpy as np
+import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -68,7 +69,18 @@ def main() -> None:
     parser.add_argument("--hour", type=float, default=20.0, help="seconds that an hour takes")
     parser.add_argument("--export_every", default="0.2s", help="of the job")
     parser.add_argument("--folder", type=Path, default=ROOT / "demo" / "online")
-    run(parser.parse_args())
+    try:
+        run(parser.parse_args())
+    finally:
+        end_children()
+
+
+def end_children() -> None:
+    """End the processes that no block ends: Ctrl-C may come while `Popen` starts one."""
+    children = psutil.Process().children()
+    for child in children:
+        child.terminate()
+    psutil.wait_procs(children)
 
 
 def run(args: argparse.Namespace) -> None:

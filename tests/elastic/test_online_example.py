@@ -62,7 +62,7 @@ def test_nothing_is_left_when_it_is_interrupted(tmp_path):
         for line in process.stdout:
             if b"trains on the same clicks" in line:
                 break
-        assert len(left_over(tmp_path)) >= 4
+        assert len(left_over(tmp_path)) >= 3  # the broker, a job, a server
         process.send_signal(signal.SIGINT)
         process.stdout.read()
     assert process.returncode == 1
