@@ -26,7 +26,7 @@ from elasticdl.packages.frameworks.lookup import looking_up
 from elasticdl.packages.frameworks.towers import towers_elsewhere
 from elasticdl.packages.torch.buffers import sorted_buffers
 from elasticdl.packages.torch.device import Device
-from elasticdl.packages.torch.layers import Remote, StatisticsTable
+from elasticdl.packages.torch.layers import Embedding, EmbeddingBag, Remote, StatisticsTable
 from elasticdl.packages.torch.optimizer import Rules
 from elasticdl.packages.torch.structures import Nested, describe, leaves
 from elasticdl.packages.torch.table_parameter import TableParameter
@@ -432,6 +432,8 @@ def _tables(model: nn.Module) -> Iterator[LayerTable]:
         weight = getattr(module, "_parameters", {}).get("weight")
         if isinstance(module, nn.Embedding | nn.EmbeddingBag):
             _check_plain(path, module)
+        if isinstance(module, Embedding | EmbeddingBag):
+            _check_weight(path, module)
         if not isinstance(weight, TableParameter) or id(weight) in seen:
             continue
         seen.add(id(weight))
@@ -456,6 +458,30 @@ def _with_statistics(tables: tuple[LayerTable, ...]) -> tuple[LayerTable, ...]:
         return of_layer and KeptStatistics(numbers[id(of_layer)], of_layer.said)
 
     return tuple(replace(table, kept=kept_of(table.layer)) for table in tables)
+
+
+def _check_weight(path: str, layer: nn.Module) -> None:
+    """Refuse rows that the model sets in a way that the table would not have.
+
+    Raises:
+        ModelError: The layer has another weight, or a row for its padding.
+    """
+    weight, padding = layer.weight, layer.padding_idx
+    if not isinstance(weight, TableParameter):
+        if not layer._is_of_job:
+            return  # a script's, which has all rows itself
+        raise ModelError(
+            f"{path}: the model has put another weight in the place of the layer's own, which "
+            "stands for the table on the ps replicas; to say how all rows begin, use "
+            f"{type(layer).__name__}.from_pretrained(rows, freeze=False) or weight.data = rows"
+        )
+    # In PyTorch a bag leaves padding out, and an Embedding gives the row that it has.
+    gives_row = isinstance(layer, nn.Embedding) and padding is not None
+    if gives_row and weight.given is not None and weight.given[padding].any():
+        raise ModelError(
+            f"{path}: padding gives zeros here, and the rows that the model sets have another row "
+            f"for padding_idx={padding}; set that row to zeros, or leave padding_idx out"
+        )
 
 
 def _check_plain(path: str, module: nn.Module) -> None:

@@ -82,6 +82,9 @@ class TableParameter(nn.Parameter):  # type: ignore[misc]  # torch has no types 
         attribute = getattr(getattr(func, "__self__", None), "__name__", "")
         if weight is not None and name == "__get__" and attribute == "data":
             return weight  # weight.data.uniform_() and the like
+        if weight is not None and name == "__set__" and attribute == "data":
+            weight._begin_with(func, "copy_", args, kwargs)  # weight.data = rows
+            return weight
         if name == "__get__" and attribute == "is_meta":
             return False  # functions of torch.nn.init would do nothing, and say nothing
         if name in _HARMLESS and attribute not in _VIEWS:
@@ -119,7 +122,7 @@ class TableParameter(nn.Parameter):  # type: ignore[misc]  # torch has no types 
                 f"the weight of {self.owner} is initialised by {name}, but rows are created one "
                 f"by one on the ps replicas; {_INSTEAD}"
             )
-        self.table_initializer = draws.found[0]
+        self.table_initializer, self.given = draws.found[0], None
 
 
 class _Draws(TorchDispatchMode):  # type: ignore[misc]  # torch has no types here

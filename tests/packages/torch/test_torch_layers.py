@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed; make test
 from torch import nn  # noqa: E402  # after the skip
 
 from elasticdl.layers.torch import Embedding, EmbeddingBag  # noqa: E402  # as above
+from elasticdl.packages.torch.model import PlacedModel  # noqa: E402  # as above
 
 pytestmark = pytest.mark.torch
 
@@ -126,8 +127,36 @@ def test_rows_that_a_model_file_gives_are_kept(in_job):
         copied.weight.copy_(given)
 
     np.testing.assert_array_equal(frozen.weight.given, given)
+    replaced = Embedding(3, 2)
+    replaced.weight.data = given
+
     np.testing.assert_array_equal(copied.weight.given, given)
+    np.testing.assert_array_equal(replaced.weight.given, given)
     assert (frozen.weight.requires_grad, copied.weight.requires_grad) == (False, True)
+
+
+def test_of_two_ways_to_say_how_rows_begin_the_later_counts(in_job):
+    layer = Embedding.from_pretrained(torch.ones(3, 2))
+    nn.init.zeros_(layer.weight)
+    assert layer.weight.given is None
+    layer.weight.data.copy_(torch.ones(3, 2))
+    assert layer.weight.given is not None
+
+
+def test_rows_that_a_table_would_not_have_are_refused(in_job):
+    def refused(layer):
+        with pytest.raises(ModelError) as error:
+            PlacedModel(nn.Sequential(layer))
+        return str(error.value)
+
+    replaced = Embedding(3, 2)
+    replaced.weight = nn.Parameter(torch.ones(3, 2))
+    assert "0: the model has put another weight" in refused(replaced)
+    padded = Embedding.from_pretrained(torch.ones(3, 2), padding_idx=-1)
+    assert "another row for padding_idx=2" in refused(padded)
+    zeros = torch.ones(3, 2).index_fill(0, torch.tensor([2]), 0.0)
+    bag = EmbeddingBag.from_pretrained(torch.ones(3, 2), padding_idx=2)
+    PlacedModel(nn.Sequential(Embedding.from_pretrained(zeros, padding_idx=2), bag))
 
 
 USES = {
