@@ -113,10 +113,11 @@ class _Score(nn.Module):  # type: ignore[misc]  # torch has no types here
     def __init__(self, placed: PlacedModel) -> None:
         super().__init__()
         self.model = _without_tables(placed)
+        self._given = placed.given
 
     def forward(self, features: Nested, rows: list[torch.Tensor]) -> Nested:
         """Return the model's outputs."""
-        given = iter(rows)
+        given = map(self._given, rows)
         with serving(), looking_up(lambda layer, ids: next(given)):
             return self.model(features)
 

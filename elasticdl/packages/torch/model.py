@@ -102,6 +102,7 @@ class PlacedModel:
         tables: The tables of the embedding layers.
         towers: The towers that are computed elsewhere.
         sites: The number among `sources` of each call of an embedding layer or tower, in order.
+        changes_rows: Whether the model changes what it has looked up in place.
         parameters: (name, parameter) of what is dense.
     """
 
@@ -112,6 +113,7 @@ class PlacedModel:
         self._table_of = {id(t.weight): k for k, t in enumerate(self.tables)}
         self.towers: tuple[TowerOutputs, ...] = ()
         self.sites: tuple[int, ...] = ()
+        self.changes_rows = False
         if features is not None:
             self._meet(features)
         self._carried = UntrainedState()
@@ -326,15 +328,22 @@ class PlacedModel:
 
     def _meet(self, features: Nested) -> None:
         """Call the model once with rows of zeros: lazy parameters come to be, sites are found."""
-        met: list[int] = []
+        met: list[tuple[int, torch.Tensor]] = []
 
         def meet(layer: nn.Module, ids: torch.Tensor) -> torch.Tensor:
-            met.append(self.table_of(layer))
-            return torch.zeros(*ids.shape, layer.embedding_dim, device=ids.device)
+            rows = torch.zeros(*ids.shape, layer.embedding_dim, device=ids.device)
+            met.append((self.table_of(layer), rows))
+            return rows
 
         with torch.no_grad(), leaving_no_trace(self.model, None), keeping_parameters(self.model):
             self.call(features, meet, training=False)
-        self.sites = tuple(met)
+        self.sites = tuple(table for table, _ in met)
+        self.changes_rows = any(rows._version for _, rows in met)
+
+    def given(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return what a layer gives of looked up rows; the model may do with it as in PyTorch."""
+        # The rows themselves are leaves of the graph, which may not be changed in place.
+        return rows.clone() if self.changes_rows else rows
 
     def copied(self, shares_values: bool) -> PlacedModel:
         """Return the model once more, for another thread.
@@ -392,6 +401,8 @@ def _remedy(error: Exception, features: Nested) -> str:
             "; make tensors in forward on the device of the features, and constants in __init__ "
             "by register_buffer"
         )
+    if isinstance(error, RuntimeError) and "a leaf Variable" in str(error):
+        return "; in training alone the model changes in place what it has looked up: x = x + ..."
     doubles = (getattr(leaf, "dtype", None) == torch.float64 for leaf in leaves(features))
     if isinstance(error, RuntimeError) and "dtype" in str(error) and any(doubles):
         return '; NumPy makes float64, parameters are float32: .astype("float32") in feed'

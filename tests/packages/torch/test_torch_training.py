@@ -138,6 +138,43 @@ def _cut(job):
         yield torch.from_numpy(part.copy()).reshape(variable.shape)
 
 
+def test_what_is_looked_up_may_be_changed_in_place(new_torch_job):
+    class Halved(Net):
+        def forward(self, features):
+            rows = self.vectors(features["ids"])
+            rows = self.halved(rows).flatten(1)
+            return self.out(torch.relu(self.hidden(torch.cat([rows, features["x"]], 1))))
+
+        def halved(self, rows):
+            return rows / 2
+
+    class InPlace(Halved):
+        def halved(self, rows):
+            rows /= 2
+            return rows
+
+    class InTraining(InPlace):
+        def halved(self, rows):
+            return super().halved(rows) if self.training else rows / 2
+
+    def job_of(model):
+        columns = make_columns()
+        job = new_torch_job(
+            columns, 32, model=model, feed=feed, loss=loss,
+            optimizer=lambda p: torch.optim.Adam(p, lr=0.1),
+        )  # fmt: skip
+        job.train(columns, 32)
+        rows = job.client.pull([(0, np.arange(9))], training=False).rows[0]
+        return job.losses, job.evaluate(columns, 32), rows
+
+    for ours, theirs in zip(job_of(InPlace), job_of(Halved), strict=True):
+        np.testing.assert_equal(ours, theirs)
+    with pytest.raises(
+        ModelError, match=r"changes in place what it has looked up: x = x \+ \.\.\."
+    ):
+        job_of(InTraining)
+
+
 def test_random_numbers_of_a_step_are_a_function_of_task_and_minibatch(new_torch_job):
     columns = make_columns()
     job = new_torch_job(
