@@ -17,7 +17,7 @@ from elasticdl.packages.torch.lookups import GivenRows
 from elasticdl.packages.torch.loss import MinibatchLoss
 from elasticdl.packages.torch.metrics import Metrics
 from elasticdl.packages.torch.model import PlacedModel
-from elasticdl.packages.torch.structures import Nested, as_array, map_leaves
+from elasticdl.packages.torch.structures import Nested, as_array, map_leaves, without_none
 from elasticdl.packages.torch.trial import FixedParameters
 
 
@@ -110,7 +110,7 @@ class TorchStep:
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> Nested:
         """Return the outputs as arrays."""
-        return map_leaves(as_array, self.infer(minibatch, rows, dense, state))
+        return map_leaves(as_array, without_none(self.infer(minibatch, rows, dense, state)))
 
 
 class TorchEvaluation(Evaluation):
@@ -138,14 +138,14 @@ class TorchEvaluation(Evaluation):
     def measure(self, minibatches: Sequence[Minibatch], predictions: Sequence[Nested]) -> None:
         """Add trained minibatches to the metrics."""
         for minibatch, outputs in zip(minibatches, predictions, strict=True):
-            self._metrics.update(minibatch.labels, outputs)
+            self._metrics.update(minibatch.labels, outputs, minibatch.num_records)
 
     def evaluate(
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> None:
         """Add a minibatch of an evaluation to metrics and loss."""
         outputs = self._step.infer(minibatch, rows, dense, state)
-        self._metrics.update(minibatch.labels, outputs)
+        self._metrics.update(minibatch.labels, outputs, minibatch.num_records)
         if (loss := self._loss_on_cpu) is not None:
             self._loss.add(
                 lambda: as_array(loss.value(minibatch.labels, outputs)), minibatch.num_records

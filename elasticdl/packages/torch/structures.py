@@ -42,6 +42,13 @@ def leaves(value: Nested) -> Iterator[torch.Tensor]:
         yield value
 
 
+def without_none(value: Nested) -> Nested:
+    """Return predictions without what a dict has no value of, such as a loss in evaluation."""
+    if isinstance(value, Mapping):
+        return {key: without_none(part) for key, part in value.items() if part is not None}
+    return value
+
+
 def as_tensor(value: torch.Tensor | np.generic | Array) -> torch.Tensor:
     """Return numbers as a tensor on the same memory; anything else, and strings, as they are."""
     if isinstance(value, np.generic):

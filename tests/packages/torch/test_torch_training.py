@@ -218,6 +218,47 @@ def test_an_evaluation_and_predictions_are_those_of_the_model_in_eval_mode(new_t
     np.testing.assert_array_equal(predicted, job.predict(columns, 64))
 
 
+def test_outputs_beside_the_predictions_change_no_metric(new_torch_job):
+    class Beside(Net):
+        def forward(self, features):
+            out = super().forward(features)
+            return {"in training": out.mean() if self.training else None, "score": out}
+
+    class Before(Net):
+        def forward(self, features):
+            out = super().forward(features)
+            return out.mean(), out
+
+    def whole(labels, predictions):
+        return F.mse_loss(predictions, labels)
+
+    def job_of(model, part):
+        return new_torch_job(
+            make_columns(), 32, model=model, feed=feed, optimizer=OPTIMIZERS["SGD"],
+            loss=lambda labels, predictions: loss(labels, predictions[part]),
+            eval_metrics_fn=lambda: {"whole": lambda y, predictions: whole(y, predictions[part])},
+        )  # fmt: skip
+
+    columns = make_columns()
+    for job in (job_of(Beside, "score"), job_of(Before, 1)):
+        found = job.evaluate(columns, 60)["whole"]
+        assert found == pytest.approx(job.evaluate(columns, 64)["whole"], rel=1e-5)
+    [predicted] = job_of(Beside, "score").predictions(columns, 64)
+    assert predicted.keys() == {"score"}
+
+
+def test_a_collection_of_metrics_is_refused_before_training(new_torch_job):
+    torchmetrics = pytest.importorskip("torchmetrics")
+    collection = torchmetrics.MetricCollection([torchmetrics.MeanSquaredError()])
+    functions = {"model": Net, "feed": feed, "loss": loss, "optimizer": OPTIMIZERS["SGD"]}
+    with pytest.raises(ModelError, match=r"'all' is a MetricCollection.*dict\(collection.items"):
+        new_torch_job(make_columns(), 32, eval_metrics_fn=lambda: {"all": collection}, **functions)
+    job = new_torch_job(
+        make_columns(), 32, eval_metrics_fn=lambda: dict(collection.items()), **functions
+    )
+    assert job.evaluate(make_columns(), 32)["MeanSquaredError"] > 0
+
+
 def test_states_of_metrics_of_torchmetrics_add_up(new_torch_job):
     classification = pytest.importorskip("torchmetrics.classification")
     columns = make_columns(200)
