@@ -422,14 +422,18 @@ def test_what_would_train_otherwise_than_in_pytorch_is_refused_before_training(n
         new_torch_job(make_columns(), 16, **functions)
 
 
-def test_a_scheduler_of_one_cycle_changes_the_rate_alone_and_ends_with_its_steps(new_torch_job):
+@pytest.mark.parametrize("rates", [[0.1], [0.1, 0.01]], ids=["one rate", "two rates"])
+def test_a_scheduler_of_one_cycle_changes_the_rate_alone_and_ends_with_its_steps(
+    rates, new_torch_job
+):
     def optimizer(parameters):
-        made = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
-        return torch.optim.lr_scheduler.OneCycleLR(made, 0.1, total_steps=5, cycle_momentum=False)
+        groups = [{"params": parameters[k :: len(rates)]} for k in range(len(rates))]
+        made = torch.optim.SGD(groups, lr=0.1, momentum=0.9)
+        return torch.optim.lr_scheduler.OneCycleLR(made, rates, total_steps=5, cycle_momentum=False)
 
     columns = make_columns()
     job = new_torch_job(columns, 16, model=Plain, feed=feed, loss=loss, optimizer=optimizer)
-    expected = optimizer([nn.Parameter(torch.ones(1))])
+    expected = optimizer([nn.Parameter(torch.ones(1)) for _ in rates])
     expected.optimizer.step()
     for version in range(5):
         assert job.backend.learning_rate(version) == expected.get_last_lr()[0]

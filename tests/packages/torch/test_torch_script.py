@@ -125,6 +125,8 @@ def test_what_is_of_keras_is_refused():
 def test_a_step_of_which_nothing_is_wrong_is_taken():
     linear = torch.nn.Linear(2, 1)
     take_step(linear, sgd(linear), lambda: None, 1.0)
+    named = torch.optim.Adam(linear.named_parameters())
+    take_step(linear, named, lambda: None, 1.0)
 
 
 def test_a_parameter_that_is_frozen_at_first_rests_and_may_be_trained_later():

@@ -365,6 +365,10 @@ REFUSED_OPTIMIZERS = {
         lambda p: with_own(torch.optim.SGD(p, lr=1), "zero_grad"),
         r"zero_grad\(\) was set on the optimizer SGD",
     ),
+    "scheduler that is left out": (
+        lambda p: torch.optim.lr_scheduler.StepLR(torch.optim.SGD(p, lr=1), 1).optimizer,
+        "give the scheduler in place of the optimizer",
+    ),
     "something else": (lambda p: "sgd", "found str"),
     "raises": (lambda p: p.no_such, "optimizer.parameters. raised AttributeError"),
 }
