@@ -54,6 +54,8 @@ def as_tensor(value: torch.Tensor | np.generic | Array) -> torch.Tensor:
     if isinstance(value, np.generic):
         value = np.asarray(value)
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        if not value.dtype.isnative:  # as np.frombuffer(record, ">i4") gives it
+            value = value.astype(value.dtype.newbyteorder("="))
         if not value.flags.writeable:
             value = value.copy()  # a tensor cannot be told to be read-only
         return torch.from_numpy(np.ascontiguousarray(value))
