@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed; make test
 from torch import nn  # noqa: E402  # after the skip
 
 from elasticdl.layers.torch import Embedding, EmbeddingBag  # noqa: E402  # as above
+from elasticdl.packages.torch.served import TorchServed  # noqa: E402  # as above
 
 pytestmark = pytest.mark.torch
 
@@ -43,8 +44,14 @@ def feed(dataset, mode, metadata):
     return x if mode == Mode.PREDICTION else (x, dataset.columns["y"])
 
 
+class Halved(Model):
+    def forward(self, features):
+        with torch.autocast("cpu", torch.bfloat16):
+            return super().forward(features)
+
+
 def loss(labels, predictions):
-    return nn.functional.mse_loss(predictions["score"], labels)
+    return nn.functional.mse_loss(predictions["score"].float(), labels)
 
 
 @pytest.fixture
@@ -143,6 +150,17 @@ def test_rows_beside_the_model_are_looked_up_by_whoever_serves_it(export, tmp_pa
         assert {name: list(array.shape) for name, array in arrays.items()} == {
             **said["dense"], **said["state"],
         }  # fmt: skip
+
+
+def test_a_served_model_gives_half_precision_as_float32(export, tmp_path):
+    features, expected = export(Halved, beside=True)
+
+    served = TorchServed(tmp_path)
+    given = {name: values.numpy() for name, values in features.items()}
+    rows = [part.numpy() for part in export.rows(map(torch.from_numpy, served.ids(given)))]
+    found = served.score(given, rows)["score"]
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, atol=1e-2)
 
 
 def test_rows_beside_a_model_that_torch_export_cannot_trace_are_refused(export):
