@@ -252,6 +252,9 @@ def test_a_loader_that_would_not_give_the_minibatches_of_tasks_is_refused():
         return str(error.value)
 
     assert "found one on another sampler" in refused_loader()
+    assert "found one on another sampler" in refused_loader(sampler=batches)  # of batch_size=1
+    assert "leave out in_order=False" in refused_loader(batch_sampler=batches, in_order=False)
+    Loading(torch.utils.data.DataLoader([], sampler=batches, batch_size=None), batches, 0)
     assert "say persistent_workers=True" in refused_loader(batch_sampler=batches, num_workers=1)
     with pytest.raises(ModelError, match=r"expected a torch\.utils.*found list"):
         Loading([], batches, 0)
