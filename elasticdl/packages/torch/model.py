@@ -401,6 +401,11 @@ def _remedy(error: Exception, features: Nested) -> str:
             "; make tensors in forward on the device of the features, and constants in __init__ "
             "by register_buffer"
         )
+    if isinstance(error, ValueError) and "more than 1 value per channel" in str(error):
+        return (
+            "; the last minibatch of a file or task may have one record, of which batch norm "
+            "knows no variance: choose another --minibatch_size"
+        )
     if isinstance(error, RuntimeError) and "a leaf Variable" in str(error):
         return "; in training alone the model changes in place what it has looked up: x = x + ..."
     doubles = (getattr(leaf, "dtype", None) == torch.float64 for leaf in leaves(features))
@@ -440,6 +445,8 @@ def _tables(model: nn.Module) -> Iterator[LayerTable]:
     seen: set[int] = set()
     names_of: dict[str, str] = {}  # a layer comes before its statistics
     for path, module in model.named_modules():
+        if "_orig_mod" in getattr(module, "_modules", {}):
+            _refuse_compiled(path, module)
         weight = getattr(module, "_parameters", {}).get("weight")
         if isinstance(module, nn.Embedding | nn.EmbeddingBag):
             _check_plain(path, module)
@@ -458,6 +465,15 @@ def _tables(model: nn.Module) -> Iterator[LayerTable]:
             )
         names.add(name)
         yield LayerTable(name, module)
+
+
+def _refuse_compiled(path: str, module: nn.Module) -> None:
+    """Refuse a result of `torch.compile` that has tables: the tracer reads all that it meets."""
+    if any(isinstance(parameter, TableParameter) for parameter in module.parameters()):
+        raise ModelError(
+            f"{path or 'the model'}: torch.compile was called on a module with tables, whose rows "
+            "it would have to read; return the module itself: --torch_compile compiles its steps"
+        )
 
 
 def _with_statistics(tables: tuple[LayerTable, ...]) -> tuple[LayerTable, ...]:

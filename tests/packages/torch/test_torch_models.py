@@ -321,6 +321,24 @@ def traced():
         return torch.jit.trace(nn.Linear(WIDTH, 2), torch.ones(1, WIDTH))
 
 
+class WithRows(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.out = Embedding(WORDS, 2), nn.Linear(2 * LENGTH, 2)
+
+    def forward(self, features):
+        return self.out(self.words(features["words"]).flatten(1))
+
+
+class OfOneRecord(Plain):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(WIDTH)
+
+    def forward(self, features):
+        return super().forward({"x": self.norm(features["x"][:1])})
+
+
 class Checkpointed(nn.Module):
     def __init__(self):
         super().__init__()
@@ -403,6 +421,14 @@ REFUSED = {
     "torch.jit": (
         {"model": traced},
         "is one of torch.jit, whose parameters",
+    ),
+    "torch.compile": (
+        {"model": lambda: nn.Sequential(torch.compile(WithRows()))},
+        "0: torch.compile was called on a module with tables.*--torch_compile compiles its steps",
+    ),
+    "one record": (
+        {"model": OfOneRecord},
+        "one record, of which.* choose another --minibatch_size",
     ),
     "arguments": ({"model": TwoArguments}, "forward is given one argument, all that feed"),
     "checkpoint": ({"model": Checkpointed}, "not in what torch.utils.checkpoint computes again"),
