@@ -29,7 +29,7 @@ from elasticdl.packages.torch.device import Device
 from elasticdl.packages.torch.layers import Embedding, EmbeddingBag, Remote, StatisticsTable
 from elasticdl.packages.torch.optimizer import Rules
 from elasticdl.packages.torch.structures import Nested, describe, leaves
-from elasticdl.packages.torch.table_parameter import TableParameter
+from elasticdl.packages.torch.table_parameter import TableParameter, computed_on
 from elasticdl.packages.torch.trial import UntrainedState, keeping_parameters, leaving_no_trace
 
 Lookup = Callable[[nn.Module, torch.Tensor], torch.Tensor]
@@ -317,7 +317,8 @@ class PlacedModel:
         # PyTorch counts the changes of a tensor in place in its `_version`.
         versions = [(leaf, leaf._version) for leaf in leaves(features) if _has_version(leaf)]
         elsewhere = towers_elsewhere(bool(self.towers))
-        with looking_up(lookup), elsewhere, explaining(features):
+        here = computed_on(self.device.torch)
+        with looking_up(lookup), elsewhere, here, explaining(features):
             outputs = (model or self.model)(features)
         if any(leaf._version != version for leaf, version in versions):
             raise ModelError(

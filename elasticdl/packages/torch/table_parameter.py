@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import numpy as np
 import torch
@@ -30,8 +32,25 @@ _HARMLESS = frozenset(
 )  # fmt: skip
 
 
+_CPU = torch.device("cpu")
+_device: ContextVar[torch.device] = ContextVar("elasticdl_device", default=_CPU)
+
+
+@contextmanager
+def computed_on(device: torch.device) -> Iterator[None]:
+    """Let the weights of tables say, within the block, that they are on the model's device.
+
+    PyTorch takes ids that are on no device, and gives memory that nobody has written.
+    """
+    token = _device.set(device)
+    try:
+        yield
+    finally:
+        _device.reset(token)
+
+
 class TableParameter(nn.Parameter):  # type: ignore[misc]  # torch has no types here
-    """Stands for a table on the ps replicas: it has a shape, but no memory.
+    """Stands for a table on the ps replicas: it has a shape and a device, but no memory.
 
     Functions of `torch.nn.init`, and in-place initialisations, set the distribution of new rows.
     Any other read or write of the table is refused.
@@ -87,6 +106,10 @@ class TableParameter(nn.Parameter):  # type: ignore[misc]  # torch has no types 
             return weight
         if name == "__get__" and attribute == "is_meta":
             return False  # functions of torch.nn.init would do nothing, and say nothing
+        if name == "__get__" and attribute == "device":
+            return _device.get()  # models make tensors there
+        if name == "__get__" and attribute == "is_cuda":
+            return _device.get().type == "cuda"
         if name in _HARMLESS and attribute not in _VIEWS:
             return super().__torch_function__(func, types, args, kwargs)
         owner = weight.owner if weight is not None else "an embedding layer"

@@ -138,6 +138,37 @@ def _cut(job):
         yield torch.from_numpy(part.copy()).reshape(variable.shape)
 
 
+def test_tensors_may_be_made_on_the_device_of_a_table(new_torch_job):
+    class Placed(Net):
+        """Knows the place of each id, as a transformer does."""
+
+        def __init__(self):
+            super().__init__()
+            self.places = nn.Embedding(FIELDS, DIM)
+
+        def forward(self, features):
+            rows = self.vectors(features["ids"])
+            places = torch.arange(FIELDS, device=self.device_of(features))
+            rows = (rows + self.places(places)).flatten(1)
+            return self.out(torch.relu(self.hidden(torch.cat([rows, features["x"]], 1))))
+
+        def device_of(self, features):
+            return features["x"].device
+
+    class OfATable(Placed):
+        def device_of(self, features):
+            assert not self.vectors.weight.is_cuda
+            return self.vectors.weight.device
+
+    def losses_of(model):
+        job = new_torch_job(
+            make_columns(), 32, model=model, feed=feed, loss=loss, optimizer=OPTIMIZERS["SGD"]
+        )
+        return job.train(make_columns(), 32)
+
+    assert losses_of(OfATable) == losses_of(Placed)
+
+
 def test_what_is_looked_up_may_be_changed_in_place(new_torch_job):
     class Halved(Net):
         def forward(self, features):
